@@ -1,0 +1,29 @@
+"""Errors that a user can act on: each message gives the value, the rule and the remedy."""
+
+
+class MixwiseError(ValueError):
+    """Base of every error that a user's input can cause; the command line shows it as one line."""
+
+
+class GraphError(MixwiseError):
+    """A graph, a graph file or a graph spec that cannot be used as asked."""
+
+
+class MixingError(MixwiseError):
+    """Weights or a Gram matrix that break a rule of mixing."""
+
+
+class SolverError(MixwiseError):
+    """A solver ended without a solution that may be used."""
+
+
+class SketchError(MixwiseError):
+    """A sketch asked of rows, or with a dimension, that it cannot take."""
+
+
+class ConfigError(MixwiseError):
+    """A recipe, an override or an option that is not allowed."""
+
+
+class TrainingError(MixwiseError):
+    """A training run that cannot start or cannot go on."""

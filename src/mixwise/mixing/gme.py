@@ -1,0 +1,201 @@
+"""GME-opt: the mixing weights that leave the least of the nodes' disagreement (paper, eq. GME-opt-Γ).
+
+    minimize    Tr(Wᵀ Γ W) + λ s ‖W − J‖²_F     (s: mean diagonal of Γ, so that λ has no unit)
+    subject to  W doubly stochastic, W ≥ 0, W[i, j] = 0 where i cannot send to j; W may be asymmetric.
+
+Since W has sum n, ‖W − J‖²_F = ‖W‖²_F − 1: the two penalties have the same minimizer.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mixwise.errors import MixingError, SolverError
+from mixwise.graphs import Graph
+from mixwise.mixing.matrix import FloatArray, MixingMatrix, column_sums, row_sums
+from mixwise.mixing.solvers import dense_cvxpy
+from mixwise.mixing.solvers.edge_qp import EdgeQP, RawSolution
+
+Solver: TypeAlias = Literal["auto", "piqp", "cvxpy"]
+
+TIE_BREAK = 1e-8  # λ₀ on the scaled Γ: of all optimal W, the one of smallest ‖W‖_F, which mixes the most
+_REPAIR = 1e-6  # how far from symmetric positive semidefinite Γ may be, as a share of its trace
+_EXACT = 1e-9  # how far from 1 the sums of a returned W may be
+
+
+@dataclass(frozen=True)
+class GmeSolution:
+    """The outcome of one solve.
+
+    `residual` is the largest violation (sums, signs) in what the solver returned, before it was rounded to an exactly
+    feasible W. `W` and `objective` = Tr(WᵀΓW), in the caller's units and without λ, exist only if `solved`.
+    """
+
+    candidate: MixingMatrix | None
+    objective: float
+    status: str
+    iterations: int
+    seconds: float
+    residual: float
+
+    @property
+    def solved(self) -> bool:
+        """Whether there is a W."""
+        return self.candidate is not None
+
+    @property
+    def W(self) -> MixingMatrix:  # noqa: N802 - the paper's letter
+        """The optimal mixing matrix; an error if the solver did not find it."""
+        if self.candidate is None:
+            raise SolverError(
+                f"GME-opt was not solved: {self.status} after {self.iterations} iterations "
+                f'(residual {self.residual:.1e}); keep the previous weights, or try solver="cvxpy"'
+            )
+        return self.candidate
+
+
+class GmeProblem:
+    """GME-opt on one graph, laid out once and solved for many Gram matrices.
+
+    >>> from mixwise.graphs import Graph
+    >>> ring = Graph(3, [(0, 1), (1, 2), (2, 0)])
+    >>> solution = GmeProblem(ring).solve(np.eye(3) - 1 / 3)
+    >>> print(solution.status, solution.W.to_dense().round(6)[0])
+    solved [0.333333 0.333333 0.333333]
+    """
+
+    def __init__(self, graph: Graph, *, symmetric: bool = False, solver: Solver = "auto") -> None:
+        if solver not in ("auto", "piqp", "cvxpy"):
+            raise MixingError(f'solver = {solver!r}; choose "auto", "piqp" or "cvxpy"')
+        if symmetric and graph.directed:
+            raise MixingError("symmetric weights need an undirected graph; drop symmetric=True or the directions")
+        self.graph, self.symmetric, self.solver = graph, symmetric, solver
+        self._edge_qp = EdgeQP(graph, symmetric) if solver != "cvxpy" else None
+
+    def solve(self, gram: npt.ArrayLike | torch.Tensor, regularization: float = 0.0) -> GmeSolution:
+        """The best weights for the Gram matrix `gram` (n, n) of the nodes' centered updates."""
+        start = time.perf_counter()
+        if not (math.isfinite(regularization) and regularization >= 0):
+            raise MixingError(f"regularization = {regularization}; λ is a finite number, 0 or larger")
+        Gamma, scale = _checked_gram(gram, self.graph.n)
+        # Γ = 0 says nothing about the data: any λ > 0 then gives the W of smallest norm.
+        penalty = 1.0 if scale == 0 else regularization + TIE_BREAK
+        raw = (
+            self._edge_qp.solve(Gamma, penalty)
+            if self._edge_qp is not None
+            else dense_cvxpy.solve(self.graph, Gamma, penalty, self.symmetric)
+        )
+        W, residual = self._feasible(raw)
+        status = raw.status
+        if W is None and status == "solved":
+            status = "the solution violates the constraints"
+        objective = math.nan if W is None else _objective(Gamma, W) * scale
+        return GmeSolution(W, objective, status, raw.iterations, time.perf_counter() - start, residual)
+
+    def _feasible(self, raw: RawSolution) -> tuple[MixingMatrix | None, float]:
+        """The solver's weights made exactly feasible, and how far they were from it."""
+        w, graph = raw.weights, self.graph
+        rows, cols = graph.pattern.rows, graph.pattern.cols
+        residual = float(max(np.abs(row_sums(graph, w) - 1).max(), np.abs(column_sums(graph, w) - 1).max(), -w.min()))
+        if raw.status != "solved" or not residual <= 1e-5:
+            return None, residual
+        w = w.clip(min=0)
+        if self.symmetric:  # scaling D W D with D = diag(sums)^(-1/2) keeps W symmetric
+            for _ in range(3):
+                root = np.sqrt(row_sums(graph, w))
+                w = w / (root[rows] * root[cols])
+        else:  # Sinkhorn: zeros stay zeros, and the small errors vanish to rounding
+            for _ in range(2):
+                w = w / row_sums(graph, w)[rows]
+                w = w / column_sums(graph, w)[cols]
+        try:
+            return MixingMatrix(graph, w, tolerance=_EXACT), residual
+        except MixingError:
+            return None, residual
+
+
+def minimize_gme(
+    gram: npt.ArrayLike | torch.Tensor,
+    graph: Graph,
+    *,
+    regularization: float = 0.0,
+    symmetric: bool = False,
+    solver: Solver = "auto",
+) -> GmeSolution:
+    """The doubly stochastic W on the graph that minimizes Tr(WᵀΓW) + λ s ‖W − J‖²_F.
+
+    Args:
+        gram: Γ (n, n), symmetric positive semidefinite; errors up to 1e-6 · Tr Γ are repaired.
+        graph: which entries of W may be non-zero.
+        regularization: λ ≥ 0; larger values trade mixing error for consensus.
+        symmetric: whether the two directions of an edge must have the same weight.
+        solver: "piqp" (what "auto" takes), or "cvxpy": the paper's own formulation, slow.
+
+    Example:
+        >>> from mixwise.graphs import Graph
+        >>> G = np.array([[1.0], [-1.0], [1.0], [-1.0]])             # two kinds of data, side by side on a chain
+        >>> W = minimize_gme(G @ G.T, Graph(4, [(0, 1), (1, 2), (2, 3)])).W
+        >>> print(abs(W.to_dense().T @ G).max().round(4))            # every node ends at the average, 0
+        0.0
+
+    Reference: "Data-heterogeneity-aware Mixing for Decentralized Learning", Section 5.2.
+    """
+    return _problem(graph, symmetric, solver).solve(gram, regularization)
+
+
+@lru_cache(maxsize=8)
+def _problem(graph: Graph, symmetric: bool, solver: Solver) -> GmeProblem:
+    return GmeProblem(graph, symmetric=symmetric, solver=solver)
+
+
+def _checked_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray, float]:
+    """Γ scaled to mean diagonal 1 and made exactly symmetric positive semidefinite, and the scale."""
+    if isinstance(gram, torch.Tensor):
+        gram = gram.detach().cpu().numpy()
+    Gamma: npt.NDArray[Any] = np.asarray(gram, dtype=np.float64)
+    if Gamma.shape != (n, n):
+        raise MixingError(
+            f"the Gram matrix has shape {Gamma.shape}, but the graph has {n} nodes; it must be ({n}, {n})"
+        )
+    largest = float(np.abs(Gamma).max())
+    if not math.isfinite(largest):
+        i, j = np.argwhere(~np.isfinite(Gamma))[0]
+        raise MixingError(f"Γ[{i}, {j}] = {Gamma[i, j]}; a Gram matrix is finite: look for NaN in node {i}'s update")
+    if largest == 0:
+        return Gamma, 0.0
+    scale = float(np.trace(Gamma / largest)) / n * largest
+    if scale <= 0:
+        raise MixingError(f"Tr Γ = {scale * n:.3g}; a Gram matrix has a positive trace: pass G @ G.T of centered rows")
+    Gamma = Gamma / scale
+    skew = float(np.abs(Gamma - Gamma.T).max())
+    if skew > _REPAIR * n:
+        raise MixingError(
+            f"Γ is not symmetric: its entries differ from their mirror images by up to {skew / n:.1e} · Tr Γ, "
+            f"allowed is {_REPAIR:g}; pass G @ G.T of centered rows"
+        )
+    Gamma = (Gamma + Gamma.T) / 2
+    try:  # positive semidefinite up to a tenth of the tie-break: the program is convex as it is
+        np.linalg.cholesky(Gamma + 0.1 * TIE_BREAK * np.eye(n))
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(Gamma)
+        if values[0] < -_REPAIR * n:
+            raise MixingError(
+                f"Γ is indefinite: its smallest eigenvalue is {values[0] / n:.1e} · Tr Γ, allowed is {-_REPAIR:g}; "
+                f"pass G @ G.T of centered rows"
+            ) from None
+        Gamma = (vectors * values.clip(min=0)) @ vectors.T
+    return Gamma, scale
+
+
+def _objective(Gamma: FloatArray, W: MixingMatrix) -> float:
+    """Tr(WᵀΓW), never below 0."""
+    dense = W.to_dense()
+    return max(0.0, float(np.einsum("ij,ij->", dense, Gamma @ dense)))

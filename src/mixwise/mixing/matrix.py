@@ -1,0 +1,193 @@
+"""A mixing matrix as a checked value: weights on the graph, non-negative, with sums of 1.
+
+`W[i, j]` is the weight that node j gives to what arrives from node i; one gossip step is `W.T @ X` (docs/notation.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array
+
+from mixwise.errors import MixingError
+from mixwise.graphs import Graph
+
+FloatArray = npt.NDArray[np.float64]
+Kind: TypeAlias = Literal["doubly", "sender"]
+
+TOLERANCE = 1e-6  # how far a sum of weights may be from 1 in what a user hands over
+
+
+class MixingMatrix:
+    """Weights on the arcs and loops of a graph whose sums are 1; it cannot be built from anything else.
+
+    Args:
+        graph: who may talk to whom.
+        weights: one weight per entry of `graph.pattern`: the arcs i → j and the loops, sorted by i, then j.
+        kind: "doubly": rows and columns sum to 1. "sender": only rows do (each node splits what it sends).
+        tolerance: how far a sum may be from 1.
+    """
+
+    graph: Graph
+    kind: Kind
+    weights: FloatArray  # (A + n,), read-only
+
+    def __init__(
+        self, graph: Graph, weights: npt.ArrayLike, kind: Kind = "doubly", tolerance: float = TOLERANCE
+    ) -> None:
+        values = np.array(weights, dtype=np.float64)  # a copy: nobody else can change it
+        values.flags.writeable = False
+        self.graph, self.weights, self.kind = graph, values, kind
+        self._check(tolerance)
+
+    @classmethod
+    def from_dense(
+        cls, W: npt.ArrayLike, graph: Graph | None = None, kind: Kind = "doubly", tolerance: float = TOLERANCE
+    ) -> MixingMatrix:
+        """The checked value of an (n, n) array; without a graph, its non-zero entries are the (directed) graph."""
+        dense = np.asarray(W, dtype=np.float64)
+        if dense.ndim != 2 or dense.shape[0] != dense.shape[1]:
+            raise MixingError(f"a mixing matrix is square, got an array of shape {dense.shape}")
+        if graph is None:
+            support = dense != 0
+            symmetric = bool((support == support.T).all())
+            graph = Graph(len(dense), np.argwhere(support), directed=not symmetric)
+        if graph.n != len(dense):
+            raise MixingError(f"W is {len(dense)} × {len(dense)}, but the graph has {graph.n} nodes")
+        pattern = graph.pattern
+        off_graph = dense.copy()
+        off_graph[pattern.rows, pattern.cols] = 0
+        if off_graph.any():
+            i, j = np.argwhere(off_graph)[0]
+            raise MixingError(
+                f"W[{i}, {j}] = {dense[i, j]:.6g}, but node {i} has no edge to node {j}; "
+                f"set the entry to 0 or add the edge to the graph"
+            )
+        return cls(graph, dense[pattern.rows, pattern.cols], kind, tolerance)
+
+    # --- its forms ---
+    @property
+    def n(self) -> int:
+        """How many nodes it mixes."""
+        return self.graph.n
+
+    @cached_property
+    def sparse(self) -> csr_array:
+        """W as a SciPy CSR array, zeros on the graph included."""
+        pattern = self.graph.pattern
+        return csr_array((self.weights, pattern.cols, pattern.indptr), shape=(self.n, self.n))
+
+    @cached_property
+    def incoming(self) -> csr_array:
+        """Wᵀ in CSR: row j lists the weights of what node j hears, senders ascending."""
+        pattern = self.graph.pattern
+        order = pattern.by_column
+        indptr = np.searchsorted(pattern.cols[order], np.arange(self.n + 1))
+        return csr_array((self.weights[order], pattern.rows[order], indptr), shape=(self.n, self.n))
+
+    def to_dense(self) -> FloatArray:
+        """W as a new (n, n) array."""
+        W = np.zeros((self.n, self.n))
+        W[self.graph.pattern.rows, self.graph.pattern.cols] = self.weights
+        return W
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[np.generic]:
+        return self.to_dense().astype(dtype or np.float64)
+
+    def __getitem__(self, entry: tuple[int, int]) -> float:
+        i, j = entry
+        return float(self.sparse[i, j])
+
+    @cached_property
+    def edge_weights(self) -> Mapping[tuple[int, int], float]:
+        """{(i, j): W[i, j]} for the arcs with a non-zero weight: the messages of one gossip step."""
+        pattern = self.graph.pattern
+        sent = (pattern.rows != pattern.cols) & (self.weights != 0)
+        return {
+            (int(i), int(j)): float(w)
+            for i, j, w in zip(pattern.rows[sent], pattern.cols[sent], self.weights[sent], strict=True)
+        }
+
+    @cached_property
+    def messages(self) -> int:
+        """How many rows travel in one gossip step: arcs with a non-zero weight."""
+        pattern = self.graph.pattern
+        return int(np.count_nonzero(self.weights[pattern.rows != pattern.cols]))
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether W = Wᵀ, to the last bit."""
+        return bool((self.to_dense() == self.to_dense().T).all())
+
+    def permuted(self, order: npt.ArrayLike) -> MixingMatrix:
+        """The same weights with other nodes in their places: node `order[a]` takes the place of node a."""
+        places = np.asarray(order)
+        graph = self.graph.permuted(places.tolist())
+        where = np.argsort(places)
+        return MixingMatrix.from_dense(self.to_dense()[np.ix_(where, where)], graph, self.kind)
+
+    # --- a value ---
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MixingMatrix):
+            return NotImplemented
+        return (
+            self.kind == other.kind and self.graph == other.graph and self.weights.tobytes() == other.weights.tobytes()
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.graph, self.weights.tobytes()))
+
+    def __repr__(self) -> str:
+        return f"MixingMatrix(n={self.n}, {self.messages} messages per step, kind={self.kind!r})"
+
+    # --- the rules ---
+    def _check(self, tolerance: float) -> None:
+        pattern, w = self.graph.pattern, self.weights
+        if self.kind not in ("doubly", "sender"):
+            raise MixingError(f'kind = {self.kind!r}; a mixing matrix is "doubly" or "sender" stochastic')
+        if w.shape != pattern.rows.shape:
+            raise MixingError(
+                f"{w.size} weights for {len(pattern.rows)} entries; give one per arc and one per loop, "
+                f"in the order of graph.pattern"
+            )
+        # NaN fails every comparison, so both tests are written as "not (good)".
+        if not w.min(initial=0.0) >= 0 or not w.max(initial=0.0) <= 1 + tolerance:
+            e = int(np.argmax(~((w >= 0) & (w <= 1 + tolerance))))
+            raise MixingError(
+                f"W[{pattern.rows[e]}, {pattern.cols[e]}] = {w[e]:.6g}; weights lie between 0 and 1; "
+                f"clip them and normalize the sums, or take a builder such as metropolis_hastings(graph)"
+            )
+        self._check_sums("row", row_sums(self.graph, w), tolerance)
+        if self.kind == "doubly":
+            self._check_sums("column", column_sums(self.graph, w), tolerance)
+
+    def _check_sums(self, name: str, sums: FloatArray, tolerance: float) -> None:
+        error = np.abs(sums - 1)
+        worst = int(error.argmax())
+        if error[worst] > tolerance:
+            where = (self.graph.pattern.rows if name == "row" else self.graph.pattern.cols) == worst
+            e = int(np.flatnonzero(where)[self.weights[where].argmax()])
+            remedy = (
+                "a loop takes what is left of its row: from_edge_weights(graph, weights)"
+                if name == "row"
+                else 'use symmetric weights, or kind="sender" if only rows should sum to 1'
+            )
+            raise MixingError(
+                f"{name} {worst} of W sums to {sums[worst]:.9g}, expected 1 within {tolerance:g} "
+                f"(its largest entry is W[{self.graph.pattern.rows[e]}, {self.graph.pattern.cols[e]}] "
+                f"= {self.weights[e]:.6g}); {remedy}"
+            )
+
+
+def row_sums(graph: Graph, weights: FloatArray) -> FloatArray:
+    """Σ_j W[i, j] of weights in the order of `graph.pattern`; no row is empty, since every node has its loop."""
+    return np.add.reduceat(weights, graph.pattern.indptr[:-1])
+
+
+def column_sums(graph: Graph, weights: FloatArray) -> FloatArray:
+    """Σ_i W[i, j] of weights in the order of `graph.pattern`."""
+    return np.bincount(graph.pattern.cols, weights=weights, minlength=graph.n).astype(np.float64, copy=False)

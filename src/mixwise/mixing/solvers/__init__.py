@@ -1,0 +1,1 @@
+"""Solvers for GME-opt, one per file; they report, `mixwise.mixing.gme` decides."""
