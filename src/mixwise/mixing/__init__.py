@@ -1,5 +1,6 @@
 """Mixing matrices: a checked value, builders, metrics, and the weights that fit the data."""
 
+from mixwise.mixing.fastest import fastest_mixing
 from mixwise.mixing.gme import GmeProblem, GmeSolution, minimize_gme
 from mixwise.mixing.matrix import MixingMatrix
 from mixwise.mixing.metrics import (
@@ -12,18 +13,40 @@ from mixwise.mixing.metrics import (
     relative_heterogeneity,
     spectral_gap,
 )
+from mixwise.mixing.placement import Placement, distinct_placements, optimize_placement, search_placement
+from mixwise.mixing.weights import (
+    clique_averaging,
+    from_edge_weights,
+    lazy,
+    max_degree,
+    metropolis_hastings,
+    symmetrized,
+    uniform,
+)
 
 __all__ = [
     "GmeProblem",
     "GmeSolution",
     "MixingMatrix",
+    "Placement",
+    "clique_averaging",
     "consensus_distance",
     "consensus_factor",
+    "distinct_placements",
     "eigenvalues",
+    "fastest_mixing",
+    "from_edge_weights",
     "gradient_mixing_error",
     "gram_matrix",
     "heterogeneity",
+    "lazy",
+    "max_degree",
+    "metropolis_hastings",
     "minimize_gme",
+    "optimize_placement",
     "relative_heterogeneity",
+    "search_placement",
     "spectral_gap",
+    "symmetrized",
+    "uniform",
 ]

@@ -1,0 +1,29 @@
+"""The interface of an algorithm: what is computed and mixed, given the rows this process owns and a network.
+
+Legend: X (m, d) parameters before the optimizer's step, X′ after it, U = X − X′ the update.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from mixwise.mixing import MixingMatrix
+from mixwise.network import Network
+from mixwise.policies import Plan
+
+
+class Algorithm(Protocol):
+    """Turns the optimizer's step into the step of the decentralized method."""
+
+    def combine(self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network) -> torch.Tensor:
+        """The new parameters (m, d)."""
+        ...
+
+
+def mix_rounds(rows: torch.Tensor, rounds: tuple[MixingMatrix, ...], network: Network) -> torch.Tensor:
+    """Mix with one matrix after the other, one communication round each."""
+    for W in rounds:
+        rows = network.mix(rows, W)
+    return rows

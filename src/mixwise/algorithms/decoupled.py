@@ -1,0 +1,20 @@
+"""D-SGD with decoupled mixing: one matrix for the parameters, one for the updates (paper, Algorithm 4)."""
+
+from __future__ import annotations
+
+import torch
+
+from mixwise.algorithms.base import mix_rounds
+from mixwise.errors import TrainingError
+from mixwise.network import Network
+from mixwise.policies import Plan
+
+
+class DecoupledDSGD:
+    """X⁺ = W_pᵀ X − W_gᵀ U, in two communication rounds."""
+
+    def combine(self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network) -> torch.Tensor:
+        """Mix parameters and updates apart."""
+        if plan.updates is None:
+            raise TrainingError("decoupled mixing needs a policy with two channels: Decoupled(params=…, updates=…)")
+        return mix_rounds(X, plan.params, network) - mix_rounds(X - X_prime, plan.updates, network)

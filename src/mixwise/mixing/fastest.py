@@ -1,0 +1,64 @@
+"""The fastest mixing weights of a graph: the optimal spectral gap (Boyd, Diaconis and Xiao, 2004).
+
+    minimize    ‖W − J‖₂
+    subject to  W = Wᵀ,  W𝟏 = 𝟏,  W ≥ 0,  W[i, j] = 0 where (i, j) is no edge
+
+a semidefinite program, solved through CVXPY. With W = I − B diag(w) Bᵀ (B: node-edge incidence, w: weights of the
+edges), symmetry, row sums and sparsity hold by construction.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from mixwise.errors import MixingError, SolverError
+from mixwise.graphs import Graph
+from mixwise.mixing.matrix import MixingMatrix
+from mixwise.mixing.weights import from_edge_weights
+
+LARGEST = 64  # nodes; the semidefinite program takes seconds there and minutes at 128
+
+
+@lru_cache(maxsize=64)
+def fastest_mixing(graph: Graph) -> MixingMatrix:
+    """The symmetric mixing matrix of largest spectral gap; cached per graph.
+
+    >>> from mixwise.graphs import Graph
+    >>> fastest_mixing(Graph(3, [(0, 1), (1, 2), (2, 0)])).to_dense().round(4).tolist()[0]
+    [0.3333, 0.3333, 0.3333]
+    """
+    n = graph.n
+    if graph.directed:
+        raise MixingError("fastest_mixing needs an undirected graph, since its weights are the same both ways")
+    if not graph.is_connected:
+        raise MixingError(
+            f"the graph has {len(graph.components)} components, so its spectral gap is 0 whatever the weights; "
+            f"take metropolis_hastings(graph), or one component"
+        )
+    if n > LARGEST:
+        raise MixingError(
+            f"fastest_mixing solves a semidefinite program, too slow for {n} nodes (at most {LARGEST}); "
+            f"take metropolis_hastings(graph)"
+        )
+    if n == 1:
+        return from_edge_weights(graph, {})
+
+    import cvxpy as cp  # takes a second to import, and only this function needs it
+
+    i, j = graph.edge_array.T
+    edges = np.arange(len(i))
+    B = np.zeros((n, len(i)))
+    B[i, edges], B[j, edges] = 1, -1
+    w = cp.Variable(len(i), nonneg=True)
+    norm = cp.Variable()
+    deviation = np.eye(n) - 1 / n - B @ cp.diag(w) @ B.T
+    constraints = [deviation << norm * np.eye(n), deviation >> -norm * np.eye(n), np.abs(B) @ w <= 1]
+    problem = cp.Problem(cp.Minimize(norm), constraints)
+    problem.solve(solver=cp.CLARABEL)
+    if problem.status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE):
+        raise SolverError(f"the optimal spectral gap was not found: {problem.status}; take metropolis_hastings(graph)")
+    weights = np.clip(w.value, 0, None)
+    weights /= max(1.0, float((np.abs(B) @ weights).max()))  # the solver may leave a loop at −1e-10
+    return from_edge_weights(graph, weights)

@@ -1,0 +1,38 @@
+"""What an algorithm may ask of the network: mix my rows with the neighbors', gather something small, count the bytes.
+
+Legend: n nodes in all; m rows owned by this process; rows (m, d) row-contiguous tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from mixwise.graphs import Graph
+from mixwise.mixing import MixingMatrix
+
+
+@dataclass
+class Traffic:
+    """Bytes that the nodes have sent since the start, summed over all nodes."""
+
+    parameters: int = 0
+    sketches: int = 0
+
+
+class Network(Protocol):
+    """Moves rows between nodes; the only way in which nodes learn of each other."""
+
+    graph: Graph
+    nodes: range
+    traffic: Traffic
+
+    def mix(self, rows: torch.Tensor, W: MixingMatrix) -> torch.Tensor:
+        """One gossip step: the owned rows of Wᵀ X, as a new tensor (m, d)."""
+        ...
+
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """Small rows (m, k) of all nodes, (n, k), on every process."""
+        ...

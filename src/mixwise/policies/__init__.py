@@ -1,0 +1,18 @@
+"""Policies: with which weights the nodes mix, and when the weights change."""
+
+from mixwise.policies.combined import Alternating, Decoupled, Product
+from mixwise.policies.fixed import Fixed, RandomChoice
+from mixwise.policies.heterogeneity_aware import HeterogeneityAware
+from mixwise.policies.plan import Observation, Plan, Policy
+
+__all__ = [
+    "Alternating",
+    "Decoupled",
+    "Fixed",
+    "HeterogeneityAware",
+    "Observation",
+    "Plan",
+    "Policy",
+    "Product",
+    "RandomChoice",
+]

@@ -1,0 +1,55 @@
+"""Policies made of policies."""
+
+from __future__ import annotations
+
+from mixwise.errors import MixingError
+from mixwise.network import Network
+from mixwise.policies.plan import Observation, Plan, Policy
+
+
+class Alternating:
+    """Takes turns: policy t mod k at mixing t."""
+
+    def __init__(self, *policies: Policy) -> None:
+        if not policies:
+            raise MixingError("alternating needs at least one policy")
+        self.policies = policies
+
+    def plan(self, t: int, observed: Observation, network: Network) -> Plan:
+        """The plan of the policy whose turn it is."""
+        return self.policies[t % len(self.policies)].plan(t, observed, network)
+
+
+class Product:
+    """All policies one after the other at every mixing, one communication round each, the first one first.
+
+    `Product(aware, Fixed(W_p))` is the product W_ζ′ W_p of the paper's Example 3: the consensus factor is at least
+    that of W_p and the relative heterogeneity at most that of W_ζ′, for twice the communication.
+    """
+
+    def __init__(self, *policies: Policy) -> None:
+        if not policies:
+            raise MixingError("a product needs at least one policy")
+        self.policies = policies
+
+    def plan(self, t: int, observed: Observation, network: Network) -> Plan:
+        """The rounds of all policies in a row."""
+        plans = [policy.plan(t, observed, network) for policy in self.policies]
+        if any(plan.updates is not None for plan in plans):
+            raise MixingError("a product of plans with a second channel has no meaning; put it inside Decoupled")
+        rounds = tuple(W for plan in plans for W in plan.params)
+        solve = next((plan.solve for plan in plans if plan.solve is not None), None)
+        return Plan(rounds, solve=solve)
+
+
+class Decoupled:
+    """One policy for the parameters, another for the updates (paper, Algorithm 4: W_p and W_g)."""
+
+    def __init__(self, params: Policy, updates: Policy) -> None:
+        self.params, self.updates = params, updates
+
+    def plan(self, t: int, observed: Observation, network: Network) -> Plan:
+        """Both plans, each on its channel."""
+        params = self.params.plan(t, observed, network)
+        updates = self.updates.plan(t, observed, network)
+        return Plan(params.params, updates=updates.params, solve=updates.solve or params.solve)

@@ -1,0 +1,59 @@
+"""What a policy sees and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from mixwise.mixing import GmeSolution, MixingMatrix
+from mixwise.mixing.matrix import FloatArray
+from mixwise.network import Network
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The owned rows at mixing t, each (m, d)."""
+
+    updates: torch.Tensor  # U = X − X′: what the optimizer did since the last mixing
+    gradients: torch.Tensor  # G
+    parameters: torch.Tensor  # X′: the rows that are about to be mixed
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The matrices of one mixing, one communication round each, in the order in which they are applied.
+
+    `updates` is there only for algorithms that mix parameters and updates apart. `solve` tells what the optimizer of
+    the weights reported, if it ran.
+    """
+
+    params: tuple[MixingMatrix, ...]
+    updates: tuple[MixingMatrix, ...] | None = None
+    solve: GmeSolution | None = None
+
+    @cached_property
+    def params_product(self) -> FloatArray:
+        """W₁ W₂ ⋯, (n, n): what all rounds of `params` do together, since Wᵀ_2 (Wᵀ_1 X) = (W₁ W₂)ᵀ X."""
+        return _product(self.params)
+
+    @cached_property
+    def updates_product(self) -> FloatArray:
+        """The same for the updates; they go the way of the parameters unless the plan says otherwise."""
+        return self.params_product if self.updates is None else _product(self.updates)
+
+
+class Policy(Protocol):
+    """Says with which weights the nodes mix at mixing t = 0, 1, 2, …"""
+
+    def plan(self, t: int, observed: Observation, network: Network) -> Plan:
+        """The plan of mixing t; it may gather sketches of what it observes."""
+        ...
+
+
+def _product(rounds: tuple[MixingMatrix, ...]) -> FloatArray:
+    product: FloatArray = reduce(np.matmul, (W.to_dense() for W in rounds))
+    return product

@@ -1,0 +1,6 @@
+"""Tasks: what is learned."""
+
+from mixwise.tasks.base import Task
+from mixwise.tasks.quadratic import QuadraticTask, random_quadratics, two_class_quadratics
+
+__all__ = ["QuadraticTask", "Task", "random_quadratics", "two_class_quadratics"]

@@ -1,0 +1,91 @@
+"""Quadratic objectives f_i(x) = ‖A_i x + b_i‖² with Gaussian gradient noise (paper, Section 6.1 and Appendix C).
+
+Legend: A (n, r, d), b (n, r), X (m, d); gradient 2 A_iᵀ(A_i x + b_i) + ξ, ξ ~ N(0, noise · I).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+
+from mixwise.errors import TrainingError
+from mixwise.seeding import generator
+
+
+class QuadraticTask:
+    """n quadratics in d dimensions, in float64; all nodes start from one x₀ ~ N(0, I).
+
+    Args:
+        A: one (r, d) matrix per node.
+        b: one (r,) vector per node.
+        noise: variance of each entry of the gradient noise.
+        seed: names x₀ and the noise.
+    """
+
+    def __init__(self, A: torch.Tensor, b: torch.Tensor, noise: float = 0.0, seed: int = 0) -> None:
+        if A.ndim != 3 or b.shape != A.shape[:2]:
+            raise TrainingError(f"A has shape {tuple(A.shape)} and b {tuple(b.shape)}; expected (n, r, d) and (n, r)")
+        if noise < 0:
+            raise TrainingError(f"noise = {noise}; a variance is 0 or larger")
+        self.A, self.b, self.noise, self.seed = A.double(), b.double(), noise, seed
+        self.nodes, self.dim = A.shape[0], A.shape[2]
+
+    @cached_property
+    def optimum(self) -> torch.Tensor:
+        """x* = −(Σ A_iᵀA_i)⁻¹ Σ A_iᵀb_i, (d,)."""
+        hessian = torch.einsum("nri,nrj->ij", self.A, self.A)
+        linear = torch.einsum("nri,nr->i", self.A, self.b)
+        solution: torch.Tensor = torch.linalg.solve(hessian, -linear)
+        return solution
+
+    @cached_property
+    def smoothness(self) -> float:
+        """L: the largest eigenvalue of any 2 A_iᵀA_i."""
+        return float(2 * torch.linalg.matrix_norm(self.A, ord=2).max() ** 2)
+
+    def initial(self, nodes: Sequence[int]) -> torch.Tensor:
+        """x₀ on every node."""
+        x0 = torch.randn(self.dim, generator=generator(self.seed, "x0"), dtype=torch.float64)
+        return x0.expand(len(nodes), -1).clone()
+
+    def losses_and_gradients(
+        self, X: torch.Tensor, nodes: Sequence[int], step: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """f_i(x_i) and 2 A_iᵀ(A_i x_i + b_i) + ξ_i; the noise of a node depends on its name and the step alone."""
+        A, b = self.A[list(nodes)], self.b[list(nodes)]
+        residual = torch.einsum("mrd,md->mr", A, X) + b
+        G = 2 * torch.einsum("mrd,mr->md", A, residual)
+        if self.noise > 0:
+            G = G + self.noise**0.5 * torch.stack([self._standard_noise(node, step) for node in nodes])
+        return residual.square().sum(1), G
+
+    def full_gradients(self, x: torch.Tensor) -> torch.Tensor:
+        """∇f_i(x) of all nodes at one point x, (n, d), without noise."""
+        residual = torch.einsum("nrd,d->nr", self.A, x) + self.b
+        return 2 * torch.einsum("nrd,nr->nd", self.A, residual)
+
+    def evaluate(self, X: torch.Tensor) -> dict[str, float]:
+        """Distance to the optimum (1/n) Σ ‖x_i − x*‖²."""
+        return {"distance_to_optimum": float((X - self.optimum).square().sum(1).mean())}
+
+    def _standard_noise(self, node: int, step: int) -> torch.Tensor:
+        return torch.randn(self.dim, generator=generator(self.seed, "noise", node, step), dtype=torch.float64)
+
+
+def random_quadratics(nodes: int, dim: int = 10, noise: float = 0.1, seed: int = 0) -> QuadraticTask:
+    """The paper's Section 6.1: A_i (d × d) and b_i with entries N(0, 1)."""
+    stream = generator(seed, "quadratics")
+    A = torch.randn(nodes, dim, dim, generator=stream, dtype=torch.float64)
+    b = torch.randn(nodes, dim, generator=stream, dtype=torch.float64)
+    return QuadraticTask(A, b, noise, seed)
+
+
+def two_class_quadratics(nodes: int, dim: int = 10, noise: float = 0.001, seed: int = 0) -> QuadraticTask:
+    """The paper's Appendix C: f_1 = ‖A(x − 𝟏)‖² on even nodes, f_2 = ‖A(x + 𝟏)‖² on odd ones, one A for all."""
+    if nodes % 2:
+        raise TrainingError(f"two classes of equal size need an even number of nodes, got {nodes}")
+    A = torch.randn(dim, dim, generator=generator(seed, "quadratics"), dtype=torch.float64)
+    signs = torch.tensor([-1.0, 1.0], dtype=torch.float64).repeat(nodes // 2)
+    return QuadraticTask(A.expand(nodes, -1, -1), signs[:, None] * A.sum(1), noise, seed)
