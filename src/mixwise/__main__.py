@@ -1,0 +1,5 @@
+"""`python -m mixwise` is the command line."""
+
+from mixwise.cli import main
+
+main()

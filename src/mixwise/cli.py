@@ -1,0 +1,252 @@
+"""The command line; the only place that prints."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import click
+import numpy as np
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from mixwise import __version__
+from mixwise.errors import ConfigError, MixwiseError
+from mixwise.experiments import load_recipe, plan_experiment, recipe_names, run_experiment
+from mixwise.experiments.build import SCHEMES
+from mixwise.experiments.config import unknown
+from mixwise.experiments.recipe import Experiment
+from mixwise.graphs import SPECS, Graph, parse
+from mixwise.mixing import (
+    MixingMatrix,
+    consensus_factor,
+    gradient_mixing_error,
+    gram_matrix,
+    heterogeneity,
+    minimize_gme,
+    spectral_gap,
+)
+from mixwise.report.graph_picture import save_picture, terminal_picture
+from mixwise.report.table import Summary
+
+app = typer.Typer(no_args_is_help=True, add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+out = Console()
+err = Console(stderr=True)
+
+_SPEC_HELP = "A graph: " + ", ".join(SPECS.values())
+
+
+@app.callback(invoke_without_command=False)
+def _options(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and stop.")] = False,
+) -> None:
+    """mixwise: decentralized learning with gossip weights that fit the data."""
+
+
+@app.command()
+def run(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name (see: mixwise recipes), or a YAML file.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="key=value, such as steps=50, variants=ha-dsgd,dsgd-metropolis, ha-dsgd.policy.period=10."),
+    ] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="Where to write; by default runs/RECIPE/TIME.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2 or 0-9.")] = None,
+) -> None:
+    """Run a recipe: all variants, all seeds; a table, figures and records in a folder.
+
+    Example: mixwise run quadratics steps=100 --seeds 0-4 --out my-run
+    """
+    changes = [*(overrides or []), *([f"seeds={seeds}"] if seeds is not None else [])]
+    experiment = plan_experiment(load_recipe(recipe), changes)
+    if folder is None:
+        folder = Path("runs") / experiment.recipe.name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    out.print(f"{experiment.recipe.name}: {experiment.recipe.description}", highlight=False)
+    try:
+        summary = _run_with_progress(experiment, folder)
+    except KeyboardInterrupt:
+        err.print(f"stopped; what was done lies in {folder}", highlight=False)
+        raise typer.Exit(130) from None
+    out.print(_summary_table(summary))
+    out.print(f"[dim]{summary.caption}.[/dim]", highlight=False)
+    out.print(f"\nTable, figures and records: {folder}{'' if str(folder).endswith('/') else '/'}", highlight=False)
+
+
+@app.command()
+def recipes() -> None:
+    """List the recipes that come with mixwise."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("recipe", "what it shows", "variants", "seeds"):
+        table.add_column(column)
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        table.add_row(name, recipe.description, ", ".join(recipe.variants), str(len(recipe.seeds)))
+    out.print(table)
+
+
+@app.command()
+def graph(
+    spec: Annotated[str, typer.Argument(help=_SPEC_HELP)],
+    seed: Annotated[int, typer.Option(help="Seed of a random graph.")] = 0,
+    picture: Annotated[Path | None, typer.Option("--out", help="Save a picture: .png, .svg or .pdf.")] = None,
+) -> None:
+    """Describe a graph: size, degrees, diameter, how fast each scheme mixes, and a picture.
+
+    Example: mixwise graph torus:4x4
+    """
+    g = parse(spec, seed)
+    if picture is not None:
+        save_picture(g, picture)
+    low, high = min(g.degrees), max(g.degrees)
+    out.print(f"{spec}: {g.n} nodes, {len(g.edges)} {'arcs' if g.directed else 'edges'}", highlight=False)
+    out.print(f"degrees: {low if low == high else f'{low} to {high}, mean {np.mean(g.degrees):.3g}'}", highlight=False)
+    if g.is_connected:
+        out.print(f"diameter: {g.diameter}", highlight=False)
+    else:
+        sizes = sorted((len(component) for component in g.components), reverse=True)
+        listed = ", ".join(map(str, sizes[:8])) + (", …" if len(sizes) > 8 else "")
+        out.print(f"not connected: {len(sizes)} components of {listed} nodes", highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for column in ("scheme", "consensus factor p", "spectral gap"):
+        table.add_column(column)
+    for name, build in SCHEMES.items():
+        try:
+            W = build(g)
+            table.add_row(name, f"{consensus_factor(W):.6f}", f"{spectral_gap(W):.6f}")
+        except MixwiseError as error:
+            table.add_row(name, f"– ({str(error).partition(';')[0]})", "–")
+    out.print(table)
+    if g.n <= 64:
+        out.print(terminal_picture(g), highlight=False, markup=False)
+    if picture is not None:
+        out.print(f"picture: {picture}", highlight=False)
+
+
+@app.command()
+def weights(
+    spec: Annotated[str, typer.Argument(help=_SPEC_HELP)],
+    scheme: Annotated[str, typer.Option(help=f"{', '.join(SCHEMES)}, or gme (needs --gradients).")],
+    gradients: Annotated[Path | None, typer.Option(help="Gradients, one row per node, as a .npy file.")] = None,
+    regularization: Annotated[float, typer.Option(help="λ of the gme scheme.")] = 0.0,
+    symmetric: Annotated[bool, typer.Option("--symmetric", help="Symmetric weights from the gme scheme.")] = False,
+    file: Annotated[
+        Path | None, typer.Option("--out", help="Save W: .npy (n × n array) or .csv (i, j, weight).")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of a random graph.")] = 0,
+) -> None:
+    """Compute mixing weights for a graph; with gradients, also how well they mix them.
+
+    Example: mixwise weights ring:16 --scheme gme --gradients grads.npy --out W.npy
+    """
+    g = parse(spec, seed)
+    if file is not None and file.suffix not in (".npy", ".csv"):
+        raise ConfigError(f"--out {file}: W is saved as .npy (n × n array) or .csv (i, j, weight)")
+    G = None if gradients is None else _gradients(gradients, g)
+    if scheme == "gme":
+        if G is None:
+            raise ConfigError("--scheme gme fits the weights to gradients; give them with --gradients FILE.npy")
+        W = minimize_gme(gram_matrix(G), g, regularization=regularization, symmetric=symmetric).W
+    elif scheme in SCHEMES:
+        W = SCHEMES[scheme](g)
+    else:
+        raise ConfigError(unknown("scheme", scheme, [*SCHEMES, "gme"]))
+    if file is not None:
+        _save_weights(W, file)
+    if g.n <= 16:
+        with np.printoptions(precision=3, suppress=True, linewidth=200):
+            out.print(str(W.to_dense()), highlight=False, markup=False)
+    out.print(f"messages per step: {W.messages}", highlight=False)
+    out.print(f"consensus factor p: {consensus_factor(W):.6f}", highlight=False)
+    out.print(f"spectral gap: {spectral_gap(W):.6f}", highlight=False)
+    if G is not None:
+        error, total = gradient_mixing_error(G, W), heterogeneity(G) * g.n
+        share = f", {error / total:.2%} of the disagreement before mixing" if total > 0 else ""
+        out.print(f"gradient mixing error: {error:.6g}{share}", highlight=False)
+    if file is not None:
+        out.print(f"weights: {file}", highlight=False)
+
+
+def main() -> None:
+    """The entry point: a user's mistake is one line and exit code 2, never a traceback."""
+    if "--version" in sys.argv[1:2]:
+        out.print(f"mixwise {__version__}", highlight=False)
+        return
+    try:
+        status = typer.main.get_command(app).main(standalone_mode=False)
+    except MixwiseError as error:
+        status = _fail(str(error))
+    except click.exceptions.NoArgsIsHelpError as error:
+        out.print(error.format_message(), highlight=False, markup=False)
+        status = 2
+    except click.ClickException as error:
+        status = _fail(error.format_message())
+    except (click.Abort, KeyboardInterrupt):
+        status = _fail("stopped", 130)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str, status: int = 2) -> int:
+    err.print(f"error: {' '.join(message.split())}", highlight=False, markup=False, soft_wrap=True)
+    return status
+
+
+def _run_with_progress(experiment: Experiment, folder: Path) -> Summary:
+    """A live bar in a terminal; elsewhere a line per run."""
+    seeds = experiment.recipe.seeds
+    total = len(seeds) * sum(config.steps for config in experiment.runs.values())
+    columns = (
+        TextColumn("{task.description}", justify="left"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("steps"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        bar = progress.add_task("preparing", total=total)
+
+        def on_step(variant: str, seed: int, step: int) -> None:
+            progress.update(bar, advance=1, description=f"{variant}, seed {seed}")
+            if not err.is_terminal and step == experiment.runs[variant].steps - 1:
+                err.print(f"{variant}, seed {seed}: {step + 1} steps", highlight=False)
+
+        return run_experiment(experiment, folder, on_step)
+
+
+def _summary_table(summary: Summary) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("variant", no_wrap=True)
+    for metric in summary.metrics:
+        table.add_column(metric.replace("_", " "), justify="right", no_wrap=False)
+    for variant, cells in summary.rows.items():
+        shown = (f"[bold]{cell}[/bold]" if cell.mean == summary.best(i) else str(cell) for i, cell in enumerate(cells))
+        table.add_row(variant, *shown)
+    return table
+
+
+def _gradients(path: Path, g: Graph) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    try:
+        G = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is no .npy array of numbers"
+        raise ConfigError(f"--gradients {path} cannot be read: {reason}") from None
+    if not isinstance(G, np.ndarray) or G.ndim != 2 or len(G) != g.n or G.dtype.kind not in "fiu":
+        shape = getattr(G, "shape", "no single array")
+        raise ConfigError(f"--gradients {path} holds {shape}; it must be one row of numbers per node, ({g.n}, d)")
+    return G.astype(np.float64)
+
+
+def _save_weights(W: MixingMatrix, path: Path) -> None:
+    try:
+        if path.suffix == ".npy":
+            np.save(path, W.to_dense())
+        else:
+            pattern = W.graph.pattern
+            entries = zip(pattern.rows.tolist(), pattern.cols.tolist(), W.weights.tolist(), strict=True)
+            path.write_text("i,j,weight\n" + "".join(f"{i},{j},{w!r}\n" for i, j, w in entries), "utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out {path} cannot be written: {error.strerror}") from None

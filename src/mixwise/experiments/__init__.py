@@ -1,0 +1,7 @@
+"""Experiments: a recipe becomes runs, and runs become a folder."""
+
+from mixwise.experiments.config import Recipe, RunConfig
+from mixwise.experiments.recipe import Experiment, load_recipe, plan_experiment, recipe_names
+from mixwise.experiments.runner import run_experiment
+
+__all__ = ["Experiment", "Recipe", "RunConfig", "load_recipe", "plan_experiment", "recipe_names", "run_experiment"]

@@ -1,0 +1,168 @@
+"""From a recipe's name and `key=value` overrides to the runs that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mixwise.errors import ConfigError
+from mixwise.experiments.build import base_graph
+from mixwise.experiments.config import Recipe, RunConfig, unknown, validated
+from mixwise.mixing import distinct_placements
+
+_RECIPE_KEYS = ("seeds", "window", "variants", "name")  # overrides of the recipe itself; all others go to the runs
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A recipe with its overrides applied: one checked configuration per variant."""
+
+    recipe: Recipe
+    runs: Mapping[str, RunConfig]
+
+    def to_yaml(self) -> str:
+        """A recipe that gives this experiment again."""
+        head = self.recipe.model_dump(exclude={"base", "variants", "placements"})
+        runs = {name: config.model_dump(exclude_none=True) for name, config in self.runs.items()}
+        return yaml.safe_dump({**head, "variants": runs}, sort_keys=False, allow_unicode=True)
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with mixwise."""
+    folder = resources.files("mixwise.experiments") / "recipes"
+    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+
+
+def load_recipe(name_or_path: str) -> Recipe:
+    """A recipe by its name, or from a YAML file."""
+    if name_or_path in recipe_names():
+        text = (resources.files("mixwise.experiments") / "recipes" / f"{name_or_path}.yaml").read_text("utf-8")
+    elif name_or_path.endswith((".yaml", ".yml")):
+        try:
+            text = Path(name_or_path).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+            raise ConfigError(f"the recipe {name_or_path} cannot be read: {reason}") from None
+    else:
+        raise ConfigError(unknown("recipe", name_or_path, recipe_names()) + ", or a path that ends in .yaml")
+    return validated(Recipe, _parsed(text, f"recipe {name_or_path}"), f"recipe {name_or_path}")
+
+
+def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment:
+    """The runs of a recipe after overrides such as `steps=50`, `seeds=0-4`, `variants=a,b` or `a.policy.period=10`."""
+    for_recipe: dict[str, Any] = {}
+    for_runs: list[tuple[str, Any]] = []
+    for text in overrides:
+        key, value = _assignment(text)
+        if key in _RECIPE_KEYS:
+            for_recipe[key] = value
+        else:
+            for_runs.append((key, value))
+    chosen = _chosen(recipe, for_recipe.pop("variants", None))
+    if "seeds" in for_recipe:
+        for_recipe["seeds"] = parse_seeds(for_recipe["seeds"])
+    recipe = validated(Recipe, {**recipe.model_dump(), **for_recipe, "variants": chosen}, f"recipe {recipe.name}")
+    merged = {name: _merged(recipe.base, changes) for name, changes in recipe.variants.items()}
+    for key, value in for_runs:
+        _override(merged, key, value)
+    runs = {
+        name: validated(RunConfig, config, f"recipe {recipe.name}, variant {name}") for name, config in merged.items()
+    }
+    return Experiment(recipe, _placed(recipe, runs))
+
+
+def parse_seeds(text: Any) -> list[int]:
+    """Seeds from 3, "0,1,2", "0-9" or a list.
+
+    >>> parse_seeds("0-3,7")
+    [0, 1, 2, 3, 7]
+    """
+    if isinstance(text, list):
+        return [seed for part in text for seed in parse_seeds(part)]
+    seeds: list[int] = []
+    try:
+        for part in str(text).split(","):
+            first, dash, last = part.strip().partition("-")
+            seeds.extend(range(int(first), int(last) + 1) if dash else [int(first)])
+    except ValueError:
+        raise ConfigError(f"seeds = {text}; give whole numbers such as 0,1,2 or a range such as 0-9") from None
+    return seeds
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"{text!r} is not an override; write key=value, such as steps=50")
+    return key, _parsed(value, f"override {key}")
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        raise ConfigError(f"{where}{line}: not valid YAML: {getattr(error, 'problem', None) or 'unreadable'}") from None
+
+
+def _chosen(recipe: Recipe, names: Any) -> dict[str, dict[str, Any]]:
+    if names is None:
+        return recipe.variants
+    listed = names if isinstance(names, list) else str(names).split(",")
+    chosen = {}
+    for name in (str(name).strip() for name in listed):
+        if name not in recipe.variants:
+            raise ConfigError(f"recipe {recipe.name}: " + unknown("variant", name, recipe.variants))
+        chosen[name] = recipe.variants[name]
+    return chosen
+
+
+def _override(configs: dict[str, dict[str, Any]], key: str, value: Any) -> None:
+    """Set a dotted key in all variants, or in one if the key starts with its name."""
+    first, _, rest = key.partition(".")
+    targets = {first: configs[first]} if first in configs else configs
+    path = (rest if first in configs else key).split(".")
+    if path[0] not in RunConfig.model_fields:
+        allowed = [*RunConfig.model_fields, *_RECIPE_KEYS, *(f"{name}.KEY" for name in configs)]
+        raise ConfigError(unknown("key", key, allowed))
+    for name, config in targets.items():
+        at: Any = config
+        for depth, part in enumerate(path[:-1], start=1):
+            at = at.setdefault(part, {})
+            if not isinstance(at, dict):
+                raise ConfigError(
+                    f"{key}={value}: in variant {name}, {'.'.join(path[:depth])} is {at!r} and has no keys; "
+                    f"choose variants with variants=… or name one: VARIANT.{key}={value}"
+                )
+        at[path[-1]] = value
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `changes`: a part with a kind of its own replaces the old part, other parts merge key by key."""
+    merged = {key: _merged(value, {}) if isinstance(value, dict) else value for key, value in base.items()}
+    for key, value in changes.items():
+        old = merged.get(key)
+        if isinstance(value, dict):
+            merged[key] = _merged(old if isinstance(old, dict) and "kind" not in value else {}, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _placed(recipe: Recipe, runs: Mapping[str, RunConfig]) -> Mapping[str, RunConfig]:
+    """With `placements: distinct`, each variant once for every different placement of the nodes on its graph."""
+    if recipe.placements is None:
+        return runs
+    placed = {}
+    for name, config in runs.items():
+        graph = base_graph(config, seed=recipe.seeds[0])
+        if any(base_graph(config, seed) != graph for seed in recipe.seeds):
+            raise ConfigError(f"placements: distinct needs one graph for all seeds; write {config.graph},seed=0")
+        for order in distinct_placements(graph):
+            placed[f"{name}@{''.join(map(str, order))}"] = config.model_copy(update={"placement": list(order)})
+    return placed

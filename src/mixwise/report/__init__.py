@@ -1,0 +1,1 @@
+"""Reports: what runs leave behind becomes tables and figures."""

@@ -1,0 +1,87 @@
+"""The result table: each metric averaged over the last window of a run, then mean and deviation over seeds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mixwise.report.results import Results, series
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Mean over seeds and standard deviation of the sample; no deviation for a single seed."""
+
+    mean: float
+    std: float | None
+
+    def __str__(self) -> str:
+        """Three digits of the mean, and the deviation to the same place."""
+        size = math.floor(math.log10(abs(self.mean))) if self.mean and math.isfinite(self.mean) else 0
+        form = f".{max(0, 2 - size)}f" if -2 <= size <= 5 else ".2e"
+        return f"{self.mean:{form}}" + ("" if self.std is None else f" ± {self.std:{form}}")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One row per variant, one cell per metric."""
+
+    metrics: tuple[str, ...]
+    rows: dict[str, tuple[Cell, ...]]
+    window: int
+    seeds: tuple[int, ...]
+
+    def best(self, column: int) -> float:
+        """The smallest mean of a column: all metrics here are errors."""
+        return min(cells[column].mean for cells in self.rows.values())
+
+    def to_csv(self) -> str:
+        """`variant`, then `<metric>_mean` and `<metric>_std` for each metric."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["variant", *(f"{metric}_{part}" for metric in self.metrics for part in ("mean", "std"))])
+        for variant, cells in self.rows.items():
+            numbers = [value for cell in cells for value in (cell.mean, cell.std)]
+            writer.writerow([variant, *("" if value is None else repr(value) for value in numbers)])
+        return text.getvalue()
+
+    def to_markdown(self, title: str) -> str:
+        """The same as a table to read, the best of each column in bold."""
+        lines = [
+            f"# {title}",
+            "",
+            f"{self.caption}; the best of each column in bold.",
+            "",
+            "| variant | " + " | ".join(metric.replace("_", " ") for metric in self.metrics) + " |",
+            "|---|" + "---|" * len(self.metrics),
+        ]
+        for variant, cells in self.rows.items():
+            shown = [f"**{cell}**" if cell.mean == self.best(i) else str(cell) for i, cell in enumerate(cells)]
+            lines.append(f"| {variant} | " + " | ".join(shown) + " |")
+        return "\n".join(lines) + "\n"
+
+    @property
+    def caption(self) -> str:
+        """What the numbers are."""
+        over = f"seed {self.seeds[0]}"
+        if len(self.seeds) > 1:
+            over = f"mean ± standard deviation over {len(self.seeds)} seeds ({', '.join(map(str, self.seeds))})"
+        return f"Average of the last {self.window} steps, {over}"
+
+
+def summarize(results: Results, metrics: Sequence[str], window: int) -> Summary:
+    """The table of an experiment."""
+    rows = {}
+    for variant, runs in results.items():
+        cells = []
+        for metric in metrics:
+            finals = np.array([series(steps, metric)[-window:].mean() for steps in runs.values()])
+            cells.append(Cell(float(finals.mean()), float(finals.std(ddof=1)) if len(finals) > 1 else None))
+        rows[variant] = tuple(cells)
+    seeds = tuple(next(iter(results.values())))
+    return Summary(tuple(metrics), rows, window, seeds)
