@@ -1,5 +1,49 @@
 """Communication graphs: a frozen `Graph` and ways to make one."""
 
-from mixwise.graphs.graph import Graph
+from mixwise.graphs.families import (
+    chain,
+    complete,
+    erdos_renyi,
+    exponential,
+    from_adjacency,
+    from_edges,
+    from_networkx,
+    grid,
+    hypercube,
+    random_connected,
+    random_geometric,
+    random_regular,
+    ring,
+    small_world,
+    social_network,
+    star,
+    torus,
+)
+from mixwise.graphs.files import load
+from mixwise.graphs.graph import Graph, Pattern
+from mixwise.graphs.spec import SPECS, parse
 
-__all__ = ["Graph"]
+__all__ = [
+    "SPECS",
+    "Graph",
+    "Pattern",
+    "chain",
+    "complete",
+    "erdos_renyi",
+    "exponential",
+    "from_adjacency",
+    "from_edges",
+    "from_networkx",
+    "grid",
+    "hypercube",
+    "load",
+    "parse",
+    "random_connected",
+    "random_geometric",
+    "random_regular",
+    "ring",
+    "small_world",
+    "social_network",
+    "star",
+    "torus",
+]

@@ -53,8 +53,8 @@ class Graph:
         directed: bool = False,
         labels: Sequence[str] | None = None,
     ) -> None:
-        if n < 1:
-            raise GraphError(f"a graph needs at least 1 node, got n = {n}")
+        if n < 1 or n != int(n):
+            raise GraphError(f"a graph needs a whole number of nodes, at least 1, got n = {n}")
         if labels is not None and len(labels) != n:
             raise GraphError(f"{len(labels)} labels for {n} nodes; give one label per node or none")
         object.__setattr__(self, "n", int(n))
@@ -78,6 +78,10 @@ class Graph:
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __reduce__(self) -> tuple[type[Graph], tuple[object, ...]]:
+        # Rebuilt, not copied: a cached hash holds in one process only, and a pickled array forgets it is read-only.
+        return Graph, (self.n, self.edge_array, self.directed, self.labels)
 
     def __repr__(self) -> str:
         kind = "directed, " if self.directed else ""
@@ -206,8 +210,8 @@ def _normalized(n: int, edges: Iterable[tuple[int, int]] | npt.NDArray[np.intege
     """Edges as a sorted, read-only (E, 2) array without repeats, loops dropped, i < j if undirected."""
     listed = edges if isinstance(edges, np.ndarray) else list(edges)
     try:
-        array = np.asarray(listed).reshape(-1, 2) if len(listed) else np.empty((0, 2), dtype=np.int64)
-        if not np.issubdtype(array.dtype, np.integer):
+        array = np.asarray(listed) if len(listed) else np.empty((0, 2), dtype=np.int64)
+        if array.shape[1:] != (2,) or not np.issubdtype(array.dtype, np.integer):
             raise TypeError
     except (ValueError, TypeError):
         raise GraphError("edges must be pairs of node numbers, such as [(0, 1), (1, 2)]") from None

@@ -1,0 +1,317 @@
+"""The usual communication graphs, and graphs from other people's arrays and objects.
+
+Small sizes follow the formulas: an edge that would be a loop or a repeat is left out, so `ring(2)` is one edge.
+Random graphs depend on their arguments only; the same seed gives the same graph in every process.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from scipy.sparse import csgraph
+
+from mixwise.errors import GraphError
+from mixwise.graphs.graph import Graph, IntArray
+from mixwise.seeding import numpy_generator, stream
+
+if TYPE_CHECKING:
+    import networkx
+    import torch
+
+MAX_EDGES = 10**8  # a typing error such as complete(10**6) should not fill the memory
+_TRIES = 100  # draws of a random family before it counts as never connected
+
+
+# --- fixed families ---
+def ring(n: int) -> Graph:
+    """The cycle i ~ i + 1 mod n; diameter ⌊n/2⌋.
+
+    >>> ring(4).edges
+    ((0, 1), (0, 3), (1, 2), (2, 3))
+    """
+    i = np.arange(_whole("n", n))
+    return Graph(len(i), _pairs(i, np.roll(i, -1)))
+
+
+def chain(n: int) -> Graph:
+    """The path 0 – 1 – … – n−1; diameter n − 1."""
+    i = np.arange(_whole("n", n))
+    return Graph(len(i), _pairs(i[:-1], i[1:]))
+
+
+def torus(rows: int, cols: int) -> Graph:
+    """A grid whose borders meet; node r·cols + c is at row r, column c; diameter ⌊rows/2⌋ + ⌊cols/2⌋."""
+    places = _places(rows, cols)
+    return _union(places.size, (places, np.roll(places, -1, axis=0)), (places, np.roll(places, -1, axis=1)))
+
+
+def grid(rows: int, cols: int) -> Graph:
+    """A rectangle of nodes with their neighbors above, below, left and right; diameter rows + cols − 2."""
+    places = _places(rows, cols)
+    return _union(places.size, (places[:-1], places[1:]), (places[:, :-1], places[:, 1:]))
+
+
+def star(n: int) -> Graph:
+    """Node 0 in the middle, joined to all n − 1 others."""
+    i = np.arange(_whole("n", n))
+    return Graph(len(i), _pairs(np.zeros_like(i), i))
+
+
+def complete(n: int) -> Graph:
+    """Every node joined to every other: n(n − 1)/2 edges."""
+    n = _whole("n", n)
+    return Graph(n, _pairs(*_all_pairs(n)))
+
+
+def hypercube(dimension: int) -> Graph:
+    """2^dimension nodes, joined if their numbers differ in one bit; diameter `dimension`."""
+    d = _whole("dimension", dimension, least=0)
+    _check_room(f"dimension = {d}", d * 2.0 ** min(d, 1000) / 2)
+    i = np.arange(2**d)
+    return _union(2**d, *((i, i ^ (1 << k)) for k in range(d)))
+
+
+def exponential(n: int) -> Graph:
+    """i ~ i + 2^k mod n for every 2^k < n: about 2·log₂ n neighbors and a diameter of at most ⌈log₂ n⌉."""
+    n = _whole("n", n)
+    i = np.arange(n)
+    return _union(n, *((i, (i + (1 << k)) % n) for k in range((n - 1).bit_length())))
+
+
+def social_network() -> Graph:
+    """Davis' Southern Women: 18 women, 14 events, an edge if she was there; labels are the names (paper, CIFAR-10)."""
+    import networkx as nx
+
+    return from_networkx(nx.davis_southern_women_graph())
+
+
+# --- random families ---
+def random_connected(n: int, keep: float = 0.5, seed: int = 0) -> Graph:
+    """A complete graph of which a share `keep` of the edges is left, still connected (paper, Quadratic Objectives).
+
+    Edges are removed in random order, except those without which the graph would fall apart, until
+    round(keep · n(n − 1)/2) are left.
+    """
+    n = _whole("n", n)
+    i, j = _all_pairs(n)
+    edges = round(_share("keep", keep) * len(i))
+    if edges < n - 1:
+        raise GraphError(
+            f"keep = {keep} of {len(i)} edges is {edges}, but {n} nodes need {n - 1} to be connected; "
+            f"keep at least {2 / n:.4g}"
+        )
+    # An edge is never removed if and only if it is in the spanning tree that prefers the edges tried last
+    # (the reverse-delete algorithm). So: that tree, and as many of the other edges tried last as are asked for.
+    tried_last_first = numpy_generator(seed, "random_connected").permutation(len(i))
+    i, j = i[tried_last_first], j[tried_last_first]
+    place = np.arange(1, len(i) + 1, dtype=np.float64)  # from 1, since SciPy reads 0 as "no edge"
+    tree = csgraph.minimum_spanning_tree(sparse.csr_array((place, (i, j)), shape=(n, n)))
+    kept = np.zeros(len(i), dtype=bool)
+    kept[tree.data.astype(np.int64) - 1] = True
+    kept[np.flatnonzero(~kept)[: edges - (n - 1)]] = True
+    return Graph(n, _pairs(i[kept], j[kept]))
+
+
+def random_regular(n: int, degree: int, seed: int = 0) -> Graph:
+    """A connected graph in which every node has `degree` neighbors, drawn until it is connected."""
+    n, degree = _whole("n", n), _whole("degree", degree, least=0)
+    if degree >= n or n * degree % 2 or (degree < 2 and n > degree + 1):
+        raise GraphError(
+            f"there is no connected graph of {n} nodes with {degree} neighbors each; "
+            f"take 2 ≤ degree < n with n · degree even"
+        )
+    if degree == 2:  # the only connected one is a cycle, and a draw hits it about once in √n times
+        return ring(n).permuted(numpy_generator(seed, "random_regular").permutation(n).tolist())
+    _check_room(f"n = {n}, degree = {degree}", n * degree / 2)
+    import networkx as nx
+
+    absent = n - 1 - degree  # of a dense graph, draw what is absent: the pairing rarely succeeds on dense graphs
+    for attempt in range(_TRIES):
+        drawn = nx.random_regular_graph(min(degree, absent), n, seed=stream(seed, "random_regular", attempt))
+        graph = Graph(n, list((drawn if degree <= absent else nx.complement(drawn)).edges()))
+        if graph.is_connected:
+            return graph
+    raise GraphError(f"no draw of {_TRIES} was connected at n = {n}, degree = {degree}; raise the degree")
+
+
+def erdos_renyi(n: int, probability: float, seed: int = 0) -> Graph:
+    """G(n, p): each pair is an edge with the given probability. As drawn: ask `is_connected` before training on it."""
+    n = _whole("n", n)
+    pairs = n * (n - 1) // 2
+    _check_room(f"n = {n}, probability = {probability}", _share("probability", probability) * pairs)
+    draws = numpy_generator(seed, "erdos_renyi")
+    # First how many edges, then which: the same distribution as one coin per pair, in time ~ edges.
+    e = draws.choice(pairs, draws.binomial(pairs, probability), replace=False, shuffle=False)
+    i, j = np.divmod(e, n)  # number the pairs i < j row by row; what falls below the diagonal is turned around above it
+    below = j <= i
+    return Graph(n, _pairs(np.where(below, n - 2 - i, i), np.where(below, n - 1 - j, j)))
+
+
+def random_geometric(n: int, radius: float, seed: int = 0) -> Graph:
+    """Points drawn in the unit square, joined if at most `radius` apart. As drawn: it may be disconnected."""
+    n = _whole("n", n)
+    if not (math.isfinite(radius) and radius >= 0):
+        raise GraphError(f"radius = {radius}; give a finite number of at least 0 (the unit square has a side of 1)")
+    _check_room(f"n = {n}, radius = {radius}", min(1.0, math.pi * radius**2) * n * (n - 1) / 2)
+    from scipy.spatial import KDTree
+
+    points = numpy_generator(seed, "random_geometric").random((n, 2))
+    return Graph(n, KDTree(points).query_pairs(radius, output_type="ndarray"))
+
+
+def small_world(n: int, neighbors: int, rewire: float, seed: int = 0) -> Graph:
+    """Watts–Strogatz: a ring of `neighbors` nearest nodes, each edge moved with probability `rewire`.
+
+    Drawn until it is connected.
+    """
+    n, neighbors = _whole("n", n), _whole("neighbors", neighbors, least=2)
+    _share("rewire", rewire)
+    if neighbors % 2 or neighbors >= n:
+        raise GraphError(f"neighbors = {neighbors} with n = {n}; give an even number below n, half on either side")
+    _check_room(f"n = {n}, neighbors = {neighbors}", n * neighbors / 2)
+    import networkx as nx
+
+    try:
+        drawn = nx.connected_watts_strogatz_graph(n, neighbors, rewire, _TRIES, stream(seed, "small_world"))
+    except nx.NetworkXError:
+        raise GraphError(
+            f"no draw of {_TRIES} was connected at n = {n}, neighbors = {neighbors}, rewire = {rewire}; "
+            f"raise neighbors or lower rewire"
+        ) from None
+    return Graph(n, list(drawn.edges()))
+
+
+# --- from other forms ---
+def from_edges(
+    edges: Iterable[tuple[int, int]] | npt.NDArray[np.integer], n: int | None = None, directed: bool = False
+) -> Graph:
+    """The graph of these edges; without n, the largest number named is the last node.
+
+    >>> from_edges([(0, 1), (1, 2)]) == chain(3)
+    True
+    """
+    listed = edges if isinstance(edges, np.ndarray) else list(edges)
+    if n is not None:
+        return Graph(n, listed, directed)
+    if len(listed) == 0:
+        raise GraphError("no edges and no n; say how many nodes there are: from_edges([], n=…)")
+    try:
+        last = int(np.max(listed))
+    except (ValueError, TypeError):
+        last = 0  # not pairs of numbers: Graph says what is wrong
+    return Graph(max(last, 0) + 1, listed, directed)
+
+
+def from_networkx(g: networkx.Graph[Any]) -> Graph:
+    """A networkx graph, directed or not, with its nodes in its order and `str(node)` as labels.
+
+    Parallel edges become one and loops are dropped.
+    """
+    if not hasattr(g, "is_directed"):
+        raise GraphError(f"expected a networkx graph, got {type(g).__name__}; for pairs, use from_edges(edges)")
+    number = {node: a for a, node in enumerate(g)}
+    edges = [(number[u], number[v]) for u, v in g.edges()]
+    return Graph(len(number), edges, directed=g.is_directed(), labels=[str(node) for node in g])
+
+
+def from_adjacency(
+    A: npt.ArrayLike | sparse.sparray | sparse.spmatrix | torch.Tensor, directed: bool | None = None
+) -> Graph:
+    """The graph of the non-zero entries of A (n, n), where A[i, j] means that i may send to j; the diagonal is ignored.
+
+    Args:
+        A: NumPy, SciPy or torch, dense or sparse.
+        directed: without it, undirected if the non-zero entries lie symmetrically.
+    """
+    n, nonzero = _entries(A)
+    arcs = Graph(n, nonzero, directed=True)
+    if directed:
+        return arcs
+    one_way = arcs.adjacency - arcs.adjacency.T
+    if not one_way.count_nonzero():
+        return Graph(n, nonzero)
+    if directed is None:
+        return arcs
+    i, j = (int(found[0]) for found in one_way.nonzero())
+    raise GraphError(
+        f"A[{i}, {j}] and A[{j}, {i}]: one is zero, the other is not, but an undirected graph has both; "
+        f"pass directed=True, or A + A.T"
+    )
+
+
+# --- checks and small steps ---
+def _entries(A: Any) -> tuple[int, IntArray]:
+    """n and the places (E, 2) of the non-zero entries of a square array, checked."""
+    if hasattr(A, "detach"):  # a torch tensor, dense or sparse
+        T = A.detach().cpu().to_sparse().coalesce()
+        A = sparse.coo_array((T.values().double().numpy(), tuple(T.indices().numpy())), shape=tuple(T.shape))
+    try:
+        A = A if sparse.issparse(A) else np.asarray(A, dtype=np.float64)
+    except (ValueError, TypeError):
+        raise GraphError("A is not an array of numbers; give n rows of n numbers, 0 where there is no edge") from None
+    if A.ndim != 2 or A.shape[0] != A.shape[1]:
+        raise GraphError(f"an adjacency matrix is square, got an array of shape {A.shape}; for pairs, use from_edges")
+    C = sparse.coo_array(A, copy=True)
+    C.sum_duplicates()
+    places = _pairs(C.row, C.col)
+    bad = ~np.isfinite(C.data)
+    if bad.any():
+        i, j = places[bad][0]
+        raise GraphError(f"A[{i}, {j}] = {C.data[bad][0]}; entries are finite numbers, 0 where there is no edge")
+    return A.shape[0], places[C.data != 0]
+
+
+def _places(rows: int, cols: int) -> IntArray:
+    """The numbers 0..rows·cols−1 as a (rows, cols) array."""
+    size = _whole("rows", rows) * _whole("cols", cols)
+    _check_room(f"rows = {rows}, cols = {cols}", 2 * size)
+    return np.arange(size).reshape(int(rows), -1)
+
+
+def _all_pairs(n: int) -> tuple[IntArray, IntArray]:
+    """Every pair i < j."""
+    _check_room(f"n = {n}", n * (n - 1) / 2)
+    i, j = np.triu_indices(n, k=1)
+    return i, j
+
+
+def _pairs(i: npt.NDArray[np.integer], j: npt.NDArray[np.integer]) -> IntArray:
+    """(E, 2) from the two ends of each edge."""
+    return np.stack([i.ravel(), j.ravel()], axis=1).astype(np.int64, copy=False)
+
+
+def _union(n: int, *ends: tuple[IntArray, IntArray]) -> Graph:
+    """The graph with all these edges."""
+    return Graph(n, np.concatenate([_pairs(i, j) for i, j in ends]) if ends else [])
+
+
+def _whole(name: str, value: int, least: int = 1) -> int:
+    """`value` as an int, if it is one and neither too small nor absurdly large."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise GraphError(f"{name} = {value!r}; give a whole number of at least {least}")
+    if number > MAX_EDGES:
+        raise GraphError(f"{name} = {value!r} is too large; give at most {MAX_EDGES}")
+    return number
+
+
+def _share(name: str, value: float) -> float:
+    if not 0 <= value <= 1:  # NaN fails every comparison
+        raise GraphError(f"{name} = {value}; give a number from 0 to 1")
+    return value
+
+
+def _check_room(what: str, edges: float) -> None:
+    if edges > MAX_EDGES:
+        raise GraphError(
+            f"{what} makes about {edges:.2g} edges, allowed are {MAX_EDGES:.0e}; take fewer nodes or a sparser graph"
+        )
