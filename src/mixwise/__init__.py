@@ -1,3 +1,28 @@
 """mixwise: decentralized learning with gossip weights that fit the data."""
 
+from mixwise import algorithms, errors, graphs, mixing, network, policies, sketch, tasks, train
+from mixwise.errors import MixwiseError
+from mixwise.graphs import Graph
+from mixwise.mixing import MixingMatrix, minimize_gme
+from mixwise.network import SimulatedNetwork
+from mixwise.policies import HeterogeneityAware
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Graph",
+    "HeterogeneityAware",
+    "MixingMatrix",
+    "MixwiseError",
+    "SimulatedNetwork",
+    "algorithms",
+    "errors",
+    "graphs",
+    "minimize_gme",
+    "mixing",
+    "network",
+    "policies",
+    "sketch",
+    "tasks",
+    "train",
+]

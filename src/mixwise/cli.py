@@ -7,7 +7,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
-import click
 import numpy as np
 import typer
 from rich.box import SIMPLE_HEAD
@@ -16,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from mixwise import __version__
-from mixwise.errors import ConfigError, MixwiseError
+from mixwise.errors import ConfigError, MixwiseError, TrainingError
 from mixwise.experiments import load_recipe, plan_experiment, recipe_names, run_experiment
 from mixwise.experiments.build import SCHEMES
 from mixwise.experiments.config import unknown
@@ -34,18 +33,32 @@ from mixwise.mixing import (
 from mixwise.report.graph_picture import save_picture, terminal_picture
 from mixwise.report.table import Summary
 
-app = typer.Typer(no_args_is_help=True, add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 out = Console()
 err = Console(stderr=True)
+
+# What typer raises for a wrong option or argument: click's UsageError, or that of the click inside newer typers.
+UsageError: type[Exception] = typer.BadParameter.mro()[1]
 
 _SPEC_HELP = "A graph: " + ", ".join(SPECS.values())
 
 
-@app.callback(invoke_without_command=False)
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"mixwise {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
 def _options(
-    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and stop.")] = False,
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and stop.")
+    ] = False,
 ) -> None:
     """mixwise: decentralized learning with gossip weights that fit the data."""
+    if context.invoked_subcommand is None:
+        out.print(context.get_help(), highlight=False, markup=False)
 
 
 @app.command()
@@ -66,12 +79,14 @@ def run(
     experiment = plan_experiment(load_recipe(recipe), changes)
     if folder is None:
         folder = Path("runs") / experiment.recipe.name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    out.print(f"{experiment.recipe.name}: {experiment.recipe.description}", highlight=False)
     try:
         summary = _run_with_progress(experiment, folder)
     except KeyboardInterrupt:
-        err.print(f"stopped; what was done lies in {folder}", highlight=False)
+        err.print(f"stopped; the records so far: {folder}", highlight=False)
         raise typer.Exit(130) from None
+    except TrainingError as error:
+        raise TrainingError(f"{error}; the records so far: {folder}" if folder.exists() else str(error)) from None
+    out.print(f"{experiment.recipe.name}: {experiment.recipe.description}", highlight=False)
     out.print(_summary_table(summary))
     out.print(f"[dim]{summary.caption}.[/dim]", highlight=False)
     out.print(f"\nTable, figures and records: {folder}{'' if str(folder).endswith('/') else '/'}", highlight=False)
@@ -173,19 +188,15 @@ def weights(
 
 def main() -> None:
     """The entry point: a user's mistake is one line and exit code 2, never a traceback."""
-    if "--version" in sys.argv[1:2]:
-        out.print(f"mixwise {__version__}", highlight=False)
-        return
     try:
         status = typer.main.get_command(app).main(standalone_mode=False)
     except MixwiseError as error:
         status = _fail(str(error))
-    except click.exceptions.NoArgsIsHelpError as error:
-        out.print(error.format_message(), highlight=False, markup=False)
-        status = 2
-    except click.ClickException as error:
-        status = _fail(error.format_message())
-    except (click.Abort, KeyboardInterrupt):
+    except UsageError as error:
+        message = getattr(error, "format_message", error.__str__)().rstrip(".")
+        command = getattr(getattr(error, "ctx", None), "command_path", "mixwise")
+        status = _fail(f"{message}; {command} --help shows what is allowed")
+    except (typer.Abort, KeyboardInterrupt):
         status = _fail("stopped", 130)
     sys.exit(status if isinstance(status, int) else 0)
 

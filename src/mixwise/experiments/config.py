@@ -6,7 +6,7 @@ A recipe is a base configuration, named variants that change parts of it, and se
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -118,15 +118,17 @@ _POLICIES = {
 
 
 def _spelled_out(policy: Any) -> Any:
-    """A scheme's name means fixed weights."""
-    return {"kind": "fixed", "weights": policy} if isinstance(policy, str) else policy
+    """A scheme's name means fixed weights; a kind that there is not is an error here."""
+    if isinstance(policy, str):
+        return {"kind": "fixed", "weights": policy}
+    kind = policy.get("kind", "fixed") if isinstance(policy, dict) else getattr(policy, "kind", policy)
+    if kind not in _POLICIES:
+        raise ValueError(unknown("policy", str(kind), [*get_args(Scheme), *(f"kind: {name}" for name in _POLICIES)]))
+    return policy
 
 
 def _kind(policy: Any) -> str:
-    kind = policy.get("kind", "fixed") if isinstance(policy, dict) else getattr(policy, "kind", None)
-    if kind not in _POLICIES:
-        raise ValueError(unknown("policy", str(kind), _POLICIES))
-    return str(kind)
+    return str(policy.get("kind", "fixed") if isinstance(policy, dict) else policy.kind)
 
 
 PolicyConfig = Annotated[
@@ -215,10 +217,15 @@ def validated(model: type[Model], data: Any, where: str) -> Model:
         return model.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
-        path = ".".join(str(part) for part in first["loc"] if part not in _POLICIES)
+        path = ".".join(part for part in map(str, first["loc"]) if part not in _POLICIES and not _is_type(part))
         message = first["msg"].removeprefix("Value error, ")
         message = message[0].lower() + message[1:]
         value = first.get("input")
         if isinstance(value, str | int | float | bool):
             path = f"{path} = {value!r}" if path else repr(value)
         raise ConfigError(": ".join(part for part in (where, path, message) if part)) from None
+
+
+def _is_type(part: str) -> bool:
+    """Whether a part of an error's path is not a key but the name of an alternative in a union."""
+    return part.startswith(("literal[", "list[")) or part in ("Cliques", "float", "str")

@@ -49,7 +49,7 @@ def load_recipe(name_or_path: str) -> Recipe:
             reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
             raise ConfigError(f"the recipe {name_or_path} cannot be read: {reason}") from None
     else:
-        raise ConfigError(unknown("recipe", name_or_path, recipe_names()) + ", or a path that ends in .yaml")
+        raise ConfigError(unknown("recipe", name_or_path, [*recipe_names(), "a path that ends in .yaml"]))
     return validated(Recipe, _parsed(text, f"recipe {name_or_path}"), f"recipe {name_or_path}")
 
 
@@ -137,7 +137,7 @@ def _override(configs: dict[str, dict[str, Any]], key: str, value: Any) -> None:
             if not isinstance(at, dict):
                 raise ConfigError(
                     f"{key}={value}: in variant {name}, {'.'.join(path[:depth])} is {at!r} and has no keys; "
-                    f"choose variants with variants=… or name one: VARIANT.{key}={value}"
+                    f"change the variants that have it: VARIANT.{'.'.join(path)}={value}"
                 )
         at[path[-1]] = value
 

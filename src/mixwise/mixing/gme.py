@@ -87,7 +87,7 @@ class GmeProblem:
             raise MixingError(f"regularization = {regularization}; λ is a finite number, 0 or larger")
         Gamma, scale = _checked_gram(gram, self.graph.n)
         # Γ = 0 says nothing about the data: any λ > 0 then gives the W of smallest norm.
-        penalty = 1.0 if scale == 0 else regularization + TIE_BREAK
+        penalty = 1.0 if scale == 0 else max(regularization, TIE_BREAK)
         raw = (
             self._edge_qp.solve(Gamma, penalty)
             if self._edge_qp is not None

@@ -21,10 +21,13 @@ class Cell:
     std: float | None
 
     def __str__(self) -> str:
-        """Three digits of the mean, and the deviation to the same place."""
+        """Three digits of the mean, and the deviation to the same place: 446 ± 197, (2.16 ± 2.04)e-3."""
         size = math.floor(math.log10(abs(self.mean))) if self.mean and math.isfinite(self.mean) else 0
-        form = f".{max(0, 2 - size)}f" if -2 <= size <= 5 else ".2e"
-        return f"{self.mean:{form}}" + ("" if self.std is None else f" ± {self.std:{form}}")
+        unit, places = (1.0, max(0, 2 - size)) if -2 <= size <= 5 else (10.0**size, 2)
+        text = f"{self.mean / unit:.{places}f}" + ("" if self.std is None else f" ± {self.std / unit:.{places}f}")
+        if unit == 1.0:
+            return text
+        return f"{text}e{size}" if self.std is None else f"({text})e{size}"
 
 
 @dataclass(frozen=True)

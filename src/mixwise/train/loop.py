@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 
 from mixwise.algorithms import Algorithm
@@ -73,7 +74,8 @@ def train(
             X.copy_(algorithm.combine(X_before, X_prime, plan, network))
         mixed = time.perf_counter()
         _check_finite(X, nodes, t)
-        values = {"loss": float(losses.mean()), **task.evaluate(X.detach()), **_mixing_metrics(X, G, plan)}
+        with np.errstate(over="ignore"):  # a run on its way to infinity is stopped above, not warned about here
+            values = {"loss": float(losses.mean()), **task.evaluate(X.detach()), **_mixing_metrics(X, G, plan)}
         values |= {"bytes_parameters": network.traffic.parameters, "bytes_sketches": network.traffic.sketches}
         seconds = {"compute": computed - start, "plan": planned - computed, "mix": mixed - planned}
         yield Record(t, values, seconds)

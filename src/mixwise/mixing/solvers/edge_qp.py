@@ -86,7 +86,7 @@ class EdgeQP:
         P = self._P
         P.data[:] = np.bincount(self._slot, weights=gram.ravel()[self._source])
         P.data[self._diagonal] += regularization * self._multiplicity
-        P.data *= 2  # PIQP minimizes ½ xᵀPx
+        P.data *= 2 / (1 + regularization)  # PIQP minimizes ½ xᵀPx; entries of about 1 whatever λ is
         if self._solver is None:
             self._solver = _prepared(P, self._A)
         else:
@@ -102,11 +102,15 @@ def _prepared(P: csc_matrix, A: csc_matrix) -> piqp.SparseSolver:
     # With its own preconditioner, PIQP 0.6.4 ends `update` + `solve` in MAX_ITER with a wrong W; without it, and with
     # Γ scaled by us, a reused solver returns the same bits as a fresh one (tests/test_gme.py keeps watch).
     settings.preconditioner_iter = 0
-    # Tight enough that the tie-breaking λ₀ = 1e-8 is resolved, so that the smallest ‖W‖_F is found among optima.
-    settings.eps_abs = 1e-10
+    # Optimal W are far from unique, so the KKT systems are nearly singular. Each is factored with 5e-8 added to its
+    # diagonal and then refined to the system without it; PIQP's defaults stall on one instance in twenty with λ = 0.
+    settings.iterative_refinement_always_enabled = True
+    settings.iterative_refinement_static_regularization_eps = 5e-8
+    # A gap of ε leaves an error of √(ε/λ₀) in W along directions that only the tie-breaking λ₀ = 1e-8 decides.
+    settings.eps_abs = 1e-12
     settings.eps_rel = 0.0
-    settings.eps_duality_gap_abs = 1e-10
-    settings.eps_duality_gap_rel = 1e-10
+    settings.eps_duality_gap_abs = 1e-12
+    settings.eps_duality_gap_rel = 1e-12
     size, height = P.shape[0], A.shape[0]
     solver.setup(P, np.zeros(size), A, np.ones(height), None, None, None, np.zeros(size), None)
     return solver

@@ -1,0 +1,57 @@
+"""The paper's sketch: a Gaussian matrix, drawn block by block and never stored (paper, Alg. CE-GME)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from mixwise.seeding import generator, stream
+from mixwise.sketch.base import BlockMap, FloatArray, Rows, checked_integer, sketch_rows
+
+_NUMBERS = 1 << 18  # of A in one block: 1 MB in float32, and 2 MB in float64; part of the operator's definition
+
+
+@dataclass(frozen=True)
+class GaussianSketch:
+    """S = A u / √k with A (k, d) of independent N(0, 1) entries.
+
+    E⟨Su, Sv⟩ = ⟨u, v⟩ with variance (‖u‖²‖v‖² + ⟨u, v⟩²) / k; for m rows, all inner products are within ε max‖u‖² of
+    the true ones with probability 1 − δ once k ≥ 100 log(m / δ) / ε² (paper, Prop. 3). It costs k·d normal draws.
+
+    The entries of A are float32 draws of torch, whose last bits may differ between families of processors.
+
+    >>> GaussianSketch(dim=5, seed=0)(np.ones((3, 1000))).shape
+    (3, 5)
+    """
+
+    dim: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dim", checked_integer("dim", self.dim, least=1))
+        object.__setattr__(self, "seed", checked_integer("seed", self.seed))
+
+    def width(self, d: int) -> int:
+        """k, whatever d is."""
+        return self.dim
+
+    def fresh(self, t: int) -> GaussianSketch:
+        """The sketch of mixing t: a new A."""
+        return replace(self, seed=stream(self.seed, "sketch", t))
+
+    def __call__(self, G: Rows) -> Rows:
+        """The sketches (m, k) of the rows (m, d)."""
+        return sketch_rows(G, self.dim, max(1, _NUMBERS // self.dim), self._block)
+
+    def _block(self, b: int, c: int) -> BlockMap:
+        """u ↦ A_b u / √k, with A_b (k, c) the columns of A in block b."""
+        A = torch.randn(self.dim, c, generator=generator(self.seed, "gaussian", b)).numpy().astype(np.float64)
+
+        def product(u: FloatArray) -> FloatArray:
+            s: FloatArray = np.einsum("kc,c->k", A, u)  # not A @ u: see base.py
+            return s / math.sqrt(self.dim)
+
+        return product
