@@ -189,7 +189,7 @@ def weights(
 def main() -> None:
     """The entry point: a user's mistake is one line and exit code 2, never a traceback."""
     try:
-        status = typer.main.get_command(app).main(standalone_mode=False)
+        status = typer.main.get_command(app).main(prog_name="mixwise", standalone_mode=False)
     except MixwiseError as error:
         status = _fail(str(error))
     except UsageError as error:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from mixwise.errors import TrainingError
 from mixwise.mixing import MixingMatrix
 from mixwise.network import Network
 from mixwise.policies import Plan
@@ -23,7 +24,12 @@ class Algorithm(Protocol):
 
 
 def mix_rounds(rows: torch.Tensor, rounds: tuple[MixingMatrix, ...], network: Network) -> torch.Tensor:
-    """Mix with one matrix after the other, one communication round each."""
+    """Mix with one matrix after the other, one communication round each; all of them keep the mean."""
     for W in rounds:
+        if W.kind != "doubly":
+            raise TrainingError(
+                f'the weights have kind="{W.kind}", so mixing would move the mean of the nodes; '
+                f"take doubly stochastic weights, or an algorithm that corrects for it"
+            )
         rows = network.mix(rows, W)
     return rows

@@ -121,9 +121,9 @@ def _spelled_out(policy: Any) -> Any:
     """A scheme's name means fixed weights; a kind that there is not is an error here."""
     if isinstance(policy, str):
         return {"kind": "fixed", "weights": policy}
-    kind = policy.get("kind", "fixed") if isinstance(policy, dict) else getattr(policy, "kind", policy)
+    kind = str(policy.get("kind", "fixed") if isinstance(policy, dict) else getattr(policy, "kind", policy))
     if kind not in _POLICIES:
-        raise ValueError(unknown("policy", str(kind), [*get_args(Scheme), *(f"kind: {name}" for name in _POLICIES)]))
+        raise ValueError(unknown("policy", kind, [*get_args(Scheme), *(f"kind: {name}" for name in _POLICIES)]))
     return policy
 
 

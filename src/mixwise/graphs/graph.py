@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
-from scipy.sparse import csgraph
 
 from mixwise.errors import GraphError
 
@@ -147,6 +146,8 @@ class Graph:
     @cached_property
     def components(self) -> tuple[tuple[int, ...], ...]:
         """The (strongly) connected components, each ascending, ordered by their smallest node."""
+        from scipy.sparse import csgraph  # brings all of scipy.linalg, which most users of a graph do not need
+
         _, names = csgraph.connected_components(self.adjacency, directed=self.directed, connection="strong")
         groups: dict[int, list[int]] = {}
         for node, name in enumerate(names):
@@ -166,6 +167,8 @@ class Graph:
                 f"the graph has {len(self.components)} components, so its diameter is infinite; "
                 f"take one of them: graph.subgraph(max(graph.components, key=len))"
             )
+        from scipy.sparse import csgraph
+
         longest = 0
         for start in range(0, self.n, 256):  # blocks of sources keep the distance table small
             sources = np.arange(start, min(start + 256, self.n))

@@ -85,7 +85,7 @@ class GmeProblem:
         start = time.perf_counter()
         if not (math.isfinite(regularization) and regularization >= 0):
             raise MixingError(f"regularization = {regularization}; λ is a finite number, 0 or larger")
-        Gamma, scale = _checked_gram(gram, self.graph.n)
+        Gamma, scale = scaled_gram(gram, self.graph.n)
         # Γ = 0 says nothing about the data: any λ > 0 then gives the W of smallest norm.
         penalty = 1.0 if scale == 0 else max(regularization, TIE_BREAK)
         raw = (
@@ -156,10 +156,10 @@ def _problem(graph: Graph, symmetric: bool, solver: Solver) -> GmeProblem:
     return GmeProblem(graph, symmetric=symmetric, solver=solver)
 
 
-def _checked_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray, float]:
+def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray, float]:
     """Γ scaled to mean diagonal 1 and made exactly symmetric positive semidefinite, and the scale."""
     if isinstance(gram, torch.Tensor):
-        gram = gram.detach().cpu().numpy()
+        gram = gram.detach().cpu().double().numpy()  # NumPy does not know bfloat16
     Gamma: npt.NDArray[Any] = np.asarray(gram, dtype=np.float64)
     if Gamma.shape != (n, n):
         raise MixingError(

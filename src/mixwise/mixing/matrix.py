@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -30,18 +31,22 @@ class MixingMatrix:
         weights: one weight per entry of `graph.pattern`: the arcs i → j and the loops, sorted by i, then j.
         kind: "doubly": rows and columns sum to 1. "sender": only rows do (each node splits what it sends).
         tolerance: how far a sum may be from 1.
+
+    A value: it cannot be changed, and two of them are equal if kind, graph and weights are.
     """
 
     graph: Graph
     kind: Kind
     weights: FloatArray  # (A + n,), read-only
+    tolerance: float  # not part of the value
 
     def __init__(
         self, graph: Graph, weights: npt.ArrayLike, kind: Kind = "doubly", tolerance: float = TOLERANCE
     ) -> None:
-        values = np.array(weights, dtype=np.float64)  # a copy: nobody else can change it
+        # A copy, so that nobody else can change it; adding 0 makes −0 to 0, which equal values would differ in.
+        values = np.asarray(np.array(weights, dtype=np.float64) + 0.0)
         values.flags.writeable = False
-        self.graph, self.weights, self.kind = graph, values, kind
+        vars(self).update(graph=graph, weights=values, kind=kind, tolerance=tolerance)
         self._check(tolerance)
 
     @classmethod
@@ -87,7 +92,9 @@ class MixingMatrix:
         pattern = self.graph.pattern
         order = pattern.by_column
         indptr = np.searchsorted(pattern.cols[order], np.arange(self.n + 1))
-        return csr_array((self.weights[order], pattern.rows[order], indptr), shape=(self.n, self.n))
+        weights = self.weights[order]
+        weights.flags.writeable = False
+        return csr_array((weights, pattern.rows[order], indptr), shape=(self.n, self.n))
 
     def to_dense(self) -> FloatArray:
         """W as a new (n, n) array."""
@@ -107,10 +114,12 @@ class MixingMatrix:
         """{(i, j): W[i, j]} for the arcs with a non-zero weight: the messages of one gossip step."""
         pattern = self.graph.pattern
         sent = (pattern.rows != pattern.cols) & (self.weights != 0)
-        return {
-            (int(i), int(j)): float(w)
-            for i, j, w in zip(pattern.rows[sent], pattern.cols[sent], self.weights[sent], strict=True)
-        }
+        return MappingProxyType(
+            {
+                (int(i), int(j)): float(w)
+                for i, j, w in zip(pattern.rows[sent], pattern.cols[sent], self.weights[sent], strict=True)
+            }
+        )
 
     @cached_property
     def messages(self) -> int:
@@ -121,16 +130,23 @@ class MixingMatrix:
     @property
     def is_symmetric(self) -> bool:
         """Whether W = Wᵀ, to the last bit."""
-        return bool((self.to_dense() == self.to_dense().T).all())
+        return not (self.sparse - self.sparse.T).count_nonzero()
 
     def permuted(self, order: npt.ArrayLike) -> MixingMatrix:
         """The same weights with other nodes in their places: node `order[a]` takes the place of node a."""
         places = np.asarray(order)
         graph = self.graph.permuted(places.tolist())
-        where = np.argsort(places)
-        return MixingMatrix.from_dense(self.to_dense()[np.ix_(where, where)], graph, self.kind)
+        in_order = np.lexsort((places[self.graph.pattern.cols], places[self.graph.pattern.rows]))
+        return MixingMatrix(graph, self.weights[in_order], self.kind, self.tolerance)
 
     # --- a value ---
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a mixing matrix cannot be changed, so {name} cannot be set; build another one")
+
+    def __reduce__(self) -> tuple[type[MixingMatrix], tuple[object, ...]]:
+        # Rebuilt, not copied: a pickled array forgets that it is read-only.
+        return MixingMatrix, (self.graph, self.weights, self.kind, self.tolerance)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MixingMatrix):
             return NotImplemented
@@ -156,7 +172,8 @@ class MixingMatrix:
             )
         # NaN fails every comparison, so both tests are written as "not (good)".
         if not w.min(initial=0.0) >= 0 or not w.max(initial=0.0) <= 1 + tolerance:
-            e = int(np.argmax(~((w >= 0) & (w <= 1 + tolerance))))
+            # A negative weight on an edge makes a loop too large: name the edge.
+            e = int(np.argmax(w < 0) if (w < 0).any() else np.argmax(~(w <= 1 + tolerance)))
             raise MixingError(
                 f"W[{pattern.rows[e]}, {pattern.cols[e]}] = {w[e]:.6g}; weights lie between 0 and 1; "
                 f"clip them and normalize the sums, or take a builder such as metropolis_hastings(graph)"

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy import sparse
-from scipy.sparse.linalg import LinearOperator, svds
 
 from mixwise.errors import MixingError
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
@@ -106,6 +105,8 @@ def _distance_from_averaging(W: Weights) -> float:
     n = W.n if isinstance(W, MixingMatrix) else len(W)
     if n <= _DENSE_LIMIT:
         return float(np.linalg.norm(_dense(W) - 1 / n, 2))
+    from scipy.sparse.linalg import LinearOperator, svds  # slow to import, and only large graphs need it
+
     S = W.sparse if isinstance(W, MixingMatrix) else sparse.csr_array(_dense(W))
     operator = LinearOperator(
         (n, n), matvec=lambda x: S @ x - x.mean(), rmatvec=lambda x: S.T @ x - x.mean(), dtype=np.float64

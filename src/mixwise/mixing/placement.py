@@ -10,7 +10,7 @@ swaps, started from several placements, is cheap.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
-from mixwise.mixing.gme import GmeProblem
+from mixwise.mixing.gme import GmeProblem, scaled_gram
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
 from mixwise.seeding import numpy_generator
 
@@ -58,18 +58,12 @@ def search_placement(gram: npt.ArrayLike, W: MixingMatrix, *, restarts: int = 8,
         >>> search_placement(G @ G.T, clique_averaging([(0, 1), (2, 3)])).objective
         0.0
     """
-    Gamma = np.asarray(gram, dtype=np.float64)
-    if Gamma.shape != (W.n, W.n):
-        raise MixingError(f"the Gram matrix has shape {Gamma.shape}, but W mixes {W.n} nodes")
-    if restarts < 1:
-        raise MixingError(f"restarts = {restarts}; the search needs at least 1 start")
+    Gamma, scale = scaled_gram(gram, W.n)
     dense = W.to_dense()
     M = dense @ dense.T
-    rng = numpy_generator(seed, "placement")
-    starts = [np.arange(W.n), *(rng.permutation(W.n) for _ in range(restarts - 1))]
-    orders = [_best_swaps(M, Gamma, start) for start in starts]
+    orders = [_best_swaps(M, Gamma, start) for start in _starts(W.n, restarts, seed)]
     best = min(orders, key=lambda order: _cost(M, Gamma, order))
-    return Placement(tuple(best.tolist()), W, _cost(M, Gamma, best))
+    return Placement(tuple(best.tolist()), W, scale * _cost(M, Gamma, best))
 
 
 def optimize_placement(gram: npt.ArrayLike, graph: Graph, *, restarts: int = 8, seed: int = 0) -> Placement:
@@ -78,12 +72,11 @@ def optimize_placement(gram: npt.ArrayLike, graph: Graph, *, restarts: int = 8, 
     Each round can only lower the error. The answer is a local optimum; it is never worse than GME-opt where the
     nodes are.
     """
-    Gamma = np.asarray(gram, dtype=np.float64)
+    Gamma, scale = scaled_gram(gram, graph.n)
     problem = GmeProblem(graph)
-    rng = numpy_generator(seed, "placement")
-    starts = [np.arange(graph.n), *(rng.permutation(graph.n) for _ in range(restarts - 1))]
-    found = [_alternate(problem, Gamma, start) for start in starts]
-    return min(found, key=lambda placement: placement.objective)
+    found = [_alternate(problem, Gamma, start) for start in _starts(graph.n, restarts, seed)]
+    best = min(found, key=lambda placement: placement.objective)
+    return replace(best, objective=scale * best.objective)
 
 
 def distinct_placements(graph: Graph) -> list[tuple[int, ...]]:
@@ -94,6 +87,13 @@ def distinct_placements(graph: Graph) -> list[tuple[int, ...]]:
     for order in permutations(range(graph.n)):
         first.setdefault(graph.permuted(order), order)
     return list(first.values())
+
+
+def _starts(n: int, restarts: int, seed: int) -> list[npt.NDArray[np.int64]]:
+    if restarts < 1:
+        raise MixingError(f"restarts = {restarts}; the search needs at least 1 start")
+    rng = numpy_generator(seed, "placement")
+    return [np.arange(n), *(rng.permutation(n) for _ in range(restarts - 1))]
 
 
 def _alternate(problem: GmeProblem, Gamma: FloatArray, order: npt.NDArray[np.int64]) -> Placement:
@@ -110,7 +110,7 @@ def _alternate(problem: GmeProblem, Gamma: FloatArray, order: npt.NDArray[np.int
 def _best_swaps(M: FloatArray, Gamma: FloatArray, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Swap the pair that helps most until no swap helps."""
     order = order.copy()
-    threshold = -1e-12 * max(1e-300, float(np.abs(Gamma).max()))
+    threshold = -1e-12 * float(np.abs(Gamma).max())  # what rounding cannot be mistaken for
     while True:
         gains = _swap_changes(M, Gamma[np.ix_(order, order)])
         a, b = np.unravel_index(int(gains.argmin()), gains.shape)

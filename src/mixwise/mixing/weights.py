@@ -53,7 +53,7 @@ def clique_averaging(cliques: Iterable[Sequence[int]], graph: Graph | None = Non
         cliques: disjoint groups of nodes that all know each other; a node in no group keeps to itself.
         graph: where the cliques live; by default the graph made of just these cliques.
     """
-    groups = [sorted(int(i) for i in clique) for clique in cliques]
+    groups = [group for clique in cliques if (group := sorted(int(i) for i in clique))]
     members = [i for group in groups for i in group]
     if len(set(members)) != len(members):
         twice = next(i for i in members if members.count(i) > 1)
@@ -91,6 +91,11 @@ def from_edge_weights(
     if not graph.directed:
         given = {(j, i): w for (i, j), w in given.items()} | given
     rows, cols = graph.pattern.rows.tolist(), graph.pattern.cols.tolist()
+    loops = [i for i, j in given if i == j]
+    if loops:
+        raise MixingError(
+            f"a weight is given for ({loops[0]}, {loops[0]}), but a loop takes what is left of its row; drop it"
+        )
     strangers = set(given) - set(zip(rows, cols, strict=True))
     if strangers:
         i, j = min(strangers)
@@ -102,7 +107,7 @@ def from_edge_weights(
 def lazy(W: MixingMatrix) -> MixingMatrix:
     """(I + W) / 2: every eigenvalue moves to the right half of the unit disc."""
     loops = W.graph.pattern.rows == W.graph.pattern.cols
-    return MixingMatrix(W.graph, (W.weights + loops) / 2, W.kind)
+    return MixingMatrix(W.graph, (W.weights + loops) / 2, W.kind, W.tolerance)
 
 
 def symmetrized(W: MixingMatrix) -> MixingMatrix:
@@ -111,7 +116,7 @@ def symmetrized(W: MixingMatrix) -> MixingMatrix:
     if W.kind != "doubly":
         raise MixingError('symmetrized needs kind="doubly": the mean of W and Wᵀ has row sums 1 only then')
     # By column, then row, is the order of the transposed entries; on an undirected graph both lists have the same arcs.
-    return MixingMatrix(W.graph, (W.weights + W.weights[W.graph.pattern.by_column]) / 2)
+    return MixingMatrix(W.graph, (W.weights + W.weights[W.graph.pattern.by_column]) / 2, W.kind, W.tolerance)
 
 
 def _filled(graph: Graph, weights: FloatArray, kind: Kind = "doubly") -> MixingMatrix:

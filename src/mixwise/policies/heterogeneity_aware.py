@@ -84,10 +84,11 @@ class HeterogeneityAware:
     def _update_gram(self, t: int, observed: Observation, network: Network) -> None:
         sketch = self.sketch.fresh(t)
         S = network.gather(sketch(observed.updates if self.objective == "updates" else observed.parameters))
+        previous = None if self._unsettled else self.gram  # not if it came from G, which has another unit
         # A warm-up that starts from step size 0 gives U = 0; the gradients tell what the first real update will be.
         self._unsettled = not bool(S.any())
         if self._unsettled:
-            S = network.gather(sketch(observed.gradients))
+            S, previous = network.gather(sketch(observed.gradients)), None
         Gamma = gram_matrix(S)
         s = self.smoothing
-        self.gram = Gamma if self.gram is None else s * self.gram + (1 - s) * Gamma
+        self.gram = Gamma if previous is None else s * previous + (1 - s) * Gamma

@@ -1,0 +1,197 @@
+import csv
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from mixwise import cli
+from mixwise.graphs import ring
+from mixwise.mixing import gram_matrix, minimize_gme
+
+QUICK = ["quadratics", "steps=6", "graph=ring:6", "seeds=0-1"]
+
+
+@pytest.fixture
+def mixwise(capfd, tmp_path):
+    """Runs the command line in this process, in a folder of its own."""
+
+    def run(*words):
+        before = os.getcwd()
+        os.chdir(tmp_path)
+        try:
+            with patch.object(sys, "argv", ["mixwise", *map(str, words)]), pytest.raises(SystemExit) as end:
+                cli.main()
+        finally:
+            os.chdir(before)
+        printed = capfd.readouterr()
+        return SimpleNamespace(returncode=end.value.code, stdout=printed.out, stderr=printed.err)
+
+    return run
+
+
+def in_new_process(*words, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "mixwise", *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=100
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    done = in_new_process("run", *QUICK, "--out", "first", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder, done
+
+
+def test_run_leaves_everything_it_promises(finished):
+    folder, done = finished
+    first = folder / "first"
+    assert "first/" in done.stdout
+    assert "distance to" in done.stdout
+    assert {path.name for path in first.iterdir()} >= {"summary.csv", "summary.md", "config.yaml", "figures"}
+    assert {path.suffix for path in (first / "figures").iterdir()} == {".png", ".svg"}
+    with (first / "summary.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    metrics = ("distance_to_optimum", "consensus_distance", "gradient_mixing_error")
+    assert list(rows[0]) == ["variant", *(f"{metric}_{part}" for metric in metrics for part in ("mean", "std"))]
+    assert [row["variant"] for row in rows] == ["dsgd-metropolis", "dsgd-optimal-gap", "ha-dsgd", "gme-every-step"]
+
+
+def test_the_summary_is_the_mean_over_seeds_of_the_last_window(finished):
+    folder, _ = finished
+    finals = []
+    for seed in (0, 1):
+        lines = (folder / "first" / "ha-dsgd" / f"seed-{seed}" / "metrics.jsonl").read_text().splitlines()
+        assert len(lines) == 6
+        finals.append(np.mean([json.loads(line)["consensus_distance"] for line in lines[-5:]]))
+    with (folder / "first" / "summary.csv").open() as file:
+        row = next(row for row in csv.DictReader(file) if row["variant"] == "ha-dsgd")
+    assert float(row["consensus_distance_mean"]) == pytest.approx(np.mean(finals), rel=1e-12)
+    assert float(row["consensus_distance_std"]) == pytest.approx(np.std(finals, ddof=1), rel=1e-12)
+
+
+def test_the_saved_config_runs_again_to_the_same_bits(finished):
+    folder, _ = finished
+    again = in_new_process("run", "first/config.yaml", "--out", "second", cwd=folder)
+    assert again.returncode == 0, again.stderr
+    names = sorted(path.relative_to(folder / "first") for path in (folder / "first").rglob("*") if path.is_file())
+    assert names == sorted(path.relative_to(folder / "second") for path in (folder / "second").rglob("*.*"))
+    for name in names:
+        if name.name not in ("timings.jsonl", "curves.png"):
+            assert (folder / "first" / name).read_bytes() == (folder / "second" / name).read_bytes(), name
+
+
+def test_metrics_hold_no_wall_clock(finished):
+    folder, _ = finished
+    place = folder / "first" / "gme-every-step" / "seed-0"
+    metrics = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    timings = [json.loads(line) for line in (place / "timings.jsonl").read_text().splitlines()]
+    assert not any("second" in key for line in metrics for key in line)
+    assert all(set(line) == {"step", "compute", "plan", "mix"} for line in timings)
+    assert metrics[0]["solve_status"] == "solved"
+
+
+def test_a_run_is_never_overwritten(finished, mixwise):
+    folder, _ = finished
+    before = (folder / "first" / "summary.csv").read_bytes()
+    refused = mixwise("run", *QUICK, "--out", folder / "first")
+    assert refused.returncode == 2
+    assert "not empty" in refused.stderr
+    assert (folder / "first" / "summary.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run", "quadratic"], "did you mean quadratics"),
+        (["run", "quadratics", "stepz=3"], "did you mean steps"),
+        (["run", "quadratics", "graph=rng:16"], "ring:N"),
+        (["run", "quadratics", "graph=ring:x"], "ring:N"),
+        (["run", "quadratics", "graph=file:nowhere.graphml"], "nowhere.graphml"),
+        (["run", "nowhere.yaml"], "nowhere.yaml"),
+        (["run", "quadratics", "steps=0"], "greater than or equal to 1"),
+        (["run", "quadratics", "--seeds", "x"], "0-9"),
+        (["run", "quadratics", "--bogus"], "mixwise run --help"),
+        (["run"], "'recipe'; mixwise run --help"),
+        (["bogus"], "mixwise --help"),
+        (["graph", "ring:-3"], "at least 1"),
+        (["graph", "ring:8", "--out", "picture.txt"], ".png"),
+        (["weights", "ring:4", "--scheme", "best"], "metropolis-hastings"),
+        (["weights", "ring:4", "--scheme", "gme"], "--gradients"),
+        (["weights", "star:4", "--scheme", "uniform"], "regular"),
+        (["weights", "ring:4", "--scheme", "uniform", "--out", "W.txt"], ".npy"),
+        (["weights", "ring:4", "--scheme", "gme", "--gradients", "nowhere.npy"], "nowhere.npy"),
+    ],
+)
+def test_a_mistake_is_one_line_with_exit_code_2_and_nothing_written(words, says, mixwise, tmp_path):
+    done = mixwise(*words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert says in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_diverges_names_step_and_node_and_keeps_its_records(mixwise, tmp_path):
+    done = mixwise("run", "quadratics", "seeds=0", "variants=dsgd-metropolis", "optimizer.lr=1e9", "--out", "r")
+    assert done.returncode == 2
+    assert "node 0" in done.stderr
+    assert "lower the step size" in done.stderr
+    assert (tmp_path / "r" / "dsgd-metropolis" / "seed-0" / "metrics.jsonl").read_text().count("\n") > 1
+
+
+def test_recipes_lists_every_recipe(mixwise, tmp_path):
+    done = mixwise("recipes")
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in ("quadratics", "permutations-four", "permutations-ring"))
+
+
+def test_graph_describes_and_draws(mixwise, tmp_path):
+    done = mixwise("graph", "torus:4x4", "--out", "torus.svg")
+    assert done.returncode == 0
+    for part in ("16 nodes", "32 edges", "degrees: 4", "diameter: 4", "metropolis-hastings", "optimal-gap", "uniform"):
+        assert part in done.stdout
+    assert any("\u2801" <= sign <= "\u28ff" for sign in done.stdout)  # Braille dots
+    assert (tmp_path / "torus.svg").read_text().startswith("<?xml")
+
+
+def test_graph_says_when_there_is_no_diameter(mixwise, tmp_path):
+    (tmp_path / "two.txt").write_text("0 1\n2 3\n")
+    done = mixwise("graph", "file:two.txt")
+    assert done.returncode == 0
+    assert "not connected: 2 components of 2, 2 nodes" in done.stdout
+
+
+def test_weights_are_the_ones_of_the_library(mixwise, tmp_path):
+    G = np.random.default_rng(0).standard_normal((8, 5))
+    np.save(tmp_path / "G.npy", G)
+    for out in ("W.npy", "W.csv"):
+        done = mixwise("weights", "ring:8", "--scheme", "gme", "--gradients", "G.npy", "--out", out)
+        assert done.returncode == 0
+        assert "gradient mixing error" in done.stdout
+    W = minimize_gme(gram_matrix(G), ring(8)).W.to_dense()
+    assert (np.load(tmp_path / "W.npy") == W).all()
+    from_csv = np.zeros((8, 8))
+    with (tmp_path / "W.csv").open() as file:
+        for row in csv.DictReader(file):
+            from_csv[int(row["i"]), int(row["j"])] = float(row["weight"])
+    assert (from_csv == W).all()
+
+
+@pytest.mark.parametrize("content", [np.zeros((3, 2)), np.zeros(8), np.array([["a"]] * 8)])
+def test_gradients_of_the_wrong_shape_are_refused(content, mixwise, tmp_path):
+    np.save(tmp_path / "G.npy", content)
+    done = mixwise("weights", "ring:8", "--scheme", "gme", "--gradients", "G.npy")
+    assert done.returncode == 2
+    assert "(8, d)" in done.stderr
+
+
+def test_version_and_help(mixwise, tmp_path):
+    assert mixwise("--version").stdout.startswith("mixwise ")
+    assert "weights" in mixwise().stdout

@@ -1,0 +1,160 @@
+import pytest
+import yaml
+
+from mixwise.errors import ConfigError
+from mixwise.experiments import Recipe, load_recipe, plan_experiment, recipe_names
+from mixwise.experiments.build import prepare
+from mixwise.experiments.config import HeterogeneityAwarePolicy
+from mixwise.experiments.recipe import parse_seeds
+
+
+def small(**changes):
+    recipe = {
+        "name": "small",
+        "seeds": [0],
+        "metrics": ["loss"],
+        "base": {
+            "steps": 3,
+            "graph": "ring:4",
+            "task": {"noise": 0.5},
+            "optimizer": {"lr": 0.01},
+            "policy": "metropolis-hastings",
+        },
+        "variants": {"one": {}, "two": {"policy": {"kind": "heterogeneity-aware", "period": 2}}},
+    }
+    return Recipe.model_validate({**recipe, **changes})
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_that_comes_along_can_be_built(name):
+    experiment = plan_experiment(load_recipe(name), ["steps=1"])
+    for config in experiment.runs.values():
+        assert next(prepare(config, experiment.recipe.seeds[0])()).step == 0
+
+
+def test_recipes_named_in_the_specification_exist_with_their_variants():
+    assert set(recipe_names()) >= {"quadratics", "permutations-four", "permutations-ring"}
+    variants = {"dsgd-metropolis", "dsgd-optimal-gap", "ha-dsgd", "gme-every-step"}
+    assert set(load_recipe("quadratics").variants) == variants
+
+
+def test_variants_merge_with_the_base_and_parts_with_a_kind_replace_it():
+    recipe = small(variants={"one": {"task": {"dim": 3}}, "two": {"task": {"kind": "quadratics"}}})
+    runs = plan_experiment(recipe).runs
+    assert (runs["one"].task.dim, runs["one"].task.noise) == (3, 0.5)
+    assert runs["two"].task.noise == 0.1  # the default again: the base's task was replaced
+
+
+def test_overrides_reach_all_variants_or_the_one_that_is_named():
+    runs = plan_experiment(small(), ["steps=7", "two.policy.period=5", "two.task.noise=0"]).runs
+    assert [config.steps for config in runs.values()] == [7, 7]
+    assert runs["two"].policy == HeterogeneityAwarePolicy(kind="heterogeneity-aware", period=5)
+    assert (runs["one"].task.noise, runs["two"].task.noise) == (0.5, 0)
+
+
+def test_overrides_choose_variants_and_seeds():
+    experiment = plan_experiment(small(), ["variants=two", "seeds=1,3-5", "window=2"])
+    assert list(experiment.runs) == ["two"]
+    assert (experiment.recipe.seeds, experiment.recipe.window) == ([1, 3, 4, 5], 2)
+
+
+def test_planning_leaves_the_recipe_as_it_was():
+    recipe = small()
+    before = recipe.model_dump()
+    plan_experiment(recipe, ["two.policy.period=9", "task.noise=3"])
+    assert recipe.model_dump() == before
+
+
+def test_the_yaml_of_an_experiment_is_a_recipe_that_gives_it_again():
+    experiment = plan_experiment(load_recipe("permutations-four"), ["steps=5", "seeds=0-1"])
+    again = plan_experiment(Recipe.model_validate(yaml.safe_load(experiment.to_yaml())))
+    assert again.runs == experiment.runs
+    assert again.recipe.seeds == experiment.recipe.seeds
+
+
+def test_distinct_placements_of_a_chain_of_four_are_its_twelve_labelings():
+    recipe = small(placements="distinct", base={**small().base, "graph": "chain:4"}, variants={"one": {}})
+    runs = plan_experiment(recipe).runs
+    assert len(runs) == 12  # 4! orders, each chain read from both ends
+    assert next(iter(runs)) == "one@0123"
+    assert next(iter(runs.values())).placement == [0, 1, 2, 3]
+
+
+def test_distinct_placements_need_the_same_graph_for_every_seed():
+    base = {**small().base, "graph": "random-connected:5"}
+    with pytest.raises(ConfigError, match="seed=0"):
+        plan_experiment(small(placements="distinct", base=base, seeds=[0, 1, 2, 3]))
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("stepz=3", "did you mean steps"),
+        ("steps=0", "steps = 0.*greater than or equal to 1"),
+        ("steps=few", "steps = 'few'.*integer"),
+        ("two.policy.perod=3", "unknown key 'perod'.*did you mean period"),
+        ("two.policy.smoothing=1", "less than 1"),
+        ("two.policy.sketch.kind=magic", "'count', 'gaussian' or 'exact'"),
+        ("policy=fastest", "metropolis-hastings"),
+        ("two.policy={kind: magic}", "unknown policy 'magic'.*heterogeneity-aware"),
+        ("two.policy=[1]", "unknown policy"),
+        ("policy.period=3", "variant one.*VARIANT.policy.period=3"),
+        ("three.steps=1", "unknown key 'three.steps'"),
+        ("variants=three", "unknown variant 'three'.*one, two"),
+        ("seeds=x", "0-9"),
+        ("seeds=1,1", "twice"),
+        ("optimizer.lr=0", "positive"),
+        ("optimizer.lr=0.3/K", "0.3/L"),
+        ("steps", "key=value"),
+        ("=3", "key=value"),
+        ("steps=[", "not valid YAML"),
+        ("placement=upside-down", "'given' or 'random'"),
+    ],
+)
+def test_a_wrong_override_is_one_line_that_says_what_is_allowed(override, says):
+    with pytest.raises(ConfigError, match=says) as error:
+        plan_experiment(small(), [override])
+    assert "\n" not in str(error.value)
+
+
+def test_a_recipe_file_that_is_not_one(tmp_path):
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("name: [\n")
+    with pytest.raises(ConfigError, match=r"broken\.yaml, line \d+: not valid YAML"):
+        load_recipe(str(broken))
+    broken.write_text("name: x\nseeds: [0]\nmetrics: [loss]\nvariant: {}\n")
+    with pytest.raises(ConfigError, match=r"unknown key 'variant'.*did you mean variants"):
+        load_recipe(str(broken))
+    broken.write_text("just words")
+    with pytest.raises(ConfigError, match=r"broken\.yaml"):
+        load_recipe(str(broken))
+    broken.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"broken\.yaml"):
+        load_recipe(str(broken))
+    with pytest.raises(ConfigError, match="No such file"):
+        load_recipe(str(tmp_path / "missing.yaml"))
+    with pytest.raises(ConfigError, match="did you mean quadratics"):
+        load_recipe("quadratic")
+
+
+def test_seeds_are_numbers_or_ranges():
+    assert parse_seeds("0-3,7") == [0, 1, 2, 3, 7]
+    assert parse_seeds(4) == [4]
+    assert parse_seeds([1, "5-6"]) == [1, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"graph": "ring:5", "task": {"classes": "two"}}, "even"),
+        ({"placement": [0, 0, 1, 2]}, "permutation"),
+        ({"algorithm": "decoupled"}, "go together"),
+        ({"policy": {"kind": "decoupled", "params": "uniform", "updates": "uniform"}}, "go together"),
+        ({"policy": {"kind": "fixed", "weights": {"cliques": [[0, 2]]}}}, "no edge"),
+        ({"graph": "star:4", "policy": "uniform"}, "regular"),
+    ],
+)
+def test_a_configuration_that_cannot_run_is_refused_before_the_first_step(changes, says):
+    config = plan_experiment(small(variants={"one": changes})).runs["one"]
+    with pytest.raises(ValueError, match=says):
+        prepare(config, seed=0)
