@@ -1,13 +1,11 @@
 """Communication graphs: a frozen `Graph` and ways to make one."""
 
+from mixwise.graphs.converters import from_adjacency, from_edges, from_networkx
 from mixwise.graphs.families import (
     chain,
     complete,
     erdos_renyi,
     exponential,
-    from_adjacency,
-    from_edges,
-    from_networkx,
     grid,
     hypercube,
     random_connected,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from mixwise.errors import GraphError
-from mixwise.graphs.families import from_networkx
+from mixwise.graphs.converters import from_networkx
 from mixwise.graphs.graph import Graph
 
 if TYPE_CHECKING:
