@@ -36,7 +36,7 @@ class Case:
     rounds: int
     grams: int  # Gram matrices per round for ours
     grams_cvxpy: int  # and how many of them for each way to use CVXPY
-    large: bool = False  # too large for ‖R W‖²_F, which took longer than the other form in a trial: see `yardsticks`
+    large: bool = False  # one solve of CVXPY takes a minute: see `yardsticks`
 
 
 CASES = [
@@ -111,8 +111,8 @@ def random_gram(n: int, seed: int) -> np.ndarray:
 def yardsticks(graph: Graph, large: bool) -> dict[str, Callable[[np.ndarray], float]]:
     """Ways to use CVXPY, each from Γ to the objective it found.
 
-    On 256 nodes one solve of ‖R W‖²_F takes 50 s with OSQP and more with Clarabel, of the other form about 40 s with
-    both; so only that one is timed there.
+    In trials on a torus of 256 nodes, ‖R W‖²_F took 50 s with OSQP, the quadratic form 40 s with either solver; on 144
+    nodes ‖R W‖²_F took 5 s with OSQP and 19 s with Clarabel. So on a large graph only the quadratic form is timed.
     """
     ways: dict[str, Callable[[np.ndarray], float]] = {
         "CVXPY quad_form, OSQP": partial(quadratic_form, graph=graph, solver="OSQP"),

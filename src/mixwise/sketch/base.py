@@ -4,7 +4,7 @@ Legend: G (m, d) rows; S (m, k) their sketches; u (c,) one row's numbers in one 
 
 A row's sketch is the same to the last bit whichever rows come with it, wherever it lies in memory and however many
 threads there are. So each row is copied into the same buffer, and only serial NumPy kernels touch it; a BLAS product
-would be faster, but its order of summation depends on all three.
+would be faster, but its last bits change with the number of threads and with the rows beside it.
 """
 
 from __future__ import annotations
