@@ -1,0 +1,20 @@
+"""Models to train: plain `nn.Module` factories. None has BatchNorm, so none has buffers."""
+
+from mixwise.models.evonorm import EvoNormS0
+from mixwise.models.factory import seeded
+from mixwise.models.mlp import logistic_regression, mlp
+from mixwise.models.registry import MODELS, build
+from mixwise.models.resnet import resnet18, resnet20
+from mixwise.models.small_cnn import small_cnn
+
+__all__ = [
+    "MODELS",
+    "EvoNormS0",
+    "build",
+    "logistic_regression",
+    "mlp",
+    "resnet18",
+    "resnet20",
+    "seeded",
+    "small_cnn",
+]

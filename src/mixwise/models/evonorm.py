@@ -1,0 +1,75 @@
+"""EvoNorm-S0: normalization and activation in one layer that looks at one sample at a time.
+
+Legend: x (N, C, *), v, γ, β (C,); the C channels form G groups of C / G neighbors.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from mixwise.errors import TrainingError
+from mixwise.models.factory import checked_size
+
+
+def group_std(x: torch.Tensor, groups: int, eps: float) -> torch.Tensor:
+    """√(Var[x] + eps) per sample and group, (N, C, 1, …): every channel of a group has the same number.
+
+    The variance is the biased one, as in the authors' code: a group of one number has 0, not NaN.
+    """
+    N, C = x.shape[:2]
+    members = x.reshape(N, groups, -1)
+    # Not members.var(): on a CPU this is 1.3 times faster for the whole layer, forward and backward.
+    var = (members - members.mean(dim=2, keepdim=True)).square().mean(dim=2)
+    return (var + eps).sqrt().unsqueeze(2).expand(N, groups, C // groups).reshape(N, C, *(1,) * (x.ndim - 2))
+
+
+def largest_divisor(channels: int, limit: int) -> int:
+    """The largest number of equal groups into which the channels can be split, up to `limit`."""
+    return next(groups for groups in range(min(limit, channels), 0, -1) if channels % groups == 0)
+
+
+class EvoNormS0(nn.Module):
+    """y = x · sigmoid(v x) / group_std(x) · γ + β, in place of a normalization and the activation after it.
+
+    Starts from v = γ = 1, β = 0. It has no buffers and is the same in training and evaluation.
+
+    Args:
+        channels: C.
+        groups: at most this many groups. The layer takes the largest number that divides C, as the authors' code
+            does: 16 and 32 channels get one group per channel, 64 get 32 groups of two, 48 get 24 of two.
+        eps: added to the variance.
+
+    Reference: Liu, Brock, Simonyan, Le, "Evolving normalization-activation layers", 2020.
+
+    >>> EvoNormS0(16)
+    EvoNormS0(16, groups=16, eps=1e-05)
+    """
+
+    def __init__(self, channels: int, groups: int = 32, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.channels = checked_size("channels", channels)
+        self.groups = largest_divisor(self.channels, checked_size("groups", groups))
+        self.eps = eps
+        self.v = nn.Parameter(torch.ones(channels))
+        self.gamma = nn.Parameter(torch.ones(channels))
+        self.beta = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The output y, of the shape of x."""
+        if x.ndim < 2 or x.shape[1] != self.channels:  # one channel would broadcast without a word
+            raise TrainingError(
+                f"an input of shape {tuple(x.shape)}; this layer takes (N, {self.channels}, …): "
+                "build it for the channels of the input"
+            )
+        v, gamma, beta = (per_channel(p, x) for p in (self.v, self.gamma, self.beta))
+        return x * torch.sigmoid(v * x) * (gamma / group_std(x, self.groups, self.eps)) + beta
+
+    def extra_repr(self) -> str:
+        """The arguments, with the number of groups in use."""
+        return f"{self.channels}, groups={self.groups}, eps={self.eps}"
+
+
+def per_channel(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """A parameter p (C,) as (C, 1, …), one number for each channel of x (N, C, *)."""
+    return p.reshape(-1, *(1,) * (x.ndim - 2))

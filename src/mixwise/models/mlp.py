@@ -1,0 +1,38 @@
+"""Fully connected networks, on samples of any shape: they are flattened first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import nn
+
+from mixwise.errors import ConfigError
+from mixwise.models.factory import Expect, checked_size
+
+
+def mlp(sizes: Sequence[int] = (784, 128, 10)) -> nn.Sequential:
+    """Linear layers between the given sizes, ReLU between the layers.
+
+    Args:
+        sizes: features of a sample, units of each hidden layer, classes.
+
+    >>> [layer.out_features for layer in mlp((784, 128, 10)) if isinstance(layer, nn.Linear)]
+    [128, 10]
+    """
+    if not isinstance(sizes, Sequence) or isinstance(sizes, str) or len(sizes) < 2:
+        raise ConfigError(f"sizes = {sizes!r}; give two or more integers: features, hidden units …, classes")
+    sizes = [checked_size(f"sizes[{i}]", size) for i, size in enumerate(sizes)]
+    first, *rest = (nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes))
+    hidden = (layer for linear in rest for layer in (nn.ReLU(), linear))
+    return nn.Sequential(nn.Flatten(), Expect(sizes[0]), first, *hidden)
+
+
+def logistic_regression(features: int, classes: int) -> nn.Sequential:
+    """One linear layer: with the cross-entropy loss, a convex problem.
+
+    Args:
+        features: of a sample, all its dimensions multiplied.
+        classes: how many logits.
+    """
+    return mlp((checked_size("features", features), checked_size("classes", classes)))

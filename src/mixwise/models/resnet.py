@@ -1,0 +1,124 @@
+"""Residual networks for images (He et al. 2015), without BatchNorm: its statistics are what different data break.
+
+Legend: images (N, channels, H, W), features (N, C, h, w), logits (N, classes).
+
+Every branch ends in a scale that starts at 0, so that at the start a block is relu(shortcut(x)), whatever the
+normalization. The EvoNorm authors do the same; for GroupNorm it is the rule of Goyal et al. (2017); without
+normalization it is SkipInit (De & Smith 2020), and with scales of 1 that network hardly learns at the paper's learning
+rate. Convolutions start from He's normal distribution, N(0, 2 / fan_out), their biases from 0; the last layer as torch
+has it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.functional import pad, relu
+
+from mixwise.models.factory import checked_size
+from mixwise.models.norms import Norm, NormLayers, norm_layers
+
+
+def resnet20(classes: int = 10, norm: Norm = "evonorm", channels: int = 3) -> ResNet:
+    """ResNet-20 for 32×32 images: three stages of three blocks with 16, 32 and 64 channels; 0.27 million parameters.
+
+    Shortcuts have no parameters (He's option A: every other pixel, new channels 0), as in the published network for
+    CIFAR-10; so there is no question of how to normalize them.
+
+    Args:
+        classes: how many logits.
+        norm: "evonorm" (EvoNorm-S0), "group" (GroupNorm and ReLU) or "none" (ReLU).
+        channels: of the images.
+    """
+    layers = norm_layers(norm)
+    stem = _conv_activated(checked_size("channels", channels), 16, layers, kernel=3, stride=1)
+    return ResNet(stem, widths=(16, 32, 64), depth=3, project=False, layers=layers, classes=classes)
+
+
+def resnet18(classes: int = 1000, norm: Norm = "evonorm", channels: int = 3) -> ResNet:
+    """ResNet-18 for 224×224 images: four stages of two blocks with 64 to 512 channels; 11.7 million parameters.
+
+    Where the size changes, the shortcut is a 1×1 convolution (He's option B), as in the published network.
+
+    Args:
+        classes: how many logits.
+        norm: "evonorm" (EvoNorm-S0), "group" (GroupNorm and ReLU) or "none" (ReLU).
+        channels: of the images.
+    """
+    layers = norm_layers(norm)
+    stem = nn.Sequential(
+        _conv_activated(checked_size("channels", channels), 64, layers, kernel=7, stride=2),
+        nn.MaxPool2d(kernel_size=3, stride=2, padding=1),
+    )
+    return ResNet(stem, widths=(64, 128, 256, 512), depth=2, project=True, layers=layers, classes=classes)
+
+
+class ResNet(nn.Module):
+    """A stem, stages of `depth` basic blocks, the mean over all pixels, a linear layer.
+
+    Every stage but the first halves the height and the width. Images of other sizes than the published ones fit, too.
+    """
+
+    def __init__(
+        self, stem: nn.Module, widths: tuple[int, ...], depth: int, project: bool, layers: NormLayers, classes: int
+    ) -> None:
+        super().__init__()
+        blocks, C = [], widths[0]
+        for stage, width in enumerate(widths):
+            for b in range(depth):
+                stride = 2 if stage > 0 and b == 0 else 1
+                blocks.append(BasicBlock(C, width, stride, project, layers))
+                C = width
+        self.stem = stem
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(C, checked_size("classes", classes))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits (N, classes)."""
+        logits: torch.Tensor = self.head(self.blocks(self.stem(images)).mean(dim=(2, 3)))
+        return logits
+
+
+class BasicBlock(nn.Module):
+    """relu(shortcut(x) + branch(x)), where the branch is conv, norm and activation, conv, norm."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, project: bool, layers: NormLayers) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(
+            _conv_activated(inputs, outputs, layers, kernel=3, stride=stride),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+            layers.linear(outputs, 0.0),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if project and (stride, inputs) != (1, outputs):
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), layers.linear(outputs, 1.0)
+            )
+        elif (stride, inputs) != (1, outputs):
+            self.shortcut = PaddedShortcut(stride, outputs - inputs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(N, inputs, h, w) to (N, outputs, h / stride, w / stride)."""
+        return relu(self.shortcut(x) + self.branch(x))
+
+
+class PaddedShortcut(nn.Module):
+    """Every stride-th pixel, and new channels that are 0: He's option A."""
+
+    def __init__(self, stride: int, new_channels: int) -> None:
+        super().__init__()
+        self.stride, self.new_channels = stride, new_channels
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(N, C, h, w) to (N, C + new_channels, h / stride, w / stride)."""
+        return pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))
+
+
+def _conv_activated(inputs: int, outputs: int, layers: NormLayers, kernel: int, stride: int) -> nn.Sequential:
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=layers.conv_bias)
+    return nn.Sequential(conv, layers.activated(outputs))

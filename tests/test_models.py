@@ -1,0 +1,438 @@
+"""Models: counts by hand, EvoNorm by its formula, one seed one model, and stacked parameters as good as a loop."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+from torch.nn.functional import cross_entropy
+
+from mixwise.errors import ConfigError, MixwiseError, TrainingError
+from mixwise.models import (
+    MODELS,
+    EvoNormS0,
+    build,
+    logistic_regression,
+    mlp,
+    resnet18,
+    resnet20,
+    seeded,
+    small_cnn,
+)
+
+NORMS = ["evonorm", "group", "none"]
+
+# name, factory, shape of a sample: every kind of model, small where there is a choice
+CASES = {
+    "small-cnn": (small_cnn, (3, 16, 16)),
+    "mlp": (partial(mlp, (12, 7, 5, 10)), (3, 2, 2)),
+    "logistic": (partial(logistic_regression, 12, 10), (12,)),
+    **{f"resnet20-{norm}": (partial(resnet20, norm=norm), (3, 8, 8)) for norm in NORMS},
+    "resnet18": (partial(resnet18, 10), (3, 32, 32)),
+}
+SMALL = [name for name in CASES if name != "resnet18"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Small tensors: more threads only wait for each other, and for other tests."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def normal(*shape: int, seed: int = 0, dtype=torch.float64) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def model_and_samples(name: str, batch: int, seed: int = 0, dtype=torch.float64) -> tuple[nn.Module, torch.Tensor]:
+    """A model away from its start, where the zeros at the ends of the branches would hide most of it, and samples."""
+    factory, shape = CASES[name]
+    model = seeded(factory, seed).to(dtype)
+    with torch.no_grad():
+        for i, p in enumerate(model.parameters()):
+            p.add_(0.1 * normal(*p.shape, seed=1000 * seed + i, dtype=dtype))
+    return model, normal(batch, *shape, seed=seed, dtype=dtype)
+
+
+def count(factory: Callable[[], nn.Module]) -> int:
+    with torch.device("meta"):  # shapes without numbers
+        model = factory()
+    return sum(p.numel() for p in model.parameters())
+
+
+# --- parameter counts ---
+
+
+def residual_count(stem: int, widths: list[int], depth: int, classes: int, norm: str, project: bool) -> int:
+    """Parameters of a residual network: convolutions, the numbers per channel of its norms, the last layer."""
+    activated = {"evonorm": 3, "group": 2, "none": 1}[norm]  # v, γ, β; γ, β; the bias of the convolution
+    linear = 2  # γ, β
+    total, before = stem + activated * widths[0], widths[0]
+    for width in widths:
+        for _ in range(depth):
+            total += 9 * before * width + activated * width
+            total += 9 * width * width + linear * width
+            if project and before != width:
+                total += before * width + linear * width
+            before = width
+    return total + before * classes + classes
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize(("classes", "channels"), [(10, 3), (100, 1)])
+def test_resnet20_has_the_published_size(norm, classes, channels):
+    stem = 9 * channels * 16
+    expected = residual_count(stem, [16, 32, 64], 3, classes, norm, project=False)
+    assert count(partial(resnet20, classes, norm, channels)) == expected
+    if classes == 10:
+        assert round(expected / 1e6, 2) == 0.27  # He et al., Table 6
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize(("classes", "channels"), [(1000, 3), (10, 1)])
+def test_resnet18_has_the_published_size(norm, classes, channels):
+    stem = 49 * channels * 64
+    expected = residual_count(stem, [64, 128, 256, 512], 2, classes, norm, project=True)
+    assert count(partial(resnet18, classes, norm, channels)) == expected
+    if (classes, norm) == (1000, "group"):  # two numbers per channel, as BatchNorm has: torchvision's count
+        assert expected == 11_689_512
+
+
+def test_the_small_cnn_is_the_one_of_the_benchmark():
+    layers = [layer for layer in small_cnn() if not isinstance(layer, nn.Flatten)][1:]
+    kinds = [nn.Conv2d, nn.GroupNorm, nn.ReLU] * 3 + [nn.Linear]
+    assert [type(layer) for layer in layers] == kinds
+    convolutions = layers[0:9:3]
+    assert [(c.in_channels, c.out_channels, c.stride) for c in convolutions] == [
+        (3, 16, (1, 1)),
+        (16, 32, (2, 2)),
+        (32, 32, (2, 2)),
+    ]
+    assert all((c.kernel_size, c.padding) == ((3, 3), (1, 1)) for c in convolutions)
+    assert [g.num_groups for g in layers[1:9:3]] == [4, 8, 8]
+    convs = (9 * 3 * 16 + 16) + (9 * 16 * 32 + 32) + (9 * 32 * 32 + 32)
+    norms = 2 * (16 + 32 + 32)
+    assert count(small_cnn) == convs + norms + (32 * 4 * 4 * 10 + 10) == 19_626
+
+
+@pytest.mark.parametrize("sizes", [(784, 128, 10), (64, 10), [8, 7, 6, 5]])
+def test_mlp_size(sizes):
+    assert count(partial(mlp, sizes)) == sum((sizes[i] + 1) * sizes[i + 1] for i in range(len(sizes) - 1))
+
+
+def test_logistic_regression_is_affine():
+    model = logistic_regression(6, 4).double()
+    x, y = normal(2, 5, 6)
+    assert count(partial(logistic_regression, 6, 4)) == 6 * 4 + 4
+    torch.testing.assert_close(model(0.3 * x + 0.7 * y), 0.3 * model(x) + 0.7 * model(y), rtol=0, atol=1e-14)
+
+
+# --- shapes, gradients, buffers ---
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "classes"),
+    [
+        (small_cnn, (3, 16, 16), 10),
+        (partial(small_cnn, classes=7, channels=1), (1, 16, 16), 7),
+        (resnet20, (3, 32, 32), 10),
+        (partial(resnet20, 100, "group", 1), (1, 28, 28), 100),
+        (resnet18, (3, 64, 64), 1000),
+        (mlp, (1, 28, 28), 10),
+        (partial(logistic_regression, 64, 10), (8, 8), 10),
+    ],
+)
+def test_logits(model, shape, classes):
+    for batch in (1, 3):
+        logits = seeded(model, 0)(normal(batch, *shape, dtype=torch.float32))
+        assert logits.shape == (batch, classes)
+        assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_parameter_gets_a_gradient(name):
+    model, x = model_and_samples(name, batch=4, dtype=torch.float32)
+    cross_entropy(model(x), torch.arange(4)).backward()
+    for key, p in model.named_parameters():
+        assert p.grad is not None, key
+        assert p.grad.isfinite().all(), key
+        assert p.grad.any(), key
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_model_has_buffers_or_a_training_mode(name):
+    model, x = model_and_samples(name, batch=2)
+    assert not list(model.buffers())
+    assert torch.equal(model.train()(x), model.eval()(x))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_sample_does_not_see_the_others(name):
+    model, x = model_and_samples(name, batch=3)
+    alone = torch.cat([model(x[i : i + 1]) for i in range(3)])
+    torch.testing.assert_close(model(x), alone, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("factory", [resnet20, resnet18])
+def test_at_the_start_a_block_is_its_shortcut(factory, norm):
+    model = seeded(partial(factory, norm=norm), 0).double()
+    x = normal(2, model.stem(normal(1, 3, 32, 32)).shape[1], 8, 8)
+    for block in model.blocks:
+        assert torch.equal(block(x), torch.relu(block.shortcut(x)))
+        x = block(x)
+
+
+def test_the_parameter_free_shortcut_takes_every_other_pixel_and_adds_zeros():
+    x = normal(2, 16, 6, 6)
+    shortcut = resnet20().blocks[3].shortcut
+    y = shortcut(x)
+    assert torch.equal(y[:, :16], x[:, :, ::2, ::2])
+    assert y.shape == (2, 32, 3, 3)
+    assert not y[:, 16:].any()
+    assert not list(shortcut.parameters())
+
+
+# --- EvoNorm-S0 ---
+
+
+def evonorm_by_hand(x: torch.Tensor, v, gamma, beta, groups: int, eps: float) -> torch.Tensor:
+    """The formula, number by number: Σ over the members of a group in Python's exact summation."""
+    y = torch.empty_like(x)
+    size = x.shape[1] // groups
+    for n in range(x.shape[0]):
+        for g in range(groups):
+            members = x[n, g * size : (g + 1) * size].flatten().tolist()
+            mean = math.fsum(members) / len(members)
+            std = math.sqrt(math.fsum((m - mean) ** 2 for m in members) / len(members) + eps)
+            for c in range(g * size, (g + 1) * size):
+                sigmoid = 1 / (1 + torch.exp(-v[c] * x[n, c]))
+                y[n, c] = x[n, c] * sigmoid / std * gamma[c] + beta[c]
+    return y
+
+
+def evonorm(channels: int, groups: int = 32, **options) -> EvoNormS0:
+    layer = EvoNormS0(channels, groups, **options).double()
+    for i, p in enumerate(layer.parameters()):
+        nn.init.constant_(p, 0).data.add_(normal(channels, seed=i))
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "shape"),
+    [(6, 2, (4, 5)), (6, 3, (7,)), (4, 4, (3, 3)), (4, 1, (2, 2)), (5, 32, (3, 2)), (64, 32, (2, 2)), (8, 2, ())],
+)
+def test_evonorm_is_its_formula(channels, groups, shape):
+    layer = evonorm(channels, groups, eps=1e-3)
+    x = 3 * normal(2, channels, *shape, seed=9) + 5
+    expected = evonorm_by_hand(x, layer.v, layer.gamma, layer.beta, layer.groups, 1e-3)
+    torch.testing.assert_close(layer(x), expected, rtol=1e-13, atol=1e-13)
+
+
+def test_evonorm_starts_as_a_swish_over_the_deviation():
+    x = normal(2, 4, 3, 3)
+    layer = EvoNormS0(4, groups=1).double()
+    std = (x.var(dim=(1, 2, 3), correction=0, keepdim=True) + 1e-5).sqrt()
+    torch.testing.assert_close(layer(x), nn.functional.silu(x) / std, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("channels", "limit", "groups"),
+    [(16, 32, 16), (32, 32, 32), (64, 32, 32), (512, 32, 32), (48, 32, 24), (37, 32, 1), (6, 4, 3), (1, 32, 1)],
+)
+def test_the_groups_divide_the_channels(channels, limit, groups):
+    assert EvoNormS0(channels, limit).groups == groups
+    assert groups == max(g for g in range(1, limit + 1) if channels % g == 0)
+
+
+def test_the_groups_of_resnet20_are_the_documented_ones():
+    """16 and 32 channels: one group each; 64: groups of two."""
+    groups = {m.channels: m.groups for m in resnet20().modules() if isinstance(m, EvoNormS0)}
+    assert groups == {16: 16, 32: 32, 64: 32}
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_the_gradients_of_evonorm(groups):
+    layer = evonorm(4, groups)
+    inputs = [normal(2, 4, 3, 2, seed=8), *(p.detach().clone() for p in layer.parameters())]
+
+    def output(x, *values):
+        return functional_call(layer, dict(zip(["v", "gamma", "beta"], values, strict=True)), (x,))
+
+    inputs = [x.requires_grad_() for x in inputs]
+    assert torch.autograd.gradcheck(output, inputs)
+    assert torch.autograd.gradgradcheck(output, inputs)
+
+
+def test_a_group_of_one_number_has_finite_values_and_gradients():
+    x = normal(3, 4, 1, 1).requires_grad_()
+    y = EvoNormS0(4).double()(x)
+    y.sum().backward()
+    assert y.isfinite().all()
+    assert x.grad.isfinite().all()
+
+
+def test_evonorm_with_a_large_mean_keeps_its_digits():
+    """In float32 a mean of 10⁴ deviations leaves three digits; E[x²] − E[x]² would leave none."""
+    x = normal(1, 2, 64, 64, seed=1) + 1e4
+    layer = EvoNormS0(2, groups=1)
+    torch.testing.assert_close(layer(x.float()).double(), layer.double()(x), rtol=2e-3, atol=0)
+
+
+# --- functional calls and stacked parameters ---
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_stacked_parameters_give_what_a_loop_gives(name):
+    """Outputs and gradients of three nodes, each with its own parameters and samples: vmap against a loop."""
+    pairs = [model_and_samples(name, batch=2, seed=seed) for seed in range(3)]
+    models, x = [model for model, _ in pairs], torch.stack([x for _, x in pairs])
+    labels = torch.tensor([[0, 1], [2, 3], [4, 5]])
+    params, buffers = stack_module_state(models)
+    assert not buffers
+
+    def loss(p, x, y):
+        return cross_entropy(functional_call(models[0], p, (x,)), y)
+
+    outputs = vmap(lambda p, x: functional_call(models[0], p, (x,)))(params, x)
+    gradients = vmap(grad(loss))(params, x, labels)
+    for i, model in enumerate(models):
+        torch.testing.assert_close(outputs[i], model(x[i]), rtol=1e-12, atol=1e-12)
+        cross_entropy(model(x[i]), labels[i]).backward()
+        for key, p in model.named_parameters():
+            torch.testing.assert_close(gradients[key][i], p.grad, rtol=1e-12, atol=1e-12)
+
+
+# --- seeds ---
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_seed_one_model(name):
+    factory, _ = CASES[name]
+    state = torch.get_rng_state()
+    a, b, c = seeded(factory, 5), seeded(factory, 5), seeded(factory, 6)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+    assert any(not torch.equal(p, q) for p, q in zip(a.parameters(), c.parameters(), strict=True))
+
+
+def test_the_model_does_not_depend_on_what_was_drawn_before():
+    a = build("mlp", seed=3)
+    state = torch.get_rng_state()
+    torch.rand(7)
+    b = build("mlp", seed=3)
+    torch.set_rng_state(state)
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+
+
+def test_the_generator_is_put_back_after_a_factory_that_fails():
+    state = torch.get_rng_state()
+    with pytest.raises(ZeroDivisionError):
+        seeded(lambda: nn.Linear(3, 3 // 0), 1)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_default_device_does_not_change_the_parameters():
+    expected = build("mlp", seed=0)
+    with torch.device("meta"):
+        model = build("mlp", seed=0)
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), expected.parameters(), strict=True))
+
+
+# --- dtypes and devices ---
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_models_move_to_other_dtypes(name):
+    factory, shape = CASES[name]
+    model = seeded(factory, 0)
+    x = normal(2, *shape)
+    expected = model.double()(x)
+    assert expected.dtype == torch.float64
+    assert model.float()(x.float()).dtype == torch.float32
+    half = model.bfloat16()(x.bfloat16())
+    assert half.dtype == torch.bfloat16
+    # bfloat16 has 8 bits: up to 20 layers of relative errors of 2⁻⁸ each
+    torch.testing.assert_close(half.double(), expected, rtol=0.2, atol=0.2)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_models_move_to_other_devices(name):
+    """The meta device holds no numbers: a tensor made on the CPU inside a forward pass would be found."""
+    factory, shape = CASES[name]
+    y = seeded(factory, 0).to("meta")(torch.empty(2, *shape, device="meta"))
+    assert (y.device.type, y.shape) == ("meta", (2, 10))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_models_on_a_gpu():
+    for name in CASES:
+        model, x = model_and_samples(name, batch=2)
+        expected = model(x)
+        torch.testing.assert_close(model.cuda()(x.cuda()).cpu(), expected, rtol=1e-9, atol=1e-9)
+
+
+# --- names, options, errors ---
+
+
+def test_models_by_name():
+    options = {"logistic": {"features": 64, "classes": 10}}
+    for name, factory in MODELS.items():
+        model = build(name, seed=1, **options.get(name, {}))
+        expected = seeded(partial(factory, **options.get(name, {})), 1)
+        assert model.state_dict().keys() == expected.state_dict().keys()
+        assert all(torch.equal(p, q) for p, q in zip(model.parameters(), expected.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("resnet21", {}, ["'resnet21'", "small-cnn, resnet20, resnet18, mlp, logistic"]),
+        ("resnet20", {"depth": 20}, ["'resnet20'", "'depth'", "classes, norm, channels"]),
+        ("logistic", {"classes": 10}, ["'logistic'", "needs features", "features, classes"]),
+        ("resnet20", {"norm": "batch"}, ["norm = 'batch'", "evonorm, group, none"]),
+        ("resnet18", {"norm": ["group"]}, ["norm = ['group']", "evonorm, group, none"]),
+        ("resnet20", {"classes": 0}, ["classes = 0", "1 or larger"]),
+        ("resnet18", {"channels": 2.5}, ["channels = 2.5", "integer"]),
+        ("small-cnn", {"classes": True}, ["classes = True", "integer"]),
+        ("small-cnn", {"channels": -1}, ["channels = -1", "1 or larger"]),
+        ("mlp", {"sizes": (784,)}, ["sizes = (784,)", "two or more"]),
+        ("mlp", {"sizes": "784-128-10"}, ["sizes = '784-128-10'", "two or more integers"]),
+        ("mlp", {"sizes": 784}, ["sizes = 784", "two or more integers"]),
+        ("mlp", {"sizes": [784, 0, 10]}, ["sizes[1] = 0", "1 or larger"]),
+        ("logistic", {"features": "64", "classes": 10}, ["features = '64'", "integer"]),
+    ],
+)
+def test_what_cannot_be_built(name, options, words):
+    with pytest.raises(ConfigError) as error:
+        build(name, seed=0, **options)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_evonorm_refuses_channels_and_groups_that_are_none():
+    with pytest.raises(ConfigError, match="channels = 0"):
+        EvoNormS0(0)
+    with pytest.raises(ConfigError, match="groups = 0"):
+        EvoNormS0(8, groups=0)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "words"),
+    [
+        (small_cnn, (2, 3, 32, 32), ["(3, 32, 32)", "(3, 16, 16)"]),
+        (mlp, (2, 3, 32, 32), ["(3072,)", "(784,)"]),
+        (partial(EvoNormS0, 4), (2, 1, 3, 3), ["(2, 1, 3, 3)", "(N, 4, …)"]),
+    ],
+)
+def test_samples_of_another_shape_are_refused(model, shape, words):
+    with pytest.raises(TrainingError) as error:
+        model()(torch.zeros(shape))
+    assert isinstance(error.value, MixwiseError)
+    for word in words:
+        assert word in str(error.value)
