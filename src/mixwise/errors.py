@@ -21,6 +21,10 @@ class SketchError(MixwiseError):
     """A sketch asked of rows, or with a dimension, that it cannot take."""
 
 
+class DataError(MixwiseError):
+    """Data that are missing, damaged or not of the expected form, or that cannot be split as asked."""
+
+
 class ConfigError(MixwiseError):
     """A recipe, an override or an option that is not allowed."""
 

@@ -1,0 +1,36 @@
+"""Data: what is learned from, and which node holds which part of it."""
+
+from mixwise.data import partition
+from mixwise.data.augment import FlipsAndCrops, random_crops, random_flips
+from mixwise.data.batches import NodeBatches, batch_indices
+from mixwise.data.cifar10 import cifar10
+from mixwise.data.dataset import Dataset, Splits, from_torch, holdout
+from mixwise.data.digits import digits
+from mixwise.data.fashion_mnist import fashion_mnist
+from mixwise.data.files import data_folder
+from mixwise.data.gaussian_mixture import gaussian_mixture
+from mixwise.data.mnist import mnist
+from mixwise.data.partition import Partition
+from mixwise.data.transforms import averaged_down, normalized
+
+__all__ = [
+    "Dataset",
+    "FlipsAndCrops",
+    "NodeBatches",
+    "Partition",
+    "Splits",
+    "averaged_down",
+    "batch_indices",
+    "cifar10",
+    "data_folder",
+    "digits",
+    "fashion_mnist",
+    "from_torch",
+    "gaussian_mixture",
+    "holdout",
+    "mnist",
+    "normalized",
+    "partition",
+    "random_crops",
+    "random_flips",
+]

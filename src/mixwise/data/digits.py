@@ -1,0 +1,17 @@
+"""Handwritten digits, 8 × 8, that come with scikit-learn (UCI Optical Recognition of Handwritten Digits, test part)."""
+
+from __future__ import annotations
+
+import torch
+
+from mixwise.data.dataset import Dataset, Splits, holdout
+
+
+def digits() -> Splits:
+    """1,438 training and 359 test images, float32 (N, 1, 8, 8) in [0, 1]; the split is random, but always the same."""
+    from sklearn.datasets import load_digits  # a second to import, for this data set alone
+
+    bunch = load_digits()
+    x = torch.from_numpy(bunch.images / 16).float()[:, None]  # each number counts the dark ones of 16 pixels
+    whole = Dataset(x, torch.from_numpy(bunch.target).long(), 10, "digits")
+    return Splits(*holdout(whole, 0.2, seed=0))

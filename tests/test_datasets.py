@@ -1,0 +1,549 @@
+"""Data sets: contents against their sources, files in every published form, and what is said when they are broken."""
+
+import dataclasses
+import gzip
+import hashlib
+import io
+import os
+import pickle
+import tarfile
+import threading
+import warnings
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from mixwise import data
+from mixwise.data import Dataset, Splits, averaged_down, from_torch, holdout, normalized
+from mixwise.data.cifar10 import BINARY, PYTHON
+from mixwise.data.files import RemoteFile
+from mixwise.errors import DataError
+
+IMAGES = 4  # per file of the small CIFAR-10
+BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+IDX = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
+
+
+def md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+# --- small copies of the published forms ---
+
+
+def pixels_and_labels() -> tuple[np.ndarray, np.ndarray]:
+    """The small CIFAR-10: (24, 3072) and (24,), file after file."""
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, (6 * IMAGES, 3072), dtype=np.uint8), rng.integers(0, 10, 6 * IMAGES, dtype=np.uint8)
+
+
+def python2_pickle(pixels: np.ndarray, labels: np.ndarray) -> bytes:
+    """A batch as Python 2 and its NumPy pickled it, opcode by opcode (Python 3 writes other ones)."""
+
+    def string(content: bytes) -> bytes:
+        return b"T" + len(content).to_bytes(4, "little") + content
+
+    def integer(value: int) -> bytes:
+        return b"J" + value.to_bytes(4, "little", signed=True)
+
+    dtype = b"cnumpy\ndtype\n(" + string(b"u1") + b"K\x00K\x01tR(K\x03" + string(b"|") + b"NNN" + 2 * integer(-1)
+    shape = b"(" + b"".join(map(integer, pixels.shape)) + b"t"
+    made = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00t" + string(b"b") + b"tR"
+    array = made + b"(K\x01" + shape + dtype + b"K\x00tb" + b"I00\n" + string(pixels.tobytes()) + b"tb"
+    listed = b"](" + b"".join(integer(int(label)) for label in labels) + b"e"
+    title = string(b"batch_label") + string(b"a batch")
+    return b"\x80\x02}(" + title + string(b"labels") + listed + string(b"data") + array + b"u."
+
+
+def cifar_files(layout) -> dict[str, bytes]:
+    pixels, labels = pixels_and_labels()
+    files = {}
+    for i, name in enumerate(BATCHES):
+        x, y = pixels[i * IMAGES : (i + 1) * IMAGES], labels[i * IMAGES : (i + 1) * IMAGES]
+        packed = np.hstack([y[:, None], x]).tobytes() if layout is BINARY else python2_pickle(x, y)
+        files[f"{layout.folder}/{name}{layout.suffix}"] = packed
+    return files
+
+
+def tar_gz(files: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def idx_bytes(array: np.ndarray) -> bytes:
+    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.astype(np.uint8).tobytes()
+
+
+def idx_files() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    sizes = [(7, 28, 28), (7,), (3, 28, 28), (3,)]
+    return {name: rng.integers(0, 10 if len(s) == 1 else 256, s) for name, s in zip(IDX, sizes, strict=True)}
+
+
+def write(folder, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def small(layout, archive: bytes = b"", address: str = "http://127.0.0.1:9"):
+    """The layout with small files, an archive of its own and an address where nobody answers."""
+    remote = RemoteFile(layout.archive.name, f"{address}/{layout.archive.name}", md5(archive))
+    return dataclasses.replace(layout, images=IMAGES, archive=remote)
+
+
+def assert_small_cifar(splits: Splits) -> None:
+    pixels, labels = pixels_and_labels()
+    both_x, both_y = torch.cat([splits.train.x, splits.test.x]), torch.cat([splits.train.y, splits.test.y])
+    assert splits.train.x.shape == (5 * IMAGES, 3, 32, 32)
+    assert both_x.dtype == torch.uint8
+    assert np.array_equal(both_x.reshape(-1, 3072).numpy(), pixels)
+    assert np.array_equal(both_y.numpy(), labels)
+
+
+class Site:
+    """An HTTP server on the loopback device; `files` are what it hands out, `claims` the lengths it lies about."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.claims: dict[str, int] = {}
+        self.asked: list[str] = []
+        site = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                name = self.path.lstrip("/")
+                site.asked.append(name)
+                if name not in site.files:
+                    self.send_error(404)
+                    return
+                content = site.files[name]
+                self.send_response(200)
+                self.send_header("Content-Length", str(site.claims.get(name, len(content))))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *args):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def site(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    site = Site()
+    thread = threading.Thread(target=site.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield site
+    site.server.shutdown()
+    thread.join()
+    site.server.server_close()
+
+
+# --- data sets as values ---
+
+
+def numbers(samples: int = 20, classes: int = 3) -> Dataset:
+    return Dataset(torch.arange(samples)[:, None].float(), torch.arange(samples) % classes, classes, "numbers")
+
+
+def test_a_subset_keeps_the_order_asked_for():
+    part = numbers().subset([4, 0, 4])
+    assert part.x[:, 0].tolist() == [4, 0, 4]
+    assert part.y.tolist() == [1, 0, 1]
+    assert (len(part), part.classes, part.name) == (3, 3, "numbers")
+
+
+def test_label_counts_of_a_partition_and_of_lists():
+    parts = data.partition.iid(20, 4, seed=0)
+    counts = numbers(classes=3).label_counts(parts)
+    assert np.array_equal(counts, parts.label_counts(numbers().y))
+    assert numbers().label_counts([[0, 3, 1], [2]]).tolist() == [[2, 1, 0], [0, 0, 1]]
+
+
+def test_a_holdout_and_the_rest_are_the_whole():
+    rest, aside = holdout(numbers(), 0.25, seed=0)
+    assert (len(rest), len(aside)) == (15, 5)
+    assert sorted(torch.cat([rest.x, aside.x]).flatten().tolist()) == list(range(20))
+    assert torch.equal(aside.x, holdout(numbers(), 0.25, seed=0)[1].x)
+    assert not torch.equal(aside.x, holdout(numbers(), 0.25, seed=1)[1].x)
+
+
+def test_moving_to_a_device_moves_both():
+    moved = numbers().to("cpu")
+    assert torch.equal(moved.x, numbers().x)
+    assert torch.equal(moved.y, numbers().y)
+
+
+class Pairs(torch.utils.data.Dataset):
+    def __init__(self, *items):
+        self.items = items
+
+    def __getitem__(self, i):
+        return self.items[i]
+
+    def __len__(self):
+        return len(self.items)
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+
+def test_a_torch_dataset_is_stacked():
+    x, y = torch.randn(5, 2, 3), torch.tensor([0, 2, 1, 0, 2])
+    whole = from_torch(torch.utils.data.TensorDataset(x, y))
+    assert torch.equal(whole.x, x)
+    assert torch.equal(whole.y, y)
+    assert (whole.classes, whole.name) == (3, "TensorDataset")
+    assert from_torch(Pairs((x[0], 1), [x[1], 0]), classes=7, name="mine").classes == 7
+
+
+ONE = torch.zeros(2)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Dataset(torch.zeros(3, 2), torch.zeros(2).long(), 2), r"\(3, 2\), y \(2,\)"),
+        (lambda: Dataset(torch.zeros(3), torch.zeros(3), 2), "torch.float32; expected"),
+        (lambda: Dataset(torch.zeros(0, 2), torch.zeros(0).long(), 2), "no samples"),
+        (lambda: Dataset(torch.zeros(2), torch.tensor([-1, 0]), 2, "hapt"), "hapt: labels run from -1 to 0.*leave unl"),
+        (lambda: Dataset(torch.zeros(2), torch.tensor([2, 0]), 2), "labels run from 0 to 2, expected 0 to 1"),
+        (lambda: numbers().subset([0, 20]), "indices from 0 to 20; numbers has 0 to 19"),
+        (lambda: numbers().subset([-1, 2]), "indices from -1 to 2"),
+        (lambda: numbers().subset([0.5]), "whole numbers"),
+        (lambda: numbers().subset([True] * 20), "whole numbers"),
+        (lambda: numbers().subset(np.array([], dtype=int)), "no samples"),
+        (lambda: holdout(numbers(), 0.0, 0), r"share = 0\.0"),
+        (lambda: holdout(numbers(), 1.5, 0), r"share = 1\.5"),
+        (lambda: holdout(numbers(), 0.01, 0), "at least one sample on either side"),
+        (lambda: Splits(numbers(classes=3), numbers(classes=4)), "3 classes, test data .* 4 classes"),
+        (lambda: from_torch(Stream()), "Stream has no length"),
+        (lambda: from_torch(Pairs()), "Pairs: no samples"),
+        (lambda: from_torch(Pairs(ONE)), "item 0 of Pairs is of type Tensor; expected a pair"),
+        (lambda: from_torch(Pairs((ONE, 0), (ONE[:1], 0))), r"item 1 of Pairs has shape \(1,\).*item 0 \(2,\).*resize"),
+        (lambda: from_torch(Pairs((ONE, 0), (ONE.double(), 0))), "torch.float64"),
+        (lambda: from_torch(Pairs(("cat.png", 0))), "item 0 of Pairs holds a str; expected a tensor"),
+        (lambda: from_torch(Pairs((ONE, "cat"))), "label 'cat'; expected a whole number"),
+        (lambda: from_torch(Pairs((ONE, 0.5))), r"label 0\.5; expected a whole number"),
+        (lambda: from_torch(Pairs((ONE, torch.zeros(2)))), "expected a whole number"),
+        (lambda: from_torch(Pairs((ONE, 4)), classes=3), "labels run from 4 to 4, expected 0 to 2"),
+        (lambda: data.gaussian_mixture(classes=0), "classes = 0"),
+        (lambda: data.gaussian_mixture(spread=-1.0), r"spread = -1\.0"),
+        (lambda: data.gaussian_mixture(samples=3, classes=5), "a sample per class"),
+        (lambda: averaged_down(numbers(), 2), r"factor = 2 for numbers of shape \(20, 1\)"),
+        (lambda: averaged_down(Dataset(torch.zeros(1, 1, 4, 4), torch.zeros(1).long(), 1), 3), "that divides H and W"),
+        (
+            lambda: normalized(Splits(*(Dataset(torch.zeros(1), torch.zeros(1).long(), 1),) * 2)),
+            r"expected \(N, C, …\)",
+        ),
+    ],
+)
+def test_what_is_no_data_set_is_refused_with_the_reason(make, message):
+    with pytest.raises(DataError, match=message):
+        make()
+
+
+# --- data without files ---
+
+
+def test_digits_are_those_of_scikit_learn():
+    splits, source = data.digits(), load_digits()
+    assert (len(splits.train), len(splits.test)) == (1438, 359)
+    assert splits.train.x.shape[1:] == (1, 8, 8)
+    both = torch.cat([splits.train.x, splits.test.x]).double().reshape(-1, 64) * 16
+    rows = sorted(zip(both.tolist(), torch.cat([splits.train.y, splits.test.y]).tolist(), strict=True))
+    assert rows == sorted(zip(source.data.tolist(), source.target.tolist(), strict=True))
+    assert torch.equal(splits.train.x, data.digits().train.x)
+
+
+def test_a_gaussian_mixture_has_the_stated_moments():
+    """Within a class the points have variance spread² in every direction: within 5 standard errors, √(2/n) relative."""
+    splits = data.gaussian_mixture(classes=3, dim=4, samples=6001, spread=0.5, seed=2)
+    assert (len(splits.train) + len(splits.test), splits.train.x.dtype) == (6001, torch.float32)
+    x, y = torch.cat([splits.train.x, splits.test.x]).double(), torch.cat([splits.train.y, splits.test.y])
+    assert y.bincount().tolist() == [2001, 2000, 2000]
+    for label in range(3):
+        variance = x[y == label].var(0)
+        assert (variance / 0.25 - 1).abs().max() < 5 * (2 / 2000) ** 0.5
+
+
+def test_without_spread_every_point_of_a_mixture_is_its_center():
+    part = data.gaussian_mixture(classes=3, dim=4, samples=60, spread=0.0).train
+    assert len(part.x.unique(dim=0)) == 3
+    assert not torch.equal(part.x, data.gaussian_mixture(classes=3, dim=4, samples=60, spread=0.0, seed=1).train.x)
+
+
+# --- transforms ---
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_averaging_down_equals_pooling(dtype):
+    x = torch.randint(0, 256, (300, 3, 6, 9), generator=torch.Generator().manual_seed(0)).to(dtype)
+    small_x = averaged_down(Dataset(x, torch.zeros(300).long(), 1), 3).x
+    scale = 255 if dtype == torch.uint8 else 1
+    wanted = torch.nn.functional.avg_pool2d(x.double() / scale, 3)
+    assert small_x.dtype == torch.float32
+    assert torch.allclose(small_x.double(), wanted, rtol=1e-6, atol=0)  # nine float32 additions
+
+
+@pytest.mark.parametrize("shape", [(700, 3, 4, 4), (700, 5)])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_normalized_training_data_have_mean_0_and_variance_1(shape, dtype):
+    x = torch.randint(0, 200, shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    x[:, 1] = 7  # never varies
+    train = Dataset(x, torch.zeros(len(x)).long(), 1)
+    splits = normalized(Splits(train, train.subset([5, 3])))
+    axes = [0, *range(2, len(shape))]
+    y = splits.train.x.double()
+    assert splits.train.x.dtype == torch.float32
+    assert y.mean(axes).abs().max() < 1e-6  # float32 rounding of numbers around 1
+    assert torch.allclose(y.var(axes, correction=0)[[0, 2]], torch.ones(2, dtype=torch.float64), rtol=1e-5)
+    assert splits.train.x[:, 1].abs().max() == 0
+    assert torch.equal(splits.test.x, splits.train.x[[5, 3]])
+
+
+# --- where data lie ---
+
+
+def test_the_data_folder_is_the_argument_else_the_variable_else_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("MIXWISE_DATA", str(tmp_path / "shared"))
+    assert data.data_folder(tmp_path, "x") == tmp_path / "x"
+    assert data.data_folder("~/mine", "x") == tmp_path / "mine" / "x"
+    assert data.data_folder(None, "x") == tmp_path / "shared" / "x"
+    monkeypatch.delenv("MIXWISE_DATA")
+    assert data.data_folder(None, "x") == tmp_path / ".cache" / "mixwise" / "x"
+
+
+# --- CIFAR-10 ---
+
+
+@pytest.mark.parametrize("layout", [BINARY, PYTHON], ids=["binary", "python"])
+def test_cifar10_from_folder_archive_and_download_is_the_same(layout, tmp_path, site):
+    files = cifar_files(layout)
+    archive = tar_gz({f"{layout.folder}/readme.html": b"hello", **files})
+    ours = small(layout, archive, site.address)
+
+    write(tmp_path / "folder" / "cifar10", files)
+    assert_small_cifar(data.cifar10(tmp_path / "folder", layouts=(ours,)))
+
+    write(tmp_path / "archive" / "cifar10", {ours.archive.name: archive})
+    assert_small_cifar(data.cifar10(tmp_path / "archive", layouts=(ours,)))
+    assert site.asked == []
+
+    site.files[ours.archive.name] = archive
+    seen = []
+    splits = data.cifar10(tmp_path / "new", layouts=(ours,), progress=lambda *news: seen.append(news))
+    assert_small_cifar(splits)
+    assert seen[-1] == (ours.archive.name, len(archive), len(archive))
+    assert os.listdir(tmp_path / "new" / "cifar10") == [ours.archive.name]
+    data.cifar10(tmp_path / "new", layouts=(ours,))
+    assert len(site.asked) == 1
+
+
+def test_the_pickles_of_these_tests_are_what_numpy_reads():
+    pixels, labels = pixels_and_labels()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the pickle names NumPy's modules as they once were
+        batch = pickle.loads(python2_pickle(pixels, labels), encoding="bytes")
+    assert np.array_equal(batch[b"data"], pixels)
+    assert batch[b"labels"] == labels.tolist()
+
+
+class Trap:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_pickle_that_calls_a_function_is_refused_and_calls_nothing(tmp_path):
+    files = cifar_files(PYTHON)
+    files[f"{PYTHON.folder}/data_batch_3"] = pickle.dumps({b"data": Trap(tmp_path / "trap")}, protocol=4)
+    write(tmp_path / "cifar10", files)
+    with pytest.raises(DataError, match=r"data_batch_3: the pickle asks for \w+.mkdir"):
+        data.cifar10(tmp_path, layouts=(small(PYTHON),))
+    assert not (tmp_path / "trap").exists()
+
+
+PIXELS, LABELS = (array[:IMAGES] for array in pixels_and_labels())
+
+
+@pytest.mark.parametrize(
+    ("layout", "content", "message"),
+    [
+        (BINARY, bytes(100), "100 bytes, expected 12292"),
+        (BINARY, bytes([10]) + bytes(IMAGES * 3073 - 1), "a label 10, expected 0 to 9"),
+        (PYTHON, b"", "not a batch of CIFAR-10 .*EOFError"),
+        (PYTHON, python2_pickle(PIXELS, LABELS)[:-200], "not a batch of CIFAR-10"),
+        (PYTHON, pickle.dumps({"a": 1}), "not a batch of CIFAR-10 .*KeyError"),
+        (PYTHON, python2_pickle(PIXELS[:2], LABELS), r"data \(2, 3072\), labels \(4,\); expected"),
+        (PYTHON, python2_pickle(PIXELS, np.full(IMAGES, 200)), "a label 200, expected 0 to 9"),
+        (
+            PYTHON,
+            python2_pickle(PIXELS, LABELS.astype(int) + 900),
+            "a label 9[0-9][0-9], expected a small whole number",
+        ),
+        (PYTHON, python2_pickle(PIXELS, LABELS).replace(b"u1", b"O8"), "not an array of bytes"),
+    ],
+)
+def test_a_broken_batch_is_named_with_what_is_wrong(layout, content, message, tmp_path):
+    files = cifar_files(layout)
+    files[f"{layout.folder}/data_batch_2{layout.suffix}"] = content
+    write(tmp_path / "cifar10", files)
+    with pytest.raises(DataError, match=f"data_batch_2{layout.suffix}: .*({message}).*delete it or replace it"):
+        data.cifar10(tmp_path, layouts=(small(layout),))
+
+
+def test_a_missing_batch_is_named(tmp_path):
+    write(tmp_path / "cifar10", cifar_files(BINARY))
+    (tmp_path / "cifar10" / BINARY.folder / "test_batch.bin").unlink()
+    with pytest.raises(DataError, match=r"no file .*test_batch\.bin; restore it"):
+        data.cifar10(tmp_path, layouts=(small(BINARY),))
+
+
+def test_an_archive_that_is_truncated_or_not_the_original_is_refused(tmp_path):
+    archive = tar_gz(cifar_files(BINARY))
+    write(tmp_path / "cifar10", {BINARY.archive.name: archive[:-50]})
+    with pytest.raises(DataError, match=r"cifar-10-binary\.tar\.gz: .* md5 .*truncated or not the original: delete it"):
+        data.cifar10(tmp_path, layouts=(small(BINARY, archive),))
+    for content, message in [
+        (archive[:-50], "not a whole tar.gz archive"),
+        (b"hello", "not a whole tar.gz archive"),
+        (tar_gz({"readme": b"hello"}), "holds no cifar-10-batches-bin/data_batch_1.bin"),
+    ]:
+        write(tmp_path / "cifar10", {BINARY.archive.name: content})
+        with pytest.raises(DataError, match=message):
+            data.cifar10(tmp_path, layouts=(small(BINARY, content),))
+
+
+# --- downloads ---
+
+
+def test_offline_the_message_says_what_to_put_where(tmp_path, monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with pytest.raises(DataError) as caught:
+        data.cifar10(tmp_path, layouts=(small(BINARY), small(PYTHON)))
+    for word in ("127.0.0.1:9", "refused", "cifar-10-binary.tar.gz", "cifar-10-batches-py", str(tmp_path / "cifar10")):
+        assert word in str(caught.value)
+    unreachable = tuple(dataclasses.replace(f, url="http://127.0.0.1:9/x") for f in small_idx(""))
+    with pytest.raises(DataError, match=r"put train-images-idx3-ubyte or .*\.gz, and the other three IDX files, into"):
+        data.mnist(tmp_path, files=unreachable)
+
+
+@pytest.mark.parametrize("wrong", ["absent", "altered", "cut"])
+def test_a_failed_download_leaves_nothing(wrong, tmp_path, site):
+    archive = tar_gz(cifar_files(BINARY))
+    ours = small(BINARY, archive, site.address)
+    if wrong != "absent":
+        site.files[ours.archive.name] = archive[:-1] + (b"?" if wrong == "altered" else b"")
+    site.claims = {ours.archive.name: len(archive)}
+    reason = {"absent": "Not Found", "altered": "what arrived has md5", "cut": "bytes arrived|IncompleteRead"}[wrong]
+    with pytest.raises(DataError, match=f"{site.address}/{ours.archive.name}.*({reason}).*put cifar-10-binary.tar.gz"):
+        data.cifar10(tmp_path, layouts=(ours,))
+    assert os.listdir(tmp_path / "cifar10") == []
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DataError, match=r"file/cifar10/cifar-10-binary\.tar\.gz: cannot be written.*MIXWISE_DATA"):
+        data.cifar10(tmp_path / "file", layouts=(small(BINARY),))
+
+
+# --- MNIST and Fashion-MNIST ---
+
+
+def small_idx(address: str) -> tuple[RemoteFile, ...]:
+    packed = {name: gzip.compress(idx_bytes(array), mtime=0) for name, array in idx_files().items()}
+    return tuple(RemoteFile(f"{name}.gz", f"{address}/{name}.gz", md5(content)) for name, content in packed.items())
+
+
+def assert_small_mnist(splits: Splits) -> None:
+    images, labels, test_images, test_labels = idx_files().values()
+    for part, x, y in [(splits.train, images, labels), (splits.test, test_images, test_labels)]:
+        assert np.array_equal(part.x.numpy(), x[:, None])
+        assert np.array_equal(part.y.numpy(), y)
+        assert part.x.dtype == torch.uint8
+
+
+@pytest.mark.parametrize("load", [data.mnist, data.fashion_mnist])
+@pytest.mark.parametrize("dotted", [False, True])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_idx_files_are_read_under_all_their_names(load, dotted, zipped, tmp_path):
+    files = {}
+    for name, array in idx_files().items():
+        name = name.replace("-idx", ".idx") if dotted else name
+        files[name + ".gz" * zipped] = gzip.compress(idx_bytes(array)) if zipped else idx_bytes(array)
+    write(tmp_path / load.__name__, files)
+    splits = load(tmp_path)
+    assert_small_mnist(splits)
+    assert splits.train.name == load.__name__
+
+
+def test_missing_idx_files_are_downloaded(tmp_path, site):
+    site.files = {f"{name}.gz": gzip.compress(idx_bytes(array), mtime=0) for name, array in idx_files().items()}
+    write(tmp_path / "mnist", {IDX[0]: idx_bytes(idx_files()[IDX[0]])})
+    assert_small_mnist(data.mnist(tmp_path, files=small_idx(site.address)))
+    assert site.asked == [f"{name}.gz" for name in IDX[1:]]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("train-images-idx3-ubyte", b"", "0 bytes that start with nothing"),
+        ("train-images-idx3-ubyte", idx_bytes(np.zeros(7)), "start with 00 00 08 01; .* 00 00 08 03"),
+        ("train-images-idx3-ubyte", idx_bytes(np.zeros((7, 28, 28)))[:9], "9 bytes that start with"),
+        (
+            "train-images-idx3-ubyte",
+            idx_bytes(np.zeros((7, 28, 28)))[:-1],
+            r"5503 bytes, its header \(7, 28, 28\).*5504",
+        ),
+        ("train-images-idx3-ubyte", bytes([0, 0, 8, 3]) + b"\xff" * 12, "16 bytes, its header"),
+        ("train-labels-idx1-ubyte", idx_bytes(np.zeros(6)), "6 labels for 7 images"),
+        ("train-labels-idx1-ubyte", idx_bytes(np.full(7, 12)), "a label 12, expected 0 to 9"),
+        ("t10k-images-idx3-ubyte.gz", gzip.compress(idx_bytes(np.ones((3, 28, 28))))[:-9], "not a whole gzip file"),
+        ("t10k-labels-idx1-ubyte.gz", b"hello", "not a whole gzip file"),
+    ],
+)
+def test_a_broken_idx_file_is_named_with_what_is_wrong(name, content, message, tmp_path):
+    files = {other: idx_bytes(array) for other, array in idx_files().items() if other != name.removesuffix(".gz")}
+    write(tmp_path / "mnist", {**files, name: content})
+    with pytest.raises(DataError, match=f"{name}: .*{message}"):
+        data.mnist(tmp_path)
+
+
+# --- the real data, where they are at hand ---
+
+
+def test_the_real_cifar10():
+    if not (data.data_folder(None, "cifar10") / BINARY.folder).is_dir():
+        pytest.skip("CIFAR-10 is not in the data folder")
+    splits = data.cifar10()
+    assert (tuple(splits.train.x.shape), tuple(splits.test.x.shape)) == ((50_000, 3, 32, 32), (10_000, 3, 32, 32))
+    assert splits.train.y.bincount().tolist() == [5000] * 10
+    assert splits.test.y.bincount().tolist() == [1000] * 10
+    mean = splits.train.x[::50].double().mean((0, 2, 3)) / 255
+    assert torch.allclose(mean, torch.tensor([0.4914, 0.4822, 0.4465]).double(), atol=0.02)  # the known means
+
+
+def test_the_real_mnist():
+    if not (data.data_folder(None, "mnist") / IDX[0]).is_file():
+        pytest.skip("MNIST is not in the data folder")
+    splits = data.mnist()
+    assert (tuple(splits.train.x.shape), tuple(splits.test.x.shape)) == ((60_000, 1, 28, 28), (10_000, 1, 28, 28))
+    assert splits.train.y[:5].tolist() == [5, 0, 4, 1, 9]

@@ -1,0 +1,277 @@
+"""Every sample has one owner, skew follows alpha, and a node's batches run through its data pass by pass."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mixwise.data import NodeBatches, Partition, batch_indices, partition
+from mixwise.data.partition import _skewed_counts, by_group, by_label, dirichlet, iid
+from mixwise.errors import DataError
+
+
+def balanced_labels(samples: int, classes: int = 10) -> np.ndarray:
+    return np.random.default_rng(0).permutation(np.arange(samples) % classes)
+
+
+def assert_exact_cover(parts: Partition, samples: int) -> None:
+    assert np.array_equal(np.sort(np.concatenate(list(parts))), np.arange(samples))
+    assert sum(parts.sizes) == samples
+    assert min(parts.sizes) >= 1
+
+
+def labels_held(parts: Partition, labels: np.ndarray, at_least: int = 1) -> np.ndarray:
+    return (parts.label_counts(labels) >= at_least).sum(axis=1)
+
+
+# --- exact covers ---
+
+
+@given(nodes=st.integers(1, 25), extra=st.integers(0, 200), seed=st.integers(0, 5))
+def test_iid_covers_exactly_with_sizes_equal_within_one(nodes, extra, seed):
+    parts = iid(nodes + extra, nodes, seed)
+    assert_exact_cover(parts, nodes + extra)
+    assert max(parts.sizes) - min(parts.sizes) <= 1
+
+
+@given(
+    nodes=st.integers(1, 25),
+    extra=st.integers(0, 200),
+    classes=st.integers(1, 12),
+    alpha=st.sampled_from([0.5, 1.0, 10.0, 1e12]),
+    seed=st.integers(0, 5),
+)
+def test_dirichlet_covers_exactly_with_sizes_equal_within_one(nodes, extra, classes, alpha, seed):
+    labels = balanced_labels(nodes + extra, classes)
+    parts = dirichlet(labels, nodes, alpha, seed)
+    assert_exact_cover(parts, nodes + extra)
+    assert max(parts.sizes) - min(parts.sizes) <= 1
+
+
+@given(data=st.data(), nodes=st.integers(1, 12), labels_per_node=st.integers(1, 4), seed=st.integers(0, 5))
+def test_by_label_covers_exactly_with_few_labels_per_node(data, nodes, labels_per_node, seed):
+    shards = nodes * labels_per_node
+    classes = data.draw(st.integers(1, min(shards, 8)))
+    rest = data.draw(st.lists(st.integers(0, classes - 1), min_size=shards, max_size=shards + 100))
+    labels = np.array([*range(classes), *rest])
+    parts = by_label(labels, nodes, labels_per_node, seed)
+    assert_exact_cover(parts, len(labels))
+    assert labels_held(parts, labels).max() <= labels_per_node
+
+
+@given(groups=st.lists(st.sampled_from(["eve", "bob", "al", "flo"]), min_size=1, max_size=40))
+def test_by_group_gives_every_owner_its_samples_in_sorted_order(groups):
+    parts = by_group(groups)
+    assert_exact_cover(parts, len(groups))
+    for owner, part in zip(sorted(set(groups)), parts, strict=True):
+        assert [groups[i] for i in part] == [owner] * groups.count(owner)
+        assert list(part) == sorted(part)
+
+
+def test_numbers_are_owners_too_and_sorted_as_numbers():
+    assert [list(part) for part in by_group(torch.tensor([10, 2, 10]))] == [[1], [0, 2]]
+
+
+# --- values ---
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda seed: iid(500, 16, seed),
+        lambda seed: dirichlet(balanced_labels(500), 16, 0.3, seed),
+        lambda seed: by_label(balanced_labels(500), 16, 2, seed),
+    ],
+)
+def test_the_seed_decides(draw):
+    assert draw(3) == draw(3)
+    assert hash(draw(3)) == hash(draw(3))
+    assert draw(3) != draw(4)
+
+
+def test_tensors_arrays_and_lists_of_labels_give_the_same():
+    labels = balanced_labels(300)
+    wanted = dirichlet(labels, 7, 1.0, 0)
+    assert dirichlet(torch.from_numpy(labels), 7, 1.0, 0) == wanted
+    assert dirichlet(labels.tolist(), 7, 1.0, 0) == wanted
+
+
+def test_a_partition_cannot_be_written_to_and_keeps_its_own_copy():
+    mine = np.array([1, 0])
+    parts = Partition((mine, [2]))
+    mine[0] = 7
+    assert parts == Partition(([1, 0], [2]))
+    with pytest.raises(ValueError, match="read-only"):
+        parts[0][0] = 5
+    assert parts != "something else"
+
+
+def test_label_counts_sum_to_sizes_and_frequencies():
+    labels = balanced_labels(997, 7)
+    parts = dirichlet(labels, 13, 0.3, 1)
+    counts = parts.label_counts(labels, classes=9)
+    assert counts.shape == (13, 9)
+    assert tuple(counts.sum(axis=1)) == parts.sizes
+    assert np.array_equal(counts.sum(axis=0), np.bincount(labels, minlength=9))
+    assert np.array_equal(counts[:, :7], parts.label_counts(labels))
+
+
+# --- skew ---
+
+
+def test_large_alpha_is_close_to_iid():
+    """Dir(α, …) tends to equal proportions: every node's label shares are those of its group's slice."""
+    labels = balanced_labels(10_000)
+    counts = dirichlet(labels, 10, 1e12, 0).label_counts(labels)
+    assert np.abs(counts - 100).max() <= 10  # one sample of rounding per label
+
+
+def test_small_alpha_leaves_few_labels_per_node():
+    labels = balanced_labels(5000)
+    seeds = range(5)
+    held = [np.mean([labels_held(dirichlet(labels, 16, a, s), labels, 4) for s in seeds]) for a in (0.01, 0.1, 1, 100)]
+    assert held == sorted(held)
+    assert held[1] < 5
+    assert held[3] == 10
+
+
+def test_a_group_of_ten_shares_a_random_slice():
+    """Whatever alpha, the first ten nodes together hold a uniform sample of the data: hypergeometric counts."""
+    labels, N = balanced_labels(8000), 8000
+    counts = dirichlet(labels, 16, 0.05, 2).label_counts(labels)
+    for group in (counts[:10], counts[10:]):
+        share = group.sum() / N
+        deviation = math.sqrt(share * (1 - share) * 800 * 0.9)
+        assert np.abs(group.sum(axis=0) - 800 * share).max() < 5 * deviation
+
+
+def test_the_draw_covers_each_label_and_gives_every_node_half_of_its_share():
+    sizes = [50, 1, 300, 120, 77, 40, 90, 60]
+    for seed in range(20):
+        counts = _skewed_counts(sizes, range(10, 16), 0.3, np.random.default_rng(seed))
+        assert list(counts.sum(axis=1)) == sizes
+        assert counts.sum(axis=0).min() >= sum(sizes) // 12
+
+
+def reference_counts(sizes: list[int], nodes: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
+    """Quasi-global momentum's rule as published: draw over all nodes, zero the full ones, rescale."""
+    share = sum(sizes) / nodes
+    while True:
+        counts = np.zeros((len(sizes), nodes))
+        for k, size in enumerate(sizes):
+            p = rng.dirichlet([alpha] * nodes) * (counts.sum(axis=0) < share)
+            counts[k] = np.diff(np.floor(np.cumsum(p / p.sum()) * size), prepend=0)
+        if counts.sum(axis=0).min() >= share // 2:
+            return counts
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0])
+def test_the_skew_is_that_of_the_published_scheme(alpha):
+    """Mean Σ_k c_ki² over many draws, ours and the reference's, within 4 standard errors of their difference."""
+    sizes, draws = [100] * 10, 400
+    ours = [(_skewed_counts(sizes, range(6), alpha, np.random.default_rng(seed)) ** 2).sum() for seed in range(draws)]
+    theirs = [(reference_counts(sizes, 6, alpha, np.random.default_rng(10**6 + s)) ** 2).sum() for s in range(draws)]
+    error = math.sqrt((np.var(ours) + np.var(theirs)) / draws)
+    assert abs(np.mean(ours) - np.mean(theirs)) < 4 * error
+
+
+def test_by_label_gives_equal_nodes_when_labels_are_equally_frequent():
+    labels = balanced_labels(6000, 10)
+    parts = by_label(labels, 20, 3, 0)  # 60 shards, 6 per label
+    assert set(parts.sizes) == {300}
+
+
+# --- what cannot be split ---
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        (lambda: iid(5, 7, 0), "7 nodes for 5 samples: node 5 is left without data; use at most 5"),
+        (lambda: iid(5, 0, 0), "nodes = 0"),
+        (lambda: dirichlet([0, 1], 3, 1.0, 0), "3 nodes for 2 samples"),
+        (lambda: dirichlet([0, 1], 2, 0.0, 0), r"alpha = 0\.0; it must be above 0"),
+        (lambda: dirichlet([0, 1], 2, -1.0, 0), r"alpha = -1\.0"),
+        (lambda: dirichlet([0, 1], 2, math.nan, 0), "alpha = nan"),
+        (lambda: dirichlet([0, 1], 2, math.inf, 0), "for no skew use `iid`"),
+        (lambda: dirichlet([0.5, 1.0], 2, 1.0, 0), "labels of shape"),
+        (lambda: dirichlet([[0, 1]], 2, 1.0, 0), "labels of shape"),
+        (lambda: dirichlet([], 2, 1.0, 0), "labels of shape"),
+        (lambda: by_label([0, 1], 3, 1, 0), "3 nodes for 2 samples"),
+        (lambda: by_label([0, 1, 2], 2, 0, 0), "labels_per_node = 0"),
+        (lambda: by_label([0, 1, 2], 2, 1, 0), "2 shards; there must be at least one for each of the 3 labels"),
+        (lambda: by_label([0, 1, 2], 2, 2, 0), "4 shards.* at most one for each of the 3 samples"),
+        (lambda: by_group([]), "expected one owner's id per sample"),
+        (lambda: by_group([[1, 2]]), "expected one owner's id per sample"),
+        (lambda: Partition(()), "over no nodes"),
+        (lambda: Partition(([0], [])), "node 1 of 2 is left without data"),
+        (lambda: Partition(([0.0], [1.0])), "node 0 holds shape"),
+        (lambda: Partition(([0, 1], [2, 1])), r"index 1 is held twice \(nodes 0 and 1\)"),
+        (lambda: Partition(([0, 1], [3])), "node 1 holds index 3, but 3 indices are held in all"),
+        (lambda: Partition(([0, 1], [-1])), "node 1 holds index -1"),
+        (lambda: partition.label_counts([0, 5], [[0]], 5), "labels run from 0 to 5, expected 0 to 4"),
+    ],
+)
+def test_what_cannot_be_split_is_refused_with_the_reason(split, message):
+    with pytest.raises(DataError, match=message):
+        split()
+
+
+def test_draws_that_can_never_succeed_end_with_the_numbers():
+    labels = balanced_labels(1000, 2)  # two labels in one piece each cannot feed ten nodes
+    with pytest.raises(DataError, match=r"nodes 0 to 9, 2 labels, alpha = 1e-06: .* 50 samples .* raise alpha"):
+        dirichlet(labels, 10, 1e-6, 0)
+
+
+# --- batches ---
+
+
+@given(size=st.integers(1, 12), batch=st.integers(1, 30), node=st.integers(0, 3), seed=st.integers(0, 3))
+def test_each_pass_covers_the_data_exactly_once(size, batch, node, seed):
+    steps = math.lcm(size, batch) // batch * 2
+    sequence = torch.cat([batch_indices(size, batch, seed, node, step) for step in range(steps)])
+    for one_pass in sequence.reshape(-1, size):
+        assert sorted(one_pass.tolist()) == list(range(size))
+
+
+@given(data=st.data(), batch=st.integers(1, 20))
+def test_random_access_equals_running_through(data, batch):
+    parts = Partition(([3, 0, 6, 7, 8], [1], [2, 5, 4]))
+    batches = NodeBatches(parts, batch, seed=5)
+    for _ in range(10):
+        node, step = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 9))
+        wanted = parts[node][batch_indices(len(parts[node]), batch, 5, node, step).numpy()]
+        assert np.array_equal(batches(node, step).numpy(), wanted)
+
+
+def test_batches_are_int64_and_only_orders_under_way_are_kept():
+    batches = NodeBatches(iid(100, 4, 0), 10, seed=0)
+    for step in range(20):
+        assert batches(2, step).dtype == torch.int64
+        assert batches(2, step).shape == (10,)
+    assert sum(len(orders) for orders in batches._orders.values()) <= 2
+
+
+def test_orders_differ_between_passes_nodes_and_seeds():
+    first = batch_indices(50, 50, 0, 0, 0)
+    others = [batch_indices(50, 50, *names) for names in [(0, 0, 1), (0, 1, 0), (1, 0, 0)]]
+    assert all(not torch.equal(first, other) for other in others)
+    assert torch.equal(first, batch_indices(50, 50, 0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("take", "message"),
+    [
+        (lambda: batch_indices(0, 1, 0, 0, 0), "size = 0"),
+        (lambda: batch_indices(3, 0, 0, 0, 0), "batch = 0"),
+        (lambda: batch_indices(3, 1, 0, 0, -1), "step = -1; steps count from 0"),
+        (lambda: NodeBatches(iid(4, 2, 0), 0, 0), "batch = 0"),
+        (lambda: NodeBatches(iid(4, 2, 0), 1, 0)(2, 0), "node = 2; the partition has nodes 0 to 1"),
+    ],
+)
+def test_impossible_batches_are_refused(take, message):
+    with pytest.raises(DataError, match=message):
+        take()
