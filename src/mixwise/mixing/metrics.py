@@ -67,7 +67,7 @@ def consensus_factor(W: Weights | Sequence[Weights], probabilities: Sequence[flo
     if not matrices:
         raise MixingError("consensus_factor of no matrix; give one or several")
     chances = np.full(len(matrices), 1 / len(matrices)) if probabilities is None else np.asarray(probabilities, float)
-    if len(chances) != len(matrices) or (chances < 0).any() or abs(chances.sum() - 1) > 1e-9:
+    if len(chances) != len(matrices) or (chances < 0).any() or not abs(chances.sum() - 1) <= 1e-9:
         raise MixingError(
             f"probabilities = {chances.tolist()} for {len(matrices)} matrices; one each, none negative, sum 1"
         )
