@@ -4,7 +4,7 @@ import yaml
 from mixwise.errors import ConfigError
 from mixwise.experiments import Recipe, load_recipe, plan_experiment, recipe_names
 from mixwise.experiments.build import prepare
-from mixwise.experiments.config import HeterogeneityAwarePolicy
+from mixwise.experiments.policy_config import HeterogeneityAwarePolicy
 from mixwise.experiments.recipe import parse_seeds
 
 

@@ -11,15 +11,19 @@ import numpy as np
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
 from mixwise import __version__
 from mixwise.errors import ConfigError, MixwiseError, TrainingError
 from mixwise.experiments import load_recipe, plan_experiment, recipe_names, run_experiment
 from mixwise.experiments.build import SCHEMES
-from mixwise.experiments.config import unknown
+from mixwise.experiments.export import export_model
 from mixwise.experiments.recipe import Experiment
+from mixwise.experiments.runner import Progress
+from mixwise.experiments.strict import unknown
+from mixwise.experiments.sweep import sweep as run_sweep
 from mixwise.graphs import SPECS, Graph, parse
 from mixwise.mixing import (
     MixingMatrix,
@@ -70,6 +74,9 @@ def run(
     ] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="Where to write; by default runs/RECIPE/TIME.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2 or 0-9.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the interrupted run in the folder of --out.")
+    ] = False,
 ) -> None:
     """Run a recipe: all variants, all seeds; a table, figures and records in a folder.
 
@@ -77,12 +84,14 @@ def run(
     """
     changes = [*(overrides or []), *([f"seeds={seeds}"] if seeds is not None else [])]
     experiment = plan_experiment(load_recipe(recipe), changes)
+    if resume and folder is None:
+        raise ConfigError("--resume goes on in a folder; name it with --out")
     if folder is None:
         folder = Path("runs") / experiment.recipe.name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     try:
-        summary = _run_with_progress(experiment, folder)
+        summary = _run_with_progress(experiment, folder, resume)
     except KeyboardInterrupt:
-        err.print(f"stopped; the records so far: {folder}", highlight=False)
+        err.print(f"stopped; go on with: mixwise run {folder}/config.yaml --out {folder} --resume", highlight=False)
         raise typer.Exit(130) from None
     except TrainingError as error:
         raise TrainingError(f"{error}; the records so far: {folder}" if folder.exists() else str(error)) from None
@@ -90,6 +99,50 @@ def run(
     out.print(_summary_table(summary))
     out.print(f"[dim]{summary.caption}.[/dim]", highlight=False)
     out.print(f"\nTable, figures and records: {folder}{'' if str(folder).endswith('/') else '/'}", highlight=False)
+
+
+@app.command()
+def sweep(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name, or a YAML file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="key=value; several values make a grid, such as lr=0.03,0.1.")
+    ] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="By default runs/RECIPE-sweep/TIME.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2 or 0-9.")] = None,
+) -> None:
+    """Choose values on the validation split, variant by variant, and test the winners once.
+
+    Example: mixwise sweep cifar10-small topology=ring lr=0.03,0.1 --seeds 0
+    """
+    changes = [*(overrides or []), *([f"seeds={seeds}"] if seeds is not None else [])]
+    found = load_recipe(recipe)
+    folder = folder or Path("runs") / f"{found.name}-sweep" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+
+    def on_progress(progress: Progress) -> None:
+        if progress.step + 1 == progress.steps:
+            err.print(_progress_line(progress), highlight=False)
+
+    result = run_sweep(found, changes, folder, on_progress)
+    for variant, point in result.chosen.items():
+        out.print(f"{variant}: {point}", highlight=False)
+    out.print(_summary_table(result.summary))
+    out.print(f"On the test set. Table, runs and chosen.yaml: {folder}", highlight=False)
+
+
+@app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    variant: Annotated[str, typer.Option(help="Which variant of the run.")],
+    model: Annotated[str, typer.Option(help="average, or node:3.")] = "average",
+    seed: Annotated[int | None, typer.Option(help="Which seed; not needed if there is only one.")] = None,
+    file: Annotated[Path, typer.Option("--out", help="The file to write.")] = Path("model.safetensors"),
+) -> None:
+    """Take a trained model out of a run: a plain safetensors state_dict.
+
+    Example: mixwise export runs/digits/… --variant d2 --seed 0 --model average --out model.safetensors
+    """
+    state = export_model(folder, variant, model, file, seed)
+    out.print(f"{len(state)} tensors, {sum(t.numel() for t in state.values())} numbers: {file}", highlight=False)
 
 
 @app.command()
@@ -206,26 +259,41 @@ def _fail(message: str, status: int = 2) -> int:
     return status
 
 
-def _run_with_progress(experiment: Experiment, folder: Path) -> Summary:
+def _run_with_progress(experiment: Experiment, folder: Path, resume: bool) -> Summary:
     """A live bar in a terminal; elsewhere a line per run."""
-    seeds = experiment.recipe.seeds
-    total = len(seeds) * sum(config.steps for config in experiment.runs.values())
+    total = len(experiment.recipe.seeds) * len(experiment.runs)
     columns = (
         TextColumn("{task.description}", justify="left"),
         BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("steps"),
+        TextColumn("{task.fields[detail]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar = progress.add_task("preparing", total=total)
+    with ProgressBar(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
+        bar = bars.add_task("preparing", total=total, detail="")
+        done = 0.0
 
-        def on_step(variant: str, seed: int, step: int) -> None:
-            progress.update(bar, advance=1, description=f"{variant}, seed {seed}")
-            if not err.is_terminal and step == experiment.runs[variant].steps - 1:
-                err.print(f"{variant}, seed {seed}: {step + 1} steps", highlight=False)
+        def on_progress(progress: Progress) -> None:
+            nonlocal done
+            share = (progress.step + 1) / progress.steps
+            name = f"{progress.variant}, seed {progress.seed}"
+            bars.update(bar, completed=done + share, description=name, detail=_progress_figures(progress))
+            if progress.step + 1 == progress.steps:
+                done += 1
+                if not err.is_terminal:
+                    err.print(_progress_line(progress), highlight=False)
 
-        return run_experiment(experiment, folder, on_step)
+        return run_experiment(experiment, folder, on_progress, resume)
+
+
+def _progress_figures(progress: Progress) -> str:
+    figures = [f"step {progress.step + 1}/{progress.steps}", f"loss {progress.values['loss']:.3g}"]
+    if "accuracy" in progress.values:
+        figures.append(f"accuracy {progress.values['accuracy']:.1%}")
+    return ", ".join(figures)
+
+
+def _progress_line(progress: Progress) -> str:
+    return f"{progress.variant}, seed {progress.seed}: {_progress_figures(progress)}"
 
 
 def _summary_table(summary: Summary) -> Table:

@@ -9,18 +9,21 @@ from hypothesis import strategies as st
 from mixwise.graphs import Graph, ring
 from mixwise.mixing import MixingMatrix, gradient_mixing_error, gram_matrix, minimize_gme
 from mixwise.network import Network
-from mixwise.policies import Observation, Plan
+from mixwise.policies import Observation, Plan, Stateless
 from mixwise.tasks import random_quadratics
 from strategies import connected_graphs
 from theory.instances import ROUNDING, Bowls, Gradients, seeds, theorem, trajectory
 
 
-class ExactGme:
+class ExactGme(Stateless):
     """The proposition's policy: every H steps, the GME weights of the full gradients at the mean x̄⁽ᵗ⁾."""
 
     def __init__(self, gradients: Gradients, period: int) -> None:
         self.gradients, self.period = gradients, period
         self.used: list[MixingMatrix] = []  # W⁽⁰⁾, W⁽¹⁾, …
+
+    def observes(self, t: int) -> bool:
+        return True
 
     def plan(self, t: int, observed: Observation, network: Network) -> Plan:
         X = observed.parameters + observed.updates

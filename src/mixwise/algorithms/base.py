@@ -18,6 +18,9 @@ from mixwise.policies import Plan
 class Algorithm(Protocol):
     """Turns the optimizer's step into the step of the decentralized method."""
 
+    needs_previous: bool  # whether `combine` looks at X, which costs a copy of the rows
+    state: dict[str, torch.Tensor]  # rows that it remembers between steps, by name; all of them are checkpointed
+
     def combine(self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network) -> torch.Tensor:
         """The new parameters (m, d)."""
         ...

@@ -13,6 +13,11 @@ from mixwise.policies import Plan
 class DecoupledDSGD:
     """X⁺ = W_pᵀ X − W_gᵀ U, in two communication rounds."""
 
+    needs_previous = True
+
+    def __init__(self) -> None:
+        self.state: dict[str, torch.Tensor] = {}
+
     def combine(self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network) -> torch.Tensor:
         """Mix parameters and updates apart."""
         if plan.updates is None:

@@ -13,6 +13,11 @@ from mixwise.policies import Plan
 class DSGD:
     """X⁺ = Wᵀ X′ = Wᵀ (X − U)."""
 
+    needs_previous = False
+
+    def __init__(self) -> None:
+        self.state: dict[str, torch.Tensor] = {}
+
     def combine(self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network) -> torch.Tensor:
         """Mix the stepped parameters."""
         if plan.updates is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
-import torch
-
-from mixwise.algorithms import DSGD, Algorithm, DecoupledDSGD
+from mixwise.algorithms import D2, DSGD, Algorithm, DecoupledDSGD
 from mixwise.errors import ConfigError
-from mixwise.experiments.config import (
+from mixwise.experiments.build_task import build_optimizer, build_scheduler, build_task, run_length
+from mixwise.experiments.config import RunConfig
+from mixwise.experiments.policy_config import (
     AlternatingPolicy,
     Cliques,
     DecoupledPolicy,
@@ -17,47 +18,81 @@ from mixwise.experiments.config import (
     PolicyConfig,
     ProductPolicy,
     RandomPolicy,
-    RunConfig,
     Scheme,
     SketchConfig,
 )
-from mixwise.graphs import Graph, parse
+from mixwise.graphs import Graph, complete, parse
 from mixwise.mixing import (
     MixingMatrix,
     clique_averaging,
     fastest_mixing,
+    lazy,
     max_degree,
     metropolis_hastings,
+    symmetrized,
     uniform,
 )
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware, Policy, Product, RandomChoice
 from mixwise.seeding import numpy_generator, stream
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, Sketch
-from mixwise.tasks import QuadraticTask, random_quadratics, two_class_quadratics
-from mixwise.train import Record, train
+from mixwise.train import Record, Training, records
 
 SCHEMES: Mapping[str, Callable[[Graph], MixingMatrix]] = {
     "metropolis-hastings": metropolis_hastings,
     "optimal-gap": fastest_mixing,
     "max-degree": max_degree,
     "uniform": uniform,
+    "lazy-metropolis-hastings": lambda graph: lazy(symmetrized(metropolis_hastings(graph))),
+    "full-averaging": lambda graph: uniform(complete(graph.n)),  # a baseline: every node hears all others
 }
-_ALGORITHMS: Mapping[str, Callable[[], Algorithm]] = {"dsgd": DSGD, "decoupled": DecoupledDSGD}
+_ALGORITHMS: Mapping[str, Callable[[], Algorithm]] = {"dsgd": DSGD, "decoupled": DecoupledDSGD, "d2": D2}
 
 
-def prepare(config: RunConfig, seed: int) -> Callable[[], Iterator[Record]]:
-    """Build all parts of one run, so that a wrong value is found before the first step; call the result to run it."""
+@dataclass(frozen=True)
+class Prepared:
+    """A run that has been checked and can start."""
+
+    steps: int
+    start: Callable[[], Training]
+    record_every: int
+    evaluate_every: int
+    checkpoint_every: int
+
+    def records_of(self, training: Training) -> Iterator[Record]:
+        """The records from where the training is to the end."""
+        return records(training, self.steps, self.record_every, self.evaluate_every)
+
+    def __call__(self) -> Iterator[Record]:
+        """Run it from the start."""
+        return self.records_of(self.start())
+
+
+def prepare(config: RunConfig, seed: int) -> Prepared:
+    """Build all parts of one run, so that a wrong value is found before the first step."""
     places = base_graph(config, seed)
     order = _order(config, places.n, seed)
-    task = _task(config, places.n, seed)
-    lr = _step_size(config, task)
-    policy = _Policies(places, order, seed).build(config.policy)
-    algorithm = _ALGORITHMS[config.algorithm]()
+    task = build_task(config, places.n, seed)
+    steps = run_length(config, task)
+    optimizer, scheduler = build_optimizer(config, task), build_scheduler(config, steps)
     if (config.algorithm == "decoupled") != isinstance(config.policy, DecoupledPolicy):
         raise ConfigError("algorithm: decoupled and policy.kind: decoupled go together; set both or neither")
-    network = SimulatedNetwork(places.permuted(order))
-    return lambda: train(task, network, policy, algorithm, lambda rows: torch.optim.SGD(rows, lr=lr), config.steps)
+    graph = places.permuted(order)
+    _Policies(places, order, seed).build(config.policy)  # a wrong value is found now; the run makes its own
+
+    def start() -> Training:
+        policy = _Policies(places, order, seed).build(config.policy)
+        algorithm = _ALGORITHMS[config.algorithm]()
+        network = SimulatedNetwork(graph)
+        return Training(task, network, policy, algorithm, optimizer, scheduler=scheduler, clip=config.optimizer.clip)
+
+    return Prepared(
+        steps,
+        start,
+        config.record_every,
+        config.evaluate_every or (1 if config.task.kind == "quadratics" else steps),
+        config.checkpoint_every or max(1, steps // 4),
+    )
 
 
 def base_graph(config: RunConfig, seed: int) -> Graph:
@@ -71,18 +106,6 @@ def _order(config: RunConfig, n: int, seed: int) -> list[int]:
     if config.placement == "random":
         return [int(node) for node in numpy_generator(seed, "placement").permutation(n)]
     return list(config.placement)
-
-
-def _task(config: RunConfig, n: int, seed: int) -> QuadraticTask:
-    make = {"random": random_quadratics, "two": two_class_quadratics}[config.task.classes]
-    return make(n, config.task.dim, config.task.noise, seed)
-
-
-def _step_size(config: RunConfig, task: QuadraticTask) -> float:
-    lr = config.optimizer.lr
-    if isinstance(lr, str):  # checked: a number, then /L
-        return float(lr.removesuffix("/L")) / task.smoothness
-    return lr
 
 
 def scheme_weights(scheme: Scheme | Cliques, graph: Graph) -> MixingMatrix:

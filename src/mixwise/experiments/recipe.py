@@ -12,10 +12,12 @@ import yaml
 
 from mixwise.errors import ConfigError
 from mixwise.experiments.build import base_graph
-from mixwise.experiments.config import Recipe, RunConfig, unknown, validated
+from mixwise.experiments.config import Recipe, RunConfig
+from mixwise.experiments.strict import unknown, validated
 from mixwise.mixing import distinct_placements
 
-_RECIPE_KEYS = ("seeds", "window", "variants", "name")  # overrides of the recipe itself; all others go to the runs
+# Overrides of the recipe itself; all others go to the runs.
+_RECIPE_KEYS = ("seeds", "window", "variants", "topology", "name")
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Experiment:
 
     def to_yaml(self) -> str:
         """A recipe that gives this experiment again."""
-        head = self.recipe.model_dump(exclude={"base", "variants", "placements"})
+        head = self.recipe.model_dump(exclude={"base", "variants", "placements", "topologies"})
         runs = {name: config.model_dump(exclude_none=True) for name, config in self.runs.items()}
         return yaml.safe_dump({**head, "variants": runs}, sort_keys=False, allow_unicode=True)
 
@@ -63,11 +65,16 @@ def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment
             for_recipe[key] = value
         else:
             for_runs.append((key, value))
-    chosen = _chosen(recipe, for_recipe.pop("variants", None))
+    chosen = _chosen("variant", recipe.name, recipe.variants, for_recipe.pop("variants", None))
+    topologies = _topologies(recipe, for_recipe.pop("topology", None))
     if "seeds" in for_recipe:
         for_recipe["seeds"] = parse_seeds(for_recipe["seeds"])
     recipe = validated(Recipe, {**recipe.model_dump(), **for_recipe, "variants": chosen}, f"recipe {recipe.name}")
-    merged = {name: _merged(recipe.base, changes) for name, changes in recipe.variants.items()}
+    merged = {
+        name if len(topologies) < 2 else f"{topology}/{name}": _merged(_merged(recipe.base, place), changes)
+        for topology, place in topologies.items()
+        for name, changes in recipe.variants.items()
+    }
     for key, value in for_runs:
         _override(merged, key, value)
     runs = {
@@ -110,25 +117,35 @@ def _parsed(text: str, where: str) -> Any:
         raise ConfigError(f"{where}{line}: not valid YAML: {getattr(error, 'problem', None) or 'unreadable'}") from None
 
 
-def _chosen(recipe: Recipe, names: Any) -> dict[str, dict[str, Any]]:
+def _chosen(what: str, recipe: str, there: dict[str, Any], names: Any) -> dict[str, Any]:
+    """The named ones, in the order in which they are named; all if none is."""
     if names is None:
-        return recipe.variants
-    listed = names if isinstance(names, list) else str(names).split(",")
-    chosen = {}
-    for name in (str(name).strip() for name in listed):
-        if name not in recipe.variants:
-            raise ConfigError(f"recipe {recipe.name}: " + unknown("variant", name, recipe.variants))
-        chosen[name] = recipe.variants[name]
-    return chosen
+        return there
+    listed = [str(name).strip() for name in (names if isinstance(names, list) else str(names).split(","))]
+    for name in listed:
+        if name not in there:
+            raise ConfigError(f"recipe {recipe}: " + unknown(what, name, there))
+    return {name: there[name] for name in listed}
+
+
+def _topologies(recipe: Recipe, names: Any) -> dict[str, dict[str, str]]:
+    """What each topology changes in the base: its graph; a recipe without topologies has one that changes nothing."""
+    if recipe.topologies is None:
+        if names is not None:
+            raise ConfigError(f"recipe {recipe.name} has one topology; change it with graph=…")
+        return {"": {}}
+    chosen = _chosen("topology", recipe.name, recipe.topologies, names)
+    return {name: {"graph": spec} for name, spec in chosen.items()}
 
 
 def _override(configs: dict[str, dict[str, Any]], key: str, value: Any) -> None:
     """Set a dotted key in all variants, or in one if the key starts with its name."""
     first, _, rest = key.partition(".")
-    targets = {first: configs[first]} if first in configs else configs
-    path = (rest if first in configs else key).split(".")
+    named = {name: config for name, config in configs.items() if name.rpartition("/")[2] == first}
+    targets, path = named or configs, (rest if named else key).split(".")
     if path[0] not in RunConfig.model_fields:
-        allowed = [*RunConfig.model_fields, *_RECIPE_KEYS, *(f"{name}.KEY" for name in configs)]
+        variants = dict.fromkeys(name.rpartition("/")[2] for name in configs)
+        allowed = [*RunConfig.model_fields, *_RECIPE_KEYS, *(f"{name}.KEY" for name in variants)]
         raise ConfigError(unknown("key", key, allowed))
     for name, config in targets.items():
         at: Any = config
@@ -140,6 +157,8 @@ def _override(configs: dict[str, dict[str, Any]], key: str, value: Any) -> None:
                     f"change the variants that have it: VARIANT.{'.'.join(path)}={value}"
                 )
         at[path[-1]] = value
+        if path in (["steps"], ["epochs"]):  # one of them is enough
+            config.pop("epochs" if path == ["steps"] else "steps", None)
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ Solver: TypeAlias = Literal["auto", "piqp", "cvxpy"]
 
 TIE_BREAK = 1e-8  # λ₀ on the scaled Γ: of all optimal W, the one of smallest ‖W‖_F, which mixes the most
 _REPAIR = 1e-6  # how far from symmetric positive semidefinite Γ may be, as a share of its trace
+_ROUNDING = 1e-12  # a violation that needs no repair
 _EXACT = 1e-9  # how far from 1 the sums of a returned W may be
 
 
@@ -107,13 +108,13 @@ class GmeProblem:
         residual = float(max(np.abs(row_sums(graph, w) - 1).max(), np.abs(column_sums(graph, w) - 1).max(), -w.min()))
         if raw.status != "solved" or not residual <= 1e-5:
             return None, residual
-        w = w.clip(min=0)
-        if self.symmetric:  # scaling D W D with D = diag(sums)^(-1/2) keeps W symmetric
-            for _ in range(3):
+        w = np.maximum(w, 0)
+        sweeps = 3 if residual > _ROUNDING else 0  # usually there is nothing left to repair
+        for _ in range(sweeps):
+            if self.symmetric:  # scaling D W D with D = diag(sums)^(-1/2) keeps W symmetric
                 root = np.sqrt(row_sums(graph, w))
                 w = w / (root[rows] * root[cols])
-        else:  # Sinkhorn: zeros stay zeros, and the small errors vanish to rounding
-            for _ in range(2):
+            else:  # Sinkhorn: zeros stay zeros, and the small errors vanish to rounding
                 w = w / row_sums(graph, w)[rows]
                 w = w / column_sums(graph, w)[cols]
         try:
@@ -171,11 +172,11 @@ def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray,
         raise MixingError(f"Γ[{i}, {j}] = {Gamma[i, j]}; a Gram matrix is finite: look for NaN in node {i}'s update")
     if largest == 0:
         return Gamma, 0.0
-    scale = float(np.trace(Gamma / largest)) / n * largest
+    scale = float((Gamma.diagonal() / largest).sum()) / n * largest
     if scale <= 0:
         raise MixingError(f"Tr Γ = {scale * n:.3g}; a Gram matrix has a positive trace: pass G @ G.T of centered rows")
     Gamma = Gamma / scale
-    skew = float(np.abs(Gamma - Gamma.T).max())
+    skew = float((Gamma - Gamma.T).max())  # the difference is antisymmetric: its largest entry is its largest modulus
     if skew > _REPAIR * n:
         raise MixingError(
             f"Γ is not symmetric: its entries differ from their mirror images by up to {skew / n:.1e} · Tr Γ, "
@@ -183,7 +184,9 @@ def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray,
         )
     Gamma = (Gamma + Gamma.T) / 2
     try:  # positive semidefinite up to a tenth of the tie-break: the program is convex as it is
-        np.linalg.cholesky(Gamma + 0.1 * TIE_BREAK * np.eye(n))
+        shifted = Gamma.copy()
+        shifted.flat[:: n + 1] += 0.1 * TIE_BREAK
+        np.linalg.cholesky(shifted)
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(Gamma)
         if values[0] < -_REPAIR * n:

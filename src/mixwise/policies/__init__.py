@@ -3,7 +3,7 @@
 from mixwise.policies.combined import Alternating, Decoupled, Product
 from mixwise.policies.fixed import Fixed, RandomChoice
 from mixwise.policies.heterogeneity_aware import HeterogeneityAware
-from mixwise.policies.plan import Observation, Plan, Policy
+from mixwise.policies.plan import Observation, Plan, Policy, PolicyState, Stateless
 
 __all__ = [
     "Alternating",
@@ -13,6 +13,8 @@ __all__ = [
     "Observation",
     "Plan",
     "Policy",
+    "PolicyState",
     "Product",
     "RandomChoice",
+    "Stateless",
 ]

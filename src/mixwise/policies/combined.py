@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+
 from mixwise.errors import MixingError
 from mixwise.network import Network
-from mixwise.policies.plan import Observation, Plan, Policy
+from mixwise.policies.plan import Observation, Plan, Policy, PolicyState
 
 
-class Alternating:
+class Combined:
+    """What all of them share: the parts' states, each under the part's number."""
+
+    policies: tuple[Policy, ...]
+
+    def observes(self, t: int) -> bool:
+        """If any part does."""
+        return any(policy.observes(t) for policy in self.policies)
+
+    def state(self) -> PolicyState:
+        """The states of the parts."""
+        tensors: dict[str, torch.Tensor] = {}
+        values: dict[str, Any] = {}
+        for number, policy in enumerate(self.policies):
+            part, values[str(number)] = policy.state()
+            tensors |= {f"{number}.{name}": value for name, value in part.items()}
+        return tensors, values
+
+    def load_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
+        """Hand each part its state."""
+        for number, policy in enumerate(self.policies):
+            own = f"{number}."
+            part = {name.removeprefix(own): value for name, value in tensors.items() if name.startswith(own)}
+            policy.load_state(part, values[str(number)])
+
+
+class Alternating(Combined):
     """Takes turns: policy t mod k at mixing t."""
 
     def __init__(self, *policies: Policy) -> None:
@@ -15,12 +45,16 @@ class Alternating:
             raise MixingError("alternating needs at least one policy")
         self.policies = policies
 
+    def observes(self, t: int) -> bool:
+        """If the one whose turn it is does."""
+        return self.policies[t % len(self.policies)].observes(t)
+
     def plan(self, t: int, observed: Observation, network: Network) -> Plan:
         """The plan of the policy whose turn it is."""
         return self.policies[t % len(self.policies)].plan(t, observed, network)
 
 
-class Product:
+class Product(Combined):
     """All policies one after the other at every mixing, one communication round each, the first one first.
 
     `Product(aware, Fixed(W_p))` is the product W_ζ′ W_p of the paper's Example 3: the consensus factor is at least
@@ -42,11 +76,12 @@ class Product:
         return Plan(rounds, solve=solve)
 
 
-class Decoupled:
+class Decoupled(Combined):
     """One policy for the parameters, another for the updates (paper, Algorithm 4: W_p and W_g)."""
 
     def __init__(self, params: Policy, updates: Policy) -> None:
         self.params, self.updates = params, updates
+        self.policies = (params, updates)
 
     def plan(self, t: int, observed: Observation, network: Network) -> Plan:
         """Both plans, each on its channel."""

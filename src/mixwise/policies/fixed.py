@@ -9,11 +9,11 @@ import numpy as np
 from mixwise.errors import MixingError
 from mixwise.mixing import MixingMatrix
 from mixwise.network import Network
-from mixwise.policies.plan import Observation, Plan
+from mixwise.policies.plan import Observation, Plan, Stateless
 from mixwise.seeding import numpy_generator
 
 
-class Fixed:
+class Fixed(Stateless):
     """The same matrix at every mixing."""
 
     def __init__(self, W: MixingMatrix) -> None:
@@ -24,7 +24,7 @@ class Fixed:
         return Plan((self.W,))
 
 
-class RandomChoice:
+class RandomChoice(Stateless):
     """A matrix drawn anew at every mixing: W⁽ᵗ⁾ ~ 𝒲 (paper, Algorithm 1). Every process draws the same one."""
 
     def __init__(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+import torch
 
 from mixwise.errors import MixingError
 from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, gram_matrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network import Network
 from mixwise.policies.fixed import Fixed
-from mixwise.policies.plan import Observation, Plan, Policy
+from mixwise.policies.plan import Observation, Plan, Policy, PolicyState
 from mixwise.sketch import CountSketch, Sketch
 
 Objective: TypeAlias = Literal["updates", "parameters"]
@@ -55,20 +57,58 @@ class HeterogeneityAware:
         self.gram: FloatArray | None = None  # Γ, smoothed over periods
         self._unsettled = False  # the last Γ came from G because U was 0: optimize again as soon as possible
         self._problem: GmeProblem | None = None
+        self._restored: FloatArray | None = None  # the weights of a checkpoint, not yet a matrix
+
+    def observes(self, t: int) -> bool:
+        """At the mixings that optimize, and when the other policy does."""
+        if self._is_due(t):
+            return True
+        return self._others_turn(t) and self.alternate_with is not None and self.alternate_with.observes(t)
 
     def plan(self, t: int, observed: Observation, network: Network) -> Plan:
         """One round with the optimized weights, or with the other policy's at odd t."""
-        others_turn = self.alternate_with is not None and t % 2 == 1
-        # Optimize only what will be used: with H = 1 the next mixing optimizes anew before this W had its turn.
-        wasted = others_turn and (self.period == 1 or self._unsettled)
-        due = t % self.period == 0 or self._unsettled or self.W is None
-        solve = self._optimize(t, observed, network) if due and not wasted else None
-        if others_turn:
+        if self._restored is not None:
+            self.W, self._restored = MixingMatrix(network.graph, self._restored, tolerance=1e-9), None
+        solve = self._optimize(t, observed, network) if self._is_due(t) else None
+        if self._others_turn(t):
             assert self.alternate_with is not None
             other = self.alternate_with.plan(t, observed, network)
             return Plan(other.params, other.updates, solve)
         assert self.W is not None
         return Plan((self.W,), solve=solve)
+
+    def _others_turn(self, t: int) -> bool:
+        return self.alternate_with is not None and t % 2 == 1
+
+    def _is_due(self, t: int) -> bool:
+        """Whether mixing t optimizes: at t mod H = 0, and only what will be used."""
+        first = self.W is None and self._restored is None
+        due = t % self.period == 0 or self._unsettled or first
+        # With H = 1 the next mixing optimizes anew before this W had its turn.
+        wasted = self._others_turn(t) and (self.period == 1 or self._unsettled)
+        return due and not wasted
+
+    def state(self) -> PolicyState:
+        """The weights in use, Γ, and the state of the other policy."""
+        tensors = {}
+        if self.W is not None:
+            tensors["W"] = torch.from_numpy(self.W.weights.copy())
+        if self.gram is not None:
+            tensors["gram"] = torch.from_numpy(self.gram.copy())
+        values: dict[str, Any] = {"unsettled": self._unsettled}
+        if self.alternate_with is not None:
+            other, values["other"] = self.alternate_with.state()
+            tensors |= {f"other.{name}": value for name, value in other.items()}
+        return tensors, values
+
+    def load_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
+        """Go on with these weights; they become a matrix at the next plan, which knows the graph."""
+        self._unsettled = bool(values["unsettled"])
+        self._restored = tensors["W"].numpy() if "W" in tensors else None
+        self.gram = tensors["gram"].numpy() if "gram" in tensors else None
+        if self.alternate_with is not None:
+            own = {name.removeprefix("other."): value for name, value in tensors.items() if name.startswith("other.")}
+            self.alternate_with.load_state(own, values["other"])
 
     def _optimize(self, t: int, observed: Observation, network: Network) -> GmeSolution:
         """CE-GME. A failed solve keeps the previous weights and is reported."""
@@ -83,7 +123,9 @@ class HeterogeneityAware:
 
     def _update_gram(self, t: int, observed: Observation, network: Network) -> None:
         sketch = self.sketch.fresh(t)
-        S = network.gather(sketch(observed.updates if self.objective == "updates" else observed.parameters))
+        rows = observed.updates if self.objective == "updates" else observed.parameters
+        assert rows is not None  # we said that we observe
+        S = network.gather(sketch(rows))
         previous = None if self._unsettled else self.gram  # not if it came from G, which has another unit
         # A warm-up that starts from step size 0 gives U = 0; the gradients tell what the first real update will be.
         self._unsettled = not bool(S.any())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from mixwise.network import Network
 class Observation:
     """The owned rows at mixing t, each (m, d)."""
 
-    updates: torch.Tensor  # U = X − X′: what the optimizer did since the last mixing
+    updates: torch.Tensor | None  # U = X − X′: what the optimizer did; only if the policy said that it observes
     gradients: torch.Tensor  # G
     parameters: torch.Tensor  # X′: the rows that are about to be mixed
 
@@ -46,12 +46,42 @@ class Plan:
         return self.params_product if self.updates is None else _product(self.updates)
 
 
+PolicyState: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, Any]]  # tensors by name, and plain values
+
+
 class Policy(Protocol):
     """Says with which weights the nodes mix at mixing t = 0, 1, 2, …"""
+
+    def observes(self, t: int) -> bool:
+        """Whether it will look at the updates of mixing t, which costs a copy of the rows."""
+        ...
+
+    def state(self) -> PolicyState:
+        """What its plans depend on besides t and the observation."""
+        ...
+
+    def load_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
+        """Go on from such a state."""
+        ...
 
     def plan(self, t: int, observed: Observation, network: Network) -> Plan:
         """The plan of mixing t; it may gather sketches of what it observes."""
         ...
+
+
+class Stateless:
+    """A policy that neither looks nor remembers."""
+
+    def observes(self, t: int) -> bool:
+        """Never."""
+        return False
+
+    def state(self) -> PolicyState:
+        """Nothing."""
+        return {}, {}
+
+    def load_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
+        """Nothing to do."""
 
 
 def _product(rounds: tuple[MixingMatrix, ...]) -> FloatArray:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mixwise.report.results import Results, rolling_mean, series
+from mixwise.report.results import Results, higher_is_better, recorded_steps, rolling_mean, series
 
 # Okabe and Ito's colors: told apart by color-blind readers too. Line styles tell them apart in gray.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -33,13 +33,16 @@ def save_curves(results: Results, metrics: Sequence[str], window: int, folder: P
                 label = (
                     families[family] if variant.partition("@")[0] not in panel.get_legend_handles_labels()[1] else None
                 )
-                step = np.arange(len(mean))
+                step = recorded_steps(next(iter(runs.values())), metric)
                 crowded = "@" in variant  # many curves of one family: thin lines, no bands
+                line = line if len(step) > 1 else "o"
                 panel.plot(step, mean, line, color=color, label=label, linewidth=0.8 if crowded else 1.6)
                 if len(curves) > 1 and not crowded:
                     low = np.maximum(mean - spread, mean * 0.1)  # a log axis has no place for 0
                     panel.fill_between(step, low, mean + spread, color=color, alpha=0.15, linewidth=0)
-            panel.set(xlabel="step", title=metric.replace("_", " "), yscale="log")
+            panel.set(
+                xlabel="step", title=metric.replace("_", " "), yscale="linear" if higher_is_better(metric) else "log"
+            )
             panel.grid(alpha=0.3, linewidth=0.5)
         panels[0].legend(fontsize=8)
         folder.mkdir(parents=True, exist_ok=True)

@@ -14,11 +14,17 @@ Results: TypeAlias = dict[str, dict[int, Steps]]  # variant -> seed -> steps
 
 
 def series(steps: Steps, metric: str) -> npt.NDArray[np.float64]:
-    """One metric over all steps, (T,)."""
-    if steps and metric not in steps[0]:
-        numbers = [name for name, value in steps[0].items() if isinstance(value, int | float)]
+    """One metric over all records that hold it, (T,)."""
+    found = [step[metric] for step in steps if metric in step]
+    if not found:
+        numbers = [name for name, value in steps[-1].items() if isinstance(value, int | float)] if steps else []
         raise ConfigError(f"there is no metric {metric!r} in the records; there are: {', '.join(numbers)}")
-    return np.array([step[metric] for step in steps], dtype=np.float64)
+    return np.array(found, dtype=np.float64)
+
+
+def recorded_steps(steps: Steps, metric: str) -> npt.NDArray[np.int64]:
+    """The steps whose records hold the metric."""
+    return np.array([step["step"] for step in steps if metric in step])
 
 
 def rolling_mean(values: npt.NDArray[np.float64], window: int) -> npt.NDArray[np.float64]:
@@ -28,3 +34,8 @@ def rolling_mean(values: npt.NDArray[np.float64], window: int) -> npt.NDArray[np
     first = np.maximum(0, last - window)
     means: npt.NDArray[np.float64] = (sums[last] - sums[first]) / (last - first)
     return means
+
+
+def higher_is_better(metric: str) -> bool:
+    """Accuracies are to be large; all else that we measure is an error."""
+    return metric.startswith("accuracy") and metric != "accuracy_spread"

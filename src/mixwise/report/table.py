@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mixwise.report.results import Results, series
+from mixwise.report.results import Results, higher_is_better, series
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,21 @@ class Summary:
     seeds: tuple[int, ...]
 
     def best(self, column: int) -> float:
-        """The smallest mean of a column: all metrics here are errors."""
-        return min(cells[column].mean for cells in self.rows.values())
+        """The best mean of a column."""
+        choose = max if higher_is_better(self.metrics[column]) else min
+        return choose(cells[column].mean for cells in self.rows.values())
 
     def to_csv(self) -> str:
         """`variant`, then `<metric>_mean` and `<metric>_std` for each metric."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["variant", *(f"{metric}_{part}" for metric in self.metrics for part in ("mean", "std"))])
-        for variant, cells in self.rows.items():
+        several = any("/" in run for run in self.rows)  # topologies
+        names = ["topology", "variant"] if several else ["variant"]
+        writer.writerow([*names, *(f"{metric}_{part}" for metric in self.metrics for part in ("mean", "std"))])
+        for run, cells in self.rows.items():
             numbers = [value for cell in cells for value in (cell.mean, cell.std)]
-            writer.writerow([variant, *("" if value is None else repr(value) for value in numbers)])
+            name = list(run.rpartition("/")[::2]) if several else [run]
+            writer.writerow([*name, *("" if value is None else repr(value) for value in numbers)])
         return text.getvalue()
 
     def to_markdown(self, title: str) -> str:

@@ -9,7 +9,10 @@ import torch
 
 
 class Task(Protocol):
-    """One objective f = (1/n) Σ f_i, split over n nodes."""
+    """One objective f = (1/n) Σ f_i, split over n nodes.
+
+    A task whose columns fall into several optimizer groups also has `blocks`: the (start, stop) of each group.
+    """
 
     nodes: int  # n
     dim: int  # d

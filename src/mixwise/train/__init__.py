@@ -1,6 +1,8 @@
 """Training: the loop and its records."""
 
-from mixwise.train.loop import train
+from mixwise.train.loop import records, train
+from mixwise.train.optimizers import factor
 from mixwise.train.records import Record
+from mixwise.train.training import Step, Training
 
-__all__ = ["Record", "train"]
+__all__ = ["Record", "Step", "Training", "factor", "records", "train"]

@@ -1,19 +1,12 @@
-"""The training loop, the same for every algorithm and policy.
-
-G = stochastic gradients at X;  X′ = the optimizer's step on X;  U = X − X′
-plan = the policy's matrices for mixing t;  X⁺ = the algorithm's combination
-"""
+"""From a training run to records."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
-import torch
 
 from mixwise.algorithms import Algorithm
-from mixwise.errors import TrainingError
 from mixwise.mixing import (
     consensus_distance,
     consensus_factor,
@@ -21,11 +14,10 @@ from mixwise.mixing import (
     heterogeneity,
 )
 from mixwise.network import Network
-from mixwise.policies import Observation, Plan, Policy
+from mixwise.policies import Policy
 from mixwise.tasks import Task
 from mixwise.train.records import Record
-
-OptimizerFactory = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+from mixwise.train.training import OptimizerFactory, SchedulerFactory, Step, Training
 
 
 def train(
@@ -35,18 +27,22 @@ def train(
     algorithm: Algorithm,
     optimizer: OptimizerFactory,
     steps: int,
+    *,
+    scheduler: SchedulerFactory | None = None,
+    clip: float | None = None,
+    record_every: int = 1,
+    evaluate_every: int = 1,
 ) -> Iterator[Record]:
-    """Run `steps` steps and yield a record after each.
+    """Run `steps` steps and yield a record after every `record_every`-th of them, and after the last.
 
     Args:
-        task: what is learned; it has as many nodes as the network.
-        network: who talks to whom, and which rows are here.
-        policy: the weights of each mixing.
-        algorithm: what is mixed.
-        optimizer: makes a `torch.optim` optimizer for the rows, e.g. `lambda p: torch.optim.SGD(p, lr=0.1)`.
+        task, network, policy, algorithm, optimizer, scheduler, clip: see `Training`.
         steps: how many.
+        record_every: how often the mixing metrics are computed.
+        evaluate_every: how often `task.evaluate` is called; always after the last step.
 
     Example:
+        >>> import torch
         >>> from mixwise import algorithms, graphs, policies, tasks
         >>> from mixwise.network import SimulatedNetwork
         >>> runs = train(tasks.random_quadratics(8), SimulatedNetwork(graphs.ring(8)),
@@ -55,48 +51,34 @@ def train(
         >>> [record.step for record in runs]
         [0, 1, 2]
     """
-    if task.nodes != network.graph.n:
-        raise TrainingError(f"the task has {task.nodes} nodes, the graph {network.graph.n}; they must be the same")
-    nodes = network.nodes
-    X = torch.nn.Parameter(task.initial(nodes))
-    stepper = optimizer([X])
-    for t in range(steps):
-        start = time.perf_counter()
-        X_before = X.detach().clone()
-        losses, G = task.losses_and_gradients(X.detach(), nodes, t)
-        X.grad = G
-        stepper.step()
-        X_prime = X.detach()
-        computed = time.perf_counter()
-        plan = policy.plan(t, Observation(X_before - X_prime, G, X_prime), network)
-        planned = time.perf_counter()
-        with torch.no_grad():
-            X.copy_(algorithm.combine(X_before, X_prime, plan, network))
-        mixed = time.perf_counter()
-        _check_finite(X, nodes, t)
-        with np.errstate(over="ignore"):  # a run on its way to infinity is stopped above, not warned about here
-            values = {"loss": float(losses.mean()), **task.evaluate(X.detach()), **_mixing_metrics(X, G, plan)}
-        values |= {"bytes_parameters": network.traffic.parameters, "bytes_sketches": network.traffic.sketches}
-        seconds = {"compute": computed - start, "plan": planned - computed, "mix": mixed - planned}
-        yield Record(t, values, seconds)
+    training = Training(task, network, policy, algorithm, optimizer, scheduler=scheduler, clip=clip)
+    yield from records(training, steps, record_every, evaluate_every)
 
 
-def _mixing_metrics(X: torch.Tensor, G: torch.Tensor, plan: Plan) -> dict[str, float | str | int]:
-    error = gradient_mixing_error(G, plan.updates_product)
-    values: dict[str, float | str | int] = {
-        "consensus_distance": consensus_distance(X),
-        "gradient_mixing_error": error,
-        "heterogeneity": heterogeneity(G),
-        "relative_heterogeneity": error / len(G),
-        "consensus_factor": consensus_factor(plan.params_product),
-    }
+def records(training: Training, steps: int, record_every: int = 1, evaluate_every: int = 1) -> Iterator[Record]:
+    """Take the run from where it is to `steps`."""
+    while training.t < steps:
+        step = training.step()
+        last = training.t == steps
+        evaluated = last or training.t % evaluate_every == 0
+        if last or evaluated or training.t % record_every == 0:
+            yield Record(step.t, _values(training, step, evaluated), step.seconds)
+
+
+def _values(training: Training, step: Step, evaluated: bool) -> dict[str, float | str | int]:
+    X, G, plan, traffic = training.X, step.gradients, step.plan, training.network.traffic
+    with np.errstate(over="ignore"):  # a run on its way to infinity is stopped soon, not warned about here
+        zeta_sq, error = heterogeneity(G), gradient_mixing_error(G, plan.updates_product)
+        values: dict[str, float | str | int] = {"loss": float(step.losses.mean())}
+        if evaluated:
+            values |= training.task.evaluate(X)
+        values |= {
+            "consensus_distance": consensus_distance(X),
+            "gradient_mixing_error": error,
+            "heterogeneity": zeta_sq,
+            "relative_heterogeneity": error / len(G),
+            "consensus_factor": consensus_factor(plan.params_product),
+        }
     if plan.solve is not None:
         values |= {"solve_status": plan.solve.status, "solve_iterations": plan.solve.iterations}
-    return values
-
-
-def _check_finite(X: torch.Tensor, nodes: range, t: int) -> None:
-    finite = torch.isfinite(X).all(dim=1)
-    if not bool(finite.all()):
-        node = nodes[int((~finite).nonzero()[0])]
-        raise TrainingError(f"step {t}: the parameters of node {node} are no longer finite; lower the step size (lr)")
+    return values | {"bytes_parameters": traffic.parameters, "bytes_sketches": traffic.sketches}

@@ -1,0 +1,59 @@
+"""D² in its exact-diffusion form: correct for what the last step already did (Tang et al. 2018, Yuan et al. 2019).
+
+    ψ = X′ (the optimizer's step);  φ = ψ + X − ψ_prev;  X⁺ = Wᵀ φ        (first step: φ = ψ)
+
+Written with ψ, the learning rate never appears, so the method stays exact when it changes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from mixwise.algorithms.base import mix_rounds
+from mixwise.errors import MixingError, TrainingError
+from mixwise.mixing import MixingMatrix, eigenvalues
+from mixwise.network import Network
+from mixwise.policies import Plan
+
+
+class D2:
+    """Exact diffusion; every W it mixes with is checked for stability first."""
+
+    needs_previous = True
+
+    def __init__(self) -> None:
+        self.state: dict[str, torch.Tensor] = {}
+        self._stable: MixingMatrix | None = None  # the last W that passed
+
+    def combine(self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network) -> torch.Tensor:
+        """Correct, then mix."""
+        if plan.updates is not None or len(plan.params) != 1:
+            raise TrainingError("D² mixes one thing in one round; take a policy with one matrix per mixing")
+        W = plan.params[0]
+        if W is not self._stable:
+            check_d2_stability(W)
+            self._stable = W
+        phi = X_prime if not self.state else X_prime + X - self.state["psi"]
+        self.state["psi"] = X_prime.clone()
+        return mix_rounds(phi, plan.params, network)
+
+
+def check_d2_stability(W: MixingMatrix) -> None:
+    """Refuse a W with a root of z² − 2λz + λ outside of the unit disc for an eigenvalue λ ≠ 1.
+
+    For symmetric W this says λ_min > −1/3.
+    """
+    values = eigenvalues(W)
+    others = values[np.abs(values - 1) > 1e-9]
+    if others.size == 0:
+        return
+    root = np.sqrt(others.astype(complex) ** 2 - others)
+    worst = np.maximum(np.abs(others + root), np.abs(others - root))
+    if worst.max() >= 1 - 1e-12:
+        value = others[int(worst.argmax())]
+        raise MixingError(
+            f"D² is not stable with this W: its eigenvalue {value:.4g} gives a root of modulus {worst.max():.4g} of "
+            f"z² − 2λz + λ, which must lie inside the unit disc (symmetric W: eigenvalues above −1/3); "
+            f"take lazy(symmetrized(W))"
+        )

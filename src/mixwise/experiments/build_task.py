@@ -1,0 +1,135 @@
+"""Tasks, optimizers and schedules from a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from mixwise import data as datasets
+from mixwise import models
+from mixwise.data import Dataset, FlipsAndCrops, Partition, Splits, averaged_down, holdout, normalized, partition
+from mixwise.errors import ConfigError
+from mixwise.experiments.config import RunConfig
+from mixwise.experiments.task_config import ClassificationConfig, DataConfig, PartitionConfig
+from mixwise.seeding import stream
+from mixwise.tasks import ModuleTask, QuadraticTask, random_quadratics, two_class_quadratics
+from mixwise.train.optimizers import factor
+from mixwise.train.training import OptimizerFactory, SchedulerFactory
+
+
+def build_task(config: RunConfig, nodes: int, seed: int) -> QuadraticTask | ModuleTask:
+    """The task of a run over this many nodes."""
+    if isinstance(config.task, ClassificationConfig):
+        return _classification(config, config.task, nodes, seed)
+    make = {"random": random_quadratics, "two": two_class_quadratics}[config.task.classes]
+    return make(nodes, config.task.dim, config.task.noise, seed)
+
+
+def run_length(config: RunConfig, task: QuadraticTask | ModuleTask) -> int:
+    """Steps of a run; an epoch is as many steps as an average node needs to see its data once."""
+    if config.steps is not None:
+        return config.steps
+    assert config.epochs is not None
+    assert isinstance(task, ModuleTask)
+    return max(1, round(config.epochs * len(task.data) / (task.nodes * task.batch)))
+
+
+def build_optimizer(config: RunConfig, task: QuadraticTask | ModuleTask) -> OptimizerFactory:
+    """The optimizer of the rows; with two blocks of columns, the second has no weight decay."""
+    o, lr = config.optimizer, _step_size(config, task)
+    options: dict[str, Any] = {"lr": lr, "weight_decay": o.weight_decay}
+    if o.kind == "sgd":
+        options |= {"momentum": o.momentum, "nesterov": o.nesterov}
+    elif o.kind in ("adam", "adamw"):
+        options |= {"betas": o.betas, "eps": o.eps}
+    elif o.kind == "rmsprop":
+        options |= {"momentum": o.momentum, "eps": o.eps}
+    if o.nesterov and o.momentum == 0:
+        raise ConfigError("optimizer: nesterov needs a momentum above 0")
+    kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
+        "sgd": torch.optim.SGD,
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "rmsprop": torch.optim.RMSprop,
+        "adagrad": torch.optim.Adagrad,
+    }
+
+    def make(blocks: list[nn.Parameter]) -> torch.optim.Optimizer:
+        groups = [{"params": [block]} | ({"weight_decay": 0.0} if i > 0 else {}) for i, block in enumerate(blocks)]
+        return kinds[o.kind](groups, **options)
+
+    return make
+
+
+def build_scheduler(config: RunConfig, steps: int) -> SchedulerFactory | None:
+    """The schedule of the learning rate, if it is not constant."""
+    s = config.schedule
+    if s.warmup == 0 and not s.decay_at and not s.cosine:
+        return None
+    at = factor(steps, **s.model_dump())
+    return lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, at)
+
+
+def _step_size(config: RunConfig, task: QuadraticTask | ModuleTask) -> float:
+    lr = config.optimizer.lr
+    if not isinstance(lr, str):
+        return lr
+    if not isinstance(task, QuadraticTask):
+        raise ConfigError(f"optimizer.lr = {lr!r} needs a task whose smoothness L is known; give a number")
+    return float(lr.removesuffix("/L")) / task.smoothness  # checked: a number, then /L
+
+
+def _classification(config: RunConfig, task: ClassificationConfig, nodes: int, seed: int) -> ModuleTask:
+    splits = _splits(task.data.model_dump_json(), config.data_dir)
+    train, test = splits.train, splits.test
+    if task.data.validation > 0:
+        train, validation = holdout(train, task.data.validation, seed)
+        test = validation if task.evaluate_on == "validation" else test
+    elif task.evaluate_on == "validation":
+        raise ConfigError("task.evaluate_on = 'validation' needs task.data.validation, the share that is held out")
+    options = {"classes": train.classes} if task.model.kind != "mlp" else {}
+    module_seed = stream(seed, "model")
+    return ModuleTask(
+        lambda: models.build(task.model.kind, seed=module_seed, **{**options, **task.model.options}),
+        train,
+        _partition(task.partition, train, nodes, seed),
+        batch=task.batch,
+        test=test,
+        augment=FlipsAndCrops(max(1, train.x.shape[-1] // 8)) if task.augment else None,
+        gradients=task.gradients,
+        group_of=lambda name, parameter: 0 if config.optimizer.decay_norms_and_biases else int(parameter.ndim < 2),
+        device=config.device,
+        dtype=getattr(torch, config.dtype),
+        seed=seed,
+    )
+
+
+def _partition(config: PartitionConfig, data: Dataset, nodes: int, seed: int) -> Partition:
+    if config.kind == "dirichlet":
+        return partition.dirichlet(data.y, nodes, config.alpha, seed)
+    if config.kind == "by-label":
+        return partition.by_label(data.y, nodes, config.labels_per_node, seed)
+    return partition.iid(len(data), nodes, seed)
+
+
+@lru_cache(maxsize=2)  # variants and seeds share one data set
+def _splits(config_json: str, data_dir: str | None) -> Splits:
+    config = DataConfig.model_validate_json(config_json)
+    loaders: dict[str, Callable[..., Splits]] = {
+        "digits": datasets.digits,
+        "gaussian-mixture": datasets.gaussian_mixture,
+        "cifar10": lambda **options: datasets.cifar10(data_dir, **options),
+        "mnist": lambda **options: datasets.mnist(data_dir, **options),
+        "fashion-mnist": lambda **options: datasets.fashion_mnist(data_dir, **options),
+    }
+    try:
+        splits = loaders[config.kind](**config.options)
+    except TypeError as error:
+        raise ConfigError(f"task.data.options = {config.options} do not fit {config.kind}: {error}") from None
+    if config.average_down > 1:
+        splits = splits.map(lambda part: averaged_down(part, config.average_down))
+    return normalized(splits) if config.normalize else splits

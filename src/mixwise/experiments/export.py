@@ -1,0 +1,64 @@
+"""A trained model out of a run: a plain safetensors `state_dict`, for any PyTorch program."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from mixwise.errors import ConfigError
+from mixwise.experiments.runner import CHECKPOINT
+from mixwise.experiments.strict import unknown
+
+
+def export_model(run: Path, variant: str, model: str, out: Path, seed: int | None = None) -> dict[str, torch.Tensor]:
+    """Write the averaged model of a run, or that of one node.
+
+    Args:
+        run: a run folder.
+        variant: which of its variants; `topology/variant` if it spans topologies.
+        model: "average", or "node:3".
+        out: the file to write.
+        seed: which seed; not needed if there is only one.
+    """
+    variants = sorted(str(path.parent.parent.relative_to(run)) for path in run.glob(f"**/seed-*/{CHECKPOINT}"))
+    if variant not in variants:
+        raise ConfigError(f"{run}: " + unknown("variant", variant, dict.fromkeys(variants)))
+    seeds = sorted(int(path.parent.name.removeprefix("seed-")) for path in (run / variant).glob(f"seed-*/{CHECKPOINT}"))
+    if seed is None and len(seeds) > 1:
+        raise ConfigError(f"{run / variant} has the seeds {', '.join(map(str, seeds))}; choose one with --seed")
+    seed = seeds[0] if seed is None else seed
+    if seed not in seeds:
+        raise ConfigError(f"{run / variant} has no seed {seed}; there are {', '.join(map(str, seeds))}")
+    path = run / variant / f"seed-{seed}" / CHECKPOINT
+    try:
+        with safe_open(path, framework="pt") as file:
+            X, values = file.get_tensor("X"), json.loads(file.metadata()["mixwise"])
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"the checkpoint {path} cannot be read: {error}") from None
+    if "layout" not in values:
+        raise ConfigError(f"{path} holds no model: the task of this run is not a module")
+    row = _row(X, model)
+    state = {name: row[start : start + _size(shape)].reshape(shape).clone() for name, shape, start in values["layout"]}
+    try:
+        save_file(state, out)
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{out} cannot be written: {error}") from None
+    return state
+
+
+def _row(X: torch.Tensor, model: str) -> torch.Tensor:
+    if model == "average":
+        return X.double().mean(0).to(X.dtype)
+    node = re.fullmatch(r"node:(\d+)", model)
+    if node is None or int(node[1]) >= len(X):
+        raise ConfigError(f"--model {model}: choose average, or node:0 to node:{len(X) - 1}")
+    return X[int(node[1])]
+
+
+def _size(shape: list[int]) -> int:
+    return int(torch.Size(shape).numel())

@@ -1,0 +1,59 @@
+"""What every part of a recipe is: keys that are known, and errors of one line that say what is allowed."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from mixwise.errors import ConfigError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Strict(BaseModel):
+    """A part of a recipe; a key that it does not know is an error that lists the keys it knows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _know_every_key(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            for key in data:
+                if key not in cls.model_fields:
+                    raise ValueError(unknown("key", str(key), cls.model_fields))
+        return data
+
+
+def unknown(what: str, name: str, allowed: Any) -> str:
+    """One sentence for a name that is not allowed: what is, and what was perhaps meant."""
+    close = get_close_matches(name, list(allowed), n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return f"unknown {what} {name!r}; allowed: {', '.join(allowed)}{hint}"
+
+
+def validated(model: type[Model], data: Any, where: str) -> Model:
+    """`data` as a `model`, or a ConfigError of one line that names the place, the value and the rule."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(part for part in map(str, first["loc"]) if not _is_alternative(part))
+        message = first["msg"].removeprefix("Value error, ")
+        message = message[0].lower() + message[1:]
+        value = first.get("input")
+        if isinstance(value, str | int | float | bool):
+            path = f"{path} = {value!r}" if path else repr(value)
+        raise ConfigError(": ".join(part for part in (where, path, message) if part)) from None
+
+
+def kind_of(part: Any, default: str) -> str:
+    """The kind of a part of a recipe, as data or already a model."""
+    return str(part.get("kind", default) if isinstance(part, dict) else getattr(part, "kind", part))
+
+
+def _is_alternative(part: str) -> bool:
+    """Whether a part of an error's path is not a key but the name of an alternative in a union."""
+    return part.startswith(("literal[", "list[", "kind: ")) or part in ("Cliques", "float", "str")

@@ -1,0 +1,95 @@
+"""Choose values from a grid on the validation split, and test the winner once.
+
+DIR/<key=value,…>/      one ordinary run folder per point of the grid, evaluated on the validation split
+DIR/chosen.yaml         the experiment with the chosen values of every variant; itself a recipe
+DIR/summary.csv, .md    the winners on the test set
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from mixwise.errors import ConfigError
+from mixwise.experiments.build import prepare
+from mixwise.experiments.config import Recipe
+from mixwise.experiments.recipe import Experiment, plan_experiment
+from mixwise.experiments.runner import CHECKPOINT, OnProgress, run_experiment
+from mixwise.mixing import consensus_distance
+from mixwise.report.results import Results, higher_is_better
+from mixwise.report.table import Summary, summarize
+from mixwise.train.checkpoint import load_checkpoint
+
+ALIASES = {"lr": "optimizer.lr"}
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """The point that won for every variant, and the winners' figures on the test set."""
+
+    chosen: dict[str, str]
+    summary: Summary
+
+
+def split_grid(overrides: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Ordinary overrides, and those with several values: `lr=0.03,0.1` is an axis of the grid.
+
+    >>> split_grid(["topology=ring", "lr=0.03,0.1"])
+    (['topology=ring'], [['optimizer.lr=0.03', 'optimizer.lr=0.1']])
+    """
+    plain, axes = [], []
+    for text in overrides:
+        key, equals, values = text.partition("=")
+        key = ALIASES.get(key, key)
+        if "," in values and key not in ("variants", "seeds", "topology") and not values.startswith(("[", "{")):
+            axes.append([f"{key}={value}" for value in values.split(",")])
+        else:
+            plain.append(f"{key}{equals}{values}")
+    return plain, axes
+
+
+def sweep(
+    recipe: Recipe, overrides: Sequence[str], folder: Path, on_progress: OnProgress = lambda progress: None
+) -> SweepResult:
+    """Run the grid on the validation split, choose per variant by the recipe's first metric, test the winners."""
+    plain, axes = split_grid(overrides)
+    if not axes:
+        raise ConfigError("a sweep needs a key with several values, such as lr=0.03,0.1")
+    points = [list(point) for point in product(*axes)]
+    validated = {",".join(point): _on(recipe, [*plain, *point], "validation") for point in points}
+    results = {
+        name: run_experiment(experiment, folder / name.replace("/", "_over_"), on_progress)
+        for name, experiment in validated.items()
+    }
+    column, better = 0, max if higher_is_better(recipe.metrics[0]) else min
+    variants = list(next(iter(results.values())).rows)
+    chosen = {v: better(results, key=lambda name: results[name].rows[v][column].mean) for v in variants}
+    tested = {name: _on(recipe, [*plain, *name.split(",")], "test") for name in results}
+    winners = {variant: tested[name].runs[variant] for variant, name in chosen.items()}
+    experiment = Experiment(next(iter(tested.values())).recipe, winners)
+    final: Results = {
+        variant: {seed: [values] for seed, values in _tested(experiment, variant, folder / name.replace("/", "_over_"))}
+        for variant, name in chosen.items()
+    }
+    summary = summarize(final, recipe.metrics, recipe.window)
+    (folder / "chosen.yaml").write_text(experiment.to_yaml(), "utf-8")
+    (folder / "summary.csv").write_text(summary.to_csv(), "utf-8")
+    (folder / "summary.md").write_text(summary.to_markdown(f"{recipe.name}: chosen on the validation split"), "utf-8")
+    return SweepResult(chosen, summary)
+
+
+def _on(recipe: Recipe, overrides: list[str], split: str) -> Experiment:
+    return plan_experiment(recipe, [*overrides, f"task.evaluate_on={split}"])
+
+
+def _tested(experiment: Experiment, variant: str, folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The last record of every seed, with the evaluation of the final rows on the test set."""
+    for seed in experiment.recipe.seeds:
+        prepared = prepare(experiment.runs[variant], seed)
+        training = prepared.start()
+        load_checkpoint(training, folder / variant / f"seed-{seed}" / CHECKPOINT)
+        values = training.task.evaluate(training.X)
+        yield seed, {"step": training.t - 1, "consensus_distance": consensus_distance(training.X), **values}

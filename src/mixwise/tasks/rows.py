@@ -1,0 +1,67 @@
+"""Rows of X: all parameters of a module, one after the other, in one row per node.
+
+Legend: X, G (m, d); a module of node i sees row i through views, so that nothing is copied between the module, the
+optimizer and the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+GroupOf = Callable[[str, nn.Parameter], int]  # the number of the optimizer's parameter group of a parameter
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a parameter lies in a row."""
+
+    name: str
+    shape: torch.Size
+    start: int
+    stop: int
+
+    def view(self, rows: torch.Tensor) -> torch.Tensor:
+        """The parameter of one node, `shape`, from its row (d,); or of all, (m, *shape), from rows (m, d)."""
+        part = rows[..., self.start : self.stop]
+        return part.view(*part.shape[:-1], *self.shape)
+
+
+class RowLayout:
+    """The places of a module's trained parameters in a row, sorted by optimizer group, so that a group is one block.
+
+    Frozen parameters have no place. A parameter that the module uses twice has one place.
+    """
+
+    def __init__(self, module: nn.Module, group_of: GroupOf = lambda name, parameter: 0) -> None:
+        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        trained.sort(key=lambda item: group_of(*item))  # stable: the module's own order inside a group
+        self.slots: list[Slot] = []
+        blocks: dict[int, tuple[int, int]] = {}  # group -> (start, stop)
+        end = 0
+        for name, parameter in trained:
+            group, start, end = group_of(name, parameter), end, end + parameter.numel()
+            self.slots.append(Slot(name, parameter.shape, start, end))
+            blocks[group] = (blocks.get(group, (start, end))[0], end)
+        self.dim = end
+        self.blocks = [blocks[group] for group in sorted(blocks)]  # the columns of each group, (start, stop)
+
+    def flatten(self, module: nn.Module) -> torch.Tensor:
+        """The row (d,) of a module."""
+        parameters = dict(module.named_parameters())
+        return torch.cat([parameters[slot.name].detach().reshape(-1) for slot in self.slots])
+
+    def bind(self, module: nn.Module, row: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Make a module's parameters, and their gradients, views of a row of X and of G."""
+        parameters = dict(module.named_parameters())
+        for slot in self.slots:
+            parameters[slot.name].data = slot.view(row)
+            parameters[slot.name].grad = slot.view(gradient)
+
+    def named_views(self, rows: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        """(name, view) of every parameter, for one row or for stacked rows."""
+        for slot in self.slots:
+            yield slot.name, slot.view(rows)

@@ -1,0 +1,168 @@
+"""The state of a training run, and one step of it; the same for every task, algorithm and policy.
+
+    G = stochastic gradients at X;  X′ = the optimizer's step on X;  U = X − X′
+    plan = the policy's matrices for mixing t;  X⁺ = the algorithm's combination
+
+Legend: X, G, U (m, d), the rows that this process owns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from mixwise.algorithms import Algorithm
+from mixwise.errors import TrainingError
+from mixwise.network import Network
+from mixwise.policies import Observation, Plan, Policy
+from mixwise.tasks import Task
+from mixwise.train.optimizers import check_elementwise, clip_rows
+
+OptimizerFactory: TypeAlias = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+SchedulerFactory: TypeAlias = Callable[[torch.optim.Optimizer], LRScheduler]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happened in one step; G is valid until the next one."""
+
+    t: int
+    losses: torch.Tensor  # (m,)
+    gradients: torch.Tensor  # (m, d), as the optimizer saw them
+    plan: Plan
+    seconds: dict[str, float]
+
+
+class Training:
+    """A run: its rows, its optimizer, its policy and its algorithm.
+
+    Args:
+        task: what is learned; it has as many nodes as the network.
+        network: who talks to whom, and which rows are here.
+        policy: the weights of each mixing.
+        algorithm: what is mixed.
+        optimizer: makes an element-wise `torch.optim` optimizer for the rows, given as one parameter per block of
+            columns (see `Task`), e.g. `lambda blocks: torch.optim.SGD(blocks, lr=0.1)`.
+        scheduler: makes a learning-rate scheduler, stepped once per step.
+        clip: largest norm of a node's gradient; longer ones are scaled down.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        network: Network,
+        policy: Policy,
+        algorithm: Algorithm,
+        optimizer: OptimizerFactory,
+        *,
+        scheduler: SchedulerFactory | None = None,
+        clip: float | None = None,
+    ) -> None:
+        if task.nodes != network.graph.n:
+            raise TrainingError(f"the task has {task.nodes} nodes, the graph {network.graph.n}; they must be the same")
+        if clip is not None and not clip > 0:
+            raise TrainingError(f"clip = {clip}; the largest norm of a gradient is above 0")
+        self.task, self.network, self.policy, self.algorithm, self.clip = task, network, policy, algorithm, clip
+        self.t = 0
+        self.X = task.initial(network.nodes)
+        # One parameter per block of columns, each a view of X: what the optimizer does to it, it does to X.
+        self._columns: list[tuple[int, int]] = getattr(task, "blocks", [(0, task.dim)])
+        self._blocks = [torch.nn.Parameter(self.X[:, start:stop]) for start, stop in self._columns]
+        self.optimizer = check_elementwise(optimizer(self._blocks))
+        self.scheduler = None if scheduler is None else scheduler(self.optimizer)
+
+    @torch.no_grad()
+    def step(self) -> Step:
+        """Compute, step, plan, mix."""
+        t, X = self.t, self.X
+        start = time.perf_counter()
+        with torch.enable_grad():
+            losses, G = self.task.losses_and_gradients(X, self.network.nodes, t)
+        self._check_finite(losses, "loss", t)
+        if self.clip is not None:
+            clip_rows(G, self.clip)
+        # A copy of X only where somebody will look at it: rows can be large.
+        observes, needs_previous = self.policy.observes(t), self.algorithm.needs_previous
+        X_before = X.clone() if observes or needs_previous else X
+        for block, (first, last) in zip(self._blocks, self._columns, strict=True):
+            block.grad = G[:, first:last]
+        self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        computed = time.perf_counter()
+        updates = None
+        if observes:
+            updates = X_before - X if needs_previous else X_before.sub_(X)
+        plan = self.policy.plan(t, Observation(updates, G, X), self.network)
+        if not needs_previous:
+            X_before = X
+        del updates
+        planned = time.perf_counter()
+        X.copy_(self.algorithm.combine(X_before, X, plan, self.network))
+        mixed = time.perf_counter()
+        self._check_finite(X, "parameters", t)
+        self.t += 1
+        return Step(
+            t, losses, G, plan, {"compute": computed - start, "plan": planned - computed, "mix": mixed - planned}
+        )
+
+    def _check_finite(self, values: torch.Tensor, what: str, t: int) -> None:
+        finite = torch.isfinite(values).reshape(len(values), -1).all(dim=1)
+        if not bool(finite.all()):
+            node = self.network.nodes[int((~finite).nonzero()[0])]
+            raise TrainingError(f"step {t}: the {what} of node {node} is no longer finite; lower the step size (lr)")
+
+    # --- what a checkpoint holds ---
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Everything that the next step depends on: tensors by name, and plain values."""
+        tensors = {"X": self.X, **{f"algorithm.{name}": rows for name, rows in self.algorithm.state.items()}}
+        optimizer = self.optimizer.state_dict()
+        values: dict[str, Any] = {"t": self.t, "traffic": vars(self.network.traffic).copy(), "optimizer": {}}
+        for index, entries in optimizer["state"].items():
+            for name, value in entries.items():
+                if isinstance(value, torch.Tensor):
+                    tensors[f"optimizer.{index}.{name}"] = value
+                else:
+                    values["optimizer"][f"{index}.{name}"] = value
+        policy_tensors, values["policy"] = self.policy.state()
+        tensors |= {f"policy.{name}": value for name, value in policy_tensors.items()}
+        if self.scheduler is not None:
+            values["scheduler"] = {k: v for k, v in self.scheduler.state_dict().items() if _is_plain(v)}
+        values["lr"] = [group["lr"] for group in self.optimizer.param_groups]
+        if hasattr(self.task, "layout"):  # which parameter lies where, so that a model can be taken out of the rows
+            values["layout"] = [(slot.name, list(slot.shape), slot.start) for slot in self.task.layout.slots]
+        return tensors, values
+
+    @torch.no_grad()
+    def load_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
+        """Go on where a run with the same parts was."""
+        self.t = int(values["t"])
+        self.X.copy_(tensors["X"])
+        self.algorithm.state = _below("algorithm.", tensors)
+        self.policy.load_state(_below("policy.", tensors), values["policy"])
+        vars(self.network.traffic).update(values["traffic"])
+        state: dict[int, dict[str, Any]] = {}
+        for key, value in {**_below("optimizer.", tensors), **values["optimizer"]}.items():
+            index, _, name = key.partition(".")
+            state.setdefault(int(index), {})[name] = value
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(values["scheduler"])
+        for group, lr in zip(self.optimizer.param_groups, values["lr"], strict=True):
+            group["lr"] = lr
+
+
+def _below(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_plain(part) for part in value)
+    return isinstance(value, str | int | float | bool | None)
