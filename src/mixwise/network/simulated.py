@@ -37,7 +37,7 @@ class SimulatedNetwork:
             return torch.from_numpy(W.to_dense().T).to(rows) @ rows
         incoming = W.incoming.tocoo()
         index = torch.from_numpy(incoming.coords[0]), torch.from_numpy(incoming.coords[1])
-        weights = torch.from_numpy(incoming.data).to(rows)
+        weights = torch.tensor(incoming.data, dtype=rows.dtype, device=rows.device)  # a copy: W is read-only
         operator = torch.sparse_coo_tensor(
             torch.stack(index).to(rows.device), weights, (W.n, W.n), is_coalesced=True, check_invariants=False
         )
