@@ -488,7 +488,7 @@ def test_idx_files_are_read_under_all_their_names(load, dotted, zipped, tmp_path
     files = {}
     for name, array in idx_files().items():
         name = name.replace("-idx", ".idx") if dotted else name
-        files[name + ".gz" * zipped] = gzip.compress(idx_bytes(array)) if zipped else idx_bytes(array)
+        files[name + ".gz" * zipped] = gzip.compress(idx_bytes(array), mtime=0) if zipped else idx_bytes(array)
     write(tmp_path / load.__name__, files)
     splits = load(tmp_path)
     assert_small_mnist(splits)
@@ -516,7 +516,11 @@ def test_missing_idx_files_are_downloaded(tmp_path, site):
         ("train-images-idx3-ubyte", bytes([0, 0, 8, 3]) + b"\xff" * 12, "16 bytes, its header"),
         ("train-labels-idx1-ubyte", idx_bytes(np.zeros(6)), "6 labels for 7 images"),
         ("train-labels-idx1-ubyte", idx_bytes(np.full(7, 12)), "a label 12, expected 0 to 9"),
-        ("t10k-images-idx3-ubyte.gz", gzip.compress(idx_bytes(np.ones((3, 28, 28))))[:-9], "not a whole gzip file"),
+        (
+            "t10k-images-idx3-ubyte.gz",
+            gzip.compress(idx_bytes(np.ones((3, 28, 28))), mtime=0)[:-9],
+            "not a whole gzip file",
+        ),
         ("t10k-labels-idx1-ubyte.gz", b"hello", "not a whole gzip file"),
     ],
 )
