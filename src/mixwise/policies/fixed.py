@@ -33,7 +33,7 @@ class RandomChoice(Stateless):
         if not matrices:
             raise MixingError("a random choice needs at least one matrix")
         chances = [1 / len(matrices)] * len(matrices) if probabilities is None else list(probabilities)
-        if len(chances) != len(matrices) or min(chances) < 0 or abs(sum(chances) - 1) > 1e-9:
+        if len(chances) != len(matrices) or min(chances) < 0 or not abs(sum(chances) - 1) <= 1e-9:
             raise MixingError(f"probabilities = {chances} for {len(matrices)} matrices; one each, none negative, sum 1")
         self.matrices, self.probabilities, self.seed = tuple(matrices), tuple(chances), seed
 
