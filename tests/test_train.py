@@ -1,0 +1,213 @@
+"""The loop: the same seed gives the same records, records are JSON, and a run that cannot go on says where it ended."""
+
+import json
+from itertools import pairwise
+
+import pytest
+import torch
+
+from mixwise.algorithms import DSGD
+from mixwise.errors import TrainingError
+from mixwise.graphs import complete, random_connected, ring
+from mixwise.mixing import (
+    consensus_distance,
+    consensus_factor,
+    gradient_mixing_error,
+    heterogeneity,
+    metropolis_hastings,
+    uniform,
+)
+from mixwise.network import SimulatedNetwork
+from mixwise.policies import Fixed, HeterogeneityAware
+from mixwise.sketch import CountSketch, ExactSketch
+from mixwise.tasks import QuadraticTask, random_quadratics, two_class_quadratics
+from mixwise.train import Record, Training, train
+
+GRAPH = ring(6)
+
+
+def sgd(lr: float = 0.005, **options):
+    return lambda blocks: torch.optim.SGD(blocks, lr=lr, **options)
+
+
+def run(steps: int = 10, *, task=None, policy=None, graph=GRAPH, optimizer=None, **options) -> list[Record]:
+    task = task or random_quadratics(graph.n, dim=5, seed=1)
+    policy = policy or HeterogeneityAware(2, sketch=CountSketch(4), alternate_with=metropolis_hastings(graph))
+    return list(train(task, SimulatedNetwork(graph), policy, DSGD(), optimizer or sgd(), steps, **options))
+
+
+# --- determinism ---
+def test_the_same_seed_gives_the_same_records_to_the_last_bit():
+    first, again = ([record.to_json() for record in run(20)] for _ in range(2))
+    assert first == again
+    other = [record.to_json() for record in run(20, task=random_quadratics(6, dim=5, seed=2))]
+    assert all(a != b for a, b in zip(first, other, strict=True))
+
+
+def test_the_global_random_generator_does_not_matter():
+    torch.manual_seed(0)
+    first = [record.to_json() for record in run(5)]
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    assert [record.to_json() for record in run(5)] == first
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_times_are_kept_apart_from_what_the_seed_decides():
+    (record,) = run(1)
+    assert set(record.seconds) >= {"compute", "plan", "mix"}
+    assert all(value >= 0 for value in record.seconds.values())
+    assert not set(record.seconds) & set(record.values)
+    timings = json.loads(record.timings_to_json())
+    assert timings.pop("step") == 0
+    assert set(timings) == set(record.seconds)
+
+
+# --- records ---
+def test_records_are_one_line_of_json_each():
+    for t, record in enumerate(run(5)):
+        line = record.to_json()
+        assert "\n" not in line
+        assert "NaN" not in line
+        assert "Infinity" not in line
+        decoded = json.loads(line)
+        assert decoded.pop("step") == t
+        assert decoded == record.values
+
+
+def test_records_hold_the_metrics_of_the_step():
+    """Parameters as they are after the mixing, gradients and their mixing error as they were in it."""
+    task, W = random_quadratics(6, dim=5, seed=1), metropolis_hastings(GRAPH)
+    X = task.initial(range(6))
+    for t, record in enumerate(run(4, policy=Fixed(W))):
+        losses, G = task.losses_and_gradients(X, range(6), t)
+        X = torch.from_numpy(W.to_dense().T) @ (X - 0.005 * G)
+        expected = {
+            "loss": float(losses.mean()),
+            "consensus_distance": consensus_distance(X),
+            "gradient_mixing_error": gradient_mixing_error(G, W),
+            "heterogeneity": heterogeneity(G),
+            "relative_heterogeneity": gradient_mixing_error(G, W) / 6,
+            "consensus_factor": consensus_factor(W),
+            "distance_to_optimum": float((X - task.optimum).square().sum(1).mean()),
+        }
+        for name, value in expected.items():
+            assert record.values[name] == pytest.approx(value, rel=1e-10), name
+
+
+def test_bytes_add_up():
+    """12 arcs of 5 numbers of 8 bytes per mixing; sketches of 4 numbers to 5 others, at even mixings only."""
+    for t, record in enumerate(run(7)):
+        assert record.values["bytes_parameters"] == (t + 1) * 12 * 5 * 8
+        assert record.values["bytes_sketches"] == (t // 2 + 1) * 6 * 5 * 4 * 8
+
+
+def test_a_solve_is_recorded_where_it_happened():
+    for t, record in enumerate(run(6)):
+        assert ("solve_status" in record.values) == (t % 2 == 0)
+        if t % 2 == 0:
+            assert record.values["solve_status"] == "solved"
+            assert record.values["solve_iterations"] > 0
+
+
+def test_no_steps_no_records():
+    assert run(0) == []
+
+
+def test_the_loop_is_lazy():
+    """Records come one by one: a run can be watched, or left, while it goes on."""
+    network = SimulatedNetwork(GRAPH)
+    going = train(random_quadratics(6), network, Fixed(metropolis_hastings(GRAPH)), DSGD(), sgd(), steps=10**9)
+    assert [next(going).step for _ in range(3)] == [0, 1, 2]
+
+
+# --- it learns ---
+def test_full_averaging_converges_to_the_optimum():
+    """Without noise and with W = J, D-SGD is gradient descent on f."""
+    task = random_quadratics(6, dim=3, noise=0.0, seed=4)
+    values = [r.values["distance_to_optimum"] for r in run(1500, task=task, policy=Fixed(uniform(complete(6))))]
+    assert values[-1] < 1e-6 * values[0]
+    assert all(after <= before for before, after in pairwise(values))
+
+
+def test_weights_that_follow_the_data_get_closer_than_those_that_do_not():
+    """Two classes on a half-complete graph: the mixing error is what keeps D-SGD from the optimum."""
+    graph = random_connected(16)
+    task = two_class_quadratics(16, dim=5, noise=0.0)
+    rate = 0.5 / task.smoothness
+    fixed, aware = (
+        run(200, task=task, graph=graph, policy=policy, optimizer=sgd(rate))[-1].values
+        for policy in (Fixed(metropolis_hastings(graph)), HeterogeneityAware(sketch=ExactSketch()))
+    )
+    assert aware["distance_to_optimum"] < 0.5 * fixed["distance_to_optimum"]
+    assert aware["gradient_mixing_error"] < 0.5 * fixed["gradient_mixing_error"]
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
+def test_other_optimizers_of_torch_work(optimizer):
+    records = run(30, task=random_quadratics(6, dim=5, noise=0.0), optimizer=lambda blocks: optimizer(blocks, lr=0.02))
+    assert records[-1].values["loss"] < records[0].values["loss"]
+
+
+# --- a run that cannot start or cannot go on ---
+def test_the_task_and_the_graph_have_as_many_nodes():
+    with pytest.raises(TrainingError, match="the task has 5 nodes, the graph 6; they must be the same"):
+        run(1, task=random_quadratics(5))
+
+
+POLICIES = {
+    "fixed": lambda: Fixed(metropolis_hastings(GRAPH)),
+    "aware": lambda: HeterogeneityAware(sketch=ExactSketch()),
+    "aware, smoothed": lambda: HeterogeneityAware(sketch=CountSketch(4), regularization=0.05, smoothing=0.5),
+}
+
+
+@pytest.mark.parametrize("lr", [0.5, 10.0, 1e6])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_divergence_names_step_and_node(policy, lr):
+    """Before the rows overflow, their squares do: then it is Γ that is named, with the node whose update is in it."""
+    with pytest.raises(TrainingError, match=r"step \d+: .*node \d.* lower the step size \(lr\)"):
+        run(2000, policy=POLICIES[policy](), optimizer=sgd(lr))
+
+
+class OneBadNode(QuadraticTask):
+    """From step 3 on, the gradient of node 4 is not a number."""
+
+    def losses_and_gradients(self, X, nodes, step):
+        losses, G = super().losses_and_gradients(X, nodes, step)
+        if step >= 3:
+            G[4] = float("nan")
+        return losses, G
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_node_that_is_named_is_the_one_that_went_wrong(policy):
+    """Before its neighbors, or all of them, have heard of it."""
+    base = random_quadratics(6, dim=5)
+    with pytest.raises(TrainingError, match=r"step 3: the parameters of node 4 .*finite"):
+        run(10, task=OneBadNode(base.A, base.b), policy=POLICIES[policy]())
+
+
+def test_what_was_recorded_before_the_end_is_there():
+    going = train(random_quadratics(6), SimulatedNetwork(GRAPH), POLICIES["fixed"](), DSGD(), sgd(1e6), steps=2000)
+    steps = []
+
+    def watch() -> None:
+        for record in going:
+            steps.append(record.step)
+
+    with pytest.raises(TrainingError, match=r"step \d+:"):
+        watch()
+    assert steps == list(range(len(steps)))
+    assert len(steps) > 3
+
+
+# --- one run, step by step ---
+def test_training_and_train_are_the_same_run():
+    task, W = random_quadratics(6, dim=5, seed=1), metropolis_hastings(GRAPH)
+    training = Training(task, SimulatedNetwork(GRAPH), Fixed(W), DSGD(), sgd())
+    for record in run(8, policy=Fixed(W)):
+        step = training.step()
+        assert step.t == record.step
+        assert float(step.losses.mean()) == record.values["loss"]
+        assert consensus_distance(training.X) == record.values["consensus_distance"]
