@@ -209,6 +209,14 @@ def test_w_ij_is_the_weight_that_node_j_gives_to_what_arrives_from_node_i():
     torch.testing.assert_close(decoupled, -mixed)
 
 
+def test_dsgd_mixes_what_the_optimizer_made_of_the_parameters():
+    """X′, not X: Wᵀ(X − U)."""
+    W, X = asymmetric(0), torch.randn(N, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    U = torch.arange(2.0 * N, dtype=torch.float64).reshape(N, 2)
+    mixed = DSGD().combine(X, X - U, Plan((W,)), SimulatedNetwork(complete(N)))
+    np.testing.assert_allclose(mixed.numpy(), W.to_dense().T @ (X - U).numpy(), **CLOSE)
+
+
 def test_gme_weights_are_for_this_orientation():
     """The W that minimizes Tr(WᵀΓW) leaves less of Wᵀ(U − Ū) than of W(U − Ū)."""
     U = torch.randn(N, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
