@@ -84,10 +84,11 @@ def _step_size(config: RunConfig, task: QuadraticTask | ModuleTask) -> float:
 
 
 def _classification(config: RunConfig, task: ClassificationConfig, nodes: int, seed: int) -> ModuleTask:
-    splits = _splits(task.data.model_dump_json(), config.data_dir)
+    source = task.data.model_dump_json(), config.data_dir
+    splits = _splits(*source)
     train, test = splits.train, splits.test
     if task.data.validation > 0:
-        train, validation = holdout(train, task.data.validation, seed)
+        train, validation = _held_out(*source, seed)
         test = validation if task.evaluate_on == "validation" else test
     elif task.evaluate_on == "validation":
         raise ConfigError("task.evaluate_on = 'validation' needs task.data.validation, the share that is held out")
@@ -114,6 +115,12 @@ def _partition(config: PartitionConfig, data: Dataset, nodes: int, seed: int) ->
     if config.kind == "by-label":
         return partition.by_label(data.y, nodes, config.labels_per_node, seed)
     return partition.iid(len(data), nodes, seed)
+
+
+@lru_cache(maxsize=1)  # the variants of a seed share them
+def _held_out(config_json: str, data_dir: str | None, seed: int) -> tuple[Dataset, Dataset]:
+    share = DataConfig.model_validate_json(config_json).validation
+    return holdout(_splits(config_json, data_dir).train, share, seed)
 
 
 @lru_cache(maxsize=2)  # variants and seeds share one data set

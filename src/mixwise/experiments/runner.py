@@ -10,6 +10,7 @@ DIR/summary.csv, summary.md, figures/     the last window of every run, averaged
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -52,17 +53,18 @@ def run_experiment(
     are read, not run again, and a run that was interrupted goes on from its last checkpoint.
     """
     recipe = experiment.recipe
-    runs = {
-        (variant, seed): prepare(config, seed) for variant, config in experiment.runs.items() for seed in recipe.seeds
-    }
+    for seed in recipe.seeds:  # seeds first: the variants of one seed share its data
+        for config in experiment.runs.values():
+            prepare(config, seed)  # a check; all of them at once would not fit into memory
     _open(folder, experiment, resume)
     results: Results = {variant: {} for variant in experiment.runs}
-    for (variant, seed), prepared in runs.items():
-        place = folder / variant / f"seed-{seed}"
-        steps = results[variant][seed] = []
-        for values in _run(prepared, place):
-            steps.append(values)
-            on_progress(Progress(variant, seed, values["step"], prepared.steps, values))
+    for variant, config in experiment.runs.items():
+        for seed in recipe.seeds:
+            prepared = prepare(config, seed)
+            steps = results[variant][seed] = []
+            for values in _run(prepared, folder / variant / f"seed-{seed}"):
+                steps.append(values)
+                on_progress(Progress(variant, seed, values["step"], prepared.steps, values))
     summary = summarize(results, recipe.metrics, recipe.window)
     (folder / "summary.csv").write_text(summary.to_csv(), "utf-8")
     (folder / "summary.md").write_text(summary.to_markdown(recipe.name), "utf-8")
@@ -95,17 +97,20 @@ def _run(prepared: Prepared, place: Path) -> Iterator[dict[str, Any]]:
 
 def _truncated(path: Path, steps: int) -> list[dict[str, Any]]:
     """The records of the first `steps` steps; later ones, and a line that was cut off, leave the file."""
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    if not path.exists():
+        return []
+    lines = path.read_bytes().splitlines(keepends=True)
     kept = []
     for line in lines:
         try:
             record = json.loads(line)
-        except json.JSONDecodeError:
+        except ValueError:
             break
         if record["step"] >= steps:
             break
         kept.append(record)
-    path.write_text("".join(line + "\n" for line in lines[: len(kept)]), "utf-8")
+    if len(kept) < len(lines):  # cut, not written anew: a run that is killed here loses nothing that it needs
+        os.truncate(path, sum(map(len, lines[: len(kept)])))
     return kept
 
 
@@ -124,7 +129,9 @@ def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
         )
     if occupied:
         if not config.exists() or _without_comments(config.read_text("utf-8")) != experiment.to_yaml():
-            raise ConfigError(f"{folder} holds another experiment; resume it with: mixwise run {config} --out {folder}")
+            raise ConfigError(
+                f"{folder} holds another experiment; go on with it: mixwise run {config} --out {folder} --resume"
+            )
         return
     config.write_text(_provenance() + experiment.to_yaml(), "utf-8")
 

@@ -26,6 +26,7 @@ Augment: TypeAlias = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 Gradients: TypeAlias = Literal["auto", "loop", "stacked"]
 
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+_RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
 _DENSE = (nn.Linear, nn.LayerNorm, nn.Embedding)  # where stacking was measured to pay
 
 
@@ -104,7 +105,9 @@ class ModuleTask:
         for i, (node, module, (x, y)) in enumerate(zip(nodes, self._modules, batches, strict=True)):
             # Dropout and the like draw from the global generator: give them one that knows node and step only.
             with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-                torch.manual_seed(stream(self.seed, "layers", node, step))
+                # Not torch.manual_seed on a CPU: it also notes the seed for GPUs to come, which takes 1 ms or 2.
+                seed = torch.default_generator.manual_seed if self.device.type == "cpu" else torch.manual_seed
+                seed(stream(self.seed, "layers", node, step))
                 loss = self.loss(module(x), y)
             loss.backward()  # type: ignore[no-untyped-call]
             losses[i] = loss.detach()
@@ -116,7 +119,13 @@ class ModuleTask:
 
         x, y = torch.stack([x for x, _ in batches]), torch.stack([y for _, y in batches])
         both = torch.func.vmap(torch.func.grad_and_value(one), randomness="error")
-        gradients, losses = both(dict(self.layout.named_views(X)), x, y)
+        try:
+            gradients, losses = both(dict(self.layout.named_views(X)), x, y)
+        except RuntimeError as error:  # what `_chosen` cannot see: dropout as a function, a branch on values, …
+            reason = str(error).partition("\n")[0]
+            raise TrainingError(
+                f'gradients = "stacked" cannot run this module ({reason}); take gradients = "loop"'
+            ) from error
         for name, view in self.layout.named_views(self._G):
             view.copy_(gradients[name])
         result: torch.Tensor = losses
@@ -139,7 +148,13 @@ class ModuleTask:
         x = self._x[index]
         if self.augment is not None:
             x = self.augment(x, generator(self.seed, "augment", node, step))
-        return (x.to(self.dtype) if x.is_floating_point() else x), self._y[index]
+        return self._as_input(x), self._y[index]
+
+    def _as_input(self, x: torch.Tensor) -> torch.Tensor:
+        """Numbers in the precision of the rows; a byte v of an image means v / 255; whole numbers (tokens) stay."""
+        if x.dtype == torch.uint8:
+            return x.to(self.dtype) / 255
+        return x.to(self.dtype) if x.is_floating_point() else x
 
     # --- figures of merit ---
     def evaluate(self, X: torch.Tensor) -> dict[str, float]:
@@ -161,7 +176,7 @@ class ModuleTask:
         right = 0
         for start in range(0, len(data), batch):
             x, y = data.x[start : start + batch].to(self.device), data.y[start : start + batch].to(self.device)
-            outputs: Any = module(x.to(self.dtype) if x.is_floating_point() else x)
+            outputs: Any = module(self._as_input(x))
             right += int((outputs.argmax(1) == y).sum())
         return right / len(data)
 
@@ -171,13 +186,19 @@ def _chosen(gradients: Gradients, module: nn.Module) -> Literal["loop", "stacked
     if gradients not in ("auto", "loop", "stacked"):
         raise TrainingError(f'gradients = {gradients!r}; choose "auto", "loop" or "stacked"')
     batch_norm = next((name for name, part in module.named_modules() if isinstance(part, _BATCH_NORMS)), None)
+    random = next((name for name, part in module.named_modules() if isinstance(part, _RANDOM)), None)
     if gradients == "stacked" and batch_norm is not None:
         raise TrainingError(
             f'gradients = "stacked" cannot run the batch normalization {batch_norm!r}, whose statistics change in '
             f'place; take gradients = "loop"'
         )
+    if gradients == "stacked" and random is not None:
+        raise TrainingError(
+            f'gradients = "stacked" cannot run the random layer {random!r}, whose draws must depend on the node alone; '
+            f'take gradients = "loop"'
+        )
     if gradients != "auto":
         return gradients
     layers = [part for part in module.modules() if any(True for _ in part.parameters(recurse=False))]
-    random = any(isinstance(part, nn.modules.dropout._DropoutNd) for part in module.modules())
-    return "stacked" if all(isinstance(part, _DENSE) for part in layers) and not random else "loop"
+    dense = all(isinstance(part, _DENSE) for part in layers) and not any(True for _ in module.buffers())
+    return "stacked" if dense and random is None and batch_norm is None else "loop"

@@ -21,8 +21,12 @@ def save_checkpoint(training: Training, path: Path) -> None:
     """Everything that the next step depends on, written atomically."""
     tensors, values = training.state()
     temporary = path.with_suffix(".part")
-    save_file({name: value.contiguous() for name, value in tensors.items()}, temporary, {"mixwise": json.dumps(values)})
-    os.replace(temporary, path)
+    try:
+        save_file({name: v.contiguous() for name, v in tensors.items()}, temporary, {"mixwise": json.dumps(values)})
+        os.replace(temporary, path)
+    except (SafetensorError, OSError) as error:
+        temporary.unlink(missing_ok=True)
+        raise TrainingError(f"the checkpoint {path} cannot be written: {error}; the one before it is kept") from None
 
 
 def load_checkpoint(training: Training, path: Path) -> None:

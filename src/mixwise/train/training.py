@@ -13,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from mixwise.algorithms import Algorithm
-from mixwise.errors import TrainingError
+from mixwise.errors import MixingError, TrainingError
 from mixwise.network import Network
 from mixwise.policies import Observation, Plan, Policy
 from mixwise.tasks import Task
@@ -96,9 +97,10 @@ class Training:
             self.scheduler.step()
         computed = time.perf_counter()
         updates = None
+        self._check_finite(X, "parameters", t)  # here, since a sketch and a mixing pass it on to other nodes
         if observes:
             updates = X_before - X if needs_previous else X_before.sub_(X)
-        plan = self.policy.plan(t, Observation(updates, G, X), self.network)
+        plan = self._plan(t, Observation(updates, G, X))
         if not needs_previous:
             X_before = X
         del updates
@@ -111,7 +113,17 @@ class Training:
             t, losses, G, plan, {"compute": computed - start, "plan": planned - computed, "mix": mixed - planned}
         )
 
+    def _plan(self, t: int, observed: Observation) -> Plan:
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is named below
+                return self.policy.plan(t, observed, self.network)
+        except MixingError as error:
+            raise TrainingError(f"step {t}: {error}; if the run diverges, lower the step size (lr)") from error
+
     def _check_finite(self, values: torch.Tensor, what: str, t: int) -> None:
+        # A sum passes on every NaN and infinity, at a twentieth of the cost of looking at each entry.
+        if bool(torch.isfinite(values.reshape(len(values), -1).sum(dim=1)).all()):
+            return
         finite = torch.isfinite(values).reshape(len(values), -1).all(dim=1)
         if not bool(finite.all()):
             node = self.network.nodes[int((~finite).nonzero()[0])]
@@ -132,8 +144,9 @@ class Training:
         policy_tensors, values["policy"] = self.policy.state()
         tensors |= {f"policy.{name}": value for name, value in policy_tensors.items()}
         if self.scheduler is not None:
-            values["scheduler"] = {k: v for k, v in self.scheduler.state_dict().items() if _is_plain(v)}
-        values["lr"] = [group["lr"] for group in self.optimizer.param_groups]
+            values["scheduler"] = _plain_entries(self.scheduler.state_dict())
+        # A scheduler changes the learning rate, and some of them momentum and betas.
+        values["groups"] = [_plain_entries(group) for group in optimizer["param_groups"]]
         if hasattr(self.task, "layout"):  # which parameter lies where, so that a model can be taken out of the rows
             values["layout"] = [(slot.name, list(slot.shape), slot.start) for slot in self.task.layout.slots]
         return tensors, values
@@ -141,9 +154,15 @@ class Training:
     @torch.no_grad()
     def load_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
         """Go on where a run with the same parts was."""
+        X = tensors["X"]
+        if (X.shape, X.dtype) != (self.X.shape, self.X.dtype):
+            raise TrainingError(
+                f"X is {tuple(X.shape)} of {X.dtype}, expected {tuple(self.X.shape)} of {self.X.dtype}: "
+                f"another task, graph or dtype"
+            )
         self.t = int(values["t"])
-        self.X.copy_(tensors["X"])
-        self.algorithm.state = _below("algorithm.", tensors)
+        self.X.copy_(X)
+        self.algorithm.state = {k: v.to(self.X.device) for k, v in _below("algorithm.", tensors).items()}
         self.policy.load_state(_below("policy.", tensors), values["policy"])
         vars(self.network.traffic).update(values["traffic"])
         state: dict[int, dict[str, Any]] = {}
@@ -152,14 +171,29 @@ class Training:
             state.setdefault(int(index), {})[name] = value
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        rows = [block for group in self.optimizer.param_groups for block in group["params"]]
+        for index, entries in state.items():  # torch has cast them to the rows' dtype; NAdam keeps a float32 number
+            own = self.optimizer.state[rows[index]]
+            own.update({k: own[k].to(v.dtype) for k, v in entries.items() if isinstance(v, torch.Tensor)})
         if self.scheduler is not None:
             self.scheduler.load_state_dict(values["scheduler"])
-        for group, lr in zip(self.optimizer.param_groups, values["lr"], strict=True):
-            group["lr"] = lr
+        for group, options in zip(self.optimizer.param_groups, values["groups"], strict=True):
+            group.update({k: tuple(v) if isinstance(v, list) else v for k, v in options.items() if k != "params"})
 
 
 def _below(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _plain_entries(state: dict[str, Any]) -> dict[str, Any]:
+    """What JSON can hold of a state; the rest, functions and the like, is there in a scheduler made anew."""
+    kept = {}
+    for name, value in state.items():
+        if isinstance(value, list) and all(isinstance(part, dict) for part in value):  # schedulers in a scheduler
+            kept[name] = [_plain_entries(part) for part in value]
+        elif _is_plain(value):
+            kept[name] = value
+    return kept
 
 
 def _is_plain(value: Any) -> bool:

@@ -1,0 +1,355 @@
+import json
+import os
+import pickle
+import struct
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.optim import lr_scheduler
+
+from mixwise.algorithms import D2, DSGD, DecoupledDSGD
+from mixwise.data import gaussian_mixture, partition
+from mixwise.errors import TrainingError
+from mixwise.graphs import ring
+from mixwise.mixing import lazy, metropolis_hastings
+from mixwise.models import seeded
+from mixwise.network import SimulatedNetwork
+from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware, Product, RandomChoice
+from mixwise.sketch import CountSketch, GaussianSketch
+from mixwise.tasks import ModuleTask, random_quadratics
+from mixwise.train import Training, factor, records
+from mixwise.train.checkpoint import load_checkpoint, save_checkpoint
+
+NODES = 6
+GRAPH = ring(NODES)
+MH = metropolis_hastings(GRAPH)
+SPLITS = gaussian_mixture(classes=4, dim=8, samples=200)
+PARTS = partition.dirichlet(SPLITS.train.y, NODES, 0.5, seed=0)
+
+
+def module_task(dtype=torch.float32):
+    """Dropout, two groups, data in a random order: everything that a run can depend on."""
+
+    def module():
+        return seeded(lambda: nn.Sequential(nn.Linear(8, 12), nn.Dropout(0.3), nn.ReLU(), nn.Linear(12, 4)), 0)
+
+    return ModuleTask(
+        module,
+        SPLITS.train,
+        PARTS,
+        batch=5,
+        test=SPLITS.test,
+        group_of=lambda name, parameter: int(parameter.ndim < 2),
+        dtype=dtype,
+    )
+
+
+def quadratics():
+    return random_quadratics(NODES, dim=5, noise=0.3)
+
+
+def sgd(blocks):
+    return torch.optim.SGD(blocks, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3)
+
+
+def adam(blocks):
+    groups = [{"params": [block], "weight_decay": 0.1 * (i == 0)} for i, block in enumerate(blocks)]
+    return torch.optim.AdamW(groups, lr=0.01)
+
+
+def optimizer(name, **options):
+    return lambda blocks: getattr(torch.optim, name)(blocks, **options)
+
+
+def aware(**options):
+    settings = {"period": 3, "sketch": CountSketch(20, seed=4), "smoothing": 0.5, "alternate_with": MH, **options}
+    return HeterogeneityAware(settings.pop("period"), **settings)
+
+
+def warm_up_and_decay(o):
+    return lr_scheduler.LambdaLR(o, factor(16, warmup=0.3, decay_at=(0.7,)))
+
+
+def one_cycle(o):  # it moves the momentum as well
+    return lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=30)
+
+
+def in_sequence(o):
+    warm_up = lr_scheduler.LinearLR(o, start_factor=0.1, total_iters=5)
+    return lr_scheduler.SequentialLR(o, [warm_up, lr_scheduler.CosineAnnealingLR(o, 20)], milestones=[5])
+
+
+def milestones(o):
+    return lr_scheduler.MultiStepLR(o, [4, 9], gamma=0.3)
+
+
+# task, policy, algorithm, optimizer, options of the training; all made anew for every run
+CASES = {
+    "nesterov": (module_task, lambda: Fixed(MH), DSGD, sgd, {}),
+    "adam": (module_task, lambda: Fixed(MH), DSGD, adam, {}),
+    "float64": (lambda: module_task(torch.float64), lambda: Fixed(MH), DSGD, sgd, {}),
+    "aware": (module_task, aware, DSGD, sgd, {}),
+    "aware every step": (module_task, lambda: aware(period=1), DSGD, sgd, {}),
+    "aware from zero": (module_task, aware, DSGD, sgd, {"scheduler": warm_up_and_decay}),
+    "aware, Gaussian, of the rows": (
+        quadratics,
+        lambda: aware(sketch=GaussianSketch(9), objective="parameters", alternate_with=None),
+        DSGD,
+        optimizer("SGD", lr=1e-3),
+        {},
+    ),
+    "aware with aware": (module_task, lambda: aware(alternate_with=aware(period=2)), DSGD, sgd, {}),
+    "decoupled": (module_task, lambda: Decoupled(Fixed(MH), aware(alternate_with=None)), DecoupledDSGD, sgd, {}),
+    "alternating": (module_task, lambda: Alternating(aware(alternate_with=None), Fixed(MH)), DSGD, sgd, {}),
+    "product": (module_task, lambda: Product(aware(), Fixed(MH)), DSGD, sgd, {}),
+    "random": (quadratics, lambda: RandomChoice([MH, lazy(MH)], seed=3), DSGD, optimizer("SGD", lr=1e-3), {}),
+    "d2": (module_task, lambda: Fixed(lazy(MH)), D2, sgd, {}),
+    "d2, schedule and clip": (
+        module_task,
+        lambda: Fixed(lazy(MH)),
+        D2,
+        sgd,
+        {"scheduler": warm_up_and_decay, "clip": 0.5},
+    ),
+    "schedule and clip": (module_task, aware, DSGD, adam, {"scheduler": warm_up_and_decay, "clip": 0.5}),
+    "one cycle, sgd": (module_task, lambda: Fixed(MH), DSGD, sgd, {"scheduler": one_cycle}),
+    "one cycle, adam": (module_task, lambda: Fixed(MH), DSGD, adam, {"scheduler": one_cycle}),
+    "sequence": (module_task, lambda: Fixed(MH), DSGD, sgd, {"scheduler": in_sequence}),
+    "milestones": (module_task, lambda: Fixed(MH), DSGD, sgd, {"scheduler": milestones}),
+    "rmsprop": (quadratics, lambda: Fixed(MH), DSGD, optimizer("RMSprop", lr=1e-2, momentum=0.5, centered=True), {}),
+    "adagrad": (quadratics, lambda: Fixed(MH), DSGD, optimizer("Adagrad", lr=1e-2), {}),
+    "nadam": (quadratics, lambda: Fixed(MH), DSGD, optimizer("NAdam", lr=1e-2), {}),
+    "rprop": (quadratics, lambda: Fixed(MH), DSGD, optimizer("Rprop", lr=1e-2), {}),
+    "asgd": (quadratics, lambda: Fixed(MH), DSGD, optimizer("ASGD", lr=1e-3), {}),
+}
+
+
+def make(case):
+    task, policy, algorithm, optimizer, options = CASES[case]
+    return Training(task(), SimulatedNetwork(GRAPH), policy(), algorithm(), optimizer, **options)
+
+
+def advance(training, steps):
+    """The records of the next steps, as JSON."""
+    return [record.to_json() for record in records(training, training.t + steps, evaluate_every=10)]
+
+
+# --- the same bits ---
+
+
+@pytest.mark.parametrize(("case", "before"), [*((case, 7) for case in CASES), ("aware", 1), ("d2", 1), ("adam", 4)])
+def test_a_restored_run_goes_on_with_the_same_bits(case, before, tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    training = make(case)
+    advance(training, before)
+    save_checkpoint(training, path)
+    expected = advance(training, 5)
+    restored = make(case)
+    load_checkpoint(restored, path)
+    assert restored.t == before
+    assert advance(restored, 5) == expected
+    assert torch.equal(restored.X, training.X)
+    for name, value in training.state()[0].items():
+        assert torch.equal(restored.state()[0][name], value), name
+    assert restored.state()[1] == training.state()[1]
+
+
+@pytest.mark.parametrize("case", ["aware", "d2, schedule and clip", "one cycle, adam"])
+def test_saving_changes_nothing(case, tmp_path):
+    quiet, saving = make(case), make(case)
+    for _ in range(4):
+        save_checkpoint(saving, tmp_path / "c.safetensors")
+        assert advance(saving, 2) == advance(quiet, 2)
+
+
+@pytest.mark.parametrize("case", ["nesterov", "aware", "d2, schedule and clip", "decoupled"])
+def test_a_run_may_be_restored_again_and_again(case, tmp_path):
+    path = tmp_path / "c.safetensors"
+    uninterrupted = make(case)
+    whole = [line for _ in range(3) for line in advance(uninterrupted, 3)]
+    pieces = []
+    for _ in range(3):
+        training = make(case)
+        if path.exists():
+            load_checkpoint(training, path)
+        pieces += advance(training, 3)
+        save_checkpoint(training, path)
+    assert pieces == whole
+
+
+# A policy that has not planned since it was loaded must still know its weights.
+NOT_YET = pytest.mark.xfail(strict=True, reason="HeterogeneityAware.state() leaves out weights not yet in use again")
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["adam", "d2, schedule and clip", pytest.param("aware", marks=NOT_YET), pytest.param("alternating", marks=NOT_YET)],
+)
+def test_what_is_loaded_can_be_saved_again(case, tmp_path):
+    first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
+    training, restored = make(case), make(case)
+    advance(training, 4)
+    save_checkpoint(training, first)
+    load_checkpoint(restored, first)
+    save_checkpoint(restored, second)
+    assert header(second) == header(first)
+    again = make(case)
+    load_checkpoint(again, second)
+    assert advance(again, 5) == advance(training, 5)
+
+
+def test_a_checkpoint_of_the_start_is_the_start(tmp_path):
+    path = tmp_path / "c.safetensors"
+    save_checkpoint(make("aware"), path)
+    restored = make("aware")
+    load_checkpoint(restored, path)
+    assert advance(restored, 4) == advance(make("aware"), 4)
+
+
+def test_restoring_overwrites_what_was_there(tmp_path):
+    path = tmp_path / "c.safetensors"
+    training = make("aware")
+    advance(training, 4)
+    save_checkpoint(training, path)
+    expected = advance(training, 3)
+    advance(training, 5)
+    load_checkpoint(training, path)
+    assert advance(training, 3) == expected
+
+
+# --- the file ---
+
+
+def header(path):
+    """The JSON header of a safetensors file, read by its published layout: a length, the header, bare bytes."""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    return json.loads(data[8 : 8 + length])
+
+
+def test_a_checkpoint_is_tensors_and_json_and_nothing_is_ever_unpickled(tmp_path, monkeypatch):
+    path = tmp_path / "c.safetensors"
+
+    def never(*args, **options):
+        raise AssertionError("pickle was used")
+
+    for name in ("dump", "dumps", "load", "loads", "Pickler", "Unpickler"):
+        monkeypatch.setattr(pickle, name, never)
+    monkeypatch.setattr(torch, "save", never)
+    monkeypatch.setattr(torch, "load", never)
+    training = make("schedule and clip")
+    advance(training, 4)
+    save_checkpoint(training, path)
+    load_checkpoint(make("schedule and clip"), path)
+    content = header(path)
+    assert json.loads(content.pop("__metadata__")["mixwise"])["t"] == 4
+    assert {"X", "policy.W", "policy.gram", "optimizer.0.exp_avg", "optimizer.1.exp_avg_sq"} <= set(content)
+    assert all(entry["dtype"] in ("F32", "F64") for entry in content.values())
+
+
+def test_saving_leaves_one_file(tmp_path):
+    path = tmp_path / "c.safetensors"
+    training = make("nesterov")
+    for _ in range(2):
+        advance(training, 1)
+        save_checkpoint(training, path)
+    assert [file.name for file in tmp_path.iterdir()] == ["c.safetensors"]
+
+
+def test_a_save_that_fails_keeps_the_old_checkpoint(tmp_path, monkeypatch):
+    path = tmp_path / "c.safetensors"
+    training = make("nesterov")
+    advance(training, 2)
+    save_checkpoint(training, path)
+    old = path.read_bytes()
+    advance(training, 1)
+
+    def fail(*args):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", fail)
+        with pytest.raises(TrainingError, match=r"c\.safetensors.*No space left"):
+            save_checkpoint(training, path)
+    assert path.read_bytes() == old
+    assert [file.name for file in tmp_path.iterdir()] == ["c.safetensors"]
+    save_checkpoint(training, path)
+    restored = make("nesterov")
+    load_checkpoint(restored, path)
+    assert restored.t == 3
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(TrainingError, match=r"gone.c\.safetensors cannot be written"):
+        save_checkpoint(make("nesterov"), tmp_path / "gone" / "c.safetensors")
+
+
+def test_a_kill_while_writing_leaves_the_old_checkpoint(tmp_path):
+    path = tmp_path / "c.safetensors"
+    training = make("nesterov")
+    advance(training, 2)
+    save_checkpoint(training, path)
+    (tmp_path / "c.part").write_bytes(path.read_bytes()[:1000])  # what a killed process leaves
+    restored = make("nesterov")
+    load_checkpoint(restored, path)
+    assert restored.t == 2
+    save_checkpoint(restored, path)
+    assert [file.name for file in tmp_path.iterdir()] == ["c.safetensors"]
+
+
+# --- what does not fit ---
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.2, 0.9, 0.999])
+def test_a_truncated_checkpoint_is_named(share, tmp_path):
+    path = tmp_path / "cut.safetensors"
+    training = make("adam")
+    advance(training, 1)
+    save_checkpoint(training, path)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(share * len(data))])
+    with pytest.raises(TrainingError, match=r"cut\.safetensors"):
+        load_checkpoint(make("adam"), path)
+
+
+def foreign_tensors(path):
+    save_file({"weight": torch.zeros(3)}, path)
+
+
+def foreign_metadata(path):
+    save_file({"X": torch.zeros(3)}, path, {"mixwise": "no JSON"})
+
+
+def a_list(path):
+    save_file({"X": torch.zeros(3)}, path, {"mixwise": "[1, 2]"})
+
+
+def text(path):
+    path.write_text("not a checkpoint")
+
+
+def pickled(path):
+    torch.save({"X": torch.zeros(3)}, path)
+
+
+@pytest.mark.parametrize("write", [foreign_tensors, foreign_metadata, a_list, text, pickled])
+def test_a_foreign_file_is_named(write, tmp_path):
+    path = tmp_path / "foreign.safetensors"
+    write(path)
+    with pytest.raises(TrainingError, match=r"foreign\.safetensors"):
+        load_checkpoint(make("nesterov"), path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(TrainingError, match=r"nowhere\.safetensors"):
+        load_checkpoint(make("nesterov"), tmp_path / "nowhere.safetensors")
+
+
+@pytest.mark.parametrize("other", ["float64", "random"])
+def test_rows_of_another_shape_or_precision_are_refused(other, tmp_path):
+    path = tmp_path / "other.safetensors"
+    save_checkpoint(make(other), path)
+    with pytest.raises(TrainingError, match=r"other\.safetensors.*expected \(6, 160\) of torch\.float32"):
+        load_checkpoint(make("nesterov"), path)

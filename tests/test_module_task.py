@@ -1,0 +1,427 @@
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mixwise.algorithms import DSGD
+from mixwise.data import Dataset, NodeBatches, Partition, gaussian_mixture, partition
+from mixwise.errors import TrainingError
+from mixwise.graphs import complete, ring
+from mixwise.mixing import metropolis_hastings, uniform
+from mixwise.models import mlp, seeded, small_cnn
+from mixwise.network import SimulatedNetwork
+from mixwise.policies import Fixed, HeterogeneityAware
+from mixwise.sketch import CountSketch
+from mixwise.tasks import ModuleTask
+from mixwise.train import Training, train
+
+NODES = 6
+NESTEROV = {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-2}
+# Two ways to the same sum of a few hundred numbers of size 1 differ by about 1e-15; 20 steps let that grow.
+CLOSE = {"rtol": 0, "atol": 1e-12}
+
+
+def points():
+    return gaussian_mixture(classes=4, dim=8, samples=300)
+
+
+def images(samples=60):
+    stream = torch.Generator().manual_seed(0)
+    return Dataset(torch.rand(samples, 3, 16, 16, generator=stream), torch.arange(samples) % 10, 10, "images")
+
+
+def dense():
+    return seeded(lambda: mlp((8, 16, 4)), 0)
+
+
+def small_conv():
+    """Two convolutions with GroupNorm; small enough to be stacked in a test."""
+    return seeded(
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3, stride=2, padding=1),
+            nn.GroupNorm(2, 4),
+            nn.ReLU(),
+            nn.Conv2d(4, 4, 3, stride=2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(36, 10),
+        ),
+        0,
+    )
+
+
+def with_dropout():
+    return seeded(lambda: nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, 4)), 0)
+
+
+def with_batch_norm():
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def make_task(module=dense, data=None, nodes=NODES, **options):
+    data = points().train if data is None else data
+    parts = options.pop("parts", None) or partition.dirichlet(data.y, nodes, 0.5, seed=0)
+    return ModuleTask(module, data, parts, **{"batch": 5, "dtype": torch.float64, **options})
+
+
+def make_training(task, graph=None, policy=None, **options):
+    graph = ring(task.nodes) if graph is None else graph
+    policy = Fixed(metropolis_hastings(graph)) if policy is None else policy
+    settings = {**NESTEROV, **options}
+    return Training(task, SimulatedNetwork(graph), policy, DSGD(), lambda rows: torch.optim.SGD(rows, **settings))
+
+
+def direct_gradient(task, row, node, step, loss=nn.functional.cross_entropy):
+    """Loss and gradient of one node by plain PyTorch: an ordinary module, an ordinary backward pass."""
+    module = task.module_of(row).train()
+    index = NodeBatches(task.partition, task.batch, task.seed)(node, step)
+    value = loss(module(task.data.x[index].to(row.dtype)), task.data.y[index])
+    gradients = torch.autograd.grad(value, [p for p in module.parameters() if p.requires_grad])
+    named = dict(zip([n for n, p in module.named_parameters() if p.requires_grad], gradients, strict=True))
+    return value.detach(), torch.cat([named[slot.name].reshape(-1) for slot in task.layout.slots])
+
+
+# --- the same iterates as one model ---
+
+
+@pytest.mark.parametrize("gradients", ["loop", "stacked"])
+def test_full_averaging_is_one_model_on_the_joint_batch(gradients):
+    task = make_task(gradients=gradients)
+    training = make_training(task, complete(NODES), Fixed(uniform(complete(NODES))))
+    one = copy.deepcopy(task.template).double()
+    optimizer = torch.optim.SGD(one.parameters(), **NESTEROV)
+    batches = NodeBatches(task.partition, task.batch, task.seed)
+    for t in range(20):
+        joint = torch.cat([batches(node, t) for node in range(NODES)])
+        loss = nn.functional.cross_entropy(one(task.data.x[joint].double()), task.data.y[joint])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step = training.step()
+        torch.testing.assert_close(step.losses.mean(), loss.detach(), **CLOSE)
+        expected = task.layout.flatten(one).expand(NODES, -1)
+        torch.testing.assert_close(training.X, expected, **CLOSE)
+
+
+# --- loop and stacked ---
+
+
+@pytest.mark.parametrize(
+    ("module", "data"), [(dense, None), (small_conv, images()), (lambda: seeded(small_cnn, 0), images())]
+)
+def test_loop_and_stacked_agree_for_fixed_weights(module, data):
+    loop, stacked = (
+        make_training(make_task(module, data, gradients=gradients), lr=0.05) for gradients in ("loop", "stacked")
+    )
+    start = loop.X.clone()
+    for _ in range(20):
+        a, b = loop.step(), stacked.step()
+        torch.testing.assert_close(a.losses, b.losses, **CLOSE)
+        torch.testing.assert_close(a.gradients, b.gradients, **CLOSE)
+    torch.testing.assert_close(loop.X, stacked.X, **CLOSE)
+    assert (loop.X - start).norm() > 0.1  # they went somewhere
+
+
+@pytest.mark.parametrize("alternate", [False, True])
+def test_loop_and_stacked_agree_in_mixing_error_and_objective_when_weights_are_optimized(alternate):
+    def make(gradients):
+        other = metropolis_hastings(ring(NODES)) if alternate else None
+        policy = HeterogeneityAware(sketch=CountSketch(20, seed=1), alternate_with=other)
+        return make_training(make_task(gradients=gradients), policy=policy)
+
+    loop, stacked = make("loop"), make("stacked")
+    for t in range(20):
+        a, b = loop.step(), stacked.step()
+        errors = [
+            np.square(step.plan.params_product.T @ (step.gradients - step.gradients.mean(0)).numpy()).sum()
+            for step in (a, b)
+        ]
+        # Rounding in Γ may pick another W among almost optimal ones; what W achieves is determined better than W is.
+        assert errors[0] == pytest.approx(errors[1], rel=1e-6)
+        if not (alternate and t % 2):
+            assert a.plan.solve.objective == pytest.approx(b.plan.solve.objective, rel=1e-6)
+
+
+@pytest.mark.parametrize("gradients", ["loop", "stacked"])
+def test_gradients_are_those_of_plain_pytorch(gradients):
+    task = make_task(gradients=gradients)
+    stream = torch.Generator().manual_seed(3)
+    X = task.initial(range(NODES)) + 0.3 * torch.randn(NODES, task.dim, dtype=torch.float64, generator=stream)
+    for step in (0, 7):
+        losses, G = task.losses_and_gradients(X, range(NODES), step)
+        for node in range(NODES):
+            loss, gradient = direct_gradient(task, X[node], node, step)
+            torch.testing.assert_close(losses[node], loss, **CLOSE)
+            torch.testing.assert_close(G[node], gradient, **CLOSE)
+
+
+@pytest.mark.parametrize("gradients", ["loop", "stacked"])
+def test_frozen_and_tied_parameters(gradients):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(8, 8)
+            self.second = nn.Linear(8, 8)
+            self.second.weight = self.first.weight
+            self.frozen = nn.Linear(8, 4).requires_grad_(False)
+
+        def forward(self, x):
+            return self.frozen(torch.relu(self.second(torch.relu(self.first(x)))))
+
+    task = make_task(lambda: seeded(Tied, 0), gradients=gradients)
+    assert task.dim == 64 + 8 + 8
+    training = make_training(task)
+    for t in range(3):
+        X = training.X.clone()
+        step = training.step()
+        for node in range(NODES):
+            _, gradient = direct_gradient(task, X[node], node, t)
+            torch.testing.assert_close(step.gradients[node], gradient, **CLOSE)
+    module = task.module_of(training.X[2])
+    assert torch.equal(module.frozen.weight, task.template.frozen.weight)
+    assert module.second.weight is module.first.weight
+
+
+# --- what "stacked" and "auto" mean ---
+
+
+def test_batch_norm_refuses_stacked_and_names_the_layer():
+    with pytest.raises(TrainingError, match=r"'1'.*gradients = \"loop\""):
+        make_task(with_batch_norm, gradients="stacked")
+    make_training(make_task(with_batch_norm, gradients="loop")).step()
+
+
+def test_random_layers_refuse_stacked_and_name_the_layer():
+    with pytest.raises(TrainingError, match=r"random layer '1'.*gradients = \"loop\""):
+        make_task(with_dropout, gradients="stacked")
+
+
+def test_randomness_that_no_layer_shows_is_one_clear_error():
+    class Hidden(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 4)
+
+        def forward(self, x):
+            return nn.functional.dropout(self.linear(x), training=self.training)
+
+    training = make_training(make_task(Hidden, gradients="stacked"))
+    with pytest.raises(TrainingError, match=r"random.*take gradients = \"loop\""):
+        training.step()
+
+
+@pytest.mark.parametrize(
+    ("module", "chosen"),
+    [
+        (dense, "stacked"),
+        (lambda: nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4)), "stacked"),
+        (small_cnn, "loop"),
+        (with_dropout, "loop"),
+        (with_batch_norm, "loop"),
+        (lambda: nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8, affine=False), nn.Linear(8, 4)), "loop"),
+        (lambda: nn.Sequential(nn.Linear(8, 8), nn.RReLU(), nn.Linear(8, 4)), "loop"),
+        (lambda: nn.Sequential(nn.Linear(8, 8), nn.PReLU(), nn.Linear(8, 4)), "loop"),
+    ],
+)
+def test_auto_stacks_dense_layers_and_nothing_else(module, chosen):
+    assert make_task(module, gradients="auto").gradients == chosen
+
+
+def test_an_unknown_way_is_refused():
+    with pytest.raises(TrainingError, match=r"'fast'; choose .auto., .loop. or .stacked."):
+        make_task(gradients="fast")
+
+
+# --- random layers ---
+
+
+def test_random_layers_depend_on_seed_node_and_step_alone():
+    task = make_task(with_dropout)
+    X = task.initial(range(NODES))
+    _, G = task.losses_and_gradients(X, range(NODES), step=4)
+    together = G.clone()
+    for nodes in ([3], [5, 0], [4, 3, 2, 1]):
+        torch.manual_seed(sum(nodes))  # the global generator has no say
+        _, G = task.losses_and_gradients(X[nodes].clone(), nodes, step=4)
+        assert torch.equal(G, together[nodes])
+    _, G = task.losses_and_gradients(X, range(NODES), step=4)
+    assert torch.equal(G, together)
+    assert not torch.equal(make_task(with_dropout, seed=1).losses_and_gradients(X, range(NODES), 4)[1], together)
+
+
+def test_masks_differ_between_nodes_and_between_steps():
+    # One sample, the same on every node and at every step: only the masks can make a difference.
+    x = torch.ones(1, 8).repeat(NODES, 1)
+    data = Dataset(x, torch.zeros(NODES, dtype=torch.int64), 4)
+    parts = Partition(tuple(np.array([i]) for i in range(NODES)))
+    task = make_task(with_dropout, data, parts=parts, batch=1)
+    X = task.initial(range(NODES))
+    seen = [row for step in range(3) for row in task.losses_and_gradients(X, range(NODES), step)[1].clone()]
+    assert len({tuple(row.tolist()) for row in seen}) == len(seen)
+
+
+def test_the_global_generator_is_left_alone():
+    torch.manual_seed(11)
+    before = torch.get_rng_state()
+    training = make_training(make_task(with_dropout))
+    for _ in range(3):
+        training.step()
+    training.task.test = points().test
+    training.task.evaluate(training.X)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_evaluation_switches_random_layers_off():
+    task = make_task(with_dropout, test=points().test)
+    X = task.initial(range(NODES))
+    assert task.evaluate(X) == task.evaluate(X)
+    assert task.evaluate(X)["accuracy_spread"] == 0
+
+
+# --- data ---
+
+
+@pytest.mark.parametrize("gradients", ["loop", "stacked"])
+def test_nodes_with_different_numbers_of_samples(gradients):
+    data = points().train
+    cuts = np.split(np.arange(len(data)), [1, 4, 20])  # one has fewer samples than a batch, one has a single sample
+    task = make_task(data=data, nodes=4, parts=Partition(tuple(cuts)), gradients=gradients)
+    assert task.partition.sizes == (1, 3, 16, len(data) - 20)
+    X = task.initial(range(4))
+    for step in (0, 1, 5):
+        losses, G = task.losses_and_gradients(X, range(4), step)
+        for node in range(4):
+            loss, gradient = direct_gradient(task, X[node], node, step)
+            torch.testing.assert_close(losses[node], loss, **CLOSE)
+            torch.testing.assert_close(G[node], gradient, **CLOSE)
+
+
+def test_bytes_of_images_are_shares_of_255():
+    whole = images()
+    bytes_ = Dataset((whole.x * 255).round().byte(), whole.y, 10, "bytes")
+    floats = Dataset(bytes_.x.float() / 255, whole.y, 10, "floats")
+    a, b = (make_task(small_conv, data, test=data) for data in (bytes_, floats))
+    X = a.initial(range(NODES))
+    (_, G), (_, H) = (task.losses_and_gradients(X, range(NODES), 0) for task in (a, b))
+    torch.testing.assert_close(G, H, rtol=0, atol=1e-6)  # v / 255 in float64 and in float32
+    assert a.evaluate(X) == b.evaluate(X)
+
+
+def test_whole_numbers_stay_whole_numbers():
+    def words():
+        return nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(6, 4))
+
+    data = Dataset(torch.randint(7, (40, 2), generator=torch.Generator().manual_seed(0)), torch.arange(40) % 4, 4)
+    task = make_task(words, data, test=data)
+    make_training(task).step()
+    assert 0 <= task.evaluate(task.initial(range(NODES)))["accuracy"] <= 1
+
+
+def test_augmentation_depends_on_seed_node_and_step_alone():
+    def noise(x, stream):
+        return x + torch.randn(x.shape, generator=stream)
+
+    task = make_task(augment=noise)
+    X = task.initial(range(NODES))
+    together = task.losses_and_gradients(X, range(NODES), 2)[1].clone()
+    nodes = [4, 1]
+    assert torch.equal(task.losses_and_gradients(X[nodes].clone(), nodes, 2)[1], together[nodes])
+    assert not torch.equal(task.losses_and_gradients(X, range(NODES), 3)[1], together)
+
+
+# --- runs ---
+
+
+def lines(seed=0, steps=6, **options):
+    task = make_task(with_dropout, seed=seed, test=points().test, dtype=torch.float32, **options)
+    graph = ring(NODES)
+    policy = HeterogeneityAware(2, sketch=CountSketch(20, seed=seed), alternate_with=metropolis_hastings(graph))
+    run = train(
+        task, SimulatedNetwork(graph), policy, DSGD(), lambda rows: torch.optim.SGD(rows, **NESTEROV), steps=steps
+    )
+    return [record.to_json() for record in run]
+
+
+def test_the_same_seed_gives_the_same_run():
+    first = lines()
+    torch.manual_seed(5)
+    assert lines() == first
+    other = lines(seed=1)
+    assert all(a != b for a, b in zip(first, other, strict=True))
+
+
+def test_two_runs_of_one_task_do_not_disturb_each_other():
+    task = make_task(with_dropout)
+    alone = make_training(task)
+    for _ in range(4):
+        alone.step()
+    a, b = make_training(task), make_training(task, lr=0.01)
+    for _ in range(4):
+        a.step()
+        b.step()
+    assert torch.equal(a.X, alone.X)
+    assert not torch.equal(a.X, b.X)
+
+
+def test_the_template_is_not_trained():
+    task = make_task()
+    before = copy.deepcopy(task.template.state_dict())
+    training = make_training(task)
+    for _ in range(3):
+        training.step()
+    assert all(torch.equal(value, before[name]) for name, value in task.template.state_dict().items())
+    assert torch.equal(task.initial([0])[0], make_training(task).X[0])
+
+
+# --- figures of merit ---
+
+
+def test_evaluation_against_a_direct_computation():
+    test = points().test
+    task = make_task(test=test)
+    stream = torch.Generator().manual_seed(1)
+    X = task.initial(range(NODES)) + 0.5 * torch.randn(NODES, task.dim, dtype=torch.float64, generator=stream)
+
+    def accuracy(row):
+        W1, b1, W2, b2 = torch.split(row, [16 * 8, 16, 4 * 16, 4])
+        hidden = torch.relu(test.x.double() @ W1.view(16, 8).T + b1)
+        return float(((hidden @ W2.view(4, 16).T + b2).argmax(1) == test.y).double().mean())
+
+    each = np.array([accuracy(row) for row in X])
+    assert len(set(each)) > 1
+    figures = task.evaluate(X)
+    assert figures == pytest.approx(
+        {
+            "accuracy": each.mean(),
+            "accuracy_worst": each.min(),
+            "accuracy_spread": each.std(),
+            "accuracy_average_model": accuracy(X.mean(0)),
+        },
+        abs=1e-12,
+    )
+    assert json.dumps(figures)  # plain numbers
+    assert task.accuracy(X[0], test, batch=7) == each[0]  # in pieces, the last of them shorter
+
+
+def test_evaluation_needs_a_test_set():
+    task = make_task()
+    with pytest.raises(TrainingError, match="test="):
+        task.evaluate(task.initial(range(NODES)))
+
+
+def test_training_learns():
+    task = make_task(test=points().test)
+    training = make_training(task, weight_decay=0.0)
+    before = task.evaluate(training.X)["accuracy"]
+    for _ in range(60):
+        training.step()
+    assert before < 0.5
+    assert task.evaluate(training.X)["accuracy"] > 0.8
+
+
+def test_the_number_of_nodes_must_be_that_of_the_graph():
+    with pytest.raises(TrainingError, match="6 nodes, the graph 5"):
+        make_training(make_task(), ring(5))
