@@ -82,6 +82,19 @@ def test_the_yaml_of_an_experiment_is_a_recipe_that_gives_it_again():
     assert again.recipe.seeds == experiment.recipe.seeds
 
 
+def test_topologies_give_one_run_each_and_can_be_chosen():
+    recipe = small(topologies={"ring": "ring:4", "star": "star:4"})
+    both = plan_experiment(recipe, ["two.policy.period=7"])
+    assert list(both.runs) == ["ring/one", "ring/two", "star/one", "star/two"]
+    assert [both.runs[name].graph for name in ("ring/one", "star/two")] == ["ring:4", "star:4"]
+    assert both.runs["star/two"].policy.period == 7
+    assert list(plan_experiment(recipe, ["topology=star"]).runs) == ["one", "two"]
+    again = plan_experiment(Recipe.model_validate(yaml.safe_load(both.to_yaml())))
+    assert again.runs == both.runs
+    with pytest.raises(ConfigError, match="unknown topology 'torus'"):
+        plan_experiment(recipe, ["topology=torus"])
+
+
 def test_distinct_placements_of_a_chain_of_four_are_its_twelve_labelings():
     recipe = small(placements="distinct", base={**small().base, "graph": "chain:4"}, variants={"one": {}})
     runs = plan_experiment(recipe).runs

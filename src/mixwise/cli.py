@@ -91,7 +91,8 @@ def run(
     try:
         summary = _run_with_progress(experiment, folder, resume)
     except KeyboardInterrupt:
-        err.print(f"stopped; go on with: mixwise run {folder}/config.yaml --out {folder} --resume", highlight=False)
+        hint = f"stopped; go on with: mixwise run {folder}/config.yaml --out {folder} --resume"
+        err.print(hint, highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
     except TrainingError as error:
         raise TrainingError(f"{error}; the records so far: {folder}" if folder.exists() else str(error)) from None

@@ -21,7 +21,7 @@ def stream(seed: int, *names: Name) -> int:
     False
     """
     # repr keeps 1 and "1" apart; the separator keeps ("ab", "c") and ("a", "bc") apart.
-    key = "\x1f".join([repr(int(seed)), *(repr(name) for name in names)])
+    key = "\x1f".join(repr(part if isinstance(part, str) else int(part)) for part in (seed, *names))
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
 
 

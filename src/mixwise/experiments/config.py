@@ -53,7 +53,9 @@ class Recipe(Strict):
     placements: Literal["distinct"] | None = None
     topologies: dict[str, str] | None = None
     base: dict[str, Any] = {}
-    variants: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_@-]*$")], dict[str, Any]] = Field(min_length=1)
+    variants: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_@/-]*$")], dict[str, Any]] = Field(
+        min_length=1
+    )
 
     @field_validator("seeds")
     @classmethod

@@ -91,8 +91,9 @@ class HeterogeneityAware:
     def state(self) -> PolicyState:
         """The weights in use, Γ, and the state of the other policy."""
         tensors = {}
-        if self.W is not None:
-            tensors["W"] = torch.from_numpy(self.W.weights.copy())
+        weights = self._restored if self._restored is not None or self.W is None else self.W.weights
+        if weights is not None:
+            tensors["W"] = torch.from_numpy(weights.copy())
         if self.gram is not None:
             tensors["gram"] = torch.from_numpy(self.gram.copy())
         values: dict[str, Any] = {"unsettled": self._unsettled}

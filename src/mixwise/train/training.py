@@ -84,7 +84,7 @@ class Training:
         start = time.perf_counter()
         with torch.enable_grad():
             losses, G = self.task.losses_and_gradients(X, self.network.nodes, t)
-        self._check_finite(losses, "loss", t)
+        self._check_finite(losses, "the loss", t)
         if self.clip is not None:
             clip_rows(G, self.clip)
         # A copy of X only where somebody will look at it: rows can be large.
@@ -97,7 +97,7 @@ class Training:
             self.scheduler.step()
         computed = time.perf_counter()
         updates = None
-        self._check_finite(X, "parameters", t)  # here, since a sketch and a mixing pass it on to other nodes
+        self._check_finite(X, "the parameters", t)  # here, since a sketch and a mixing pass it on to other nodes
         if observes:
             updates = X_before - X if needs_previous else X_before.sub_(X)
         plan = self._plan(t, Observation(updates, G, X))
@@ -107,7 +107,7 @@ class Training:
         planned = time.perf_counter()
         X.copy_(self.algorithm.combine(X_before, X, plan, self.network))
         mixed = time.perf_counter()
-        self._check_finite(X, "parameters", t)
+        self._check_finite(X, "the parameters", t)
         self.t += 1
         return Step(
             t, losses, G, plan, {"compute": computed - start, "plan": planned - computed, "mix": mixed - planned}
@@ -127,7 +127,7 @@ class Training:
         finite = torch.isfinite(values).reshape(len(values), -1).all(dim=1)
         if not bool(finite.all()):
             node = self.network.nodes[int((~finite).nonzero()[0])]
-            raise TrainingError(f"step {t}: the {what} of node {node} is no longer finite; lower the step size (lr)")
+            raise TrainingError(f"step {t}: {what} of node {node} not finite any more; lower the step size (lr)")
 
     # --- what a checkpoint holds ---
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
