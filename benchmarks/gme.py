@@ -1,10 +1,11 @@
 """GME-opt: `minimize_gme` as a user calls it, against CVXPY on all n² entries of W.
 
-Each round has several Gram matrices of random updates; ours solves them, then CVXPY does, then the next round. CVXPY is
-tried in several ways, and the fastest one is the yardstick:
+Each round has several Gram matrices of random updates; ours solves them, then CVXPY does, then the next round.
 
-- the paper's objective as ‖R W‖²_F, with Clarabel, and with OSQP, CVXPY's default for quadratic programs;
-- the objective as vec(W)ᵀ (I ⊗ Γ) vec(W), which spares CVXPY n² variables and n² constraints, with both.
+The yardstick is the paper's formulation, `solver="cvxpy"`: ‖R W‖²_F over all entries of W, with Clarabel. The JSON file
+also has it with OSQP, CVXPY's default for quadratic programs, and a formulation that is kinder to CVXPY, with both
+solvers: vec(W)ᵀ (I ⊗ Γ) vec(W), which spares it n² variables and n² constraints. On 256 nodes only that one ends in
+reasonable time.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from mixwise.mixing.solvers import dense_cvxpy
 from mixwise.seeding import numpy_generator
 
 SKETCH_DIM = 100  # Γ comes from sketches of this length: its rank is at most 100
+PAPER = "CVXPY, Clarabel"
 TIME_LIMIT = 180.0  # seconds for one solve of CVXPY
 
 
@@ -54,7 +56,7 @@ def measurements() -> Iterator[Measurement]:
 
 
 def measured(case: Case) -> Measurement:
-    """The speed-up over the fastest way to use CVXPY."""
+    """The speed-up over the paper's formulation; where that takes too long, over the fastest other one."""
     graph = case.graph
     grams = [random_gram(graph.n, seed) for seed in range(case.rounds * case.grams)]
     rounds = [grams[i : i + case.grams] for i in range(0, len(grams), case.grams)]
@@ -76,7 +78,7 @@ def measured(case: Case) -> Measurement:
 
     times = medians(seconds)
     speedups = {name: speedup(seconds[name], seconds["mixwise"]) for name in theirs}
-    yardstick = min(speedups, key=speedups.__getitem__)
+    yardstick = PAPER if PAPER in speedups else min(speedups, key=speedups.__getitem__)
     solved = [minimize_gme(gram, graph).objective for turn in rounds for gram in turn[: case.grams_cvxpy]]
     differences = {
         name: max(abs(a - b) / b for a, b in zip(solved, values, strict=True)) for name, values in objectives.items()
@@ -119,7 +121,7 @@ def yardsticks(graph: Graph, large: bool) -> dict[str, Callable[[np.ndarray], fl
         "CVXPY quad_form, Clarabel": partial(quadratic_form, graph=graph, solver="CLARABEL"),
     }
     if not large:
-        ways["CVXPY, Clarabel"] = lambda gram: minimize_gme(gram, graph, solver="cvxpy").objective
+        ways[PAPER] = lambda gram: minimize_gme(gram, graph, solver="cvxpy").objective
         ways["CVXPY, OSQP"] = partial(paper_form, graph=graph, solver="OSQP")
     return ways
 

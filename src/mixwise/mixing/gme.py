@@ -109,8 +109,9 @@ class GmeProblem:
         if raw.status != "solved" or not residual <= 1e-5:
             return None, residual
         w = np.maximum(w, 0)
-        sweeps = 3 if residual > _ROUNDING else 0  # usually there is nothing left to repair
-        for _ in range(sweeps):
+        if residual <= _ROUNDING:  # the usual case: nothing to repair, and checked two lines above
+            return MixingMatrix.known_to_be_right(graph, w, _EXACT), residual
+        for _ in range(3):
             if self.symmetric:  # scaling D W D with D = diag(sums)^(-1/2) keeps W symmetric
                 root = np.sqrt(row_sums(graph, w))
                 w = w / (root[rows] * root[cols])
@@ -201,4 +202,4 @@ def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray,
 def _objective(Gamma: FloatArray, W: MixingMatrix) -> float:
     """Tr(WᵀΓW), never below 0."""
     dense = W.to_dense()
-    return max(0.0, float(np.einsum("ij,ij->", dense, Gamma @ dense)))
+    return max(0.0, float(np.vdot(dense, Gamma @ dense)))

@@ -43,11 +43,21 @@ class MixingMatrix:
     def __init__(
         self, graph: Graph, weights: npt.ArrayLike, kind: Kind = "doubly", tolerance: float = TOLERANCE
     ) -> None:
+        self._set(graph, weights, kind, tolerance)
+        self._check(tolerance)
+
+    def _set(self, graph: Graph, weights: npt.ArrayLike, kind: Kind, tolerance: float) -> None:
         # A copy, so that nobody else can change it; adding 0 makes −0 to 0, which equal values would differ in.
         values = np.asarray(np.array(weights, dtype=np.float64) + 0.0)
         values.flags.writeable = False
         vars(self).update(graph=graph, weights=values, kind=kind, tolerance=tolerance)
-        self._check(tolerance)
+
+    @classmethod
+    def known_to_be_right(cls, graph: Graph, weights: FloatArray, tolerance: float) -> MixingMatrix:
+        """A doubly stochastic matrix from weights whose signs and sums the caller has just checked; for solvers."""
+        matrix = cls.__new__(cls)
+        matrix._set(graph, weights, "doubly", tolerance)
+        return matrix
 
     @classmethod
     def from_dense(
