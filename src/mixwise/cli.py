@@ -1,4 +1,4 @@
-"""The command line; the only place that prints."""
+"""The command line; with its terminal, the only place that prints."""
 
 from __future__ import annotations
 
@@ -9,18 +9,13 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
 from mixwise import __version__
 from mixwise.errors import ConfigError, MixwiseError, TrainingError
-from mixwise.experiments import load_recipe, plan_experiment, recipe_names, run_experiment
+from mixwise.experiments import load_recipe, plan_experiment, recipe_names
 from mixwise.experiments.build import SCHEMES
 from mixwise.experiments.export import export_model
-from mixwise.experiments.recipe import Experiment
 from mixwise.experiments.runner import Progress
 from mixwise.experiments.strict import unknown
 from mixwise.experiments.sweep import sweep as run_sweep
@@ -35,11 +30,9 @@ from mixwise.mixing import (
     spectral_gap,
 )
 from mixwise.report.graph_picture import save_picture, terminal_picture
-from mixwise.report.table import Summary
+from mixwise.terminal import err, out, progress_line, run_with_progress, summary_table
 
 app = typer.Typer(add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
-out = Console()
-err = Console(stderr=True)
 
 # What typer raises for a wrong option or argument: click's UsageError, or that of the click inside newer typers.
 UsageError: type[Exception] = typer.BadParameter.mro()[1]
@@ -89,7 +82,7 @@ def run(
     if folder is None:
         folder = Path("runs") / experiment.recipe.name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     try:
-        summary = _run_with_progress(experiment, folder, resume)
+        summary = run_with_progress(experiment, folder, resume)
     except KeyboardInterrupt:
         hint = f"stopped; go on with: mixwise run {folder}/config.yaml --out {folder} --resume"
         err.print(hint, highlight=False, markup=False, soft_wrap=True)
@@ -97,7 +90,7 @@ def run(
     except TrainingError as error:
         raise TrainingError(f"{error}; the records so far: {folder}" if folder.exists() else str(error)) from None
     out.print(f"{experiment.recipe.name}: {experiment.recipe.description}", highlight=False)
-    out.print(_summary_table(summary))
+    out.print(summary_table(summary))
     out.print(f"[dim]{summary.caption}.[/dim]", highlight=False)
     out.print(f"\nTable, figures and records: {folder}{'' if str(folder).endswith('/') else '/'}", highlight=False)
 
@@ -121,12 +114,12 @@ def sweep(
 
     def on_progress(progress: Progress) -> None:
         if progress.step + 1 == progress.steps:
-            err.print(_progress_line(progress), highlight=False)
+            err.print(progress_line(progress), highlight=False)
 
     result = run_sweep(found, changes, folder, on_progress)
     for variant, point in result.chosen.items():
         out.print(f"{variant}: {point}", highlight=False)
-    out.print(_summary_table(result.summary))
+    out.print(summary_table(result.summary))
     out.print(f"On the test set. Table, runs and chosen.yaml: {folder}", highlight=False)
 
 
@@ -258,54 +251,6 @@ def main() -> None:
 def _fail(message: str, status: int = 2) -> int:
     err.print(f"error: {' '.join(message.split())}", highlight=False, markup=False, soft_wrap=True)
     return status
-
-
-def _run_with_progress(experiment: Experiment, folder: Path, resume: bool) -> Summary:
-    """A live bar in a terminal; elsewhere a line per run."""
-    total = len(experiment.recipe.seeds) * len(experiment.runs)
-    columns = (
-        TextColumn("{task.description}", justify="left"),
-        BarColumn(),
-        TextColumn("{task.fields[detail]}"),
-        TimeRemainingColumn(),
-    )
-    with ProgressBar(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
-        bar = bars.add_task("preparing", total=total, detail="")
-        done = 0.0
-
-        def on_progress(progress: Progress) -> None:
-            nonlocal done
-            share = (progress.step + 1) / progress.steps
-            name = f"{progress.variant}, seed {progress.seed}"
-            bars.update(bar, completed=done + share, description=name, detail=_progress_figures(progress))
-            if progress.step + 1 == progress.steps:
-                done += 1
-                if not err.is_terminal:
-                    err.print(_progress_line(progress), highlight=False)
-
-        return run_experiment(experiment, folder, on_progress, resume)
-
-
-def _progress_figures(progress: Progress) -> str:
-    figures = [f"step {progress.step + 1}/{progress.steps}", f"loss {progress.values['loss']:.3g}"]
-    if "accuracy" in progress.values:
-        figures.append(f"accuracy {progress.values['accuracy']:.1%}")
-    return ", ".join(figures)
-
-
-def _progress_line(progress: Progress) -> str:
-    return f"{progress.variant}, seed {progress.seed}: {_progress_figures(progress)}"
-
-
-def _summary_table(summary: Summary) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("variant", no_wrap=True)
-    for metric in summary.metrics:
-        table.add_column(metric.replace("_", " "), justify="right", no_wrap=False)
-    for variant, cells in summary.rows.items():
-        shown = (f"[bold]{cell}[/bold]" if cell.mean == summary.best(i) else str(cell) for i, cell in enumerate(cells))
-        table.add_row(variant, *shown)
-    return table
 
 
 def _gradients(path: Path, g: Graph) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
