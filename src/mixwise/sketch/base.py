@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from mixwise.errors import SketchError
+from mixwise.seeding import stream
 
 Array: TypeAlias = npt.NDArray[Any]
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -41,6 +43,26 @@ class Sketch(Protocol):
 
     def __call__(self, G: Rows) -> Rows:
         """S (m, k), on the device of G and in its dtype; float32 if that is a shorter one."""
+
+
+@dataclass(frozen=True)
+class RandomSketch:
+    """What the drawn sketches share: a length k, and a seed that names the operator."""
+
+    dim: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dim", checked_integer("dim", self.dim, least=1))
+        object.__setattr__(self, "seed", checked_integer("seed", self.seed))
+
+    def width(self, d: int) -> int:
+        """k, whatever d is."""
+        return self.dim
+
+    def fresh(self, t: int) -> Self:
+        """The sketch of mixing t: same kind and size, independent draws."""
+        return replace(self, seed=stream(self.seed, "sketch", t))
 
 
 def sketch_rows(G: Rows, dim: int, block: int, block_map: Callable[[int, int], BlockMap]) -> Rows:

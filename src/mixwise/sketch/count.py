@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from mixwise.seeding import numpy_generator, stream
-from mixwise.sketch.base import BlockMap, FloatArray, Rows, checked_integer, sketch_rows
+from mixwise.seeding import numpy_generator
+from mixwise.sketch.base import BlockMap, FloatArray, RandomSketch, Rows, sketch_rows
 
 _BLOCK = 1 << 16  # coordinates drawn at a time: 0.5 MB of indices; part of the operator's definition
 
 
 @dataclass(frozen=True)
-class CountSketch:
+class CountSketch(RandomSketch):
     """S = C u with one ±1 in every column of C (k, d): coordinate j is added to, or subtracted from, one of k sums.
 
     Row and sign come from one draw r_j, uniform on 0 … 2k − 1:  T[r] = Σ_{j: r_j = r} u_j  and  S = T[:k] − T[k:].
@@ -26,21 +26,6 @@ class CountSketch:
     >>> abs(CountSketch(dim=5, seed=0)(np.eye(3))).sum(axis=1)
     array([1., 1., 1.])
     """
-
-    dim: int = 100
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dim", checked_integer("dim", self.dim, least=1))
-        object.__setattr__(self, "seed", checked_integer("seed", self.seed))
-
-    def width(self, d: int) -> int:
-        """k, whatever d is."""
-        return self.dim
-
-    def fresh(self, t: int) -> CountSketch:
-        """The sketch of mixing t: new buckets and signs."""
-        return replace(self, seed=stream(self.seed, "sketch", t))
 
     def __call__(self, G: Rows) -> Rows:
         """The sketches (m, k) of the rows (m, d)."""

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from mixwise.seeding import generator, stream
-from mixwise.sketch.base import BlockMap, FloatArray, Rows, checked_integer, sketch_rows
+from mixwise.seeding import generator
+from mixwise.sketch.base import BlockMap, FloatArray, RandomSketch, Rows, sketch_rows
 
 _NUMBERS = 1 << 18  # of A in one block: 1 MB in float32, and 2 MB in float64; part of the operator's definition
 
 
 @dataclass(frozen=True)
-class GaussianSketch:
+class GaussianSketch(RandomSketch):
     """S = A u / √k with A (k, d) of independent N(0, 1) entries.
 
     E⟨Su, Sv⟩ = ⟨u, v⟩ with variance (‖u‖²‖v‖² + ⟨u, v⟩²) / k; for m rows, all inner products are within ε max‖u‖² of
@@ -26,21 +26,6 @@ class GaussianSketch:
     >>> GaussianSketch(dim=5, seed=0)(np.ones((3, 1000))).shape
     (3, 5)
     """
-
-    dim: int = 100
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dim", checked_integer("dim", self.dim, least=1))
-        object.__setattr__(self, "seed", checked_integer("seed", self.seed))
-
-    def width(self, d: int) -> int:
-        """k, whatever d is."""
-        return self.dim
-
-    def fresh(self, t: int) -> GaussianSketch:
-        """The sketch of mixing t: a new A."""
-        return replace(self, seed=stream(self.seed, "sketch", t))
 
     def __call__(self, G: Rows) -> Rows:
         """The sketches (m, k) of the rows (m, d)."""
