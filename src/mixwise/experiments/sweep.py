@@ -2,11 +2,13 @@
 
 DIR/<key=value,…>/      one ordinary run folder per point of the grid, evaluated on the validation split
 DIR/chosen.yaml         the experiment with the chosen values of every variant; itself a recipe
-DIR/summary.csv, .md    the winners on the test set
+DIR/test.jsonl          the winners on the test set, seed by seed
+DIR/summary.csv, .md    the same, averaged over seeds
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -76,6 +78,12 @@ def sweep(
     }
     summary = summarize(final, recipe.metrics, recipe.window)
     (folder / "chosen.yaml").write_text(experiment.to_yaml(), "utf-8")
+    lines = [
+        {"variant": variant, "seed": seed, **runs[0]}
+        for variant, seeds in final.items()
+        for seed, runs in seeds.items()
+    ]
+    (folder / "test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     (folder / "summary.csv").write_text(summary.to_csv(), "utf-8")
     (folder / "summary.md").write_text(summary.to_markdown(f"{recipe.name}: chosen on the validation split"), "utf-8")
     return SweepResult(chosen, summary)
