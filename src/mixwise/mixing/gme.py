@@ -4,6 +4,15 @@
     subject to  W doubly stochastic, W ≥ 0, W[i, j] = 0 where i cannot send to j; W may be asymmetric.
 
 Since W has sum n, ‖W − J‖²_F = ‖W‖²_F − 1: the two penalties have the same minimizer.
+
+kind="sender", for push-sum on directed graphs, asks for row sums of 1 only, and for column sums of at least c:
+
+    subject to  W𝟏 = 𝟏,  Wᵀ𝟏 ≥ c 𝟏,  W ≥ 0,  W[i, j] = 0 where i cannot send to j.
+
+With c = 0 the error can be 0 for a bad reason: where all nodes send all they have to one node, the sum of the centered
+updates arrives there, and nothing anywhere else. Push-sum divides by what arrived, so leave it something to divide by:
+λ > 0, or c > 0. The larger c is, the smaller the choice; c = 1 is the doubly stochastic program.
+W = I is feasible on every graph and for both kinds, so there is always an optimum.
 """
 
 from __future__ import annotations
@@ -20,7 +29,7 @@ import torch
 
 from mixwise.errors import MixingError, SolverError
 from mixwise.graphs import Graph
-from mixwise.mixing.matrix import FloatArray, MixingMatrix, column_sums, row_sums
+from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, column_sums, row_sums
 from mixwise.mixing.solvers import dense_cvxpy
 from mixwise.mixing.solvers.edge_qp import EdgeQP, RawSolution
 
@@ -73,13 +82,33 @@ class GmeProblem:
     solved [0.333333 0.333333 0.333333]
     """
 
-    def __init__(self, graph: Graph, *, symmetric: bool = False, solver: Solver = "auto") -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        symmetric: bool = False,
+        kind: Kind = "doubly",
+        least_heard: float = 0.0,
+        solver: Solver = "auto",
+    ) -> None:
         if solver not in ("auto", "piqp", "cvxpy"):
             raise MixingError(f'solver = {solver!r}; choose "auto", "piqp" or "cvxpy"')
         if symmetric and graph.directed:
             raise MixingError("symmetric weights need an undirected graph; drop symmetric=True or the directions")
+        if kind not in ("doubly", "sender"):
+            raise MixingError(f'kind = {kind!r}; a mixing matrix is "doubly" or "sender" stochastic')
+        if symmetric and kind == "sender":
+            raise MixingError('symmetric weights whose rows sum to 1 are doubly stochastic; drop kind="sender"')
+        if not 0 <= least_heard <= 1:  # NaN fails every comparison
+            raise MixingError(f"least_heard = {least_heard}; column sums average 1, so their least lies in [0, 1]")
+        if least_heard and kind != "sender":
+            raise MixingError(
+                f'least_heard = {least_heard}, but columns sum to 1 anyway; drop it or take kind="sender"'
+            )
         self.graph, self.symmetric, self.solver = graph, symmetric, solver
-        self._edge_qp = EdgeQP(graph, symmetric) if solver != "cvxpy" else None
+        self.kind: Kind = kind
+        self.least_heard = float(least_heard)
+        self._edge_qp = EdgeQP(graph, symmetric, kind, self.least_heard) if solver != "cvxpy" else None
 
     def solve(self, gram: npt.ArrayLike | torch.Tensor, regularization: float = 0.0) -> GmeSolution:
         """The best weights for the Gram matrix `gram` (n, n) of the nodes' centered updates."""
@@ -92,7 +121,7 @@ class GmeProblem:
         raw = (
             self._edge_qp.solve(Gamma, penalty)
             if self._edge_qp is not None
-            else dense_cvxpy.solve(self.graph, Gamma, penalty, self.symmetric)
+            else dense_cvxpy.solve(self.graph, Gamma, penalty, self.symmetric, self.kind, self.least_heard)
         )
         W, residual = self._feasible(raw)
         status = raw.status
@@ -105,21 +134,24 @@ class GmeProblem:
         """The solver's weights made exactly feasible, and how far they were from it."""
         w, graph = raw.weights, self.graph
         rows, cols = graph.pattern.rows, graph.pattern.cols
-        residual = float(max(np.abs(row_sums(graph, w) - 1).max(), np.abs(column_sums(graph, w) - 1).max(), -w.min()))
+        heard = column_sums(graph, w)
+        columns = np.abs(heard - 1).max() if self.kind == "doubly" else self.least_heard - heard.min()
+        residual = float(max(np.abs(row_sums(graph, w) - 1).max(), columns, -w.min()))
         if raw.status != "solved" or not residual <= 1e-5:
             return None, residual
         w = np.maximum(w, 0)
         if residual <= _ROUNDING:  # the usual case: nothing to repair, and checked two lines above
-            return MixingMatrix.known_to_be_right(graph, w, _EXACT), residual
+            return MixingMatrix.known_to_be_right(graph, w, _EXACT, self.kind), residual
         for _ in range(3):
             if self.symmetric:  # scaling D W D with D = diag(sums)^(-1/2) keeps W symmetric
                 root = np.sqrt(row_sums(graph, w))
                 w = w / (root[rows] * root[cols])
             else:  # Sinkhorn: zeros stay zeros, and the small errors vanish to rounding
                 w = w / row_sums(graph, w)[rows]
-                w = w / column_sums(graph, w)[cols]
+                if self.kind == "doubly":
+                    w = w / column_sums(graph, w)[cols]
         try:
-            return MixingMatrix(graph, w, tolerance=_EXACT), residual
+            return MixingMatrix(graph, w, self.kind, _EXACT), residual
         except MixingError:
             return None, residual
 
@@ -130,15 +162,19 @@ def minimize_gme(
     *,
     regularization: float = 0.0,
     symmetric: bool = False,
+    kind: Kind = "doubly",
+    least_heard: float = 0.0,
     solver: Solver = "auto",
 ) -> GmeSolution:
-    """The doubly stochastic W on the graph that minimizes Tr(WᵀΓW) + λ s ‖W − J‖²_F.
+    """The W on the graph, doubly stochastic unless told otherwise, that minimizes Tr(WᵀΓW) + λ s ‖W − J‖²_F.
 
     Args:
         gram: Γ (n, n), symmetric positive semidefinite; errors up to 1e-6 · Tr Γ are repaired.
         graph: which entries of W may be non-zero.
         regularization: λ ≥ 0; larger values trade mixing error for consensus.
-        symmetric: whether the two directions of an edge must have the same weight.
+        symmetric: whether the two directions of an edge must have the same weight; needs an undirected graph.
+        kind: "doubly", or "sender": only rows sum to 1 (push-sum, on directed graphs).
+        least_heard: c of kind="sender", from 0 to 1: the least sum of a column.
         solver: "piqp" (what "auto" takes), or "cvxpy": the paper's own formulation, slow.
 
     Example:
@@ -150,12 +186,12 @@ def minimize_gme(
 
     Reference: "Data-heterogeneity-aware Mixing for Decentralized Learning", Section 5.2.
     """
-    return _problem(graph, symmetric, solver).solve(gram, regularization)
+    return _problem(graph, symmetric, kind, least_heard, solver).solve(gram, regularization)
 
 
 @lru_cache(maxsize=8)
-def _problem(graph: Graph, symmetric: bool, solver: Solver) -> GmeProblem:
-    return GmeProblem(graph, symmetric=symmetric, solver=solver)
+def _problem(graph: Graph, symmetric: bool, kind: Kind, least_heard: float, solver: Solver) -> GmeProblem:
+    return GmeProblem(graph, symmetric=symmetric, kind=kind, least_heard=least_heard, solver=solver)
 
 
 def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray, float]:

@@ -4,7 +4,8 @@
     subject to  Σ_j W[i, j] = 1 for all i,  Σ_i W[i, j] = 1 for all j,  W ≥ 0.
 
 The entries of W off the graph are no variables at all. W ≤ 1 follows from the sums. With `symmetric`, the two
-directions of an edge are one variable, and the row constraints imply the column constraints.
+directions of an edge are one variable, and the row constraints imply the column constraints. With kind="sender" the
+column constraints are Σ_i W[i, j] ≥ c (`least_heard`): nothing at c = 0, the doubly stochastic case at c = 1.
 
 The pattern of the program depends on the graph alone: it is laid out once, and each Γ only fills in numbers.
 """
@@ -15,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 import piqp
-from scipy.sparse import csc_matrix
+from scipy.sparse import csc_matrix, vstack
 
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
-from mixwise.mixing.matrix import FloatArray
+from mixwise.mixing.matrix import FloatArray, Kind
 
 _STATUS = {
     piqp.PIQP_SOLVED: "solved",
@@ -47,7 +48,7 @@ class RawSolution(NamedTuple):
 class EdgeQP:
     """The program of one graph, ready for any number of Gram matrices."""
 
-    def __init__(self, graph: Graph, symmetric: bool = False) -> None:
+    def __init__(self, graph: Graph, symmetric: bool = False, kind: Kind = "doubly", least_heard: float = 0.0) -> None:
         pattern, n = graph.pattern, graph.n
         rows, cols = pattern.rows[pattern.by_column], pattern.cols[pattern.by_column]
         entries = np.arange(len(rows))
@@ -77,10 +78,11 @@ class EdgeQP:
         self._diagonal = np.flatnonzero(places // size == indices)
         self._multiplicity = np.bincount(variable, minlength=size).astype(np.float64)
 
-        sums = rows if symmetric else np.concatenate([rows, n + cols])
-        of = variable if symmetric else np.concatenate([variable, variable])
-        height = n if symmetric else 2 * n
-        self._A = csc_matrix((np.ones(len(sums)), (sums, of)), shape=(height, size))
+        row_sums = csc_matrix((np.ones(len(rows)), (rows, variable)), shape=(n, size))
+        column_sums = csc_matrix((np.ones(len(cols)), (cols, variable)), shape=(n, size))
+        by_rows_only = symmetric or kind == "sender"
+        self._A = row_sums if by_rows_only else vstack([row_sums, column_sums], format="csc")
+        self._floor = (column_sums, least_heard) if kind == "sender" and least_heard > 0 else None
 
         back = np.empty_like(entries)
         back[pattern.by_column] = variable
@@ -94,7 +96,7 @@ class EdgeQP:
         P.data[self._diagonal] += regularization * self._multiplicity
         P.data *= 2 / (1 + regularization)  # PIQP minimizes ½ xᵀPx; entries of about 1 whatever λ is
         if self._solver is None:
-            self._solver = _prepared(P, self._A, _SHIFTS[0])
+            self._solver = _prepared(P, self._A, self._floor, _SHIFTS[0])
         else:
             self._solver.update(P=P)
         solver = self._solver
@@ -102,12 +104,13 @@ class EdgeQP:
         for shift in _SHIFTS[1:]:
             if status == piqp.PIQP_SOLVED:
                 break
-            solver = _prepared(P, self._A, shift)
+            solver = _prepared(P, self._A, self._floor, shift)
             status, iterations = solver.solve(), iterations + solver.result.info.iter
         return RawSolution(solver.result.x[self._variable_of_entry], _STATUS.get(status) or str(status), iterations)
 
 
-def _prepared(P: csc_matrix, A: csc_matrix, shift: float) -> piqp.SparseSolver:
+def _prepared(P: csc_matrix, A: csc_matrix, floor: tuple[csc_matrix, float] | None, shift: float) -> piqp.SparseSolver:
+    """A solver for A x = 1, x ≥ 0 and, with a floor (C, c), C x ≥ c."""
     solver = piqp.SparseSolver()
     settings = solver.settings
     # With its own preconditioner, PIQP 0.6.4 ends `update` + `solve` in MAX_ITER with a wrong W; without it, and with
@@ -121,5 +124,6 @@ def _prepared(P: csc_matrix, A: csc_matrix, shift: float) -> piqp.SparseSolver:
     settings.eps_duality_gap_abs = 1e-12
     settings.eps_duality_gap_rel = 1e-12
     size, height = P.shape[0], A.shape[0]
-    solver.setup(P, np.zeros(size), A, np.ones(height), None, None, None, np.zeros(size), None)
+    C, least = (None, None) if floor is None else (floor[0], np.full(floor[0].shape[0], floor[1]))
+    solver.setup(P, np.zeros(size), A, np.ones(height), C, least, None, np.zeros(size), None)
     return solver
