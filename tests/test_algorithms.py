@@ -202,7 +202,7 @@ def test_w_ij_is_the_weight_that_node_j_gives_to_what_arrives_from_node_i():
     assert W[0, 1] == 0.3
     X = torch.tensor([[10.0], [0.0], [0.0]], dtype=torch.float64)
     network = SimulatedNetwork(W.graph)
-    mixed = DSGD().combine(X, X, Plan((W,)), network)
+    mixed = DSGD().combine(X, X.clone(), Plan((W,)), network)
     torch.testing.assert_close(mixed, torch.tensor([[7.0], [3.0], [0.0]], dtype=torch.float64))
     zero = torch.zeros_like(X)
     decoupled = DecoupledDSGD().combine(zero, -X, Plan((W,), updates=(W,)), network)  # U = 0 − (−X) = X
@@ -235,11 +235,13 @@ def test_channels_have_to_fit_the_algorithm():
 
 
 @pytest.mark.parametrize(("algorithm", "channels"), [(DSGD, 1), (DecoupledDSGD, 2)])
-def test_weights_that_move_the_mean_are_refused(algorithm, channels):
+def test_weights_that_move_the_mean_are_refused_before_the_first_step(algorithm, channels):
     W = MixingMatrix.from_dense([[0.5, 0.5], [0.0, 1.0]], kind="sender")
-    X, plan = torch.ones(2, 1), Plan((W,), updates=(W,) if channels == 2 else None)
+    policy = Fixed(W) if channels == 1 else Decoupled(Fixed(metropolis_hastings(complete(2))), Fixed(W))
     with pytest.raises(TrainingError, match=r'kind="sender", so mixing would move the mean .*doubly stochastic'):
-        algorithm().combine(X, X, plan, SimulatedNetwork(W.graph))
+        Training(
+            random_quadratics(2), SimulatedNetwork(W.graph), policy, algorithm(), lambda p: torch.optim.SGD(p, lr=0.1)
+        )
 
 
 def test_each_round_costs_its_messages():

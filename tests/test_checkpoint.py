@@ -239,8 +239,8 @@ def test_a_checkpoint_is_tensors_and_json_and_nothing_is_ever_unpickled(tmp_path
     load_checkpoint(make("schedule and clip"), path)
     content = header(path)
     assert json.loads(content.pop("__metadata__")["mixwise"])["t"] == 4
-    assert {"X", "policy.W", "policy.gram", "optimizer.0.exp_avg", "optimizer.1.exp_avg_sq"} <= set(content)
-    assert all(entry["dtype"] in ("F32", "F64") for entry in content.values())
+    assert {"X", "policy.weights", "policy.gram", "optimizer.0.exp_avg", "optimizer.1.exp_avg_sq"} <= set(content)
+    assert all(entry["dtype"] in ("F32", "F64", "I64") for entry in content.values())
 
 
 def test_saving_leaves_one_file(tmp_path):

@@ -86,6 +86,8 @@ def test_records_hold_the_metrics_of_the_step():
             "loss": float(losses.mean()),
             "consensus_distance": consensus_distance(X),
             "gradient_mixing_error": gradient_mixing_error(G, W),
+            "gradient_mixing_error_before": float((G - G.mean(0)).square().sum()),
+            "gradient_mixing_error_relative": gradient_mixing_error(G, W) / float((G - G.mean(0)).square().sum()),
             "heterogeneity": heterogeneity(G),
             "relative_heterogeneity": gradient_mixing_error(G, W) / 6,
             "consensus_factor": consensus_factor(W),
@@ -96,10 +98,10 @@ def test_records_hold_the_metrics_of_the_step():
 
 
 def test_bytes_add_up():
-    """12 arcs of 5 numbers of 8 bytes per mixing; sketches of 4 numbers to 5 others, at even mixings only."""
+    """Per node: 2 messages of 5 numbers of 8 bytes per mixing; sketches of 4 to 5 others, at even ones only."""
     for t, record in enumerate(run(7)):
-        assert record.values["bytes_parameters"] == (t + 1) * 12 * 5 * 8
-        assert record.values["bytes_sketches"] == (t // 2 + 1) * 6 * 5 * 4 * 8
+        assert record.values["bytes_parameters"] == (t + 1) * 2 * 5 * 8
+        assert record.values["bytes_sketches"] == (t // 2 + 1) * 5 * 4 * 8
 
 
 def test_a_solve_is_recorded_where_it_happened():

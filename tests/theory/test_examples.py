@@ -144,7 +144,7 @@ def test_example_3_one_step_with_the_product_policy_is_one_step_with_the_product
     W_zeta, W_p = optimized_weights(graph, seed), metropolis_hastings(graph)
     X = torch.randn(graph.n, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     plan = planned_product(W_zeta, W_p, X)
-    mixed = DSGD().combine(X, X, plan, SimulatedNetwork(graph))
+    mixed = DSGD().combine(X, X.clone(), plan, SimulatedNetwork(graph))
     expected = (W_zeta.to_dense() @ W_p.to_dense()).T @ X.numpy()
     np.testing.assert_allclose(mixed.numpy(), expected, rtol=0, atol=1e-12)  # rounding of two small products
 

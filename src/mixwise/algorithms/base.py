@@ -1,11 +1,10 @@
-"""The interface of an algorithm: what is computed and mixed, given the rows this process owns and a network.
+"""What an algorithm is: what is computed and mixed, given the rows this process owns and a network.
 
-Legend: X (m, d) parameters before the optimizer's step, X′ after it, U = X − X′ the update.
+Legend: X (m, d) parameters at the last mixing, X′ what the optimizer has made of them since (one step, or several local
+ones), U = X − X′ the update, G (m, d) gradients.
 """
 
 from __future__ import annotations
-
-from typing import Protocol
 
 import torch
 
@@ -15,24 +14,95 @@ from mixwise.network import Network
 from mixwise.policies import Plan
 
 
-class Algorithm(Protocol):
-    """Turns the optimizer's step into the step of the decentralized method."""
+class Algorithm:
+    """Turns the optimizer's step into the step of the decentralized method; subclasses say how.
 
-    needs_previous: bool  # whether `combine` looks at X, which costs a copy of the rows
-    state: dict[str, torch.Tensor]  # rows that it remembers between steps, by name; all of them are checkpointed
+    Attributes:
+        needs_previous: whether `combine` looks at X, which costs a copy of the rows.
+        needs_symmetric, needs_lazy: what it asks of weights that a policy makes: W = Wᵀ, and (I + W) / 2 in place of W.
+        owns_momentum: whether it has its own momentum, so that the optimizer must be SGD without one.
+        state: rows that it remembers between mixings, by name; all of them are checkpointed.
+    """
 
-    def combine(self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network) -> torch.Tensor:
-        """The new parameters (m, d)."""
-        ...
+    needs_previous = False
+    needs_symmetric = False
+    needs_lazy = False
+    owns_momentum = False
 
+    def __init__(self) -> None:
+        self.state: dict[str, torch.Tensor] = {}
 
-def mix_rounds(rows: torch.Tensor, rounds: tuple[MixingMatrix, ...], network: Network) -> torch.Tensor:
-    """Mix with one matrix after the other, one communication round each; all of them keep the mean."""
-    for W in rounds:
+    def check_optimizer(self, optimizer: torch.optim.Optimizer, local_steps: int) -> None:
+        """Refuse an optimizer, or a number of local steps, that the method is not defined for."""
+        if self.owns_momentum:
+            _check_plain_sgd(type(self).__name__, optimizer)
+
+    def check_weights(self, W: MixingMatrix) -> None:
+        """Refuse a matrix that the method cannot work with; called for every W before it is used."""
         if W.kind != "doubly":
             raise TrainingError(
                 f'the weights have kind="{W.kind}", so mixing would move the mean of the nodes; '
-                f"take doubly stochastic weights, or an algorithm that corrects for it"
+                f"take doubly stochastic weights, or an algorithm that corrects for it (push-sum)"
             )
-        rows = network.mix(rows, W)
+
+    def direction(self, G: torch.Tensor, network: Network) -> None:
+        """Change G, in place, into what the optimizer shall see; called at every local step."""
+
+    def update(self, X: torch.Tensor, X_prime: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """U (m, d), new or in `out`: the update that is about to be mixed; heterogeneity-aware weights look at it."""
+        return torch.sub(X, X_prime, out=out)
+
+    def combine(
+        self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
+    ) -> torch.Tensor:
+        """The new parameters (m, d); it may use the memory of X and X′ for them.
+
+        Args:
+            X: parameters at the last mixing; only if `needs_previous`, otherwise X′.
+            X_prime: parameters after the local steps.
+            plan: the weights of this mixing.
+            network: the way to the other nodes.
+            lr: the sum of the step sizes since the last mixing.
+        """
+        raise NotImplementedError
+
+    def model_rows(self, X: torch.Tensor) -> torch.Tensor:
+        """The rows to judge and to keep as models."""
+        return X
+
+
+def mix_rounds(
+    rows: torch.Tensor, rounds: tuple[MixingMatrix, ...], network: Network, *, in_place: bool = False
+) -> torch.Tensor:
+    """Mix with one matrix after the other, one communication round each."""
+    for W in rounds:
+        rows = network.mix(rows, W, out=rows if in_place else None)
+        in_place = True  # what a round has made is ours
     return rows
+
+
+def one_matrix(plan: Plan, name: str) -> MixingMatrix:
+    """The matrix of a plan for methods that mix in one round with one matrix."""
+    if plan.updates is not None or len(plan.params) != 1:
+        raise TrainingError(
+            f"{name} mixes in one round with one matrix; take a policy that gives one matrix per mixing"
+        )
+    return plan.params[0]
+
+
+def one_channel(plan: Plan, name: str) -> tuple[MixingMatrix, ...]:
+    """The rounds of a plan for methods that mix one thing, in one or several rounds."""
+    if plan.updates is not None:
+        raise TrainingError(f"{name} mixes one thing; a policy with a second channel needs algorithm: decoupled")
+    if not plan.params:
+        raise TrainingError(f"{name} needs mixing weights; a policy that chooses a tree is for algorithm: relay")
+    return plan.params
+
+
+def _check_plain_sgd(name: str, optimizer: torch.optim.Optimizer) -> None:
+    momenta = [group.get("momentum", 0) for group in optimizer.param_groups]
+    if not isinstance(optimizer, torch.optim.SGD) or any(momenta):
+        kind = f"{type(optimizer).__name__}{' with momentum' if any(momenta) else ''}"
+        raise TrainingError(
+            f"{name} has its own momentum, so {kind} would count it twice; take SGD with momentum 0 as the optimizer"
+        )

@@ -10,33 +10,37 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from mixwise.algorithms.base import mix_rounds
-from mixwise.errors import MixingError, TrainingError
+from mixwise.algorithms.base import Algorithm, one_matrix
+from mixwise.errors import MixingError
 from mixwise.mixing import MixingMatrix, eigenvalues
 from mixwise.network import Network
 from mixwise.policies import Plan
 
 
-class D2:
+class D2(Algorithm):
     """Exact diffusion; every W it mixes with is checked for stability first."""
 
     needs_previous = True
+    needs_symmetric = True
+    needs_lazy = True
 
-    def __init__(self) -> None:
-        self.state: dict[str, torch.Tensor] = {}
-        self._stable: MixingMatrix | None = None  # the last W that passed
+    def check_weights(self, W: MixingMatrix) -> None:
+        """Doubly stochastic and stable."""
+        super().check_weights(W)
+        check_d2_stability(W)
 
-    def combine(self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network) -> torch.Tensor:
+    def update(self, X: torch.Tensor, X_prime: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """X − φ: what is mixed is φ, not the optimizer's step."""
+        return torch.sub(self.state.get("psi", X), X_prime, out=out)
+
+    def combine(
+        self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
+    ) -> torch.Tensor:
         """Correct, then mix."""
-        if plan.updates is not None or len(plan.params) != 1:
-            raise TrainingError("D² mixes one thing in one round; take a policy with one matrix per mixing")
-        W = plan.params[0]
-        if W is not self._stable:
-            check_d2_stability(W)
-            self._stable = W
-        phi = X_prime if not self.state else X_prime + X - self.state["psi"]
+        W = one_matrix(plan, "D²")
+        phi = X_prime.clone() if not self.state else self.state["psi"].neg_().add_(X).add_(X_prime)
         self.state["psi"] = X_prime.clone()
-        return mix_rounds(phi, plan.params, network)
+        return network.mix(phi, W, out=phi)
 
 
 def check_d2_stability(W: MixingMatrix) -> None:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import torch
 
-from mixwise.algorithms.base import mix_rounds
+from mixwise.algorithms.base import Algorithm, mix_rounds
 from mixwise.errors import TrainingError
 from mixwise.network import Network
 from mixwise.policies import Plan
 
 
-class DecoupledDSGD:
+class DecoupledDSGD(Algorithm):
     """X⁺ = W_pᵀ X − W_gᵀ U, in two communication rounds."""
 
     needs_previous = True
 
-    def __init__(self) -> None:
-        self.state: dict[str, torch.Tensor] = {}
-
-    def combine(self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network) -> torch.Tensor:
+    def combine(
+        self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
+    ) -> torch.Tensor:
         """Mix parameters and updates apart."""
         if plan.updates is None:
             raise TrainingError("decoupled mixing needs a policy with two channels: Decoupled(params=…, updates=…)")
-        return mix_rounds(X, plan.params, network) - mix_rounds(X - X_prime, plan.updates, network)
+        U = mix_rounds(X - X_prime, plan.updates, network, in_place=True)
+        return mix_rounds(X, plan.params, network, in_place=True) - U

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from mixwise.algorithms.base import mix_rounds
-from mixwise.errors import TrainingError
+from mixwise.algorithms.base import Algorithm, mix_rounds, one_channel
 from mixwise.network import Network
 from mixwise.policies import Plan
 
 
-class DSGD:
-    """X⁺ = Wᵀ X′ = Wᵀ (X − U)."""
+class DSGD(Algorithm):
+    """X⁺ = Wᵀ X′ = Wᵀ (X − U): adapt, then combine."""
 
-    needs_previous = False
-
-    def __init__(self) -> None:
-        self.state: dict[str, torch.Tensor] = {}
-
-    def combine(self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network) -> torch.Tensor:
+    def combine(
+        self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
+    ) -> torch.Tensor:
         """Mix the stepped parameters."""
-        if plan.updates is not None:
-            raise TrainingError("D-SGD mixes one thing; a policy with a second channel needs algorithm: decoupled")
-        return mix_rounds(X_prime, plan.params, network)
+        return mix_rounds(X_prime, one_channel(plan, "D-SGD"), network, in_place=True)

@@ -99,5 +99,5 @@ def _tested(experiment: Experiment, variant: str, folder: Path) -> Iterator[tupl
         prepared = prepare(experiment.runs[variant], seed)
         training = prepared.start()
         load_checkpoint(training, folder / variant / f"seed-{seed}" / CHECKPOINT)
-        values = training.task.evaluate(training.X)
-        yield seed, {"step": training.t - 1, "consensus_distance": consensus_distance(training.X), **values}
+        values = training.task.evaluate(training.model_rows)
+        yield seed, {"step": training.t - 1, "consensus_distance": consensus_distance(training.model_rows), **values}

@@ -29,10 +29,24 @@ class Network(Protocol):
     nodes: range
     traffic: Traffic
 
-    def mix(self, rows: torch.Tensor, W: MixingMatrix) -> torch.Tensor:
-        """One gossip step: the owned rows of Wᵀ X, as a new tensor (m, d)."""
+    def mix(
+        self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, message_bytes: int | None = None
+    ) -> torch.Tensor:
+        """One gossip step: the owned rows of Wᵀ X, (m, d), in a new tensor or in `out`, which may be `rows` itself.
+
+        `message_bytes` is the size of a row on the wire, for rows that travel compressed.
+        """
+        ...
+
+    def exchange(self, messages: torch.Tensor, graph: Graph) -> torch.Tensor:
+        """One row per arc i → j of `graph`: from those that the owned nodes send, sorted by (i, j), to those that
+        arrive at them, sorted by (j, i)."""
         ...
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """Small rows (m, k) of all nodes, (n, k), on every process."""
+        ...
+
+    def average(self, rows: torch.Tensor) -> torch.Tensor:
+        """The mean (d,) of the rows of all nodes: an all-reduce, not gossip."""
         ...

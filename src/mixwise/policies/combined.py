@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from mixwise.errors import MixingError
+from mixwise.mixing import MixingMatrix
 from mixwise.network import Network
 from mixwise.policies.plan import Observation, Plan, Policy, PolicyState
 
@@ -19,6 +20,15 @@ class Combined:
     def observes(self, t: int) -> bool:
         """If any part does."""
         return any(policy.observes(t) for policy in self.policies)
+
+    def ask(self, *, symmetric: bool = False, lazy: bool = False) -> None:
+        """Ask every part."""
+        for policy in self.policies:
+            policy.ask(symmetric=symmetric, lazy=lazy)
+
+    def known_matrices(self) -> tuple[MixingMatrix, ...]:
+        """Those of the parts."""
+        return tuple(W for policy in self.policies for W in policy.known_matrices())
 
     def state(self) -> PolicyState:
         """The states of the parts."""

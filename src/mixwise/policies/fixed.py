@@ -19,6 +19,10 @@ class Fixed(Stateless):
     def __init__(self, W: MixingMatrix) -> None:
         self.W = W
 
+    def known_matrices(self) -> tuple[MixingMatrix, ...]:
+        """W."""
+        return (self.W,)
+
     def plan(self, t: int, observed: Observation, network: Network) -> Plan:
         """One round with W."""
         return Plan((self.W,))
@@ -36,6 +40,10 @@ class RandomChoice(Stateless):
         if len(chances) != len(matrices) or min(chances) < 0 or not abs(sum(chances) - 1) <= 1e-9:
             raise MixingError(f"probabilities = {chances} for {len(matrices)} matrices; one each, none negative, sum 1")
         self.matrices, self.probabilities, self.seed = tuple(matrices), tuple(chances), seed
+
+    def known_matrices(self) -> tuple[MixingMatrix, ...]:
+        """All that may be drawn."""
+        return self.matrices
 
     def plan(self, t: int, observed: Observation, network: Network) -> Plan:
         """One round with the matrix drawn for mixing t."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 
 from mixwise.errors import MixingError
-from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, gram_matrix
+from mixwise.graphs import Graph
+from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, gram_matrix, lazy
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network import Network
 from mixwise.policies.fixed import Fixed
@@ -16,13 +18,15 @@ from mixwise.sketch import CountSketch, Sketch
 
 Objective: TypeAlias = Literal["updates", "parameters"]
 
+_PROBLEMS = 64  # laid-out problems that are kept, for graphs that come back
+
 
 class HeterogeneityAware:
     """Every `period` mixings: sketch the updates, gather the sketches, and solve GME-opt for new weights.
 
     Args:
-        period: H, mixings between two optimizations; they happen at t mod H = 0.
-        sketch: how a node's update is compressed; a new operator is drawn at each optimization, the same on all nodes.
+        period: H, mixings between two looks at the updates; they happen at t mod H = 0.
+        sketch: how a node's update is compressed; a new operator is drawn at each look, the same on all nodes.
         objective: "updates" (the gradient mixing error of U), or "parameters" (the mixing error of X′, the rows that
             are really mixed).
         alternate_with: weights, or a policy, for odd t, while even t uses the optimized weights (the paper's
@@ -30,6 +34,11 @@ class HeterogeneityAware:
         regularization: λ of `minimize_gme`.
         smoothing: share s of the old Γ in Γ ← s Γ + (1 − s) Γ_new; 0 forgets at once.
         symmetric: whether the weights must be symmetric.
+        growth: solve only if the relative mixing error Tr(WᵀΓW) / Tr Γ of the weights in use has grown by this factor
+            since they were made; without it, at every look.
+        drop_below: arcs with a smaller weight are dropped and the rest is optimized again, which saves their messages.
+        on: a policy whose matrices tell the graph of the moment, for graphs that change over time; the weights are
+            solved anew whenever the graph is another one.
     """
 
     def __init__(
@@ -42,6 +51,9 @@ class HeterogeneityAware:
         regularization: float = 0.0,
         smoothing: float = 0.0,
         symmetric: bool = False,
+        growth: float | None = None,
+        drop_below: float = 0.0,
+        on: Policy | None = None,
     ) -> None:
         if period < 1:
             raise MixingError(f"period = {period}; the weights are optimized every 1, 2, 3, … mixings")
@@ -49,27 +61,48 @@ class HeterogeneityAware:
             raise MixingError(f"smoothing = {smoothing}; the share of the old Γ lies in [0, 1)")
         if objective not in ("updates", "parameters"):
             raise MixingError(f'objective = {objective!r}; choose "updates" or "parameters"')
-        self.period, self.objective = period, objective
+        if growth is not None and not growth >= 1:
+            raise MixingError(f"growth = {growth}; the factor by which the mixing error may grow is at least 1")
+        if not 0 <= drop_below < 0.5:
+            raise MixingError(f"drop_below = {drop_below}; a weight under which an arc is dropped lies in [0, 0.5)")
+        self.period, self.objective, self.growth, self.drop_below, self.on = period, objective, growth, drop_below, on
         self.sketch = CountSketch(100) if sketch is None else sketch
         self.alternate_with = Fixed(alternate_with) if isinstance(alternate_with, MixingMatrix) else alternate_with
-        self.regularization, self.smoothing, self.symmetric = regularization, smoothing, symmetric
+        self.regularization, self.smoothing, self.symmetric, self.lazy = regularization, smoothing, symmetric, False
         self.W: MixingMatrix | None = None  # the weights of the last successful optimization
         self.gram: FloatArray | None = None  # Γ, smoothed over periods
+        self._graph: Graph | None = None  # the graph that W was made for
+        self._error = 0.0  # relative mixing error of W when it was made
         self._unsettled = False  # the last Γ came from G because U was 0: optimize again as soon as possible
-        self._problem: GmeProblem | None = None
-        self._restored: FloatArray | None = None  # the weights of a checkpoint, not yet a matrix
+        self._problems: dict[Graph, GmeProblem] = {}
+
+    def ask(self, *, symmetric: bool = False, lazy: bool = False) -> None:
+        """Make symmetric weights, or (I + W) / 2 of the optimized ones, from now on."""
+        self.symmetric, self.lazy = self.symmetric or symmetric, self.lazy or lazy
+        for other in self._others():
+            other.ask(symmetric=symmetric, lazy=lazy)
+
+    def known_matrices(self) -> tuple[MixingMatrix, ...]:
+        """Those that it alternates with."""
+        return () if self.alternate_with is None else self.alternate_with.known_matrices()
 
     def observes(self, t: int) -> bool:
-        """At the mixings that optimize, and when the other policy does."""
+        """At the mixings that look at the updates, and when another policy inside does."""
         if self._is_due(t):
+            return True
+        if self.on is not None and self.on.observes(t):
             return True
         return self._others_turn(t) and self.alternate_with is not None and self.alternate_with.observes(t)
 
     def plan(self, t: int, observed: Observation, network: Network) -> Plan:
         """One round with the optimized weights, or with the other policy's at odd t."""
-        if self._restored is not None:
-            self.W, self._restored = MixingMatrix(network.graph, self._restored, tolerance=1e-9), None
-        solve = self._optimize(t, observed, network) if self._is_due(t) else None
+        graph = network.graph if self.on is None else self._graph_of(self.on.plan(t, observed, network))
+        looked = self._is_due(t)
+        if looked:
+            self._update_gram(t, observed, network)
+        needed = looked or not self._others_turn(t)
+        stale = graph != self._graph or (looked and self._has_grown())
+        solve = self._optimize(graph) if needed and stale else None
         if self._others_turn(t):
             assert self.alternate_with is not None
             other = self.alternate_with.plan(t, observed, network)
@@ -77,50 +110,95 @@ class HeterogeneityAware:
         assert self.W is not None
         return Plan((self.W,), solve=solve)
 
+    def _others(self) -> list[Policy]:
+        return [policy for policy in (self.alternate_with, self.on) if policy is not None]
+
     def _others_turn(self, t: int) -> bool:
         return self.alternate_with is not None and t % 2 == 1
 
     def _is_due(self, t: int) -> bool:
-        """Whether mixing t optimizes: at t mod H = 0, and only what will be used."""
-        first = self.W is None and self._restored is None
-        due = t % self.period == 0 or self._unsettled or first
+        """Whether mixing t looks at the updates: at t mod H = 0, and only if what it learns will be used."""
+        due = t % self.period == 0 or self._unsettled or self.W is None
         # With H = 1 the next mixing optimizes anew before this W had its turn.
         wasted = self._others_turn(t) and (self.period == 1 or self._unsettled)
         return due and not wasted
 
+    def _has_grown(self) -> bool:
+        """Whether the weights in use fit the updates of now so much worse that new ones are worth a solve."""
+        if self.growth is None or self.W is None or self._unsettled:
+            return True
+        assert self.gram is not None
+        # An error near 0 may grow by any factor and still be nothing.
+        return _relative_error(self.gram, self.W) > self.growth * max(self._error, 1e-3)
+
+    @staticmethod
+    def _graph_of(plan: Plan) -> Graph:
+        if len(plan.params) != 1:
+            raise MixingError("`on` must be a policy with one matrix per mixing, whose graph is that of the moment")
+        return plan.params[0].graph
+
+    # --- what a checkpoint holds ---
     def state(self) -> PolicyState:
-        """The weights in use, Γ, and the state of the other policy."""
-        tensors = {}
-        weights = self._restored if self._restored is not None or self.W is None else self.W.weights
-        if weights is not None:
-            tensors["W"] = torch.from_numpy(weights.copy())
+        """The weights in use and their graphs, Γ, and the states of the policies inside."""
+        tensors: dict[str, torch.Tensor] = {}
+        values: dict[str, Any] = {"unsettled": self._unsettled, "error": self._error, "graph": None, "W": None}
         if self.gram is not None:
             tensors["gram"] = torch.from_numpy(self.gram.copy())
-        values: dict[str, Any] = {"unsettled": self._unsettled}
-        if self.alternate_with is not None:
-            other, values["other"] = self.alternate_with.state()
-            tensors |= {f"other.{name}": value for name, value in other.items()}
+        if self.W is not None and self._graph is not None:
+            tensors["weights"] = torch.from_numpy(self.W.weights.copy())
+            for name, graph in (("W", self.W.graph), ("graph", self._graph)):
+                tensors[f"{name}.edges"] = torch.from_numpy(graph.edge_array.copy())
+                values[name] = {"n": graph.n, "directed": graph.directed}
+        for number, policy in enumerate(self._others()):
+            other, values[f"other.{number}"] = policy.state()
+            tensors |= {f"other.{number}.{name}": value for name, value in other.items()}
         return tensors, values
 
     def load_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
-        """Go on with these weights; they become a matrix at the next plan, which knows the graph."""
-        self._unsettled = bool(values["unsettled"])
-        self._restored = tensors["W"].numpy() if "W" in tensors else None
+        """Go on with these weights."""
+        self._unsettled, self._error = bool(values["unsettled"]), float(values["error"])
         self.gram = tensors["gram"].numpy() if "gram" in tensors else None
-        if self.alternate_with is not None:
-            own = {name.removeprefix("other."): value for name, value in tensors.items() if name.startswith("other.")}
-            self.alternate_with.load_state(own, values["other"])
+        self.W = self._graph = None
+        if values["W"] is not None:
+            graphs = {
+                name: Graph(values[name]["n"], tensors[f"{name}.edges"].numpy(), values[name]["directed"])
+                for name in ("W", "graph")
+            }
+            self.W = MixingMatrix(graphs["W"], tensors["weights"].numpy(), tolerance=1e-9)
+            self._graph = graphs["graph"]
+        for number, policy in enumerate(self._others()):
+            own = f"other.{number}."
+            part = {name.removeprefix(own): value for name, value in tensors.items() if name.startswith(own)}
+            policy.load_state(part, values[f"other.{number}"])
 
-    def _optimize(self, t: int, observed: Observation, network: Network) -> GmeSolution:
-        """CE-GME. A failed solve keeps the previous weights and is reported."""
-        self._update_gram(t, observed, network)
-        if self._problem is None or self._problem.graph != network.graph:
-            self._problem = GmeProblem(network.graph, symmetric=self.symmetric)
+    # --- CE-GME ---
+    def _optimize(self, graph: Graph) -> GmeSolution:
+        """New weights for Γ. A failed solve keeps the previous ones, if they are for this graph, and is reported."""
         assert self.gram is not None
-        solution = self._problem.solve(self.gram, self.regularization)
-        if solution.solved or self.W is None:  # without previous weights, .W tells what went wrong
-            self.W = solution.W
+        solution = self._problem(graph).solve(self.gram, self.regularization)
+        if solution.solved and self.drop_below > 0:
+            solution = self._thinned(solution)
+        if solution.solved or self.W is None or graph != self._graph:  # without weights, .W tells what went wrong
+            self.W, self._graph = lazy(solution.W) if self.lazy else solution.W, graph
+            self._error = _relative_error(self.gram, self.W)
         return solution
+
+    def _thinned(self, solution: GmeSolution) -> GmeSolution:
+        """The best weights on the arcs that matter."""
+        assert self.gram is not None
+        W, pattern = solution.W, solution.W.graph.pattern
+        weights = W.weights if self.symmetric or W.graph.directed else _larger_direction(W)
+        kept = (weights >= self.drop_below) & (pattern.rows != pattern.cols)
+        arcs = np.stack([pattern.rows[kept], pattern.cols[kept]], axis=1)
+        thin = Graph(W.n, arcs, directed=W.graph.directed)
+        return self._problem(thin).solve(self.gram, self.regularization)
+
+    def _problem(self, graph: Graph) -> GmeProblem:
+        if graph not in self._problems:
+            if len(self._problems) == _PROBLEMS:
+                self._problems.clear()
+            self._problems[graph] = GmeProblem(graph, symmetric=self.symmetric)
+        return self._problems[graph]
 
     def _update_gram(self, t: int, observed: Observation, network: Network) -> None:
         sketch = self.sketch.fresh(t)
@@ -135,3 +213,16 @@ class HeterogeneityAware:
         Gamma = gram_matrix(S)
         s = self.smoothing
         self.gram = Gamma if previous is None else s * previous + (1 - s) * Gamma
+
+
+def _relative_error(Gamma: FloatArray, W: MixingMatrix) -> float:
+    """Tr(WᵀΓW) / Tr Γ: the share of the disagreement that mixing leaves."""
+    trace = float(np.trace(Gamma))
+    return 0.0 if trace == 0 else float(np.vdot(W.to_dense(), Gamma @ W.to_dense())) / trace
+
+
+def _larger_direction(W: MixingMatrix) -> FloatArray:
+    """For every entry (i, j) of an undirected graph the larger one of W[i, j] and W[j, i]."""
+    # Sorted by column, the entries of a symmetric pattern are those of the transposed matrix, sorted by row.
+    larger: FloatArray = np.maximum(W.weights, W.weights[W.graph.pattern.by_column])
+    return larger

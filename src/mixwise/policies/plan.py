@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import torch
 
+from mixwise.graphs import Graph
 from mixwise.mixing import GmeSolution, MixingMatrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network import Network
@@ -27,13 +28,19 @@ class Observation:
 class Plan:
     """The matrices of one mixing, one communication round each, in the order in which they are applied.
 
-    `updates` is there only for algorithms that mix parameters and updates apart. `solve` tells what the optimizer of
-    the weights reported, if it ran.
+    `updates` is there only for algorithms that mix parameters and updates apart; `tree`, instead of matrices, for
+    those that relay along a spanning tree. `solve` tells what the optimizer of the weights reported, if it ran.
     """
 
     params: tuple[MixingMatrix, ...]
     updates: tuple[MixingMatrix, ...] | None = None
     solve: GmeSolution | None = None
+    tree: Graph | None = None
+
+    @property
+    def matrices(self) -> tuple[MixingMatrix, ...]:
+        """All of them, of both channels."""
+        return self.params + (self.updates or ())
 
     @cached_property
     def params_product(self) -> FloatArray:
@@ -56,6 +63,17 @@ class Policy(Protocol):
         """Whether it will look at the updates of mixing t, which costs a copy of the rows."""
         ...
 
+    def ask(self, *, symmetric: bool = False, lazy: bool = False) -> None:
+        """What the algorithm needs of the weights that this policy makes, before the first plan.
+
+        Weights that somebody handed over are not changed by it; the algorithm refuses them if they do not fit.
+        """
+        ...
+
+    def known_matrices(self) -> tuple[MixingMatrix, ...]:
+        """The matrices that it is known to use before anything was observed, to be checked before the first step."""
+        ...
+
     def state(self) -> PolicyState:
         """What its plans depend on besides t and the observation."""
         ...
@@ -75,6 +93,13 @@ class Stateless:
     def observes(self, t: int) -> bool:
         """Never."""
         return False
+
+    def ask(self, *, symmetric: bool = False, lazy: bool = False) -> None:
+        """It makes no weights."""
+
+    def known_matrices(self) -> tuple[MixingMatrix, ...]:
+        """None, unless a subclass knows better."""
+        return ()
 
     def state(self) -> PolicyState:
         """Nothing."""

@@ -25,6 +25,28 @@ def check_elementwise(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
     return optimizer
 
 
+# Their fused kernels take one pass over the rows where the others take up to five.
+_FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
+
+
+def fuse_where_safe(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Switch on the fused kernels of torch, unless the caller has chosen, where the rows are one block.
+
+    The fused kernels of the CPU take the memory of a tensor as one piece, also if it is not (seen with torch 2.13):
+    on one of several blocks of columns they would change the wrong entries, so that is refused.
+    """
+    for group in optimizer.param_groups:
+        whole = all(block.is_contiguous() for block in group["params"])
+        if group.get("fused") and not whole:
+            raise TrainingError(
+                "fused=True does not work on one of several blocks of columns, as parameter groups are; leave it out"
+            )
+        free = group.get("fused", False) is None and not group.get("foreach") and not group.get("differentiable")
+        if isinstance(optimizer, _FUSED) and free and whole and group["params"][0].device.type in ("cpu", "cuda"):
+            group["fused"] = True
+    return optimizer
+
+
 def clip_rows(G: torch.Tensor, largest: float) -> None:
     """Scale every row of G (m, d) that is longer than `largest` down to it, in place."""
     norms = G.norm(dim=1, keepdim=True)

@@ -1,6 +1,6 @@
 """The state of a training run, and one step of it; the same for every task, algorithm and policy.
 
-    G = stochastic gradients at X;  X′ = the optimizer's step on X;  U = X − X′
+    G = stochastic gradients at X;  X′ = the optimizer's step on X, or several local ones;  U = X − X′
     plan = the policy's matrices for mixing t;  X⁺ = the algorithm's combination
 
 Legend: X, G, U (m, d), the rows that this process owns.
@@ -19,10 +19,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from mixwise.algorithms import Algorithm
 from mixwise.errors import MixingError, TrainingError
+from mixwise.mixing import MixingMatrix
 from mixwise.network import Network
 from mixwise.policies import Observation, Plan, Policy
 from mixwise.tasks import Task
-from mixwise.train.optimizers import check_elementwise, clip_rows
+from mixwise.train.optimizers import check_elementwise, clip_rows, fuse_where_safe
 
 OptimizerFactory: TypeAlias = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 SchedulerFactory: TypeAlias = Callable[[torch.optim.Optimizer], LRScheduler]
@@ -35,7 +36,7 @@ class Step:
     t: int
     losses: torch.Tensor  # (m,)
     gradients: torch.Tensor  # (m, d), as the optimizer saw them
-    plan: Plan
+    plan: Plan | None  # of the mixing, if there was one: local steps have none
     seconds: dict[str, float]
 
 
@@ -51,6 +52,7 @@ class Training:
             columns (see `Task`), e.g. `lambda blocks: torch.optim.SGD(blocks, lr=0.1)`.
         scheduler: makes a learning-rate scheduler, stepped once per step.
         clip: largest norm of a node's gradient; longer ones are scaled down.
+        local_steps: τ, steps of the optimizer from one mixing to the next.
     """
 
     def __init__(
@@ -63,78 +65,132 @@ class Training:
         *,
         scheduler: SchedulerFactory | None = None,
         clip: float | None = None,
+        local_steps: int = 1,
     ) -> None:
         if task.nodes != network.graph.n:
             raise TrainingError(f"the task has {task.nodes} nodes, the graph {network.graph.n}; they must be the same")
         if clip is not None and not clip > 0:
             raise TrainingError(f"clip = {clip}; the largest norm of a gradient is above 0")
+        if local_steps < 1:
+            raise TrainingError(f"local_steps = {local_steps}; there is at least 1 step from one mixing to the next")
         self.task, self.network, self.policy, self.algorithm, self.clip = task, network, policy, algorithm, clip
+        self.local_steps = local_steps
         self.t = 0
         self.X = task.initial(network.nodes)
         # One parameter per block of columns, each a view of X: what the optimizer does to it, it does to X.
         self._columns: list[tuple[int, int]] = getattr(task, "blocks", [(0, task.dim)])
         self._blocks = [torch.nn.Parameter(self.X[:, start:stop]) for start, stop in self._columns]
-        self.optimizer = check_elementwise(optimizer(self._blocks))
+        self.optimizer = fuse_where_safe(check_elementwise(optimizer(self._blocks)))
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
+        self._start: torch.Tensor | None = None  # X at the last mixing, while somebody will ask for it
+        self._lr = 0.0  # the sum of step sizes since the last mixing
+        self._checked: tuple[MixingMatrix, ...] = ()  # the matrices that the algorithm has accepted last
+        algorithm.check_optimizer(self.optimizer, local_steps)
+        policy.ask(symmetric=algorithm.needs_symmetric, lazy=algorithm.needs_lazy)
+        self._check_matrices(policy.known_matrices())
+
+    @property
+    def model_rows(self) -> torch.Tensor:
+        """The nodes' models (m, d)."""
+        return self.algorithm.model_rows(self.X)
 
     @torch.no_grad()
     def step(self) -> Step:
-        """Compute, step, plan, mix."""
-        t, X = self.t, self.X
+        """Compute and step; then, if the local steps are done, plan and mix."""
         start = time.perf_counter()
+        losses, G = self._local_step()
+        computed = planned = mixed = time.perf_counter()
+        plan = None
+        if (self.t + 1) % self.local_steps == 0:
+            plan = self._plan(G)
+            planned = mixed = time.perf_counter()
+            self._mix(plan)
+            mixed = time.perf_counter()
+        self.t += 1
+        seconds = {"compute": computed - start, "plan": planned - computed, "mix": mixed - planned}
+        return Step(self.t - 1, losses, G, plan, seconds)
+
+    def _local_step(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """One step of the optimizer on every owned row."""
+        t, X = self.t, self.X
+        if t % self.local_steps == 0 and (self.policy.observes(self._mixing) or self.algorithm.needs_previous):
+            self._start = X.clone()  # only where somebody will look at it: rows can be large
         with torch.enable_grad():
             losses, G = self.task.losses_and_gradients(X, self.network.nodes, t)
-        self._check_finite(losses, "the loss", t)
+        self._check_finite(losses, "the loss")
         if self.clip is not None:
             clip_rows(G, self.clip)
-        # A copy of X only where somebody will look at it: rows can be large.
-        observes, needs_previous = self.policy.observes(t), self.algorithm.needs_previous
-        X_before = X.clone() if observes or needs_previous else X
+        self.algorithm.direction(G, self.network)
         for block, (first, last) in zip(self._blocks, self._columns, strict=True):
             block.grad = G[:, first:last]
+        self._lr += float(self.optimizer.param_groups[0]["lr"])
         self.optimizer.step()
         if self.scheduler is not None:
             self.scheduler.step()
-        computed = time.perf_counter()
-        updates = None
-        self._check_finite(X, "the parameters", t)  # here, since a sketch and a mixing pass it on to other nodes
-        if observes:
-            updates = X_before - X if needs_previous else X_before.sub_(X)
-        plan = self._plan(t, Observation(updates, G, X))
-        if not needs_previous:
-            X_before = X
-        del updates
-        planned = time.perf_counter()
-        X.copy_(self.algorithm.combine(X_before, X, plan, self.network))
-        mixed = time.perf_counter()
-        self._check_finite(X, "the parameters", t)
-        self.t += 1
-        return Step(
-            t, losses, G, plan, {"compute": computed - start, "plan": planned - computed, "mix": mixed - planned}
-        )
+        self._check_finite(X, "the parameters")  # here, since a sketch and a mixing pass it on to other nodes
+        return losses, G
 
-    def _plan(self, t: int, observed: Observation) -> Plan:
+    @property
+    def _mixing(self) -> int:
+        """The number of the mixing that the current step belongs to."""
+        return self.t // self.local_steps
+
+    def _plan(self, G: torch.Tensor) -> Plan:
+        updates = None
+        if self._start is not None and self.policy.observes(self._mixing):
+            # The update takes the place of X where the algorithm does not need that any more.
+            place = None if self.algorithm.needs_previous else self._start
+            updates = self.algorithm.update(self._start, self.X, place)
+            self._start = self._start if self.algorithm.needs_previous else None
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is named below
-                return self.policy.plan(t, observed, self.network)
+                plan = self.policy.plan(self._mixing, Observation(updates, G, self.X), self.network)
         except MixingError as error:
-            raise TrainingError(f"step {t}: {error}; if the run diverges, lower the step size (lr)") from error
+            raise TrainingError(f"step {self.t}: {error}; if the run diverges, lower the step size (lr)") from error
+        self._check_matrices(plan.matrices)
+        return plan
 
-    def _check_finite(self, values: torch.Tensor, what: str, t: int) -> None:
+    def _mix(self, plan: Plan) -> None:
+        X_before = self.X if self._start is None else self._start
+        X = self.algorithm.combine(X_before, self.X, plan, self.network, self._lr)
+        if X is not self.X:
+            self.X.copy_(X)
+        buffers = getattr(self.task, "mixed_buffers", None)
+        if buffers is not None:
+            for W in plan.params:
+                self.network.mix(buffers, W, out=buffers)
+        self._start, self._lr = None, 0.0
+
+    def _check_matrices(self, matrices: tuple[MixingMatrix, ...]) -> None:
+        """Let the algorithm refuse a matrix before it is used; those of the last mixing need no second look."""
+        for W in matrices:
+            if not any(W is known for known in self._checked):
+                self.algorithm.check_weights(W)
+        self._checked = matrices
+
+    def _check_finite(self, values: torch.Tensor, what: str) -> None:
         # A sum passes on every NaN and infinity, at a twentieth of the cost of looking at each entry.
-        if bool(torch.isfinite(values.reshape(len(values), -1).sum(dim=1)).all()):
+        if bool(torch.isfinite(values.sum())):
             return
         finite = torch.isfinite(values).reshape(len(values), -1).all(dim=1)
         if not bool(finite.all()):
             node = self.network.nodes[int((~finite).nonzero()[0])]
-            raise TrainingError(f"step {t}: {what} of node {node} not finite any more; lower the step size (lr)")
+            raise TrainingError(f"step {self.t}: {what} of node {node} not finite any more; lower the step size (lr)")
 
     # --- what a checkpoint holds ---
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Everything that the next step depends on: tensors by name, and plain values."""
         tensors = {"X": self.X, **{f"algorithm.{name}": rows for name, rows in self.algorithm.state.items()}}
+        if self._start is not None:  # in the middle of local steps
+            tensors["start"] = self._start
+        if self.model_rows is not self.X:
+            tensors["models"] = self.model_rows
+        if hasattr(self.task, "state"):
+            tensors |= {f"task.{name}": value for name, value in self.task.state().items()}
         optimizer = self.optimizer.state_dict()
-        values: dict[str, Any] = {"t": self.t, "traffic": vars(self.network.traffic).copy(), "optimizer": {}}
+        values: dict[str, Any] = {
+            "t": self.t, "lr": self._lr, "traffic": vars(self.network.traffic).copy(), "optimizer": {}
+        }  # fmt: skip
         for index, entries in optimizer["state"].items():
             for name, value in entries.items():
                 if isinstance(value, torch.Tensor):
@@ -160,9 +216,12 @@ class Training:
                 f"X is {tuple(X.shape)} of {X.dtype}, expected {tuple(self.X.shape)} of {self.X.dtype}: "
                 f"another task, graph or dtype"
             )
-        self.t = int(values["t"])
+        self.t, self._lr = int(values["t"]), float(values["lr"])
         self.X.copy_(X)
+        self._start = tensors["start"].to(self.X.device) if "start" in tensors else None
         self.algorithm.state = {k: v.to(self.X.device) for k, v in _below("algorithm.", tensors).items()}
+        if hasattr(self.task, "load_state"):
+            self.task.load_state(_below("task.", tensors))
         self.policy.load_state(_below("policy.", tensors), values["policy"])
         vars(self.network.traffic).update(values["traffic"])
         state: dict[int, dict[str, Any]] = {}
