@@ -16,6 +16,7 @@ from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed, HeterogeneityAware
 from mixwise.sketch import CountSketch
 from mixwise.tasks import ModuleTask
+from mixwise.tasks.gradients import faster
 from mixwise.train import Training, train
 
 NODES = 6
@@ -231,8 +232,92 @@ def test_auto_stacks_dense_layers_and_nothing_else(module, chosen):
 
 
 def test_an_unknown_way_is_refused():
-    with pytest.raises(TrainingError, match=r"'fast'; choose .auto., .loop. or .stacked."):
+    with pytest.raises(TrainingError, match=r"'fast'; choose .auto., .measure., .loop. or .stacked."):
         make_task(gradients="fast")
+
+
+# --- the way that is measured ---
+
+
+def test_measuring_changes_nothing_of_the_run():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    measured, plain = make_training(make_task(gradients="measure")), make_training(make_task(gradients="loop"))
+    assert measured.task.gradients == "measure"
+    for _ in range(3):
+        a, b = measured.step(), plain.step()
+        torch.testing.assert_close(a.gradients, b.gradients, **CLOSE)
+    assert measured.task.gradients in ("loop", "stacked")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class CountsRows(nn.Module):
+    """Has a buffer that stacking would not keep, which no layer shows."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+        self.register_buffer("rows", torch.tensor(0.0))
+
+    def forward(self, x):
+        self.rows += len(x)
+        return self.linear(x)
+
+
+def test_a_buffer_that_changes_refuses_stacked_and_is_measured_to_loop():
+    training = make_training(make_task(CountsRows, gradients="stacked"))
+    with pytest.raises(TrainingError, match=r"buffer 'rows' changes in training; take gradients = \"loop\""):
+        training.step()
+    task = make_task(CountsRows, gradients="measure")
+    training = make_training(task)
+    training.step()
+    assert task.gradients == "loop"
+    assert task.node_module(training.X, 0).rows == task.batch  # of the step alone, not of the measurement
+
+
+def test_buffers_that_stay_may_be_stacked():
+    def scaled():
+        module = dense()
+        module.register_buffer("scale", torch.tensor([2.0]))
+        return module
+
+    a, b = (make_training(make_task(scaled, gradients=way)) for way in ("loop", "stacked"))
+    for _ in range(3):
+        a.step()
+        b.step()
+    torch.testing.assert_close(a.X, b.X, **CLOSE)
+
+
+@pytest.mark.parametrize("module", [with_batch_norm, with_dropout])
+def test_where_stacked_is_refused_measuring_gives_the_loop(module):
+    assert make_task(module, gradients="measure").gradients == "loop"
+
+
+@pytest.mark.parametrize("way", ["loop", "stacked"])
+def test_a_resumed_run_keeps_the_way_that_was_measured(way, monkeypatch):
+    monkeypatch.setattr("mixwise.tasks.module.faster", lambda *args: way)
+    first = make_training(make_task(gradients="measure"))
+    first.step()
+    monkeypatch.setattr("mixwise.tasks.module.faster", lambda *args: pytest.fail("measured again"))
+    second = make_training(make_task(gradients="measure"))
+    second.load_state(*first.state())
+    second.step()
+    assert second.task.gradients == way
+
+
+def test_the_faster_way_wins(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("mixwise.tasks.gradients.time.perf_counter", lambda: clock[0])
+
+    def takes(seconds):
+        def way(nodes, step, inputs):
+            clock[0] += seconds
+            return torch.zeros(1)
+
+        return way
+
+    assert faster(takes(2), takes(1), [0], 0, None) == "stacked"
+    assert faster(takes(1), takes(2), [0], 0, None) == "loop"
 
 
 # --- random layers ---
@@ -403,7 +488,7 @@ def test_evaluation_against_a_direct_computation():
         abs=1e-12,
     )
     assert json.dumps(figures)  # plain numbers
-    assert task.accuracy(X[0], test, batch=7) == each[0]  # in pieces, the last of them shorter
+    assert task.accuracy(task.module_of(X[0]), test, batch=7) == each[0]  # in pieces, the last of them shorter
 
 
 def test_evaluation_needs_a_test_set():

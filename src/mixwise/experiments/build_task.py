@@ -102,6 +102,7 @@ def _classification(config: RunConfig, task: ClassificationConfig, nodes: int, s
         test=test,
         augment=FlipsAndCrops(max(1, train.x.shape[-1] // 8)) if task.augment else None,
         gradients=task.gradients,
+        buffers=task.buffers,
         group_of=lambda name, parameter: 0 if config.optimizer.decay_norms_and_biases else int(parameter.ndim < 2),
         device=config.device,
         dtype=getattr(torch, config.dtype),

@@ -1,4 +1,8 @@
-"""A trained model out of a run: a plain safetensors `state_dict`, for any PyTorch program."""
+"""A trained model out of a run: a plain, complete safetensors `state_dict`, for any PyTorch program.
+
+Everything in it stands in the run's checkpoint, frozen parameters and buffers included: neither the data nor the code
+of the model is needed, and nothing is run.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ from safetensors.torch import save_file
 from mixwise.errors import ConfigError
 from mixwise.experiments.runner import CHECKPOINT
 from mixwise.experiments.strict import unknown
+from mixwise.tasks.buffers import mean_row
+from mixwise.tasks.parts import below, complete
 
 
 def export_model(run: Path, variant: str, model: str, out: Path, seed: int | None = None) -> dict[str, torch.Tensor]:
@@ -37,13 +43,17 @@ def export_model(run: Path, variant: str, model: str, out: Path, seed: int | Non
     path = run / variant / f"seed-{seed}" / CHECKPOINT
     try:
         with safe_open(path, framework="pt") as file:
-            X, values = file.get_tensor("X"), json.loads(file.metadata()["mixwise"])
+            names, values = set(file.keys()), json.loads(file.metadata()["mixwise"])
+            X = file.get_tensor("models" if "models" in names else "X")  # push-sum: X holds models times weights
+            parts = {name: file.get_tensor(name) for name in names if name.startswith("task.")}
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"the checkpoint {path} cannot be read: {error}") from None
     if "layout" not in values:
         raise ConfigError(f"{path} holds no model: the task of this run is not a module")
-    row = _row(X, model)
-    state = {name: row[start : start + _size(shape)].reshape(shape).clone() for name, shape, start in values["layout"]}
+    node = _node(model, len(X))
+    row = mean_row(X) if node is None else X[node]
+    trained = {name: row[start : start + _size(shape)].reshape(shape) for name, shape, start in values["layout"]}
+    state = complete(trained, below("task.", parts), node)
     try:
         save_file(state, out)
     except (SafetensorError, OSError) as error:
@@ -51,13 +61,13 @@ def export_model(run: Path, variant: str, model: str, out: Path, seed: int | Non
     return state
 
 
-def _row(X: torch.Tensor, model: str) -> torch.Tensor:
+def _node(model: str, nodes: int) -> int | None:
     if model == "average":
-        return X.double().mean(0).to(X.dtype)
+        return None
     node = re.fullmatch(r"node:(\d+)", model)
-    if node is None or int(node[1]) >= len(X):
-        raise ConfigError(f"--model {model}: choose average, or node:0 to node:{len(X) - 1}")
-    return X[int(node[1])]
+    if node is None or int(node[1]) >= nodes:
+        raise ConfigError(f"--model {model}: choose average, or node:0 to node:{nodes - 1}")
+    return int(node[1])
 
 
 def _size(shape: list[int]) -> int:

@@ -53,7 +53,8 @@ class ClassificationConfig(Strict):
     model: ModelConfig
     batch: int = Field(default=32, ge=1)
     augment: bool = False
-    gradients: Literal["auto", "loop", "stacked"] = "auto"
+    gradients: Literal["auto", "measure", "loop", "stacked"] = "auto"
+    buffers: Literal["local", "averaged"] = "local"
     evaluate_on: Literal["test", "validation"] = "test"
 
 

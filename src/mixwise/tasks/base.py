@@ -11,7 +11,9 @@ import torch
 class Task(Protocol):
     """One objective f = (1/n) Σ f_i, split over n nodes.
 
-    A task whose columns fall into several optimizer groups also has `blocks`: the (start, stop) of each group.
+    A task whose columns fall into several optimizer groups also has `blocks`: the (start, stop) of each group. One that
+    remembers more than the rows has `state()` and `load_state(state)`, tensors by name, for checkpoints; and
+    `mixed_buffers`, a tensor (m, b) or None, if some of that is to be mixed, in place, as the parameters are.
     """
 
     nodes: int  # n

@@ -1,47 +1,46 @@
 """Training any `nn.Module`: every node has its own copy, as views of its row of X, and its own data.
 
-Legend: X, G (m, d); losses (m,); a batch (b, …) per node.
-
-Two ways to the same gradients. `loop`: node after node, forward and backward through its module. `stacked`: all nodes
-at once with `torch.func.vmap` over stacked parameters; it pays for small dense models, where the overhead of many small
-operations counts, and loses on convolutions.
+Legend: X, G (m, d); losses (m,); B (m, b), the buffers of the nodes' modules.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from mixwise.data import Dataset, NodeBatches, Partition
+from mixwise.data import Dataset, Partition
 from mixwise.errors import TrainingError
-from mixwise.seeding import generator, stream
+from mixwise.seeding import stream
+from mixwise.tasks.buffers import NodeBuffers, mean_row, set_buffers
+from mixwise.tasks.gradients import Gradients, Loss, NodeByNode, Stacked, Way, chosen, faster, own_randomness
+from mixwise.tasks.inputs import Augment, Inputs
+from mixwise.tasks.parts import load_parts, parts_of
 from mixwise.tasks.rows import GroupOf, RowLayout
 
-Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-Augment: TypeAlias = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
-Gradients: TypeAlias = Literal["auto", "loop", "stacked"]
-
-_BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
-_RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
-_DENSE = (nn.Linear, nn.LayerNorm, nn.Embedding)  # where stacking was measured to pay
+BufferPolicy: TypeAlias = Literal["local", "averaged"]
 
 
 class ModuleTask:
     """One module, one loss, a data set divided over nodes.
 
     Args:
-        module: makes the module; called once, every node starts from the same parameters.
+        module: makes the module; called once, every node starts from the same parameters and buffers. Frozen
+            parameters (`requires_grad=False`) are one for all nodes and have no place in the rows.
         data: the training set.
         partition: which samples each node holds.
         batch: samples per node and step.
         test: the common test set, for `evaluate`.
         loss: of outputs and labels, averaged over the batch.
         augment: changes a batch of inputs at random.
-        gradients: "loop", "stacked", or "auto": stacked if every layer with parameters is dense.
+        gradients: "loop", "stacked", "auto" (stacked if every layer with parameters is dense), or "measure": both
+            are timed on the first batch, and the faster one stays. They agree up to rounding.
+        buffers: "local": every node keeps its own, such as the statistics of BatchNorm; "averaged": they are mixed
+            as the parameters are.
         group_of: the optimizer group of a parameter, e.g. to keep norms and biases free of weight decay.
         device, dtype: where and in what precision the rows are kept.
         seed: names the order of the data, augmentation and random layers.
@@ -58,147 +57,168 @@ class ModuleTask:
         loss: Loss = nn.functional.cross_entropy,
         augment: Augment | None = None,
         gradients: Gradients = "auto",
+        buffers: BufferPolicy = "local",
         group_of: GroupOf = lambda name, parameter: 0,
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
         seed: int = 0,
     ) -> None:
-        self.data, self.partition, self.test, self.loss, self.augment = data, partition, test, loss, augment
-        self.nodes, self.batch, self.seed = len(partition), batch, seed
+        if buffers not in ("local", "averaged"):
+            raise TrainingError(f'buffers = {buffers!r}; choose "local" or "averaged"')
+        self.data, self.partition, self.test, self.loss = data, partition, test, loss
+        self.nodes, self.batch, self.seed, self.buffers = len(partition), batch, seed, buffers
         self.device, self.dtype = torch.device(device), dtype
         self.template = module().to(device=self.device, dtype=dtype)
+        if not self.template.training:  # else a part that was put into eval mode, such as a frozen norm, stays there
+            self.template.train()
         self.layout = RowLayout(self.template, group_of)
         self.dim, self.blocks = self.layout.dim, self.layout.blocks
-        self.gradients = _chosen(gradients, self.template)
-        self._batches = NodeBatches(partition, batch, seed)
-        self._x, self._y = data.x.to(self.device), data.y.to(self.device)
-        self._modules: list[nn.Module] = []
-        self._bound: torch.Tensor | None = None
-        self._G: torch.Tensor = torch.empty(0)
+        self.gradients = chosen(gradients, self.template)
+        self._measures = self.gradients == "measure"
+        self._inputs = Inputs(data, partition, batch, augment, self.device, dtype, seed)
+        self._runs = WeakTensorKeyDictionary()  # the rows of a run -> the run
+        self._run: _Run | None = None  # the one that was started or went on last
 
     def initial(self, nodes: Sequence[int]) -> torch.Tensor:
-        """The same starting row on every node."""
-        return self.layout.flatten(self.template).repeat(len(nodes), 1)
+        """The same starting row on every node; they are the rows of a new run, with buffers of its own."""
+        X = self.layout.flatten(self.template).repeat(len(nodes), 1)
+        self._run = self._started(X, nodes)
+        return X
 
     def losses_and_gradients(
         self, X: torch.Tensor, nodes: Sequence[int], step: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Losses (m,) and gradients (m, d) on each node's batch of this step; G is reused by the next call."""
-        self._bind(X)
-        batches = [self._batch(node, step) for node in nodes]
-        losses = self._stacked(X, batches) if self.gradients == "stacked" else self._loop(nodes, step, batches)
-        return losses, self._G
+        # Other rows of the same nodes, such as those that push-sum computes, belong to the run that went on last.
+        run = self._run_of(X)
+        if run is None or run.nodes != list(nodes):
+            run = self._started(X, nodes)
+        self._run = run
+        if self.gradients == "measure":
+            self.gradients = self._measured(X, run, step)
+        way = run.bound(X, lambda G: self._way(self.gradients, X, G, run.buffers))
+        return way(nodes, step, self._inputs), way.G
 
-    def module_of(self, row: torch.Tensor) -> nn.Module:
-        """A copy of the module with the parameters of one row."""
+    def _run_of(self, X: torch.Tensor) -> _Run | None:
+        run: _Run | None = self._runs.get(X, self._run)  # type: ignore[no-untyped-call]
+        return run
+
+    def _started(self, X: torch.Tensor, nodes: Sequence[int]) -> _Run:
+        run = _Run(list(nodes), NodeBuffers(self.template, len(nodes), self.dtype))
+        self._runs[X] = run
+        return run
+
+    def _way(self, name: str, X: torch.Tensor, G: torch.Tensor, buffers: NodeBuffers) -> Way:
+        if name == "stacked":
+            return Stacked(self.template, self.layout, self.loss, X, G)
+        return NodeByNode(self.template, self.layout, self.loss, X, G, buffers, self.seed)
+
+    def _measured(self, X: torch.Tensor, run: _Run, step: int) -> Literal["loop", "stacked"]:
+        buffers = NodeBuffers(self.template, len(X), self.dtype)
+        buffers.load_state(run.buffers.state())
+        loop, stacked = (self._way(name, X, torch.empty_like(X), buffers) for name in ("loop", "stacked"))
+        return faster(loop, stacked, run.nodes, step, self._inputs)
+
+    # --- models ---
+    def module_of(self, row: torch.Tensor, buffers: Mapping[str, torch.Tensor] | None = None) -> nn.Module:
+        """A copy of the module with the parameters of one row, and with these buffers or those it started with."""
         module = copy.deepcopy(self.template)
-        state = dict(module.named_parameters())
+        parameters = dict(module.named_parameters())
         with torch.no_grad():
             for name, view in self.layout.named_views(row):
-                state[name].copy_(view)
+                parameters[name].copy_(view)
+        set_buffers(module, buffers or {})
         return module
 
-    # --- gradients ---
-    def _loop(self, nodes: Sequence[int], step: int, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-        self._G.zero_()  # backward adds to the views of G
-        losses = torch.empty(len(nodes), dtype=self.dtype, device=self.device)
-        for i, (node, module, (x, y)) in enumerate(zip(nodes, self._modules, batches, strict=True)):
-            # Dropout and the like draw from the global generator: give them one that knows node and step only.
-            with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-                # Not torch.manual_seed on a CPU: it also notes the seed for GPUs to come, which takes 1 ms or 2.
-                seed = torch.default_generator.manual_seed if self.device.type == "cpu" else torch.manual_seed
-                seed(stream(self.seed, "layers", node, step))
-                loss = self.loss(module(x), y)
-            loss.backward()  # type: ignore[no-untyped-call]
-            losses[i] = loss.detach()
-        return losses
+    def node_module(self, X: torch.Tensor, i: int) -> nn.Module:
+        """The model of the node at row i: its parameters and its buffers, copied."""
+        return self.module_of(X[i], self._buffers(X).of(i))
 
-    def _stacked(self, X: torch.Tensor, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-        def one(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return self.loss(torch.func.functional_call(self.template, parameters, (x,)), y)
+    def average_module(self, X: torch.Tensor) -> nn.Module:
+        """The averaged model: the mean of the parameters and of the buffers."""
+        return self.module_of(mean_row(X), self._buffers(X).average())
 
-        x, y = torch.stack([x for x, _ in batches]), torch.stack([y for _, y in batches])
-        both = torch.func.vmap(torch.func.grad_and_value(one), randomness="error")
-        try:
-            gradients, losses = both(dict(self.layout.named_views(X)), x, y)
-        except RuntimeError as error:  # what `_chosen` cannot see: dropout as a function, a branch on values, …
-            reason = str(error).partition("\n")[0]
-            raise TrainingError(
-                f'gradients = "stacked" cannot run this module ({reason}); take gradients = "loop"'
-            ) from error
-        for name, view in self.layout.named_views(self._G):
-            view.copy_(gradients[name])
-        result: torch.Tensor = losses
-        return result
-
-    # --- rows and data ---
-    def _bind(self, X: torch.Tensor) -> None:
-        """Make the nodes' modules views of the rows; done again only if X is another tensor."""
-        if self._bound is not None and self._bound.data_ptr() == X.data_ptr() and self._bound.shape == X.shape:
-            return
-        self._bound, self._G = X, torch.zeros_like(X)
-        if self.gradients == "loop":
-            self._modules = [copy.deepcopy(self.template) for _ in range(len(X))]
-            for module, row, gradient in zip(self._modules, X, self._G, strict=True):
-                self.layout.bind(module, row, gradient)
-                module.train()
-
-    def _batch(self, node: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        index = self._batches(node, step).to(self.device)
-        x = self._x[index]
-        if self.augment is not None:
-            x = self.augment(x, generator(self.seed, "augment", node, step))
-        return self._as_input(x), self._y[index]
-
-    def _as_input(self, x: torch.Tensor) -> torch.Tensor:
-        """Numbers in the precision of the rows; a byte v of an image means v / 255; whole numbers (tokens) stay."""
-        if x.dtype == torch.uint8:
-            return x.to(self.dtype) / 255
-        return x.to(self.dtype) if x.is_floating_point() else x
+    def _buffers(self, X: torch.Tensor) -> NodeBuffers:
+        run = self._run_of(X)
+        if run is None or len(run.nodes) != len(X):
+            return NodeBuffers(self.template, len(X), self.dtype)
+        return run.buffers
 
     # --- figures of merit ---
     def evaluate(self, X: torch.Tensor) -> dict[str, float]:
         """Accuracy on the common test set: mean over nodes, worst node, spread, and the averaged model."""
         if self.test is None:
             raise TrainingError("there is no test set to evaluate on; give one with test=…")
-        each = torch.tensor([self.accuracy(row, self.test) for row in X], dtype=torch.float64)
+        buffers = self._buffers(X)
+        each = torch.tensor(
+            [self.accuracy(self._view(row, buffers.of(i)), self.test) for i, row in enumerate(X)], dtype=torch.float64
+        )
         return {
             "accuracy": float(each.mean()),
             "accuracy_worst": float(each.min()),
             "accuracy_spread": float(each.std(correction=0)),
-            "accuracy_average_model": self.accuracy(X.double().mean(0).to(X.dtype), self.test),
+            "accuracy_average_model": self.accuracy(self._view(mean_row(X), buffers.average()), self.test),
         }
 
     @torch.no_grad()
-    def accuracy(self, row: torch.Tensor, data: Dataset, batch: int = 1000) -> float:
-        """Share of samples that the module with these parameters classifies as labeled."""
-        module = self.module_of(row).eval()
+    def accuracy(self, module: nn.Module, data: Dataset, batch: int = 1000) -> float:
+        """Share of samples that a module, put into eval mode, classifies as labeled."""
+        module.eval()
         right = 0
-        for start in range(0, len(data), batch):
-            x, y = data.x[start : start + batch].to(self.device), data.y[start : start + batch].to(self.device)
-            outputs: Any = module(self._as_input(x))
-            right += int((outputs.argmax(1) == y).sum())
+        with own_randomness(self.device) as reseed:
+            reseed(stream(self.seed, "evaluate"))
+            for start in range(0, len(data), batch):
+                x, y = data.x[start : start + batch].to(self.device), data.y[start : start + batch].to(self.device)
+                outputs: Any = module(self._inputs.as_input(x))
+                right += int((outputs.argmax(1) == y).sum())
         return right / len(data)
 
+    def _view(self, row: torch.Tensor, buffers: Mapping[str, torch.Tensor]) -> nn.Module:
+        module = self.layout.module(self.template, row)
+        set_buffers(module, buffers)
+        return module
 
-def _chosen(gradients: Gradients, module: nn.Module) -> Literal["loop", "stacked"]:
-    """The way to the gradients; "stacked" is refused where it would not give the same result."""
-    if gradients not in ("auto", "loop", "stacked"):
-        raise TrainingError(f'gradients = {gradients!r}; choose "auto", "loop" or "stacked"')
-    batch_norm = next((name for name, part in module.named_modules() if isinstance(part, _BATCH_NORMS)), None)
-    random = next((name for name, part in module.named_modules() if isinstance(part, _RANDOM)), None)
-    if gradients == "stacked" and batch_norm is not None:
-        raise TrainingError(
-            f'gradients = "stacked" cannot run the batch normalization {batch_norm!r}, whose statistics change in '
-            f'place; take gradients = "loop"'
-        )
-    if gradients == "stacked" and random is not None:
-        raise TrainingError(
-            f'gradients = "stacked" cannot run the random layer {random!r}, whose draws must depend on the node alone; '
-            f'take gradients = "loop"'
-        )
-    if gradients != "auto":
-        return gradients
-    layers = [part for part in module.modules() if any(True for _ in part.parameters(recurse=False))]
-    dense = all(isinstance(part, _DENSE) for part in layers) and not any(True for _ in module.buffers())
-    return "stacked" if dense and random is None and batch_norm is None else "loop"
+    # --- what a checkpoint holds besides the rows ---
+    @property
+    def mixed_buffers(self) -> torch.Tensor | None:
+        """B (m, b) of the run, to be mixed in place as the parameters are; None if nothing is to be mixed."""
+        if self.buffers == "local" or self.gradients == "stacked" or self._run is None:  # stacked: they never change
+            return None
+        return self._run.buffers.B if self._run.buffers.B.numel() > 0 else None
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Buffers of all nodes, and what a complete model needs besides: frozen parameters, names of tied ones."""
+        if self._run is None:
+            raise TrainingError("no run has been started; its rows come from initial(nodes)")
+        state = parts_of(self.template, self._run.buffers)
+        if self._measures and self.gradients != "measure":
+            state["stacked"] = torch.tensor(self.gradients == "stacked", dtype=torch.uint8)
+        return state
+
+    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on where a run of the same task was."""
+        if self._run is None:
+            raise TrainingError("no run has been started; its rows come from initial(nodes)")
+        state = dict(state)
+        if (stacked := state.pop("stacked", None)) is not None and self._measures:
+            self.gradients = "stacked" if bool(stacked) else "loop"
+        load_parts(self.template, self._run.buffers, state)
+
+
+class _Run:
+    """What belongs to the rows of one run: its nodes, their buffers, and the way to their gradients."""
+
+    def __init__(self, nodes: list[int], buffers: NodeBuffers) -> None:
+        self.nodes, self.buffers = nodes, buffers
+        self._way: Way | None = None
+        self._at: tuple[int, torch.Size] | None = None
+
+    def bound(self, X: torch.Tensor, make: Callable[[torch.Tensor], Way]) -> Way:
+        """The way, made by the first call; other rows than before, and only then, are bound anew."""
+        at = (X.data_ptr(), X.shape)
+        if self._way is None:
+            self._way = make(torch.zeros_like(X))
+        elif self._at != at:
+            self._way.bind(X)
+        self._at = at
+        return self._way

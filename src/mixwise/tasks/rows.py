@@ -6,6 +6,7 @@ optimizer and the network.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -60,6 +61,14 @@ class RowLayout:
         for slot in self.slots:
             parameters[slot.name].data = slot.view(row)
             parameters[slot.name].grad = slot.view(gradient)
+
+    def module(self, template: nn.Module, row: torch.Tensor) -> nn.Module:
+        """A module like `template` whose parameters are views of a row; frozen ones are the template's own."""
+        parameters = dict(template.named_parameters())
+        known: dict[int, object] = {id(p): p for p in parameters.values()}  # what a copy takes as it is
+        for name, view in self.named_views(row):
+            known[id(parameters[name])] = type(parameters[name])(view, True)
+        return copy.deepcopy(template, known)
 
     def named_views(self, rows: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         """(name, view) of every parameter, for one row or for stacked rows."""

@@ -1,0 +1,205 @@
+"""Two ways to the gradients of all nodes.
+
+Legend: X, G (m, d); losses (m,); a batch x (b, …), y (b,) per node.
+
+`NodeByNode` goes forward and backward through one module after the other. `Stacked` takes all nodes at once with
+`torch.func.vmap` over stacked parameters; it pays for small dense models, where the overhead of many small operations
+counts, and loses on convolutions.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, Protocol, TypeAlias
+
+import torch
+from torch import nn
+
+from mixwise.errors import TrainingError
+from mixwise.seeding import stream
+from mixwise.tasks.buffers import NodeBuffers, changed_buffer, collect
+from mixwise.tasks.inputs import Inputs
+from mixwise.tasks.rows import RowLayout
+
+Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Gradients: TypeAlias = Literal["auto", "measure", "loop", "stacked"]
+
+_BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+_RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
+_DENSE = (nn.Linear, nn.LayerNorm, nn.Embedding)  # where stacking was measured to pay
+_REPEATS = 3
+
+
+class Way(Protocol):
+    """Writes the gradients at X into G."""
+
+    G: torch.Tensor  # (m, d)
+
+    def bind(self, X: torch.Tensor) -> None:
+        """From now on the rows are these."""
+        ...
+
+    def __call__(self, nodes: Sequence[int], step: int, inputs: Inputs) -> torch.Tensor:
+        """Losses (m,)."""
+        ...
+
+
+class NodeByNode:
+    """One module per node: its parameters are views of a row of X, their gradients of a row of G.
+
+    Args:
+        template: a module like the nodes'.
+        layout: where its parameters lie in a row.
+        loss: of outputs and labels.
+        X, G: the rows, and where their gradients go.
+        buffers: of the nodes' modules.
+        seed: names the draws of random layers.
+    """
+
+    def __init__(
+        self,
+        template: nn.Module,
+        layout: RowLayout,
+        loss: Loss,
+        X: torch.Tensor,
+        G: torch.Tensor,
+        buffers: NodeBuffers,
+        seed: int,
+    ) -> None:
+        self.layout, self.loss, self.G, self.seed = layout, loss, G, seed
+        self.modules = [layout.module(template, row) for row in X]
+        self.bind(X)
+        self._places = [buffers.attach(module, i) for i, module in enumerate(self.modules)]
+        self._frozen = [p for p in template.parameters() if not p.requires_grad]  # one for all nodes
+        self._versions = self._frozen_versions()
+
+    def bind(self, X: torch.Tensor) -> None:
+        """From now on the rows are these."""
+        for module, row, gradient in zip(self.modules, X, self.G, strict=True):
+            self.layout.bind(module, row, gradient)
+
+    def __call__(self, nodes: Sequence[int], step: int, inputs: Inputs) -> torch.Tensor:
+        """Losses (m,)."""
+        self.G.zero_()  # backward adds to the views of G
+        losses = torch.empty(len(nodes), dtype=self.G.dtype, device=self.G.device)
+        with own_randomness(self.G.device) as reseed:
+            for i, (node, module) in enumerate(zip(nodes, self.modules, strict=True)):
+                reseed(stream(self.seed, "layers", node, step))
+                x, y = inputs.one(node, step)
+                loss = self.loss(module(x), y)
+                loss.backward()  # type: ignore[no-untyped-call]
+                losses[i] = loss.detach()
+                collect(self._places[i])
+        if self._frozen_versions() != self._versions:
+            raise TrainingError(
+                "the module changes a frozen parameter, which all nodes share; "
+                "register what changes without being trained as a buffer"
+            )
+        return losses
+
+    def _frozen_versions(self) -> list[tuple[int, int]]:
+        return [(p._version, p.data_ptr()) for p in self._frozen]
+
+
+class Stacked:
+    """All nodes at once; for modules without random layers and without buffers that change.
+
+    Args: see `NodeByNode`.
+    """
+
+    def __init__(self, template: nn.Module, layout: RowLayout, loss: Loss, X: torch.Tensor, G: torch.Tensor) -> None:
+        self.template, self.layout, self.loss, self.G = template, layout, loss, G
+        self.bind(X)
+        self._into = dict(layout.named_views(G))
+        self._both = torch.func.vmap(torch.func.grad_and_value(self._one), randomness="error")
+        self._checked = not any(True for _ in template.buffers())
+
+    def bind(self, X: torch.Tensor) -> None:
+        """From now on the rows are these."""
+        self._parameters = dict(self.layout.named_views(X))
+
+    def __call__(self, nodes: Sequence[int], step: int, inputs: Inputs) -> torch.Tensor:
+        """Losses (m,)."""
+        if not self._checked:
+            self._check_buffers(inputs.one(nodes[0], step)[0])
+        x, y = inputs.all(nodes, step)
+        try:
+            gradients, losses = self._both(self._parameters, x, y)
+        except RuntimeError as error:  # what `refusal` cannot see: dropout as a function, a branch on values, …
+            reason = str(error).partition("\n")[0]
+            raise TrainingError(
+                f'gradients = "stacked" cannot run this module ({reason}); take gradients = "loop"'
+            ) from error
+        for name, view in self._into.items():
+            view.copy_(gradients[name])
+        result: torch.Tensor = losses
+        return result
+
+    def _one(self, parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.loss(torch.func.functional_call(self.template, parameters, (x,)), y)
+
+    @torch.no_grad()
+    def _check_buffers(self, x: torch.Tensor) -> None:
+        """A forward pass over stacked parameters keeps no buffer; see that this module does not count on it."""
+        module = copy.deepcopy(self.template)
+        with own_randomness(self.G.device):
+            module(x)
+        name = changed_buffer(self.template, module)
+        if name is not None:
+            raise TrainingError(
+                f'gradients = "stacked" cannot run this module, whose buffer {name!r} changes in training; '
+                f'take gradients = "loop"'
+            )
+        self._checked = True
+
+
+@contextmanager
+def own_randomness(device: torch.device) -> Iterator[Callable[[int], object]]:
+    """What happens inside leaves the global generator as it was; yields a function that seeds it meanwhile."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        # Not torch.manual_seed on a CPU: it also notes the seed for GPUs to come, which takes 1 ms or 2.
+        yield torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
+
+
+def refusal(module: nn.Module) -> str | None:
+    """Why "stacked" would not give the same result for this module, as far as its layers show; None if it would."""
+    for name, part in module.named_modules():
+        if isinstance(part, _BATCH_NORMS):
+            return f"the batch normalization {name!r}, whose statistics change in place"
+        if isinstance(part, _RANDOM):
+            return f"the random layer {name!r}, whose draws must depend on the node alone"
+    return None
+
+
+def chosen(gradients: Gradients, module: nn.Module) -> Literal["measure", "loop", "stacked"]:
+    """The way to the gradients as far as it is known before a first batch."""
+    if gradients not in ("auto", "measure", "loop", "stacked"):
+        raise TrainingError(f'gradients = {gradients!r}; choose "auto", "measure", "loop" or "stacked"')
+    reason = refusal(module)
+    if gradients == "stacked" and reason is not None:
+        raise TrainingError(f'gradients = "stacked" cannot run {reason}; take gradients = "loop"')
+    if reason is not None:
+        return "loop"
+    if gradients != "auto":
+        return gradients
+    layers = [part for part in module.modules() if any(True for _ in part.parameters(recurse=False))]
+    dense = all(isinstance(part, _DENSE) for part in layers) and not any(True for _ in module.buffers())
+    return "stacked" if dense else "loop"
+
+
+def faster(loop: Way, stacked: Way, nodes: Sequence[int], step: int, inputs: Inputs) -> Literal["loop", "stacked"]:
+    """The faster one on this batch, timed in turns after a first call each; the loop where stacking is impossible."""
+    seconds: dict[Way, list[float]] = {loop: [], stacked: []}
+    try:
+        for _ in range(1 + _REPEATS):
+            for way, times in seconds.items():
+                start = time.perf_counter()
+                losses = way(nodes, step, inputs)
+                losses.sum().item()  # waits for a GPU
+                times.append(time.perf_counter() - start)
+    except TrainingError:
+        return "loop"
+    return "stacked" if min(seconds[stacked][1:]) < min(seconds[loop][1:]) else "loop"
