@@ -7,12 +7,11 @@ Written with ψ, the learning rate never appears, so the method stays exact when
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from mixwise.algorithms.base import Algorithm, one_matrix
-from mixwise.errors import MixingError
-from mixwise.mixing import MixingMatrix, eigenvalues
+from mixwise.algorithms.stability import check_roots
+from mixwise.mixing import MixingMatrix
 from mixwise.network import Network
 from mixwise.policies import Plan
 
@@ -38,7 +37,7 @@ class D2(Algorithm):
     ) -> torch.Tensor:
         """Correct, then mix."""
         W = one_matrix(plan, "D²")
-        phi = X_prime.clone() if not self.state else self.state["psi"].neg_().add_(X).add_(X_prime)
+        phi = self.state["psi"].neg_().add_(X).add_(X_prime) if "psi" in self.state else X_prime.clone()
         self.state["psi"] = X_prime.clone()
         return network.mix(phi, W, out=phi)
 
@@ -48,16 +47,8 @@ def check_d2_stability(W: MixingMatrix) -> None:
 
     For symmetric W this says λ_min > −1/3.
     """
-    values = eigenvalues(W)
-    others = values[np.abs(values - 1) > 1e-9]
-    if others.size == 0:
-        return
-    root = np.sqrt(others.astype(complex) ** 2 - others)
-    worst = np.maximum(np.abs(others + root), np.abs(others - root))
-    if worst.max() >= 1 - 1e-12:
-        value = others[int(worst.argmax())]
-        raise MixingError(
-            f"D² is not stable with this W: its eigenvalue {value:.4g} gives a root of modulus {worst.max():.4g} of "
-            f"z² − 2λz + λ, which must lie inside the unit disc (symmetric W: eigenvalues above −1/3); "
-            f"take lazy(symmetrized(W))"
-        )
+    rule = (
+        "z² − 2λz + λ, which must lie inside the unit disc (symmetric W: eigenvalues above −1/3); "
+        "take lazy(symmetrized(W))"
+    )
+    check_roots(W, lambda value: -2 * value, lambda value: value, "D²", rule)

@@ -4,12 +4,15 @@ from mixwise.policies.combined import Alternating, Decoupled, Product
 from mixwise.policies.fixed import Fixed, RandomChoice
 from mixwise.policies.heterogeneity_aware import HeterogeneityAware
 from mixwise.policies.plan import Observation, Plan, Policy, PolicyState, Stateless
+from mixwise.policies.tree import FixedTree, NoMixing
 
 __all__ = [
     "Alternating",
     "Decoupled",
     "Fixed",
+    "FixedTree",
     "HeterogeneityAware",
+    "NoMixing",
     "Observation",
     "Plan",
     "Policy",

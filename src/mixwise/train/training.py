@@ -219,7 +219,8 @@ class Training:
         self.t, self._lr = int(values["t"]), float(values["lr"])
         self.X.copy_(X)
         self._start = tensors["start"].to(self.X.device) if "start" in tensors else None
-        self.algorithm.state = {k: v.to(self.X.device) for k, v in _below("algorithm.", tensors).items()}
+        self.algorithm.state.clear()  # the same dictionary: an algorithm around another one shares it
+        self.algorithm.state |= {k: v.to(self.X.device) for k, v in _below("algorithm.", tensors).items()}
         if hasattr(self.task, "load_state"):
             self.task.load_state(_below("task.", tensors))
         self.policy.load_state(_below("policy.", tensors), values["policy"])
