@@ -13,6 +13,8 @@ from mixwise.graphs import (
     Graph,
     chain,
     complete,
+    directed_exponential,
+    directed_ring,
     erdos_renyi,
     exponential,
     families,
@@ -124,6 +126,27 @@ def test_exponential(n):
 
 def test_exponential_of_a_power_of_two_has_2_log_n_minus_1_neighbors():
     assert [exponential(2**k).degrees[0] for k in range(1, 8)] == [2 * k - 1 for k in range(1, 8)]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_directed_ring(n):
+    graph = directed_ring(n)
+    assert graph.directed
+    assert graph.edges == (tuple((i, (i + 1) % n) for i in range(n)) if n > 1 else ())
+    assert graph.is_connected
+    assert graph.diameter == n - 1
+
+
+@pytest.mark.parametrize("n", [*SIZES, 31, 32, 33])
+def test_directed_exponential(n):
+    """Any distance is a sum of different powers of two below n, so ⌈log₂ n⌉ hops are enough."""
+    graph = directed_exponential(n)
+    hops = int(np.ceil(np.log2(n)))
+    assert graph.directed
+    assert set(graph.neighbors(0)) == {2**k for k in range(hops)}
+    assert set(graph.degrees) == set(graph.in_degrees) == {hops}
+    assert graph.diameter <= hops
+    assert Graph(n, graph.edges) == exponential(n)  # without the directions
 
 
 def test_social_network_joins_women_to_events():

@@ -15,6 +15,8 @@ EXAMPLES = {
     "complete:8": graphs.complete(8),
     "hypercube:4": graphs.hypercube(4),
     "exponential:16": graphs.exponential(16),
+    "directed-ring:5": graphs.directed_ring(5),
+    "directed-exponential:12": graphs.directed_exponential(12),
     "random-connected:16": graphs.random_connected(16, seed=7),
     "random-connected:16,keep=0.3": graphs.random_connected(16, keep=0.3, seed=7),
     "random-regular:16,degree=4": graphs.random_regular(16, 4, seed=7),

@@ -8,7 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixwise.errors import MixingError
-from mixwise.graphs import Graph, chain, complete, hypercube, random_connected, ring, social_network, star, torus
+from mixwise.graphs import (
+    Graph,
+    chain,
+    complete,
+    directed_exponential,
+    directed_ring,
+    hypercube,
+    random_connected,
+    ring,
+    social_network,
+    star,
+    torus,
+)
 from mixwise.mixing import (
     MixingMatrix,
     clique_averaging,
@@ -22,6 +34,7 @@ from mixwise.mixing import (
     spectral_gap,
     symmetrized,
     uniform,
+    uniform_sender,
 )
 from strategies import connected_graphs, graphs
 
@@ -82,6 +95,21 @@ def test_uniform_works_on_directed_regular_graphs_only():
         uniform(star(4))
     with pytest.raises(MixingError, match="degrees run from 0 to 1"):
         uniform(Graph(2, [(0, 1)], directed=True))
+
+
+@property_test(60)
+@given(graph=graphs(1, 12))
+def test_uniform_sender_splits_evenly_among_receivers(graph):
+    W = uniform_sender(graph)
+    assert (W.kind, W.graph) == ("sender", graph)
+    for i in range(graph.n):
+        heard_by = {i, *graph.neighbors(i)}
+        assert all(W[i, j] == (1 / len(heard_by) if j in heard_by else 0) for j in range(graph.n))
+
+
+def test_uniform_sender_is_doubly_stochastic_where_uniform_is():
+    for graph in (directed_ring(7), directed_exponential(12), ring(6)):
+        np.testing.assert_array_equal(uniform_sender(graph).to_dense(), uniform(graph).to_dense())
 
 
 @pytest.mark.parametrize("builder", [metropolis_hastings, max_degree])

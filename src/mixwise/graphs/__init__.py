@@ -4,6 +4,8 @@ from mixwise.graphs.converters import from_adjacency, from_edges, from_networkx
 from mixwise.graphs.families import (
     chain,
     complete,
+    directed_exponential,
+    directed_ring,
     erdos_renyi,
     exponential,
     grid,
@@ -19,6 +21,8 @@ from mixwise.graphs.families import (
 )
 from mixwise.graphs.files import load
 from mixwise.graphs.graph import Graph, Pattern
+from mixwise.graphs.matchings import matching_decomposition, random_matching
+from mixwise.graphs.sequences import edge_sample, one_peer_exponential
 from mixwise.graphs.spec import SPECS, parse
 
 __all__ = [
@@ -27,6 +31,9 @@ __all__ = [
     "Pattern",
     "chain",
     "complete",
+    "directed_exponential",
+    "directed_ring",
+    "edge_sample",
     "erdos_renyi",
     "exponential",
     "from_adjacency",
@@ -35,9 +42,12 @@ __all__ = [
     "grid",
     "hypercube",
     "load",
+    "matching_decomposition",
+    "one_peer_exponential",
     "parse",
     "random_connected",
     "random_geometric",
+    "random_matching",
     "random_regular",
     "ring",
     "small_world",

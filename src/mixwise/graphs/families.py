@@ -78,6 +78,24 @@ def exponential(n: int) -> Graph:
     return _union(n, *((i, (i + (1 << k)) % n) for k in range((n - 1).bit_length())))
 
 
+def directed_ring(n: int) -> Graph:
+    """The one-way cycle i → i + 1 mod n; diameter n − 1.
+
+    >>> directed_ring(3).edges
+    ((0, 1), (1, 2), (2, 0))
+    """
+    i = np.arange(_whole("n", n))
+    return Graph(len(i), _pairs(i, np.roll(i, -1)), directed=True)
+
+
+def directed_exponential(n: int) -> Graph:
+    """i → i + 2^k mod n for every 2^k < n: ⌈log₂ n⌉ receivers and senders each, and a diameter of at most ⌈log₂ n⌉."""
+    n = _whole("n", n)
+    i = np.arange(n)
+    jumps = [_pairs(i, (i + (1 << k)) % n) for k in range((n - 1).bit_length())]
+    return Graph(n, np.concatenate(jumps) if jumps else [], directed=True)
+
+
 def social_network() -> Graph:
     """Davis' Southern Women: 18 women, 14 events, an edge if she was there; labels are the names (paper, CIFAR-10)."""
     import networkx as nx

@@ -42,6 +42,8 @@ _FAMILIES = {
     "complete": _Family("complete:N", families.complete),
     "hypercube": _Family("hypercube:DIMENSION", families.hypercube),
     "exponential": _Family("exponential:N", families.exponential),
+    "directed-ring": _Family("directed-ring:N", families.directed_ring),
+    "directed-exponential": _Family("directed-exponential:N", families.directed_exponential),
     "random-connected": _Family(
         "random-connected:N[,keep=SHARE][,seed=SEED]", families.random_connected, {"keep": float, "seed": int}
     ),

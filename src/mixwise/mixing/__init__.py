@@ -1,7 +1,9 @@
 """Mixing matrices: a checked value, builders, metrics, and the weights that fit the data."""
 
+from mixwise.mixing.base_graphs import base_graph
 from mixwise.mixing.fastest import fastest_mixing
 from mixwise.mixing.gme import GmeProblem, GmeSolution, minimize_gme
+from mixwise.mixing.matcha_weights import MatchaWeights, matcha
 from mixwise.mixing.matrix import MixingMatrix
 from mixwise.mixing.metrics import (
     consensus_distance,
@@ -22,13 +24,16 @@ from mixwise.mixing.weights import (
     metropolis_hastings,
     symmetrized,
     uniform,
+    uniform_sender,
 )
 
 __all__ = [
     "GmeProblem",
     "GmeSolution",
+    "MatchaWeights",
     "MixingMatrix",
     "Placement",
+    "base_graph",
     "clique_averaging",
     "consensus_distance",
     "consensus_factor",
@@ -40,6 +45,7 @@ __all__ = [
     "gram_matrix",
     "heterogeneity",
     "lazy",
+    "matcha",
     "max_degree",
     "metropolis_hastings",
     "minimize_gme",
@@ -49,4 +55,5 @@ __all__ = [
     "spectral_gap",
     "symmetrized",
     "uniform",
+    "uniform_sender",
 ]

@@ -46,6 +46,19 @@ def uniform(graph: Graph) -> MixingMatrix:
     return MixingMatrix(graph, np.full(len(graph.pattern.rows), 1 / (1 + graph.degrees[0])))
 
 
+def uniform_sender(graph: Graph) -> MixingMatrix:
+    """w_ij = w_ii = 1 / (1 + d_i) with d_i the receivers of i: each node splits what it sends evenly (kind="sender").
+
+    What push-sum runs on: a node needs to know only how many nodes it sends to, on any graph, directed or not.
+
+    >>> from mixwise.graphs import Graph
+    >>> uniform_sender(Graph(3, [(0, 1), (0, 2), (1, 0)], directed=True)).to_dense().round(3).tolist()
+    [[0.333, 0.333, 0.333], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]
+    """
+    degrees = np.asarray(graph.degrees)
+    return MixingMatrix(graph, 1 / (1 + degrees[graph.pattern.rows]), kind="sender")
+
+
 def clique_averaging(cliques: Iterable[Sequence[int]], graph: Graph | None = None) -> MixingMatrix:
     """Full averaging inside each clique, w_ij = 1/|C|, and nothing between them (paper, Example 2 and D-Cliques).
 
@@ -138,5 +151,6 @@ def _need_undirected(graph: Graph, builder: str) -> None:
     if graph.directed:
         raise MixingError(
             f"{builder} needs an undirected graph, since its weights are the same both ways; "
-            f"on a directed graph take minimize_gme(gram, graph), or uniform(graph) if it is regular"
+            f"on a directed graph take minimize_gme(gram, graph), uniform(graph) if it is regular, or "
+            f"uniform_sender(graph) for push-sum"
         )

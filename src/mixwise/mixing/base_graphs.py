@@ -1,0 +1,156 @@
+"""Base-(k+1) graphs: exact averaging in finitely many rounds for any number of nodes (Takezawa et al., NeurIPS 2023).
+
+A round is a list of weighted edges (i, j, w); the loops take the rest. Every round has at most k edges at a node, and
+the matrices of all rounds multiply to J = 𝟏𝟏ᵀ/n. Three constructions, of which the shortest is taken:
+
+*Hyper-hypercube*, if n = n_1 ⋯ n_L with all n_l ≤ k + 1. Write a node's number in digits of the bases n_l. In round l,
+nodes that differ in digit l alone average: complete graphs of n_l nodes with weights 1/n_l.
+
+*Simple*, for every n: n = Σ_l a_l (k+1)^{p_l} with p_1 > p_2 > … and 1 ≤ a_l ≤ k, its digits in base k + 1. Group V_l
+has a_l blocks of (k+1)^{p_l} nodes.
+  1. Every block averages, as a hyper-hypercube: p_l ≤ p_1 rounds, all groups at once.
+  2. Round p_1 + l: the nodes after V_l, fewer than a block has, are paired with distinct nodes of each block of V_l,
+     with weights w / a_l, w = |V_l| / (|V_l| + |later|). A later node then holds (1 − w) x + w mean(V_l), so the later
+     nodes together have the mean of all, and so has V_l, since the sum over both has not changed. Blocks stay uniform.
+  3. From then on V_l is on its own and averages as a hyper-hypercube of a_l (k+1)^{p_l} nodes: p_l + 1 rounds at most.
+     The last group, whose blocks are still uniform, needs one round across its blocks.
+V_l is ready after p_1 + l + p_l + 1 rounds, and p_l ≤ p_1 − l + 1, so 2 ⌊log_{k+1} n⌋ + 2 rounds are always enough.
+
+*Composed*: n = p q with p the largest divisor that has no prime factor above k + 1. Each of p groups of q nodes runs
+the simple one; then nodes of the same number in all groups run a hyper-hypercube of p.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import combinations
+from typing import TypeAlias
+
+from mixwise.errors import MixingError
+from mixwise.graphs import Graph
+from mixwise.mixing.matrix import MixingMatrix
+from mixwise.mixing.weights import from_edge_weights
+
+Round: TypeAlias = list[tuple[int, int, float]]
+
+
+def base_graph(n: int, peers: int) -> tuple[MixingMatrix, ...]:
+    """Symmetric mixing matrices with at most `peers` = k neighbors per node whose product is 𝟏𝟏ᵀ/n.
+
+    At most 2 ⌊log_{k+1} n⌋ + 2 of them, for every n and 1 ≤ k < n.
+
+    >>> len(base_graph(8, 1)), len(base_graph(6, 1)), len(base_graph(5, 4))
+    (3, 4, 1)
+    """
+    n, k = _checked(n, peers)
+    nodes = range(n)
+    candidates = [_composed(nodes, k), _simple(nodes, k)]
+    factors = _factors(n, k + 1)
+    if factors is not None:
+        candidates.insert(0, _hyper_hypercube(nodes, factors))
+    rounds = min(candidates, key=len)  # the first of the shortest
+    return tuple(_matrix(n, edges) for edges in rounds)
+
+
+# --- the three constructions ---
+def _hyper_hypercube(nodes: Sequence[int], factors: Iterable[int]) -> list[Round]:
+    rounds, stride = [], 1
+    for size in factors:
+        edges: Round = []
+        for first in range(len(nodes)):
+            if first // stride % size == 0:
+                clique = [nodes[first + digit * stride] for digit in range(size)]
+                edges += [(i, j, 1 / size) for i, j in combinations(clique, 2)]
+        rounds.append(edges)
+        stride *= size
+    return rounds
+
+
+def _simple(nodes: Sequence[int], k: int) -> list[Round]:
+    digits = _digits(len(nodes), k + 1)
+    longest = digits[0][1]
+    timed: list[tuple[int, list[Round]]] = []  # when each run of rounds starts
+    rest = nodes
+    for step, (count, power) in enumerate(digits):
+        block = (k + 1) ** power
+        group, later = rest[: count * block], rest[count * block :]
+        blocks = [group[a * block : (a + 1) * block] for a in range(count)]
+        timed += [(0, _hyper_hypercube(members, [k + 1] * power)) for members in blocks]
+        if later:
+            w = len(group) / len(rest)
+            timed.append(
+                (longest + step, [[(members[a], j, w / count) for a, j in enumerate(later) for members in blocks]])
+            )
+            timed.append((longest + step + 1, _hyper_hypercube(group, _factors(len(group), k + 1) or ())))
+        else:
+            across = [members for a in range(block) for members in group[a::block]]
+            timed.append((longest + step, _hyper_hypercube(across, [count] if count > 1 else [])))
+        rest = later
+    return _together(timed)
+
+
+def _composed(nodes: Sequence[int], k: int) -> list[Round]:
+    smooth = 1
+    for prime in range(2, k + 2):  # a composite number divides nothing that its primes have left
+        while len(nodes) // smooth % prime == 0:
+            smooth *= prime
+    q = len(nodes) // smooth
+    inside = _together([(0, _simple(nodes[start : start + q], k)) for start in range(0, len(nodes), q)])
+    across = [(len(inside), _hyper_hypercube(nodes[a::q], _factors(smooth, k + 1) or ())) for a in range(q)]
+    return _together([(0, inside), *across])
+
+
+# --- small steps ---
+def _together(timed: Iterable[tuple[int, list[Round]]]) -> list[Round]:
+    """Runs of rounds on disjoint nodes, each with the round in which it starts, as one."""
+    merged: list[Round] = []
+    for start, rounds in timed:
+        merged += [[] for _ in range(start + len(rounds) - len(merged))]
+        for number, edges in enumerate(rounds, start):
+            merged[number] += edges
+    return merged
+
+
+@lru_cache(maxsize=4096)
+def _factors(n: int, largest: int) -> tuple[int, ...] | None:
+    """The fewest factors of n, none above `largest`; None if n has a larger prime factor."""
+    if n == 1:
+        return ()
+    found = []
+    for factor in range(min(n, largest), 1, -1):
+        if n % factor == 0 and (rest := _factors(n // factor, factor)) is not None:
+            found.append((factor, *rest))
+    return min(found, key=len, default=None)
+
+
+def _digits(n: int, base: int) -> list[tuple[int, int]]:
+    """(a, p) with n = Σ a base^p, highest power first, zeros left out."""
+    digits, power = [], 0
+    while n:
+        n, digit = divmod(n, base)
+        if digit:
+            digits.append((digit, power))
+        power += 1
+    return digits[::-1]
+
+
+def _matrix(n: int, edges: Round) -> MixingMatrix:
+    weights = {(i, j): w for i, j, w in edges}
+    return from_edge_weights(Graph(n, list(weights)), weights)
+
+
+def _checked(n: int, peers: int) -> tuple[int, int]:
+    try:
+        n, peers = operator.index(n), operator.index(peers)
+    except TypeError:
+        raise MixingError(f"n = {n!r}, peers = {peers!r}; a Base-(k+1) graph needs whole numbers") from None
+    if n < 2:
+        raise MixingError(f"n = {n}; a Base-(k+1) graph needs at least 2 nodes: one node has nobody to talk to")
+    if not 1 <= peers < n:
+        raise MixingError(
+            f"peers = {peers} with n = {n}; a Base-(k+1) graph has 1 ≤ k < n: "
+            f"k = {n - 1} is full averaging in one round"
+        )
+    return n, peers
