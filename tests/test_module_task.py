@@ -186,6 +186,57 @@ def test_frozen_and_tied_parameters(gradients):
     assert module.second.weight is module.first.weight
 
 
+class Sequences(nn.Module):
+    """Linear layers on three axes, with and without bias, one used twice and beyond, one never."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(2, 3, bias=False)
+        self.twice = nn.Linear(3, 3)
+        self.unused = nn.Linear(3, 3)
+        self.last = nn.Linear(12, 4)
+        self.shift = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x.view(-1, 4, 2)))
+        h = self.twice(torch.tanh(self.twice(h))) + self.twice.weight.sum(0)
+        return self.last(h.flatten(1)) + self.shift
+
+
+@pytest.mark.parametrize("gradients", ["loop", "stacked"])
+def test_gradients_of_linear_layers_that_are_used_in_many_ways(gradients):
+    task = make_task(lambda: seeded(Sequences, 0), gradients=gradients)
+    stream = torch.Generator().manual_seed(3)
+    X = task.initial(range(NODES)) + 0.3 * torch.randn(NODES, task.dim, dtype=torch.float64, generator=stream)
+    for step in (0, 1):
+        losses, G = task.losses_and_gradients(X, range(NODES), step)
+        for node in range(NODES):
+            module = task.module_of(X[node])
+            index = NodeBatches(task.partition, task.batch, task.seed)(node, step)
+            loss = nn.functional.cross_entropy(module(task.data.x[index].double()), task.data.y[index])
+            loss.backward()
+            torch.testing.assert_close(losses[node], loss.detach(), **CLOSE)
+            for name, view in task.layout.named_views(G[node]):
+                expected = module.get_parameter(name).grad
+                torch.testing.assert_close(view, torch.zeros_like(view) if expected is None else expected, **CLOSE)
+
+
+def test_a_loss_that_takes_gradients_itself_refuses_stacked():
+    class Penalty(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 4)
+
+        def forward(self, x):
+            y = self.linear(x)
+            (slope,) = torch.autograd.grad(y.sum(), [self.linear.weight], create_graph=True)
+            return y + slope.square().sum()
+
+    make_training(make_task(Penalty, gradients="loop")).step()
+    with pytest.raises(TrainingError, match=r"take gradients = \"loop\""):
+        make_training(make_task(Penalty, gradients="stacked")).step()
+
+
 # --- what "stacked" and "auto" mean ---
 
 

@@ -1,18 +1,12 @@
-"""Two ways to the gradients of all nodes.
+"""The gradients of all nodes, node after node; and the choice between this and all at once (`stacked.py`).
 
 Legend: X, G (m, d); losses (m,); a batch x (b, …), y (b,) per node.
-
-`NodeByNode` goes forward and backward through one module after the other. `Stacked` takes all nodes at once with
-`torch.func.vmap` over stacked parameters; it pays for small dense models, where the overhead of many small operations
-counts, and loses on convolutions.
 """
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Literal, Protocol, TypeAlias
 
 import torch
@@ -20,11 +14,12 @@ from torch import nn
 
 from mixwise.errors import TrainingError
 from mixwise.seeding import stream
-from mixwise.tasks.buffers import NodeBuffers, changed_buffer, collect
+from mixwise.tasks.buffers import NodeBuffers, collect
 from mixwise.tasks.inputs import Inputs
+from mixwise.tasks.randomness import own_randomness
 from mixwise.tasks.rows import RowLayout
+from mixwise.tasks.stacked import Loss
 
-Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Gradients: TypeAlias = Literal["auto", "measure", "loop", "stacked"]
 
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -102,66 +97,6 @@ class NodeByNode:
 
     def _frozen_versions(self) -> list[tuple[int, int]]:
         return [(p._version, p.data_ptr()) for p in self._frozen]
-
-
-class Stacked:
-    """All nodes at once; for modules without random layers and without buffers that change.
-
-    Args: see `NodeByNode`.
-    """
-
-    def __init__(self, template: nn.Module, layout: RowLayout, loss: Loss, X: torch.Tensor, G: torch.Tensor) -> None:
-        self.template, self.layout, self.loss, self.G = template, layout, loss, G
-        self.bind(X)
-        self._into = dict(layout.named_views(G))
-        self._both = torch.func.vmap(torch.func.grad_and_value(self._one), randomness="error")
-        self._checked = not any(True for _ in template.buffers())
-
-    def bind(self, X: torch.Tensor) -> None:
-        """From now on the rows are these."""
-        self._parameters = dict(self.layout.named_views(X))
-
-    def __call__(self, nodes: Sequence[int], step: int, inputs: Inputs) -> torch.Tensor:
-        """Losses (m,)."""
-        if not self._checked:
-            self._check_buffers(inputs.one(nodes[0], step)[0])
-        x, y = inputs.all(nodes, step)
-        try:
-            gradients, losses = self._both(self._parameters, x, y)
-        except RuntimeError as error:  # what `refusal` cannot see: dropout as a function, a branch on values, …
-            reason = str(error).partition("\n")[0]
-            raise TrainingError(
-                f'gradients = "stacked" cannot run this module ({reason}); take gradients = "loop"'
-            ) from error
-        for name, view in self._into.items():
-            view.copy_(gradients[name])
-        result: torch.Tensor = losses
-        return result
-
-    def _one(self, parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return self.loss(torch.func.functional_call(self.template, parameters, (x,)), y)
-
-    @torch.no_grad()
-    def _check_buffers(self, x: torch.Tensor) -> None:
-        """A forward pass over stacked parameters keeps no buffer; see that this module does not count on it."""
-        module = copy.deepcopy(self.template)
-        with own_randomness(self.G.device):
-            module(x)
-        name = changed_buffer(self.template, module)
-        if name is not None:
-            raise TrainingError(
-                f'gradients = "stacked" cannot run this module, whose buffer {name!r} changes in training; '
-                f'take gradients = "loop"'
-            )
-        self._checked = True
-
-
-@contextmanager
-def own_randomness(device: torch.device) -> Iterator[Callable[[int], object]]:
-    """What happens inside leaves the global generator as it was; yields a function that seeds it meanwhile."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        # Not torch.manual_seed on a CPU: it also notes the seed for GPUs to come, which takes 1 ms or 2.
-        yield torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
 
 
 def refusal(module: nn.Module) -> str | None:

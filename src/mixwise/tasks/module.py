@@ -17,10 +17,12 @@ from mixwise.data import Dataset, Partition
 from mixwise.errors import TrainingError
 from mixwise.seeding import stream
 from mixwise.tasks.buffers import NodeBuffers, mean_row, set_buffers
-from mixwise.tasks.gradients import Gradients, Loss, NodeByNode, Stacked, Way, chosen, faster, own_randomness
+from mixwise.tasks.gradients import Gradients, NodeByNode, Way, chosen, faster
 from mixwise.tasks.inputs import Augment, Inputs
 from mixwise.tasks.parts import load_parts, parts_of
+from mixwise.tasks.randomness import own_randomness
 from mixwise.tasks.rows import GroupOf, RowLayout
+from mixwise.tasks.stacked import Loss, Stacked
 
 BufferPolicy: TypeAlias = Literal["local", "averaged"]
 

@@ -1,0 +1,179 @@
+"""The gradients of all nodes at once, with `torch.func.vmap` over stacked parameters.
+
+Legend: X, G (m, d); losses (m,); x (m, b, …), y (m, b); a linear layer has W (m, o, i) and bias (m, o).
+
+It pays for small dense models, where the overhead of many small operations counts, and loses on convolutions. Most of
+the gradient of a dense model is weights of linear layers; their products are written to their place in G, which saves
+one pass over all rows and a transposition.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from mixwise.errors import TrainingError
+from mixwise.tasks.buffers import changed_buffer
+from mixwise.tasks.inputs import Inputs
+from mixwise.tasks.randomness import own_randomness
+from mixwise.tasks.rows import RowLayout
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Stacked:
+    """All nodes at once; for modules without random layers and without buffers that change.
+
+    Args:
+        template: a module like the nodes'.
+        layout: where its parameters lie in a row.
+        loss: of outputs and labels.
+        X, G: the rows, and where their gradients go.
+    """
+
+    def __init__(self, template: nn.Module, layout: RowLayout, loss: Loss, X: torch.Tensor, G: torch.Tensor) -> None:
+        self.template, self.layout, self.loss, self.G = template, layout, loss, G
+        self._into = {name: _Place(view) for name, view in layout.named_views(G)}
+        self._losses = torch.func.vmap(self._loss, randomness="error")
+        self._checked = not any(True for _ in template.buffers())
+        self.bind(X)
+
+    def bind(self, X: torch.Tensor) -> None:
+        """From now on the rows are these."""
+        self._parameters = {name: view.detach().requires_grad_() for name, view in self.layout.named_views(X)}
+
+    def __call__(self, nodes: Sequence[int], step: int, inputs: Inputs) -> torch.Tensor:
+        """Losses (m,)."""
+        if not self._checked:
+            self._check_buffers(inputs.one(nodes[0], step)[0])
+        x, y = inputs.all(nodes, step)
+        for place in self._into.values():
+            place.open, place.written = False, False
+        try:
+            losses: torch.Tensor = self._losses(self._parameters, x, y)
+            for place in self._into.values():
+                place.open = True
+            gradients = torch.autograd.grad(
+                losses, list(self._parameters.values()), torch.ones_like(losses), allow_unused=True
+            )
+        except RuntimeError as error:  # what `refusal` cannot see: dropout as a function, a branch on values, …
+            reason = str(error).partition("\n")[0]
+            raise TrainingError(
+                f'gradients = "stacked" cannot run this module ({reason}); take gradients = "loop"'
+            ) from error
+        for name, gradient in zip(self._parameters, gradients, strict=True):
+            self._into[name].finish(gradient)
+        return losses.detach()
+
+    def _loss(self, parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with _LinearLayers((parameters[name], place) for name, place in self._into.items()):
+            return self.loss(torch.func.functional_call(self.template, parameters, (x,)), y)
+
+    @torch.no_grad()
+    def _check_buffers(self, x: torch.Tensor) -> None:
+        """A forward pass over stacked parameters keeps no buffer; see that this module does not count on it."""
+        module = copy.deepcopy(self.template)
+        with own_randomness(self.G.device):
+            module(x)
+        name = changed_buffer(self.template, module)
+        if name is not None:
+            raise TrainingError(
+                f'gradients = "stacked" cannot run this module, whose buffer {name!r} changes in training; '
+                f'take gradients = "loop"'
+            )
+        self._checked = True
+
+
+class _Place:
+    """Where the gradient of one parameter goes, (m, *shape), a view of G."""
+
+    def __init__(self, view: torch.Tensor) -> None:
+        self.view = view
+        self.open = False  # whether the pass under way is the one that G is for
+        self.written = False
+
+    def add_product(self, A: torch.Tensor, B: torch.Tensor) -> None:
+        """Add A B of every node, A (m, o, b) and B (m, b, i)."""
+        if not self.open:
+            raise RuntimeError("the loss takes gradients itself")
+        if self.written:  # a weight that is used twice
+            self.view.baddbmm_(A, B)
+        else:
+            torch.bmm(A, B, out=self.view)
+        self.written = True
+
+    def finish(self, gradient: torch.Tensor | None) -> None:
+        """Take what autograd found besides the products."""
+        if gradient is not None:
+            self.view.add_(gradient) if self.written else self.view.copy_(gradient)
+        elif not self.written:  # the loss does not depend on it
+            self.view.zero_()
+
+
+class _LinearLayers(TorchFunctionMode):
+    """Inside, `linear` with one of these weights puts its gradient into the weight's place."""
+
+    def __init__(self, places: Iterable[tuple[torch.Tensor, _Place]]) -> None:
+        super().__init__()
+        self.places = {id(weight): place for weight, place in places}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is nn.functional.linear and not kwargs and len(args) == 3 and id(args[1]) in self.places:
+            return _Linear.apply(*args, self.places[id(args[1])])  # type: ignore[no-untyped-call]
+        return func(*args, **(kwargs or {}))
+
+
+class _Linear(torch.autograd.Function):
+    """x Wᵀ + bias of one node; never computed as such, since all nodes are taken together."""
+
+    @staticmethod
+    def forward(x: torch.Tensor, W: torch.Tensor, bias: torch.Tensor | None, place: _Place) -> torch.Tensor:
+        return nn.functional.linear(x, W, bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor, W: torch.Tensor, bias: Any, place: _Place
+    ) -> tuple[torch.Tensor, int]:
+        m = info.batch_size
+        x, W = _rows_first(x, in_dims[0], m), _rows_first(W, in_dims[1], m)
+        bias = None if bias is None else _rows_first(bias, in_dims[2], m)
+        shape = x.shape[1:-1]
+        y = _StackedLinear.apply(x.reshape(m, -1, x.shape[-1]), W, bias, place)  # type: ignore[no-untyped-call]
+        return y.view(m, *shape, y.shape[-1]), 0
+
+
+class _StackedLinear(torch.autograd.Function):
+    """Y = X Wᵀ + bias for every node, X (m, b, i), Y (m, b, o); ∂W = ∂Yᵀ X goes to its place."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, W: torch.Tensor, bias: torch.Tensor | None, place: _Place) -> torch.Tensor:
+        ctx.save_for_backward(x, W)
+        ctx.place = place
+        if bias is None:
+            return torch.bmm(x, W.mT)
+        return torch.baddbmm(bias.unsqueeze(1), x, W.mT)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, W = ctx.saved_tensors
+        if ctx.needs_input_grad[1]:
+            ctx.place.add_product(dy.mT, x)
+        dx = torch.bmm(dy, W) if ctx.needs_input_grad[0] else None
+        return dx, None, dy.sum(1) if ctx.needs_input_grad[2] else None, None
+
+
+def _rows_first(value: torch.Tensor, at: int | None, m: int) -> torch.Tensor:
+    """With the axis of the nodes, at `at` or not there because all have the same, in front."""
+    return value.expand(m, *value.shape) if at is None else value.movedim(at, 0)
