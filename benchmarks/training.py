@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from benchmarks import training_memory
 from benchmarks.measure import Measurement, fastest, in_turns, in_words, medians, speedup
 from mixwise.algorithms import DSGD
 from mixwise.data import Dataset, partition
@@ -79,7 +80,7 @@ def measurements() -> list[Measurement]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return [_mlp(), *_resnet20()]
+        return [_mlp(), *_resnet20(), *map(_memory, training_memory.POLICIES)]
     finally:
         torch.set_num_threads(threads)
 
@@ -131,3 +132,12 @@ def _resnet20() -> list[Measurement]:
             in_words(sorted(plans)[1] / 100), in_words(times["round"]), {"plan_seconds": plans},
         ),
     ]  # fmt: skip
+
+
+def _memory(policy: str) -> Measurement:
+    found = training_memory.measured(policy)
+    words = {"fixed": "fixed weights", "aware": "optimized weights"}[policy]
+    return Measurement(
+        f"(m, d) tensors at the peak, D-SGD, {words}, besides the optimizer's and a pass of one node",
+        found and found["left"], "", 3, "lower", f"{found['peak']:.2f} in all" if found else "", "", found or {},
+    )  # fmt: skip

@@ -101,7 +101,7 @@ def mean_row(rows: torch.Tensor) -> torch.Tensor:
     total = torch.zeros(rows.shape[1:], dtype=wide, device=rows.device)
     for row in rows:
         total += row
-    return (total / len(rows)).to(rows.dtype)
+    return total.div_(len(rows)).to(rows.dtype)
 
 
 def average(rows: torch.Tensor) -> torch.Tensor:
