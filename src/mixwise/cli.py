@@ -14,7 +14,7 @@ from rich.table import Table
 from mixwise import __version__
 from mixwise.errors import ConfigError, MixwiseError, TrainingError
 from mixwise.experiments import load_recipe, plan_experiment, recipe_names
-from mixwise.experiments.build import SCHEMES
+from mixwise.experiments.build_policy import SCHEMES
 from mixwise.experiments.export import export_model
 from mixwise.experiments.runner import Progress
 from mixwise.experiments.strict import unknown

@@ -2,51 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from mixwise.algorithms import D2, DSGD, Algorithm, DecoupledDSGD
-from mixwise.errors import ConfigError
+from mixwise.experiments.build_algorithm import build_algorithm, check_together
+from mixwise.experiments.build_policy import PolicyBuilder
 from mixwise.experiments.build_task import build_optimizer, build_scheduler, build_task, run_length
 from mixwise.experiments.config import RunConfig
-from mixwise.experiments.policy_config import (
-    AlternatingPolicy,
-    Cliques,
-    DecoupledPolicy,
-    FixedPolicy,
-    HeterogeneityAwarePolicy,
-    PolicyConfig,
-    ProductPolicy,
-    RandomPolicy,
-    Scheme,
-    SketchConfig,
-)
-from mixwise.graphs import Graph, complete, parse
-from mixwise.mixing import (
-    MixingMatrix,
-    clique_averaging,
-    fastest_mixing,
-    lazy,
-    max_degree,
-    metropolis_hastings,
-    symmetrized,
-    uniform,
-)
+from mixwise.graphs import Graph, parse
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware, Policy, Product, RandomChoice
 from mixwise.seeding import numpy_generator, stream
-from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, Sketch
 from mixwise.train import Record, Training, records
-
-SCHEMES: Mapping[str, Callable[[Graph], MixingMatrix]] = {
-    "metropolis-hastings": metropolis_hastings,
-    "optimal-gap": fastest_mixing,
-    "max-degree": max_degree,
-    "uniform": uniform,
-    "lazy-metropolis-hastings": lambda graph: lazy(symmetrized(metropolis_hastings(graph))),
-    "full-averaging": lambda graph: uniform(complete(graph.n)),  # a baseline: every node hears all others
-}
-_ALGORITHMS: Mapping[str, Callable[[], Algorithm]] = {"dsgd": DSGD, "decoupled": DecoupledDSGD, "d2": D2}
 
 
 @dataclass(frozen=True)
@@ -75,17 +41,22 @@ def prepare(config: RunConfig, seed: int) -> Prepared:
     task = build_task(config, places.n, seed)
     steps = run_length(config, task)
     optimizer, scheduler = build_optimizer(config, task), build_scheduler(config, steps)
-    if (config.algorithm == "decoupled") != isinstance(config.policy, DecoupledPolicy):
-        raise ConfigError("algorithm: decoupled and policy.kind: decoupled go together; set both or neither")
+    check_together(config.algorithm, config.policy)
     graph = places.permuted(order)
-    _Policies(places, order, seed).build(config.policy)  # a wrong value is found now; the run makes its own
 
     def start() -> Training:
-        policy = _Policies(places, order, seed).build(config.policy)
-        algorithm = _ALGORITHMS[config.algorithm]()
-        network = SimulatedNetwork(graph)
-        return Training(task, network, policy, algorithm, optimizer, scheduler=scheduler, clip=config.optimizer.clip)
+        return Training(
+            task,
+            SimulatedNetwork(graph),
+            PolicyBuilder(places, order, seed).build(config.policy),
+            build_algorithm(config.algorithm, seed),
+            optimizer,
+            scheduler=scheduler,
+            clip=config.optimizer.clip,
+            local_steps=config.local_steps,
+        )
 
+    start()  # a wrong value or combination is found now; the run makes its own
     return Prepared(
         steps,
         start,
@@ -106,48 +77,3 @@ def _order(config: RunConfig, n: int, seed: int) -> list[int]:
     if config.placement == "random":
         return [int(node) for node in numpy_generator(seed, "placement").permutation(n)]
     return list(config.placement)
-
-
-def scheme_weights(scheme: Scheme | Cliques, graph: Graph) -> MixingMatrix:
-    """Weights by the name of their scheme, or averaging in cliques."""
-    return clique_averaging(scheme.cliques, graph) if isinstance(scheme, Cliques) else SCHEMES[scheme](graph)
-
-
-class _Policies:
-    """Builds policies for nodes placed on a graph; weights are made for the places and go with them to the nodes."""
-
-    def __init__(self, places: Graph, order: list[int], seed: int) -> None:
-        self.places, self.order, self.seed = places, order, seed
-
-    def build(self, config: PolicyConfig) -> Policy:
-        match config:
-            case FixedPolicy():
-                return Fixed(self._weights(config.weights))
-            case RandomPolicy():
-                matrices = [self._weights(scheme) for scheme in config.weights]
-                return RandomChoice(matrices, config.probabilities, stream(self.seed, "policy"))
-            case AlternatingPolicy():
-                return Alternating(*(self.build(policy) for policy in config.policies))
-            case ProductPolicy():
-                return Product(*(self.build(policy) for policy in config.policies))
-            case DecoupledPolicy():
-                return Decoupled(self.build(config.params), self.build(config.updates))
-            case HeterogeneityAwarePolicy():
-                return HeterogeneityAware(
-                    config.period,
-                    sketch=self._sketch(config.sketch),
-                    objective=config.objective,
-                    alternate_with=None if config.alternate_with is None else self.build(config.alternate_with),
-                    regularization=config.regularization,
-                    smoothing=config.smoothing,
-                    symmetric=config.symmetric,
-                )
-
-    def _weights(self, scheme: Scheme | Cliques) -> MixingMatrix:
-        return scheme_weights(scheme, self.places).permuted(self.order)
-
-    def _sketch(self, config: SketchConfig) -> Sketch:
-        if config.kind == "exact":
-            return ExactSketch()
-        kind = GaussianSketch if config.kind == "gaussian" else CountSketch
-        return kind(config.dim, seed=stream(self.seed, "policy"))

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from mixwise.experiments.algorithm_config import AlgorithmConfig, PlainAlgorithm
 from mixwise.experiments.policy_config import PolicyConfig
 from mixwise.experiments.strict import Strict
 from mixwise.experiments.task_config import OptimizerConfig, QuadraticsConfig, ScheduleConfig, TaskConfig
@@ -24,7 +25,8 @@ class RunConfig(Strict):
     task: TaskConfig = QuadraticsConfig()
     optimizer: OptimizerConfig
     schedule: ScheduleConfig = ScheduleConfig()
-    algorithm: Literal["dsgd", "decoupled", "d2"] = "dsgd"
+    algorithm: AlgorithmConfig = PlainAlgorithm(kind="dsgd")
+    local_steps: int = Field(default=1, ge=1)
     policy: PolicyConfig
     record_every: int = Field(default=1, ge=1)
     evaluate_every: int | None = Field(default=None, ge=1)

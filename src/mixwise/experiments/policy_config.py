@@ -10,8 +10,9 @@ from pydantic import Discriminator as Choose
 from mixwise.experiments.strict import Strict, kind_of, unknown
 
 Scheme = Literal[
-    "metropolis-hastings", "optimal-gap", "max-degree", "uniform", "lazy-metropolis-hastings", "full-averaging"
-]
+    "metropolis-hastings", "optimal-gap", "max-degree", "uniform", "uniform-sender", "lazy-metropolis-hastings",
+    "full-averaging",
+]  # fmt: skip
 
 
 class Cliques(Strict):
@@ -57,6 +58,47 @@ class DecoupledPolicy(Strict):
     updates: PolicyConfig
 
 
+class NonePolicy(Strict):
+    """No weights: for algorithms that average over all nodes."""
+
+    kind: Literal["none"]
+
+
+class CyclePolicy(Strict):
+    """A sequence of graphs in turn; `peers` is k of the Base-(k+1) graphs."""
+
+    kind: Literal["cycle"]
+    sequence: Literal["one-peer-exponential", "base-graph"]
+    peers: int = Field(default=1, ge=1)
+
+
+class MatchingsPolicy(Strict):
+    """A random maximal matching of the graph at every mixing."""
+
+    kind: Literal["matchings"]
+
+
+class MatchaPolicy(Strict):
+    """A share of the graph's matchings, chosen at random with optimized chances."""
+
+    kind: Literal["matcha"]
+    budget: float = Field(default=0.5, gt=0, le=1)
+
+
+class EdgeSamplingPolicy(Strict):
+    """Every edge is there with a probability, at every mixing anew; Metropolis-Hastings on what is there."""
+
+    kind: Literal["edge-sampling"]
+    probability: float = Field(default=0.5, ge=0, le=1)
+
+
+class TreePolicy(Strict):
+    """A spanning tree of the graph, for `algorithm: relay`."""
+
+    kind: Literal["tree"]
+    shape: Literal["bfs", "chain"] = "bfs"
+
+
 class SketchConfig(Strict):
     """How updates are compressed before they are compared."""
 
@@ -75,6 +117,18 @@ class HeterogeneityAwarePolicy(Strict):
     regularization: float = Field(default=0.0, ge=0)
     smoothing: float = Field(default=0.0, ge=0, lt=1)
     symmetric: bool = False
+    growth: float | None = Field(default=None, ge=1)
+    drop_below: float = Field(default=0.0, ge=0, lt=0.5)
+    on: PolicyConfig | None = None
+    stochastic: Literal["doubly", "sender"] = "doubly"
+
+
+class HeterogeneityAwareTreePolicy(Strict):
+    """A spanning tree chosen by the updates, for `algorithm: relay`."""
+
+    kind: Literal["heterogeneity-aware-tree"]
+    looks: int = Field(default=10, ge=1)
+    sketch: SketchConfig = SketchConfig()
 
 
 _POLICIES = {
@@ -84,13 +138,20 @@ _POLICIES = {
     "product": ProductPolicy,
     "decoupled": DecoupledPolicy,
     "heterogeneity-aware": HeterogeneityAwarePolicy,
+    "cycle": CyclePolicy,
+    "matchings": MatchingsPolicy,
+    "matcha": MatchaPolicy,
+    "edge-sampling": EdgeSamplingPolicy,
+    "tree": TreePolicy,
+    "heterogeneity-aware-tree": HeterogeneityAwareTreePolicy,
+    "none": NonePolicy,
 }
 
 
 def _spelled_out(policy: Any) -> Any:
     """A scheme's name means fixed weights; a kind that there is not is an error here."""
     if isinstance(policy, str):
-        return {"kind": "fixed", "weights": policy}
+        return {"kind": "none"} if policy == "none" else {"kind": "fixed", "weights": policy}
     kind = kind_of(policy, "fixed")
     if kind not in _POLICIES:
         raise ValueError(unknown("policy", kind, [*get_args(Scheme), *(f"kind: {name}" for name in _POLICIES)]))
@@ -103,7 +164,14 @@ PolicyConfig = Annotated[
     | Annotated[AlternatingPolicy, Tag("kind: alternating")]
     | Annotated[ProductPolicy, Tag("kind: product")]
     | Annotated[DecoupledPolicy, Tag("kind: decoupled")]
-    | Annotated[HeterogeneityAwarePolicy, Tag("kind: heterogeneity-aware")],
+    | Annotated[HeterogeneityAwarePolicy, Tag("kind: heterogeneity-aware")]
+    | Annotated[CyclePolicy, Tag("kind: cycle")]
+    | Annotated[MatchingsPolicy, Tag("kind: matchings")]
+    | Annotated[MatchaPolicy, Tag("kind: matcha")]
+    | Annotated[EdgeSamplingPolicy, Tag("kind: edge-sampling")]
+    | Annotated[TreePolicy, Tag("kind: tree")]
+    | Annotated[HeterogeneityAwareTreePolicy, Tag("kind: heterogeneity-aware-tree")]
+    | Annotated[NonePolicy, Tag("kind: none")],
     Choose(lambda policy: f"kind: {kind_of(policy, 'fixed')}"),
     BeforeValidator(_spelled_out),
 ]

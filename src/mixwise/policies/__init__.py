@@ -4,14 +4,20 @@ from mixwise.policies.combined import Alternating, Decoupled, Product
 from mixwise.policies.fixed import Fixed, RandomChoice
 from mixwise.policies.heterogeneity_aware import HeterogeneityAware
 from mixwise.policies.plan import Observation, Plan, Policy, PolicyState, Stateless
-from mixwise.policies.tree import FixedTree, NoMixing
+from mixwise.policies.sequence import Cycle, EdgeSampling, Matcha, Matchings
+from mixwise.policies.tree import FixedTree, HeterogeneityAwareTree, NoMixing
 
 __all__ = [
     "Alternating",
+    "Cycle",
     "Decoupled",
+    "EdgeSampling",
     "Fixed",
     "FixedTree",
     "HeterogeneityAware",
+    "HeterogeneityAwareTree",
+    "Matcha",
+    "Matchings",
     "NoMixing",
     "Observation",
     "Plan",

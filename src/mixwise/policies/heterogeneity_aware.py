@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
-from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, gram_matrix, lazy
-from mixwise.mixing.matrix import FloatArray
+from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, lazy
+from mixwise.mixing.matrix import FloatArray, Kind
 from mixwise.network import Network
 from mixwise.policies.fixed import Fixed
+from mixwise.policies.gram import GramEstimate, Objective
 from mixwise.policies.plan import Observation, Plan, Policy, PolicyState
-from mixwise.sketch import CountSketch, Sketch
-
-Objective: TypeAlias = Literal["updates", "parameters"]
+from mixwise.sketch import Sketch
 
 _PROBLEMS = 64  # laid-out problems that are kept, for graphs that come back
 
@@ -39,6 +38,7 @@ class HeterogeneityAware:
         drop_below: arcs with a smaller weight are dropped and the rest is optimized again, which saves their messages.
         on: a policy whose matrices tell the graph of the moment, for graphs that change over time; the weights are
             solved anew whenever the graph is another one.
+        kind: "doubly" stochastic weights, or "sender": only rows sum to 1, for push-sum on directed graphs.
     """
 
     def __init__(
@@ -54,27 +54,27 @@ class HeterogeneityAware:
         growth: float | None = None,
         drop_below: float = 0.0,
         on: Policy | None = None,
+        kind: Kind = "doubly",
     ) -> None:
         if period < 1:
             raise MixingError(f"period = {period}; the weights are optimized every 1, 2, 3, … mixings")
-        if not 0 <= smoothing < 1:
-            raise MixingError(f"smoothing = {smoothing}; the share of the old Γ lies in [0, 1)")
-        if objective not in ("updates", "parameters"):
-            raise MixingError(f'objective = {objective!r}; choose "updates" or "parameters"')
         if growth is not None and not growth >= 1:
             raise MixingError(f"growth = {growth}; the factor by which the mixing error may grow is at least 1")
         if not 0 <= drop_below < 0.5:
             raise MixingError(f"drop_below = {drop_below}; a weight under which an arc is dropped lies in [0, 0.5)")
-        self.period, self.objective, self.growth, self.drop_below, self.on = period, objective, growth, drop_below, on
-        self.sketch = CountSketch(100) if sketch is None else sketch
+        self.period, self.growth, self.drop_below, self.on = period, growth, drop_below, on
+        self.estimate = GramEstimate(sketch, objective, smoothing)
         self.alternate_with = Fixed(alternate_with) if isinstance(alternate_with, MixingMatrix) else alternate_with
-        self.regularization, self.smoothing, self.symmetric, self.lazy = regularization, smoothing, symmetric, False
+        self.regularization, self.symmetric, self.lazy, self.kind = regularization, symmetric, False, kind
         self.W: MixingMatrix | None = None  # the weights of the last successful optimization
-        self.gram: FloatArray | None = None  # Γ, smoothed over periods
         self._graph: Graph | None = None  # the graph that W was made for
         self._error = 0.0  # relative mixing error of W when it was made
-        self._unsettled = False  # the last Γ came from G because U was 0: optimize again as soon as possible
         self._problems: dict[Graph, GmeProblem] = {}
+
+    @property
+    def gram(self) -> FloatArray | None:
+        """Γ, smoothed over periods."""
+        return self.estimate.gram
 
     def ask(self, *, symmetric: bool = False, lazy: bool = False) -> None:
         """Make symmetric weights, or (I + W) / 2 of the optimized ones, from now on."""
@@ -99,7 +99,7 @@ class HeterogeneityAware:
         graph = network.graph if self.on is None else self._graph_of(self.on.plan(t, observed, network))
         looked = self._is_due(t)
         if looked:
-            self._update_gram(t, observed, network)
+            self.estimate.look(t, observed, network)
         needed = looked or not self._others_turn(t)
         stale = graph != self._graph or (looked and self._has_grown())
         solve = self._optimize(graph) if needed and stale else None
@@ -118,14 +118,14 @@ class HeterogeneityAware:
 
     def _is_due(self, t: int) -> bool:
         """Whether mixing t looks at the updates: at t mod H = 0, and only if what it learns will be used."""
-        due = t % self.period == 0 or self._unsettled or self.W is None
+        due = t % self.period == 0 or self.estimate.unsettled or self.W is None
         # With H = 1 the next mixing optimizes anew before this W had its turn.
-        wasted = self._others_turn(t) and (self.period == 1 or self._unsettled)
+        wasted = self._others_turn(t) and (self.period == 1 or self.estimate.unsettled)
         return due and not wasted
 
     def _has_grown(self) -> bool:
         """Whether the weights in use fit the updates of now so much worse that new ones are worth a solve."""
-        if self.growth is None or self.W is None or self._unsettled:
+        if self.growth is None or self.W is None or self.estimate.unsettled:
             return True
         assert self.gram is not None
         # An error near 0 may grow by any factor and still be nothing.
@@ -140,10 +140,8 @@ class HeterogeneityAware:
     # --- what a checkpoint holds ---
     def state(self) -> PolicyState:
         """The weights in use and their graphs, Γ, and the states of the policies inside."""
-        tensors: dict[str, torch.Tensor] = {}
-        values: dict[str, Any] = {"unsettled": self._unsettled, "error": self._error, "graph": None, "W": None}
-        if self.gram is not None:
-            tensors["gram"] = torch.from_numpy(self.gram.copy())
+        tensors, values = self.estimate.state()
+        values |= {"error": self._error, "graph": None, "W": None}
         if self.W is not None and self._graph is not None:
             tensors["weights"] = torch.from_numpy(self.W.weights.copy())
             for name, graph in (("W", self.W.graph), ("graph", self._graph)):
@@ -156,15 +154,15 @@ class HeterogeneityAware:
 
     def load_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
         """Go on with these weights."""
-        self._unsettled, self._error = bool(values["unsettled"]), float(values["error"])
-        self.gram = tensors["gram"].numpy() if "gram" in tensors else None
+        self.estimate.load_state(tensors, values)
+        self._error = float(values["error"])
         self.W = self._graph = None
         if values["W"] is not None:
             graphs = {
                 name: Graph(values[name]["n"], tensors[f"{name}.edges"].numpy(), values[name]["directed"])
                 for name in ("W", "graph")
             }
-            self.W = MixingMatrix(graphs["W"], tensors["weights"].numpy(), tolerance=1e-9)
+            self.W = MixingMatrix(graphs["W"], tensors["weights"].numpy(), self.kind, tolerance=1e-9)
             self._graph = graphs["graph"]
         for number, policy in enumerate(self._others()):
             own = f"other.{number}."
@@ -197,22 +195,8 @@ class HeterogeneityAware:
         if graph not in self._problems:
             if len(self._problems) == _PROBLEMS:
                 self._problems.clear()
-            self._problems[graph] = GmeProblem(graph, symmetric=self.symmetric)
+            self._problems[graph] = GmeProblem(graph, symmetric=self.symmetric, kind=self.kind)
         return self._problems[graph]
-
-    def _update_gram(self, t: int, observed: Observation, network: Network) -> None:
-        sketch = self.sketch.fresh(t)
-        rows = observed.updates if self.objective == "updates" else observed.parameters
-        assert rows is not None  # we said that we observe
-        S = network.gather(sketch(rows))
-        previous = None if self._unsettled else self.gram  # not if it came from G, which has another unit
-        # A warm-up that starts from step size 0 gives U = 0; the gradients tell what the first real update will be.
-        self._unsettled = not bool(S.any())
-        if self._unsettled:
-            S, previous = network.gather(sketch(observed.gradients)), None
-        Gamma = gram_matrix(S)
-        s = self.smoothing
-        self.gram = Gamma if previous is None else s * previous + (1 - s) * Gamma
 
 
 def _relative_error(Gamma: FloatArray, W: MixingMatrix) -> float:

@@ -1,0 +1,61 @@
+"""What the nodes know of each other's updates: the Gram matrix Γ of their sketches (paper, Algorithm 3)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from mixwise.errors import MixingError
+from mixwise.mixing import gram_matrix
+from mixwise.mixing.matrix import FloatArray
+from mixwise.network import Network
+from mixwise.policies.plan import Observation, PolicyState
+from mixwise.sketch import CountSketch, Sketch
+
+Objective: TypeAlias = Literal["updates", "parameters"]
+
+
+class GramEstimate:
+    """Γ from gathered sketches, smoothed over looks.
+
+    Args:
+        sketch: how a node's row is compressed; a new operator is drawn at each look, the same on all nodes.
+        objective: "updates" U, or "parameters" X′, the rows that are really mixed.
+        smoothing: share s of the old Γ in Γ ← s Γ + (1 − s) Γ_new; 0 forgets at once.
+    """
+
+    def __init__(self, sketch: Sketch | None, objective: Objective, smoothing: float) -> None:
+        if not 0 <= smoothing < 1:
+            raise MixingError(f"smoothing = {smoothing}; the share of the old Γ lies in [0, 1)")
+        if objective not in ("updates", "parameters"):
+            raise MixingError(f'objective = {objective!r}; choose "updates" or "parameters"')
+        self.sketch = CountSketch(100) if sketch is None else sketch
+        self.objective, self.smoothing = objective, smoothing
+        self.gram: FloatArray | None = None
+        self.unsettled = False  # the last Γ came from G because U was 0: look again as soon as possible
+
+    def look(self, t: int, observed: Observation, network: Network) -> FloatArray:
+        """Sketch, gather, and take the inner products."""
+        sketch = self.sketch.fresh(t)
+        rows = observed.updates if self.objective == "updates" else observed.parameters
+        assert rows is not None  # the policy said that it observes
+        S = network.gather(sketch(rows))
+        previous = None if self.unsettled else self.gram  # not if it came from G, which has another unit
+        # A warm-up that starts from step size 0 gives U = 0; the gradients tell what the first real update will be.
+        self.unsettled = not bool(S.any())
+        if self.unsettled:
+            S, previous = network.gather(sketch(observed.gradients)), None
+        Gamma, s = gram_matrix(S), self.smoothing
+        self.gram = Gamma if previous is None else s * previous + (1 - s) * Gamma
+        return self.gram
+
+    def state(self) -> PolicyState:
+        """Γ and whether it came from G."""
+        tensors = {} if self.gram is None else {"gram": torch.from_numpy(self.gram.copy())}
+        return tensors, {"unsettled": self.unsettled}
+
+    def load_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.gram = tensors["gram"].numpy() if "gram" in tensors else None
+        self.unsettled = bool(values["unsettled"])
