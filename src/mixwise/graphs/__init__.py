@@ -24,6 +24,7 @@ from mixwise.graphs.graph import Graph, Pattern
 from mixwise.graphs.matchings import matching_decomposition, random_matching
 from mixwise.graphs.sequences import edge_sample, one_peer_exponential
 from mixwise.graphs.spec import SPECS, parse
+from mixwise.graphs.trees import gram_tree, spanning_tree, tree_bias
 
 __all__ = [
     "SPECS",
@@ -39,6 +40,7 @@ __all__ = [
     "from_adjacency",
     "from_edges",
     "from_networkx",
+    "gram_tree",
     "grid",
     "hypercube",
     "load",
@@ -52,6 +54,8 @@ __all__ = [
     "ring",
     "small_world",
     "social_network",
+    "spanning_tree",
     "star",
     "torus",
+    "tree_bias",
 ]
