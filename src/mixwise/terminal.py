@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -17,9 +20,11 @@ from mixwise.report.table import Summary
 out = Console()
 err = Console(stderr=True)
 
+_WINDOW, _SHORTEST, _QUIET = 5.0, 0.05, 30.0  # seconds: a rate is of the last 5; a log hears something every 30
+
 
 def run_with_progress(experiment: Experiment, folder: Path, resume: bool) -> Summary:
-    """A live bar in a terminal; elsewhere a line per run."""
+    """A live bar in a terminal; elsewhere a line per run, and one every half minute."""
     total = len(experiment.recipe.seeds) * len(experiment.runs)
     columns = (
         TextColumn("{task.description}", justify="left"),
@@ -29,31 +34,74 @@ def run_with_progress(experiment: Experiment, folder: Path, resume: bool) -> Sum
     )
     with ProgressBar(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
         bar = bars.add_task("preparing", total=total, detail="")
-        done = 0.0
+        watch = Watch()
+        done, printed = 0.0, watch.clock()
 
         def on_progress(progress: Progress) -> None:
-            nonlocal done
+            nonlocal done, printed
+            figures = watch(progress)
+            name, last = f"{progress.variant}, seed {progress.seed}", progress.step + 1 == progress.steps
             share = (progress.step + 1) / progress.steps
-            name = f"{progress.variant}, seed {progress.seed}"
-            bars.update(bar, completed=done + share, description=name, detail=_progress_figures(progress))
-            if progress.step + 1 == progress.steps:
-                done += 1
-                if not err.is_terminal:
-                    err.print(progress_line(progress), highlight=False)
+            bars.update(bar, completed=done + share, description=name, detail=figures)
+            done += last
+            if not err.is_terminal and (last or watch.clock() - printed > _QUIET):
+                err.print(f"{name}: {figures}", highlight=False, soft_wrap=True)
+                printed = watch.clock()
 
         return run_experiment(experiment, folder, on_progress, resume)
 
 
-def _progress_figures(progress: Progress) -> str:
+class Watch:
+    """Where a run is, in a few words: step, loss, the last known accuracy, and steps per second of late.
+
+    >>> ticks = iter([0.0, 2.0])
+    >>> watch = Watch(clock=lambda: next(ticks))
+    >>> watch(Progress("dsgd", 0, 0, 100, {"loss": 0.5}))
+    'step 1/100, loss 0.5'
+    >>> watch(Progress("dsgd", 0, 10, 100, {"loss": 0.25, "accuracy": 0.9}))
+    'step 11/100, loss 0.25, accuracy 90.0%, 5.0 steps/s'
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._run: tuple[str, int] | None = None
+        self._seen: deque[tuple[float, int]] = deque()  # (when, step)
+        self._accuracy: float | None = None
+
+    def __call__(self, progress: Progress) -> str:
+        """The words for a record that has just come."""
+        now = self.clock()
+        if self._run != (progress.variant, progress.seed):
+            self._run, self._accuracy = (progress.variant, progress.seed), None
+            self._seen.clear()
+        self._seen.append((now, progress.step))
+        while len(self._seen) > 2 and now - self._seen[1][0] > _WINDOW:
+            self._seen.popleft()
+        self._accuracy = progress.values.get("accuracy", self._accuracy)
+        figures = progress_figures(progress, self._accuracy)
+        seconds, steps = now - self._seen[0][0], progress.step - self._seen[0][1]
+        if steps == 0 or seconds < _SHORTEST:  # shorter: a guess, or records that were there already
+            return figures
+        return f"{figures}, {_rate(steps / seconds)}"
+
+
+def progress_figures(progress: Progress, accuracy: float | None) -> str:
+    """Step, loss, accuracy."""
     figures = [f"step {progress.step + 1}/{progress.steps}", f"loss {progress.values['loss']:.3g}"]
-    if "accuracy" in progress.values:
-        figures.append(f"accuracy {progress.values['accuracy']:.1%}")
+    if accuracy is not None:
+        figures.append(f"accuracy {accuracy:.1%}")
     return ", ".join(figures)
+
+
+def _rate(steps: float) -> str:
+    """Steps per second, or, below one, seconds per step."""
+    return f"{steps:.{0 if steps >= 10 else 1}f} steps/s" if steps >= 1 else f"{1 / steps:.1f} s/step"
 
 
 def progress_line(progress: Progress) -> str:
     """Where a run is, in one line."""
-    return f"{progress.variant}, seed {progress.seed}: {_progress_figures(progress)}"
+    figures = progress_figures(progress, progress.values.get("accuracy"))
+    return f"{progress.variant}, seed {progress.seed}: {figures}"
 
 
 def summary_table(summary: Summary) -> Table:
