@@ -1,0 +1,33 @@
+"""The code in the documentation runs as it stands."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def blocks(page):
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def run(page, number, code, names):
+    exec(compile(code, f"{page}, block {number}", "exec"), names)
+
+
+def test_your_own_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for number, code in enumerate(blocks("docs/your-own-model.md")):  # one after the other: they belong together
+        run("your-own-model.md", number, code, names)
+    shown = capsys.readouterr().out
+    assert "torch.Size([8, 162])" in shown  # what the comments beside the code say
+    assert "\n130\n" in shown
+
+
+@pytest.mark.parametrize("number", range(len(blocks("README.md"))))
+def test_readme(number, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run("README.md", number, blocks("README.md")[number], {})
+    assert capsys.readouterr().out
