@@ -16,6 +16,7 @@ from mixwise.mixing.metrics import (
     spectral_gap,
 )
 from mixwise.mixing.placement import Placement, distinct_placements, optimize_placement, search_placement
+from mixwise.mixing.topology_learning import learn_topology, topology_from_gram
 from mixwise.mixing.weights import (
     clique_averaging,
     from_edge_weights,
@@ -45,6 +46,7 @@ __all__ = [
     "gram_matrix",
     "heterogeneity",
     "lazy",
+    "learn_topology",
     "matcha",
     "max_degree",
     "metropolis_hastings",
@@ -54,6 +56,7 @@ __all__ = [
     "search_placement",
     "spectral_gap",
     "symmetrized",
+    "topology_from_gram",
     "uniform",
     "uniform_sender",
 ]
