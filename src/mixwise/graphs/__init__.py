@@ -1,5 +1,6 @@
 """Communication graphs: a frozen `Graph` and ways to make one."""
 
+from mixwise.graphs.cliques import Cliques, clique_skew, d_cliques
 from mixwise.graphs.converters import from_adjacency, from_edges, from_networkx
 from mixwise.graphs.families import (
     chain,
@@ -28,10 +29,13 @@ from mixwise.graphs.trees import gram_tree, spanning_tree, tree_bias
 
 __all__ = [
     "SPECS",
+    "Cliques",
     "Graph",
     "Pattern",
     "chain",
+    "clique_skew",
     "complete",
+    "d_cliques",
     "directed_exponential",
     "directed_ring",
     "edge_sample",
