@@ -35,6 +35,10 @@ class AllReduceSGD(Algorithm):
         """Nothing is left to mix."""
         return X_prime
 
+    def mix_buffers(self, B: torch.Tensor, plan: Plan, network: Network) -> None:
+        """The mean on every node."""
+        B.copy_(network.average(B).expand_as(B))
+
 
 class LocalSGD(Algorithm):
     """X⁺ = 𝟏 x̄′ᵀ: local steps, then all nodes start again from their mean."""
@@ -44,3 +48,7 @@ class LocalSGD(Algorithm):
     ) -> torch.Tensor:
         """The mean on every node."""
         return X_prime.copy_(network.average(X_prime).expand_as(X_prime))
+
+    def mix_buffers(self, B: torch.Tensor, plan: Plan, network: Network) -> None:
+        """The mean on every node."""
+        B.copy_(network.average(B).expand_as(B))

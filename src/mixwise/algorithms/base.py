@@ -66,6 +66,13 @@ class Algorithm:
         """
         raise NotImplementedError
 
+    def check_buffers(self) -> None:
+        """Refuse buffers that are to be mixed, if the method has no way to do it."""
+
+    def mix_buffers(self, B: torch.Tensor, plan: Plan, network: Network) -> None:
+        """Mix B (m, b), what the models carry besides parameters, in place, as `combine` will mix the rows."""
+        mix_rounds(B, plan.params, network, in_place=True)
+
     def model_rows(self, X: torch.Tensor) -> torch.Tensor:
         """The rows to judge and to keep as models."""
         return X

@@ -40,3 +40,11 @@ class PushSum(Algorithm):
             raise TrainingError(f"node {node} has pushed all of its mass away; keep a positive weight W[i, i]")
         self.state["mass"] = mass
         return numerators.div_(mass.to(X.dtype))
+
+    def mix_buffers(self, B: torch.Tensor, plan: Plan, network: Network) -> None:
+        """Pushed as the rows are: times the weight before, divided by the weight after."""
+        mass = self.state.get("mass", torch.ones(len(B), 1, dtype=torch.float64, device=B.device))
+        B.mul_(mass.to(B.dtype))
+        for W in one_channel(plan, "push-sum"):
+            B, mass = network.mix(B, W, out=B), network.mix(mass, W)
+        B.div_(mass.to(B.dtype))

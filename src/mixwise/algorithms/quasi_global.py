@@ -41,6 +41,14 @@ class _AroundAnother(Algorithm):
         """What the mixing needs."""
         self.inner.check_weights(W)
 
+    def check_buffers(self) -> None:
+        """What the mixing needs."""
+        self.inner.check_buffers()
+
+    def mix_buffers(self, B: torch.Tensor, plan: Plan, network: Network) -> None:
+        """As the inner algorithm does."""
+        self.inner.mix_buffers(B, plan, network)
+
     def update(self, X: torch.Tensor, X_prime: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """The update that the inner algorithm mixes."""
         return self.inner.update(X, X_prime, out)

@@ -22,6 +22,13 @@ from mixwise.policies import Plan
 class RelaySGD(Algorithm):
     """One message per direction and edge of the tree and step; its memory is what arrived last, 2 (n − 1) rows."""
 
+    def check_buffers(self) -> None:
+        """There are no weights to mix them with."""
+        raise TrainingError(
+            "RelaySGD has no mixing weights for the nodes' buffers (BatchNorm statistics and the like); "
+            "take buffers: local, or a model without them"
+        )
+
     def combine(
         self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
     ) -> torch.Tensor:

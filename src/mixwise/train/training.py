@@ -86,6 +86,8 @@ class Training:
         self._lr = 0.0  # the sum of step sizes since the last mixing
         self._checked: tuple[MixingMatrix, ...] = ()  # the matrices that the algorithm has accepted last
         algorithm.check_optimizer(self.optimizer, local_steps)
+        if getattr(task, "mixed_buffers", None) is not None:
+            algorithm.check_buffers()
         policy.ask(symmetric=algorithm.needs_symmetric, lazy=algorithm.needs_lazy)
         self._check_matrices(policy.known_matrices())
 
@@ -117,6 +119,7 @@ class Training:
             self._start = X.clone()  # only where somebody will look at it: rows can be large
         with torch.enable_grad():
             losses, G = self.task.losses_and_gradients(X, self.network.nodes, t)
+        G = G.contiguous()  # the fused kernels take its memory as one piece, also if it is not
         self._check_finite(losses, "the loss")
         if self.clip is not None:
             clip_rows(G, self.clip)
@@ -152,13 +155,12 @@ class Training:
 
     def _mix(self, plan: Plan) -> None:
         X_before = self.X if self._start is None else self._start
+        buffers = getattr(self.task, "mixed_buffers", None)
+        if buffers is not None:
+            self.algorithm.mix_buffers(buffers, plan, self.network)
         X = self.algorithm.combine(X_before, self.X, plan, self.network, self._lr)
         if X is not self.X:
             self.X.copy_(X)
-        buffers = getattr(self.task, "mixed_buffers", None)
-        if buffers is not None:
-            for W in plan.params:
-                self.network.mix(buffers, W, out=buffers)
         self._start, self._lr = None, 0.0
 
     def _check_matrices(self, matrices: tuple[MixingMatrix, ...]) -> None:
