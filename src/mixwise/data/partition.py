@@ -165,7 +165,8 @@ def by_label(labels: Labels, nodes: int, labels_per_node: int, seed: int) -> Par
     if not len(values) <= shards <= len(y):
         raise DataError(
             f"{nodes} nodes × {labels_per_node} labels per node are {shards} shards; there must be at least one for "
-            f"each of the {len(values)} labels, and at most one for each of the {len(y)} samples"
+            f"each of the {len(values)} labels, and at most one for each of the {len(y)} samples; "
+            f"change labels_per_node or the number of nodes"
         )
     per_label = np.ones(len(values), dtype=np.int64)
     for _ in range(shards - len(values)):

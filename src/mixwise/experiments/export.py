@@ -32,6 +32,8 @@ def export_model(run: Path, variant: str, model: str, out: Path, seed: int | Non
         seed: which seed; not needed if there is only one.
     """
     variants = sorted(str(path.parent.parent.relative_to(run)) for path in run.glob(f"**/seed-*/{CHECKPOINT}"))
+    if not variants:
+        raise ConfigError(f"{run} holds no checkpoint of a run; name a folder that mixwise run has made")
     if variant not in variants:
         raise ConfigError(f"{run}: " + unknown("variant", variant, dict.fromkeys(variants)))
     seeds = sorted(int(path.parent.name.removeprefix("seed-")) for path in (run / variant).glob(f"seed-*/{CHECKPOINT}"))
@@ -44,7 +46,7 @@ def export_model(run: Path, variant: str, model: str, out: Path, seed: int | Non
     try:
         with safe_open(path, framework="pt") as file:
             names, values = set(file.keys()), json.loads(file.metadata()["mixwise"])
-            X = file.get_tensor("models" if "models" in names else "X")  # push-sum: X holds models times weights
+            X = file.get_tensor(values.get("models", "X"))
             parts = {name: file.get_tensor(name) for name in names if name.startswith("task.")}
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"the checkpoint {path} cannot be read: {error}") from None

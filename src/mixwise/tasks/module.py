@@ -17,6 +17,7 @@ from mixwise.data import Dataset, Partition
 from mixwise.errors import TrainingError
 from mixwise.seeding import stream
 from mixwise.tasks.buffers import NodeBuffers, mean_row, set_buffers
+from mixwise.tasks.devices import checked_device
 from mixwise.tasks.gradients import Gradients, NodeByNode, Way, chosen, faster
 from mixwise.tasks.inputs import Augment, Inputs
 from mixwise.tasks.parts import load_parts, parts_of
@@ -69,7 +70,7 @@ class ModuleTask:
             raise TrainingError(f'buffers = {buffers!r}; choose "local" or "averaged"')
         self.data, self.partition, self.test, self.loss = data, partition, test, loss
         self.nodes, self.batch, self.seed, self.buffers = len(partition), batch, seed, buffers
-        self.device, self.dtype = torch.device(device), dtype
+        self.device, self.dtype = checked_device(device, dtype), dtype
         self.template = module().to(device=self.device, dtype=dtype)
         if not self.template.training:  # else a part that was put into eval mode, such as a frozen norm, stays there
             self.template.train()
