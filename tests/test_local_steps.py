@@ -1,0 +1,400 @@
+"""τ > 1 local steps between two mixings: what each algorithm makes of them; and a run may stop amid them.
+
+References are written here in NumPy from the methods' equations, nodes as rows, P = Wᵀ, float64: both sides do the same
+sums in another order and agree to 1e-11.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+
+from mixwise.algorithms import (
+    D2,
+    DSGD,
+    EXTRA,
+    AllReduceSGD,
+    Choco,
+    CombineThenAdapt,
+    CombineWhileAdapt,
+    DAdam,
+    DecentLaM,
+    DecoupledDSGD,
+    GradientTracking,
+    LocalSGD,
+    PushSum,
+    Quantize,
+    QuasiGlobalAdam,
+    QuasiGlobalMomentum,
+    RelaySGD,
+    TopK,
+)
+from mixwise.graphs import Graph, random_connected
+from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings
+from mixwise.network import SimulatedNetwork
+from mixwise.policies import Decoupled, Fixed, FixedTree, HeterogeneityAware, HeterogeneityAwareTree, NoMixing, Plan
+from mixwise.policies.plan import Stateless
+from mixwise.sketch import CountSketch
+from mixwise.tasks import QuadraticTask, random_quadratics
+from mixwise.train import Training
+from mixwise.train.checkpoint import load_checkpoint, save_checkpoint
+
+N, D, TAU, ROUNDS, LR = 6, 5, 3, 12, 0.004
+GRAPH = random_connected(N, keep=0.6, seed=1)
+W = lazy(metropolis_hastings(GRAPH))
+P = W.to_dense().T
+TREE = Graph(N, [(2, 0), (2, 4), (4, 1), (4, 5), (5, 3)])
+ONE_WAY = Graph(N, [(i, (i + 1) % N) for i in range(N)] + [(0, 3), (2, 5), (5, 1)], directed=True)
+CLOSE = {"rtol": 0, "atol": 1e-11}
+
+
+def sender_weights():
+    dense = np.eye(N)
+    for i in range(N):
+        for j in ONE_WAY.neighbors(i):
+            dense[i, j] = 1
+    return MixingMatrix.from_dense(dense / dense.sum(1, keepdims=True), ONE_WAY, kind="sender")
+
+
+@lru_cache
+def task():
+    return random_quadratics(N, dim=D, noise=0.3, seed=0)
+
+
+def gradients(X, t):
+    return task().losses_and_gradients(torch.from_numpy(np.array(X)), range(N), t)[1].numpy()
+
+
+def start():
+    return task().initial(range(N)).numpy()
+
+
+def schedule(t):
+    """It changes inside of a round."""
+    return 0.5 + 0.05 * t if t < 17 else 0.4
+
+
+def make(algorithm, policy=None, graph=GRAPH, *, the_task=None, lr=LR, tau=TAU, at=schedule, optimizer=None, **options):
+    return Training(
+        the_task or task(),
+        SimulatedNetwork(graph),
+        policy or Fixed(W),
+        algorithm,
+        optimizer or (lambda blocks: torch.optim.SGD(blocks, lr=lr, **options)),
+        scheduler=lambda o: torch.optim.lr_scheduler.LambdaLR(o, at),
+        local_steps=tau,
+    )
+
+
+def local(X, r, direction=lambda G: G):
+    """τ steps of SGD on every node: where they lead, and the sum of their step sizes."""
+    rates = [LR * schedule(t) for t in range(r * TAU, (r + 1) * TAU)]
+    for k, rate in enumerate(rates):
+        X = X - rate * direction(gradients(X, r * TAU + k))
+    return X, sum(rates)
+
+
+# --- by hand ---
+def test_dsgd_takes_its_local_steps_and_then_mixes_once():
+    """Also between the mixings it is what SGD with momentum would do; the momentum goes on over mixings."""
+    X, M, training = start(), 0.0, make(DSGD(), momentum=0.9)
+    for t in range(ROUNDS * TAU):
+        M = 0.9 * M + gradients(X, t)
+        X = X - LR * schedule(t) * M
+        if t % TAU == TAU - 1:
+            X = P @ X
+        step = training.step()
+        np.testing.assert_allclose(training.X.numpy(), X, **CLOSE)
+        assert (step.plan is not None) == (t % TAU == TAU - 1)
+
+
+# Each takes the rows at the last mixing and the round's number, and keeps what it remembers in a dictionary.
+def while_adapt(X, r, memory):
+    stepped, _ = local(X, r)
+    return P @ X - (X - stepped)
+
+
+def d2(X, r, memory):
+    psi, _ = local(X, r)
+    phi = psi if r == 0 else psi + X - memory["psi"]
+    memory["psi"] = psi
+    return P @ phi
+
+
+def extra(X, r, memory):
+    """X⁺ = P X − U + η Y, Y = Σ (P − I) X / (2 η), η the sum of the round's step sizes."""
+    stepped, eta = local(X, r)
+    Y = memory.get("Y", 0.0)
+    memory["Y"] = Y + (P @ X - X) / (2 * eta)
+    return P @ X - (X - stepped) + eta * Y
+
+
+def quasi_global(X, r, memory):
+    """The momentum stays the same in a round; d is the movement of the round per unit of step size."""
+    m = memory.get("m", 0.0)
+    stepped, eta = local(X, r, lambda G: 0.9 * m + G)
+    X_new = P @ stepped
+    memory["m"] = 0.9 * m + 0.1 * (X - X_new) / eta
+    return X_new
+
+
+def decentlam(X, r, memory):
+    stepped, eta = local(X, r)
+    memory["m"] = 0.9 * memory.get("m", 0.0) + (X - P @ stepped) / eta
+    return X - eta * memory["m"]
+
+
+def push_sum(X, r, memory):
+    w, Q = memory.get("w", np.ones((N, 1))), sender_weights().to_dense().T
+    stepped, _ = local(X, r)
+    numerators, memory["w"] = Q @ (w * X - (X - stepped)), Q @ w
+    return numerators / memory["w"]
+
+
+def choco(X, r, memory):
+    stepped, _ = local(X, r)
+    missing = stepped - memory.get("public", np.zeros((N, D)))
+    for row in missing:
+        row[np.argsort(np.abs(row))[:-2]] = 0  # two of five entries travel
+    memory["public"] = memory.get("public", 0.0) + missing
+    return stepped + 0.3 * (P - np.eye(N)) @ memory["public"]
+
+
+def relay(X, r, memory):
+    stepped, _ = local(X, r)
+    sums, counts = memory.get("sums", {}), memory.get("counts", {})
+    near = {i: TREE.neighbors(i) for i in range(N)}
+    arcs = [(i, j) for i in near for j in near[i]]
+    memory["sums"] = {(i, j): stepped[i] + sum(sums.get((k, i), 0.0) for k in near[i] if k != j) for i, j in arcs}
+    memory["counts"] = {(i, j): 1 + sum(counts.get((k, i), 0) for k in near[i] if k != j) for i, j in arcs}
+    heard = [1 + sum(memory["counts"][j, i] for j in near[i]) for i in near]
+    return np.stack([(stepped[i] + sum(memory["sums"][j, i] for j in near[i])) / heard[i] for i in near])
+
+
+def averaging(X, r, memory):
+    return np.tile(local(X, r)[0].mean(0), (N, 1))
+
+
+BY_HAND = {
+    "combine while adapt": (CombineWhileAdapt, while_adapt, {}),
+    "d2": (D2, d2, {}),
+    "extra": (EXTRA, extra, {}),
+    "quasi-global": (QuasiGlobalMomentum, quasi_global, {}),
+    "decentlam": (DecentLaM, decentlam, {}),
+    "push-sum": (PushSum, push_sum, {"policy": Fixed(sender_weights()), "graph": ONE_WAY}),
+    "choco": (lambda: Choco(TopK(0.4), 0.3), choco, {}),
+    "relay": (RelaySGD, relay, {"policy": FixedTree(TREE), "graph": TREE}),
+    "local sgd": (LocalSGD, averaging, {"policy": NoMixing()}),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_the_update_of_a_round_is_that_of_all_its_local_steps(name):
+    algorithm, reference, options = BY_HAND[name]
+    training, X, memory = make(algorithm(), **options), start(), {}
+    for r in range(ROUNDS):
+        X = reference(X, r, memory)
+        for _ in range(TAU):
+            training.step()
+        np.testing.assert_allclose(training.X.numpy(), X, **CLOSE)
+    assert np.abs(X - start()).max() > 0.1
+
+
+def test_combine_then_adapt_keeps_the_rows_before_the_mixing_as_models():
+    training, Y = make(CombineThenAdapt()), start()
+    for r in range(ROUNDS):
+        X, _ = local(Y, r)
+        Y = P @ X
+        for _ in range(TAU):
+            training.step()
+        np.testing.assert_allclose(training.model_rows.numpy(), X, **CLOSE)
+        np.testing.assert_allclose(training.X.numpy(), Y, **CLOSE)
+
+
+# --- gradient tracking with local steps: K-GT ---
+def test_gradient_tracking_with_local_steps_is_k_gt():
+    """z = Σ_k η (g + c);  c⁺ = c − z/(Kη) + P z/(Kη);  x⁺ = P (x − z), η constant (Liu et al. 2023, Algorithm 1)."""
+    X, c, training = start(), np.zeros((N, D)), make(GradientTracking(), at=lambda t: 1.0)
+    for r in range(ROUNDS):
+        x, z = X, 0.0
+        for k in range(TAU):
+            step = LR * (gradients(x, r * TAU + k) + c)
+            x, z = x - step, z + step
+            training.step()
+        c, X = c + (P @ z - z) / (TAU * LR), P @ (X - z)
+        np.testing.assert_allclose(training.X.numpy(), X, **CLOSE)
+        np.testing.assert_allclose(training.algorithm.state["C"].numpy(), c, rtol=0, atol=1e-9)  # of size η⁻¹ · 1e-12
+
+
+@lru_cache
+def noiseless():
+    """Well conditioned, so that a few hundred rounds are enough."""
+    stream = torch.Generator().manual_seed(0)
+    A = torch.eye(D) + 0.25 * torch.randn(N, D, D, generator=stream)
+    return QuadraticTask(A, torch.randn(N, D, generator=stream), noise=0.0)
+
+
+def settled(algorithm, tau, rounds, rate=0.2, **options):
+    lr = rate / noiseless().smoothness
+    training = make(algorithm, the_task=noiseless(), lr=lr, tau=tau, at=lambda t: 1.0, **options)
+    for _ in range(tau * rounds):
+        training.step()
+    return training
+
+
+@pytest.mark.parametrize("tau", [2, 5])
+def test_gradient_tracking_is_exact_with_local_steps(tau):
+    training = settled(GradientTracking(), tau, 250, rate=0.25 / tau)
+    assert noiseless().evaluate(training.X)["distance_to_optimum"] < 1e-8
+
+
+def local_sgd_limit(tau, rate=0.2):
+    """Where the movements of τ local steps from one point cancel: Σ_i (I − (I − ηH_i)^τ)(x − x_i*) = 0."""
+    eta, left, right = rate / noiseless().smoothness, np.zeros((D, D)), np.zeros(D)
+    for A, b in zip(noiseless().A.numpy(), noiseless().b.numpy(), strict=True):
+        moved = np.eye(D) - np.linalg.matrix_power(np.eye(D) - eta * 2 * A.T @ A, tau)
+        left, right = left + moved, right + moved @ np.linalg.solve(A, -b)
+    return np.linalg.solve(left, right)
+
+
+@pytest.mark.parametrize("name", ["d2", "extra", "relay", "local sgd"])
+def test_the_other_exact_methods_end_where_local_sgd_ends(name):
+    """They make the nodes agree, and the sum of the updates 0; with τ > 1 that is not the sum of the gradients."""
+    algorithm, _, options = BY_HAND[name]
+    training = settled(algorithm(), 5, 200, **options)
+    np.testing.assert_allclose(training.X.numpy(), np.tile(local_sgd_limit(5), (N, 1)), rtol=0, atol=1e-8)
+    assert noiseless().evaluate(training.X)["distance_to_optimum"] > 1e-5
+    np.testing.assert_allclose(local_sgd_limit(1), noiseless().optimum.numpy(), rtol=0, atol=1e-12)
+
+
+# --- what the policy sees ---
+class Watching(Stateless):
+    """Remembers what it was asked."""
+
+    def __init__(self):
+        self.asked, self.updates = [], []
+
+    def observes(self, t):
+        return t % 2 == 0
+
+    def plan(self, t, observed, network):
+        self.asked.append(t)
+        self.updates.append(None if observed.updates is None else observed.updates.clone().numpy())
+        return Plan((W,))
+
+
+@pytest.mark.parametrize("algorithm", [DSGD, CombineWhileAdapt, GradientTracking])
+def test_a_policy_counts_mixings_and_sees_the_update_of_all_local_steps(algorithm):
+    policy = Watching()
+    training = make(algorithm(), policy)
+    for r in range(ROUNDS):
+        X = training.X.numpy().copy()
+        sums = 0.0
+        for k in range(TAU):
+            step = training.step()
+            sums = sums + LR * schedule(r * TAU + k) * step.gradients.numpy()
+        assert len(policy.asked) == r + 1
+        if r % 2 == 0:
+            np.testing.assert_allclose(policy.updates[r], sums, **CLOSE)
+        else:
+            assert policy.updates[r] is None
+        assert not np.array_equal(training.X.numpy(), X)
+    assert policy.asked == list(range(ROUNDS))
+
+
+def test_a_period_counts_mixings():
+    """H = 2, τ = 3: weights are optimized at steps 2, 8, 14, …"""
+    training = make(DSGD(), HeterogeneityAware(2))
+    solved = [t for t in range(18) if (step := training.step()).plan is not None and step.plan.solve is not None]
+    assert solved == [2, 8, 14]
+
+
+# --- a run stops in the middle of a round and goes on with the same bits ---
+def aware(**options):
+    return HeterogeneityAware(2, sketch=CountSketch(4), regularization=0.1, **options)
+
+
+def adam(blocks):
+    return torch.optim.Adam(blocks, lr=0.01)
+
+
+ALL = {
+    "dsgd": (DSGD, {}),
+    "dsgd, momentum": (DSGD, {"momentum": 0.9, "nesterov": True}),
+    "dsgd, aware": (DSGD, {"policy": aware}),
+    "dadam": (DAdam, {"optimizer": adam}),
+    "decoupled": (DecoupledDSGD, {"policy": lambda: Decoupled(Fixed(W), aware())}),
+    "combine then adapt": (CombineThenAdapt, {}),
+    "combine while adapt": (CombineWhileAdapt, {"momentum": 0.9}),
+    "d2": (D2, {}),
+    "d2, aware": (D2, {"policy": aware}),
+    "extra": (EXTRA, {}),
+    "extra, aware": (EXTRA, {"policy": aware}),
+    "gradient tracking": (GradientTracking, {"momentum": 0.5}),
+    "gradient tracking, aware": (GradientTracking, {"policy": aware}),
+    "quasi-global": (QuasiGlobalMomentum, {}),
+    "quasi-global, Nesterov, aware": (lambda: QuasiGlobalMomentum(nesterov=True), {"policy": aware}),
+    "quasi-global adam": (QuasiGlobalAdam, {}),
+    "quasi-global around relay": (
+        lambda: QuasiGlobalMomentum(inner=RelaySGD()),
+        {"policy": lambda: FixedTree(TREE), "graph": TREE},
+    ),
+    "quasi-global around d2": (lambda: QuasiGlobalMomentum(inner=D2()), {}),
+    "quasi-global around extra": (lambda: QuasiGlobalMomentum(inner=EXTRA()), {}),
+    "quasi-global around gradient tracking": (lambda: QuasiGlobalMomentum(inner=GradientTracking()), {}),
+    "quasi-global around choco": (lambda: QuasiGlobalMomentum(inner=Choco(Quantize(3))), {}),
+    "quasi-global adam around push-sum": (
+        lambda: QuasiGlobalAdam(inner=PushSum()),
+        {"policy": lambda: Fixed(sender_weights()), "graph": ONE_WAY},
+    ),
+    "decentlam": (DecentLaM, {}),
+    "relay": (RelaySGD, {"policy": lambda: FixedTree(TREE), "graph": TREE, "momentum": 0.9}),
+    "relay, aware": (RelaySGD, {"policy": lambda: HeterogeneityAwareTree(3)}),
+    "push-sum": (PushSum, {"policy": lambda: Fixed(sender_weights()), "graph": ONE_WAY}),
+    "choco, top-k": (lambda: Choco(TopK(0.4), 0.3), {}),
+    "choco, quantized": (lambda: Choco(Quantize(2, seed=4), 0.3), {"momentum": 0.9}),
+    "local sgd": (LocalSGD, {"policy": NoMixing}),
+    "all-reduce": (AllReduceSGD, {"policy": NoMixing, "tau": 1, "momentum": 0.9}),
+}
+
+
+def made(name):
+    algorithm, options = ALL[name]
+    options = dict(options)
+    policy = options.pop("policy", lambda: Fixed(W))()
+    return make(algorithm(), policy, **options)
+
+
+@pytest.mark.parametrize("before", [4, 6, 7])
+@pytest.mark.parametrize("name", ALL)
+def test_a_run_may_stop_at_any_step_and_go_on_with_the_same_bits(name, before, tmp_path):
+    training, restored = made(name), made(name)
+    for _ in range(before):
+        training.step()
+    save_checkpoint(training, tmp_path / "c.safetensors")
+    load_checkpoint(restored, tmp_path / "c.safetensors")
+    for _ in range(8):
+        training.step()
+        restored.step()
+        assert torch.equal(restored.X, training.X)
+        assert torch.equal(restored.model_rows, training.model_rows)
+    (tensors, values), (others, other_values) = training.state(), restored.state()
+    assert tensors.keys() == others.keys()
+    for key, value in tensors.items():
+        assert torch.equal(others[key], value), key
+    assert other_values == values
+
+
+@pytest.mark.parametrize("name", ["quasi-global around relay", "choco, quantized", "gradient tracking", "extra"])
+def test_restoring_overwrites_a_run_that_has_gone_on(name, tmp_path):
+    training = made(name)
+    save_checkpoint(training, tmp_path / "start.safetensors")
+    first = []
+    for _ in range(7):
+        training.step()
+        first.append(training.X.clone())
+    load_checkpoint(training, tmp_path / "start.safetensors")
+    for expected in first:
+        training.step()
+        assert torch.equal(training.X, expected)
