@@ -45,7 +45,7 @@ class RunConfig(Strict):
 
 
 class Recipe(Strict):
-    """A base configuration, variants of it, and the seeds to run them with."""
+    """A base configuration, variants of it, and the seeds to run them with; `further` variants run only if named."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     description: str = ""
@@ -58,6 +58,7 @@ class Recipe(Strict):
     variants: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_@/-]*$")], dict[str, Any]] = Field(
         min_length=1
     )
+    further: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_@/-]*$")], dict[str, Any]] = {}
 
     @field_validator("seeds")
     @classmethod

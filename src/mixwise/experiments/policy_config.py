@@ -119,7 +119,7 @@ class HeterogeneityAwarePolicy(Strict):
     symmetric: bool = False
     growth: float | None = Field(default=None, ge=1)
     drop_below: float = Field(default=0.0, ge=0, lt=0.5)
-    on: PolicyConfig | None = None
+    graphs: PolicyConfig | None = None
     stochastic: Literal["doubly", "sender"] = "doubly"
 
 
@@ -130,6 +130,9 @@ class HeterogeneityAwareTreePolicy(Strict):
     looks: int = Field(default=10, ge=1)
     sketch: SketchConfig = SketchConfig()
 
+
+# What `policy: auto` stands for: the best gossip policy of docs/studies/mixing-policies.md.
+AUTO = {"kind": "heterogeneity-aware", "period": 1, "regularization": 0.05}
 
 _POLICIES = {
     "fixed": FixedPolicy,
@@ -150,11 +153,13 @@ _POLICIES = {
 
 def _spelled_out(policy: Any) -> Any:
     """A scheme's name means fixed weights; a kind that there is not is an error here."""
+    if policy == "auto":
+        return AUTO
     if isinstance(policy, str):
         return {"kind": "none"} if policy == "none" else {"kind": "fixed", "weights": policy}
     kind = kind_of(policy, "fixed")
     if kind not in _POLICIES:
-        raise ValueError(unknown("policy", kind, [*get_args(Scheme), *(f"kind: {name}" for name in _POLICIES)]))
+        raise ValueError(unknown("policy", kind, ["auto", *get_args(Scheme), *(f"kind: {name}" for name in _POLICIES)]))
     return policy
 
 

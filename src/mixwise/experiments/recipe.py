@@ -29,7 +29,7 @@ class Experiment:
 
     def to_yaml(self) -> str:
         """A recipe that gives this experiment again."""
-        head = self.recipe.model_dump(exclude={"base", "variants", "placements", "topologies"})
+        head = self.recipe.model_dump(exclude={"base", "variants", "further", "placements", "topologies"})
         runs = {name: config.model_dump(exclude_none=True) for name, config in self.runs.items()}
         return yaml.safe_dump({**head, "variants": runs}, sort_keys=False, allow_unicode=True)
 
@@ -65,7 +65,10 @@ def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment
             for_recipe[key] = value
         else:
             for_runs.append((key, value))
-    chosen = _chosen("variant", recipe.name, recipe.variants, for_recipe.pop("variants", None))
+    named = for_recipe.pop("variants", None)
+    chosen = recipe.variants
+    if named is not None:
+        chosen = _chosen("variant", recipe.name, {**recipe.variants, **recipe.further}, named)
     topologies = _topologies(recipe, for_recipe.pop("topology", None))
     if "seeds" in for_recipe:
         for_recipe["seeds"] = parse_seeds(for_recipe["seeds"])
@@ -118,9 +121,7 @@ def _parsed(text: str, where: str) -> Any:
 
 
 def _chosen(what: str, recipe: str, there: dict[str, Any], names: Any) -> dict[str, Any]:
-    """The named ones, in the order in which they are named; all if none is."""
-    if names is None:
-        return there
+    """The named ones, in the order in which they are named."""
     listed = [str(name).strip() for name in (names if isinstance(names, list) else str(names).split(","))]
     for name in listed:
         if name not in there:
@@ -134,7 +135,7 @@ def _topologies(recipe: Recipe, names: Any) -> dict[str, dict[str, str]]:
         if names is not None:
             raise ConfigError(f"recipe {recipe.name} has one topology; change it with graph=…")
         return {"": {}}
-    chosen = _chosen("topology", recipe.name, recipe.topologies, names)
+    chosen = recipe.topologies if names is None else _chosen("topology", recipe.name, recipe.topologies, names)
     return {name: {"graph": spec} for name, spec in chosen.items()}
 
 

@@ -185,8 +185,6 @@ class Training:
         tensors = {"X": self.X, **{f"algorithm.{name}": rows for name, rows in self.algorithm.state.items()}}
         if self._start is not None:  # in the middle of local steps
             tensors["start"] = self._start
-        if self.model_rows is not self.X:
-            tensors["models"] = self.model_rows
         if hasattr(self.task, "state"):
             tensors |= {f"task.{name}": value for name, value in self.task.state().items()}
         optimizer = self.optimizer.state_dict()
@@ -199,6 +197,8 @@ class Training:
                     tensors[f"optimizer.{index}.{name}"] = value
                 else:
                     values["optimizer"][f"{index}.{name}"] = value
+        models = self.model_rows
+        values["models"] = next(name for name, rows in tensors.items() if rows is models)  # where the models are
         policy_tensors, values["policy"] = self.policy.state()
         tensors |= {f"policy.{name}": value for name, value in policy_tensors.items()}
         if self.scheduler is not None:
