@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from mixwise import __version__
+from mixwise.algorithms.catalog import CATALOG
 from mixwise.errors import ConfigError, MixwiseError, TrainingError
 from mixwise.experiments import load_recipe, plan_experiment, recipe_names
 from mixwise.experiments.build_policy import SCHEMES
@@ -141,13 +142,23 @@ def export(
 
 @app.command()
 def recipes() -> None:
-    """List the recipes that come with mixwise."""
+    """List the recipes that come with mixwise, and the algorithms that a recipe may name."""
     table = Table(box=None, pad_edge=False)
     for column in ("recipe", "what it shows", "variants", "seeds"):
         table.add_column(column)
     for name in recipe_names():
         recipe = load_recipe(name)
-        table.add_row(name, recipe.description, ", ".join(recipe.variants), str(len(recipe.seeds)))
+        listed = ", ".join(recipe.variants)
+        if recipe.further:
+            listed += f"; if named: {', '.join(recipe.further)}"
+        table.add_row(name, recipe.description, listed, str(len(recipe.seeds)))
+    out.print(table)
+    table = Table(box=None, pad_edge=False)
+    for column in ("algorithm", "step", "mixes", "rounds", "sends per node", "condition on W", "reference"):
+        table.add_column(column)
+    for entry in CATALOG:
+        table.add_row(*map(str, entry))
+    out.print()
     out.print(table)
 
 
