@@ -1,18 +1,22 @@
 """Buffers of modules, such as the statistics of BatchNorm, over nodes, evaluations, mixings and checkpoints."""
 
 import copy
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from mixwise.algorithms import DSGD
 from mixwise.data import NodeBatches, gaussian_mixture, partition
 from mixwise.errors import TrainingError
+from mixwise.experiments import Recipe, plan_experiment, run_experiment
+from mixwise.experiments.export import export_model
 from mixwise.graphs import complete, ring
 from mixwise.mixing import metropolis_hastings, uniform
-from mixwise.models import seeded
+from mixwise.models import MODELS, seeded
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask
@@ -293,3 +297,56 @@ def test_views_of_B():
     assert other.again is other.center
     assert torch.equal(other.scratch, torch.tensor([8.0, 9.0]))
     assert rows.of(0)["calls"] == 0
+
+
+# --- a whole run ---
+
+
+def normalized(classes=4):
+    return nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, classes))
+
+
+@pytest.mark.parametrize("buffers", ["local", "averaged"])
+def test_a_recipe_with_batch_norm_resumes_to_the_same_bits_and_exports(buffers, tmp_path, monkeypatch):
+    monkeypatch.setitem(MODELS, "normalized", normalized)
+    monkeypatch.setattr("mixwise.experiments.runner.save_curves", lambda *args: None)
+    base = {
+        "steps": 12,
+        "graph": "ring:4",
+        "task": {
+            "kind": "classification",
+            "data": {"kind": "gaussian-mixture", "options": {"classes": 4, "dim": 8, "samples": 200}},
+            "partition": {"kind": "by-label", "labels_per_node": 2},
+            "model": {"kind": "normalized"},
+            "batch": 8,
+            "buffers": buffers,
+        },
+        "optimizer": {"lr": 0.1, "momentum": 0.9},
+        "policy": "metropolis-hastings",
+        "evaluate_every": 5,
+        "checkpoint_every": 4,
+    }
+    recipe = {"name": "tiny", "seeds": [0], "metrics": ["accuracy"], "base": base, "variants": {"dsgd": {}}}
+    experiment = plan_experiment(Recipe.model_validate(recipe))
+
+    def interrupt(progress):
+        if progress.step == 6:
+            raise KeyboardInterrupt
+
+    run_experiment(experiment, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(experiment, tmp_path / "run", interrupt)
+    run_experiment(experiment, tmp_path / "run", resume=True)
+    place = Path("dsgd") / "seed-0"
+    records = (tmp_path / "whole" / place / "metrics.jsonl").read_bytes()
+    assert (tmp_path / "run" / place / "metrics.jsonl").read_bytes() == records
+    assert len(records.splitlines()) == 12
+    one, other = (load_file(tmp_path / name / place / "checkpoint.safetensors") for name in ("whole", "run"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+    export_model(tmp_path / "run", "dsgd", "node:2", tmp_path / "m.safetensors")
+    module = normalized()
+    module.load_state_dict(load_file(tmp_path / "m.safetensors"), strict=True)
+    assert module[1].num_batches_tracked == 12
+    assert torch.equal(module[1].running_mean, one["task.buffers.1.running_mean"][2])
