@@ -1,0 +1,315 @@
+"""What the algorithms conserve, where two of them are the same, what they send; and mixing in place."""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mixwise.algorithms import (
+    D2,
+    DSGD,
+    EXTRA,
+    AllReduceSGD,
+    CombineThenAdapt,
+    CombineWhileAdapt,
+    DecentLaM,
+    DecoupledDSGD,
+    GradientTracking,
+    LocalSGD,
+    PushSum,
+    QuasiGlobalAdam,
+    QuasiGlobalMomentum,
+    RelaySGD,
+)
+from mixwise.graphs import Graph, complete, random_connected, ring
+from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings, uniform, uniform_sender
+from mixwise.network import SimulatedNetwork, simulated
+from mixwise.policies import Decoupled, Fixed, FixedTree, NoMixing, Plan, Product
+from mixwise.tasks import random_quadratics
+from mixwise.train import Training
+
+N, D, LR, STEPS = 8, 6, 0.004, 40
+GRAPH = random_connected(N, seed=4)
+W = lazy(metropolis_hastings(GRAPH))
+CLOSE = {"rtol": 0, "atol": 1e-12}
+
+
+@lru_cache
+def task():
+    return random_quadratics(N, dim=D, noise=0.2)
+
+
+def make(algorithm, policy=None, graph=GRAPH, *, lr=LR, tau=1, **options):
+    optimizer = lambda blocks: torch.optim.SGD(blocks, lr=lr, **options)  # noqa: E731
+    return Training(task(), SimulatedNetwork(graph), policy or Fixed(W), algorithm, optimizer, local_steps=tau)
+
+
+def random_rows(n=N, d=D, seed=0, dtype=torch.float64):
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def random_tree(n, seed):
+    """Each node hangs on one before it; then all are renamed."""
+    rng = np.random.default_rng(seed)
+    names = rng.permutation(n)
+    return Graph(n, [(int(names[rng.integers(0, j)]), int(names[j])) for j in range(1, n)])
+
+
+def one_way(seed=0):
+    rng = np.random.default_rng(seed)
+    arcs = [(i, (i + 1) % N) for i in range(N)] + [(i, j) for i in range(N) for j in range(N) if rng.random() < 0.15]
+    return uniform_sender(Graph(N, arcs, directed=True))
+
+
+# --- conserved ---
+def test_push_sum_without_updates_keeps_numerators_and_weights_and_finds_the_mean():
+    weights = one_way()
+    training = make(PushSum(), Fixed(weights), weights.graph, lr=0.0)
+    training.X.copy_(random_rows())
+    starts = training.X.clone()
+    for _ in range(150):
+        training.step()
+        mass = training.algorithm.state["mass"]
+        torch.testing.assert_close((mass * training.X).sum(0), starts.sum(0), **CLOSE)
+        assert float(mass.sum()) == pytest.approx(N, abs=1e-12)
+    assert float((mass - 1).abs().max()) > 0.2  # the weights are not doubly stochastic, so masses differ
+    torch.testing.assert_close(training.X, starts.mean(0).expand(N, -1), rtol=0, atol=1e-10)
+
+
+def test_the_sum_of_push_sums_numerators_takes_the_step_of_sgd():
+    weights = one_way(1)
+    training = make(PushSum(), Fixed(weights), weights.graph)
+    sums = training.X.sum(0).clone()
+    for _ in range(STEPS):
+        sums = sums - LR * training.step().gradients.sum(0)
+        torch.testing.assert_close((training.algorithm.state["mass"] * training.X).sum(0), sums, **CLOSE)
+
+
+@pytest.mark.parametrize("tau", [1, 3])
+def test_the_mean_of_the_tracked_gradients_is_the_mean_of_the_gradients(tau):
+    training = make(GradientTracking(), tau=tau)
+    apart = 0.0
+    for t in range(STEPS):
+        G = task().losses_and_gradients(training.X, range(N), t)[1]
+        Y = training.step().gradients
+        torch.testing.assert_close(Y.mean(0), G.mean(0), rtol=0, atol=1e-11)
+        apart = max(apart, float((Y - G).abs().max()))
+    assert apart > 1  # it is the mean alone that they share
+
+
+@pytest.mark.parametrize(
+    "algorithm", [DSGD, CombineWhileAdapt, D2, EXTRA, GradientTracking, lambda: QuasiGlobalMomentum(0.0), LocalSGD]
+)
+def test_the_mean_of_the_nodes_takes_the_step_of_sgd_with_the_mean_gradient(algorithm):
+    """𝟏ᵀW = 𝟏ᵀ: mixing does not move the mean."""
+    training = make(algorithm())
+    for _ in range(STEPS):
+        mean = training.X.mean(0).clone()
+        G = training.step().gradients
+        torch.testing.assert_close(training.X.mean(0), mean - LR * G.mean(0), **CLOSE)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_relayed_sums_are_complete_after_as_many_steps_as_the_tree_is_wide(seed):
+    """RelaySum (Vogels et al. 2021): every node offers the same row again and again, and all find the mean."""
+    n = 3 + 2 * seed
+    tree, rows = random_tree(n, seed), random_rows(n, 4, seed)
+    algorithm, network = RelaySGD(), SimulatedNetwork(tree)
+    for t in range(1, tree.diameter + 3):
+        X = algorithm.combine(rows, rows.clone(), Plan((), tree=tree), network)
+        heard = 1 + torch.zeros(n, dtype=torch.float64).index_add_(
+            0,
+            torch.tensor([j for j in range(n) for _ in tree.neighbors(j)]),
+            algorithm.state["counts"][:, 0],
+        )
+        complete_now = (heard == n).all() and torch.allclose(X, rows.mean(0).expand(n, -1), rtol=0, atol=1e-13)
+        assert bool(complete_now) == (t >= tree.diameter)
+
+
+def test_without_gradients_relay_brings_the_nodes_together():
+    """Rows that differ at the start and change by relaying: the nodes agree, though not on the mean of the starts."""
+    tree = random_tree(N, 1)
+    training = make(RelaySGD(), FixedTree(tree), tree, lr=0.0)
+    training.X.copy_(random_rows())
+    starts = training.X.clone()
+    for _ in range(200):
+        training.step()
+    agreed = training.X[0]
+    assert float((training.X - agreed).abs().max()) < 1e-10
+    assert (starts.amin(0) < agreed).all()
+    assert (agreed < starts.amax(0)).all()
+
+
+# --- where two of them are the same ---
+def run(training, steps=STEPS):
+    found = []
+    for _ in range(steps):
+        training.step()
+        found.append(training.X.clone())
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.3, 0.95])
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_quasi_global_momentum_without_momentum_is_dsgd(mu, nesterov):
+    found = run(make(QuasiGlobalMomentum(0.0, mu=mu, nesterov=nesterov)))
+    torch.testing.assert_close(found, run(make(DSGD())), **CLOSE)
+
+
+def test_decentlam_without_momentum_is_dsgd():
+    torch.testing.assert_close(run(make(DecentLaM(0.0))), run(make(DSGD())), **CLOSE)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_push_sum_with_doubly_stochastic_weights_is_dsgd(momentum):
+    found = run(make(PushSum(), momentum=momentum))
+    torch.testing.assert_close(found, run(make(DSGD(), momentum=momentum)), rtol=0, atol=1e-11)
+
+
+def test_local_sgd_with_one_local_step_is_all_reduce():
+    torch.testing.assert_close(
+        run(make(LocalSGD(), NoMixing())), run(make(AllReduceSGD(), NoMixing())), rtol=0, atol=1e-12
+    )
+
+
+def test_full_averaging_by_weights_is_local_sgd():
+    averaging = Fixed(uniform(complete(N)))
+    for tau in (1, 4):
+        found = run(make(DSGD(), averaging, complete(N), tau=tau))
+        torch.testing.assert_close(found, run(make(LocalSGD(), NoMixing(), tau=tau)), **CLOSE)
+
+
+def test_combine_while_adapt_is_decoupled_mixing_with_updates_that_stay_at_home():
+    alone = MixingMatrix.from_dense(np.eye(N), GRAPH)
+    found = run(make(DecoupledDSGD(), Decoupled(Fixed(W), Fixed(alone))))
+    torch.testing.assert_close(found, run(make(CombineWhileAdapt())), **CLOSE)
+
+
+def test_combine_then_adapt_takes_its_gradients_where_dsgd_does():
+    """The mixed rows are those of D-SGD; what is judged are the rows before the mixing."""
+    assert torch.equal(run(make(CombineThenAdapt())), run(make(DSGD())))
+
+
+def test_relay_on_a_star_seen_from_its_middle_is_full_averaging_at_the_first_step():
+    star = Graph(N, [(0, i) for i in range(1, N)])
+    training, averaging = make(RelaySGD(), FixedTree(star), star), make(LocalSGD(), NoMixing())
+    training.step()
+    averaging.step()
+    torch.testing.assert_close(training.X[0], averaging.X[0], **CLOSE)
+    assert float((training.X[1] - averaging.X[1]).abs().max()) > 1e-3
+
+
+# --- bytes ---
+ROW = D * 8
+MESSAGES = W.messages * ROW
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "policy", "sent"),
+    [
+        (DSGD(), Fixed(W), MESSAGES),
+        (DSGD(), Product(Fixed(W), Fixed(W)), 2 * MESSAGES),
+        (CombineThenAdapt(), Fixed(W), MESSAGES),
+        (CombineWhileAdapt(), Fixed(W), MESSAGES),
+        (D2(), Fixed(W), MESSAGES),
+        (EXTRA(), Fixed(W), MESSAGES),
+        (QuasiGlobalMomentum(), Fixed(W), MESSAGES),
+        (QuasiGlobalAdam(), Fixed(W), MESSAGES),
+        (DecentLaM(), Fixed(W), MESSAGES),
+        (GradientTracking(), Fixed(W), 2 * MESSAGES),
+        (DecoupledDSGD(), Decoupled(Fixed(W), Fixed(W)), 2 * MESSAGES),
+        (PushSum(), Fixed(W), W.messages * (ROW + 8)),  # and the weight
+        (RelaySGD(), FixedTree(random_tree(N, 0)), 2 * (N - 1) * (ROW + 8)),  # and the count
+        (AllReduceSGD(), NoMixing(), 2 * (N - 1) * ROW),
+        (LocalSGD(), NoMixing(), 2 * (N - 1) * ROW),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_a_step_sends(algorithm, policy, sent):
+    training = make(algorithm, policy, complete(N) if isinstance(algorithm, RelaySGD) else GRAPH)
+    for t in range(3):
+        training.step()
+        assert training.network.traffic.parameters == (t + 1) * sent
+    assert training.network.traffic.sketches == 0
+
+
+@pytest.mark.parametrize("algorithm", [DSGD, GradientTracking, LocalSGD])
+def test_local_steps_send_nothing(algorithm):
+    training = make(algorithm(), tau=4)
+    for _ in range(3):
+        training.step()
+    assert training.network.traffic.parameters == 0
+    training.step()
+    once = training.network.traffic.parameters
+    assert once > 0
+    for _ in range(8):
+        training.step()
+    assert training.network.traffic.parameters == 3 * once
+
+
+# --- mixing in place ---
+def asymmetric(n):
+    dense = 0.5 * np.eye(n) + 0.3 * np.roll(np.eye(n), 1, axis=1) + 0.2 * np.roll(np.eye(n), 3, axis=1)
+    return MixingMatrix.from_dense(dense, Graph(n, [(i, (i + k) % n) for i in range(n) for k in (1, 3)], directed=True))
+
+
+@pytest.mark.parametrize("n", [5, 64, 65, 100])  # from 65 on the product is sparse
+@pytest.mark.parametrize("columns", ["1", "less", "one block", "one more", "two and a half blocks"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_mixing_in_place_gives_what_mixing_into_new_memory_gives(n, columns, dtype, monkeypatch):
+    monkeypatch.setattr(simulated, "_BLOCK", 64 * n)  # blocks of 64 columns
+    d = {"1": 1, "less": 37, "one block": 64, "one more": 65, "two and a half blocks": 161}[columns]
+    weights, rows = asymmetric(n), random_rows(n, d, dtype=dtype)
+    network = SimulatedNetwork(weights.graph)
+    fresh, given = network.mix(rows, weights), rows.clone()
+    mixed = network.mix(given, weights, out=given)
+    assert mixed.data_ptr() == given.data_ptr()
+    tolerance = 1e-6 if dtype == torch.float32 else 1e-14
+    torch.testing.assert_close(mixed, fresh, rtol=0, atol=5 * tolerance)
+    expected = weights.to_dense().T @ rows.double().numpy()
+    np.testing.assert_allclose(mixed.double().numpy(), expected, rtol=0, atol=5 * tolerance)
+    other = torch.empty_like(rows)
+    assert torch.equal(network.mix(rows, weights, out=other), mixed)
+    assert network.traffic.parameters == 3 * weights.messages * d * rows.element_size()
+
+
+def test_mixing_in_place_with_blocks_as_large_as_they_are():
+    for n in (4, 70):
+        width = max(1, simulated._BLOCK // n)
+        weights, rows = asymmetric(n), random_rows(n, 2 * width + 3)
+        fresh = SimulatedNetwork(weights.graph).mix(rows, weights)
+        torch.testing.assert_close(
+            SimulatedNetwork(weights.graph).mix(rows, weights, out=rows), fresh, rtol=0, atol=1e-14
+        )
+
+
+# --- exchange ---
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(n=st.integers(1, 30), seed=st.integers(0, 10**6))
+def test_messages_arrive_in_the_order_of_their_receivers(n, seed):
+    """Sent sorted by (sender, receiver), received sorted by (receiver, sender), each as it was."""
+    tree = random_tree(n, seed)
+    arcs = sorted([(i, j) for i, j in tree.edges] + [(j, i) for i, j in tree.edges])
+    messages = torch.tensor([[100.0 * i + j] for i, j in arcs], dtype=torch.float64).reshape(-1, 1)
+    network = SimulatedNetwork(tree)
+    arrived = network.exchange(messages, tree)[:, 0].tolist()
+    assert arrived == [100.0 * i + j for i, j in sorted(arcs, key=lambda arc: (arc[1], arc[0]))]
+    assert network.traffic.parameters == 2 * (n - 1) * 8
+
+
+def test_messages_along_the_arcs_of_a_directed_graph():
+    graph = Graph(4, [(0, 1), (1, 2), (2, 0), (3, 0), (0, 3)], directed=True)  # sorted: 01 03 12 20 30
+    messages = torch.tensor([[1.0], [3.0], [12.0], [20.0], [30.0]])
+    assert SimulatedNetwork(graph).exchange(messages, graph)[:, 0].tolist() == [20.0, 30.0, 1.0, 12.0, 3.0]
+
+
+def test_a_ring_all_reduce_is_counted_for_all_nodes_together():
+    """Every node sends 2 (n − 1)/n of a row: the cost of a ring all-reduce."""
+    network = SimulatedNetwork(ring(N))
+    rows = random_rows()
+    torch.testing.assert_close(network.average(rows), rows.mean(0), **CLOSE)
+    assert math.isclose(network.traffic.parameters / N, 2 * (N - 1) / N * ROW)
