@@ -10,8 +10,11 @@ from mixwise.experiments.build_policy import PolicyBuilder
 from mixwise.experiments.build_task import build_optimizer, build_scheduler, build_task, run_length
 from mixwise.experiments.config import RunConfig
 from mixwise.graphs import Graph, parse
+from mixwise.mixing import gram_matrix, optimize_placement
+from mixwise.mixing.matrix import FloatArray
 from mixwise.network import SimulatedNetwork
 from mixwise.seeding import numpy_generator, stream
+from mixwise.tasks import ModuleTask, Task
 from mixwise.train import Record, Training, records
 
 
@@ -37,8 +40,9 @@ class Prepared:
 def prepare(config: RunConfig, seed: int) -> Prepared:
     """Build all parts of one run, so that a wrong value is found before the first step."""
     places = base_graph(config, seed)
-    order = _order(config, places.n, seed)
     task = build_task(config, places.n, seed)
+    order = _order(config, places, task, seed)
+    labels = task.partition.label_counts(task.data.y, task.data.classes) if isinstance(task, ModuleTask) else None
     steps = run_length(config, task)
     optimizer, scheduler = build_optimizer(config, task), build_scheduler(config, steps)
     check_together(config.algorithm, config.policy)
@@ -48,7 +52,7 @@ def prepare(config: RunConfig, seed: int) -> Prepared:
         return Training(
             task,
             SimulatedNetwork(graph),
-            PolicyBuilder(places, order, seed).build(config.policy),
+            PolicyBuilder(places, order, seed, labels).build(config.policy),
             build_algorithm(config.algorithm, seed),
             optimizer,
             scheduler=scheduler,
@@ -71,9 +75,19 @@ def base_graph(config: RunConfig, seed: int) -> Graph:
     return parse(config.graph, seed=stream(seed, "graph"))
 
 
-def _order(config: RunConfig, n: int, seed: int) -> list[int]:
+def _order(config: RunConfig, places: Graph, task: Task, seed: int) -> list[int]:
+    """Which node takes which place."""
     if config.placement == "given":
-        return list(range(n))
+        return list(range(places.n))
     if config.placement == "random":
-        return [int(node) for node in numpy_generator(seed, "placement").permutation(n)]
+        return [int(node) for node in numpy_generator(seed, "placement").permutation(places.n)]
+    if config.placement == "gme":
+        return list(optimize_placement(_first_gram(task), places, seed=seed).order)
     return list(config.placement)
+
+
+def _first_gram(task: Task, looks: int = 10) -> FloatArray:
+    """Γ of the gradients where training starts, averaged over a few batches."""
+    X = task.initial(range(task.nodes))
+    grams = [gram_matrix(task.losses_and_gradients(X, range(task.nodes), step)[1]) for step in range(looks)]
+    return sum(grams[1:], grams[0])

@@ -36,6 +36,7 @@ from mixwise.experiments.algorithm_config import (
     QuasiGlobalConfig,
 )
 from mixwise.experiments.policy_config import (
+    DCliquesPolicy,
     DecoupledPolicy,
     HeterogeneityAwareTreePolicy,
     NonePolicy,
@@ -61,7 +62,7 @@ _PLAIN: Mapping[str, Callable[[], Algorithm]] = {
     "local-sgd": LocalSGD,
 }
 _NEEDS: Mapping[str, tuple[Gives, str]] = {
-    "decoupled": ("two channels", "policy.kind: decoupled"),
+    "decoupled": ("two channels", "policy.kind: decoupled or d-cliques"),
     "relay": ("a tree", "policy.kind: tree or heterogeneity-aware-tree"),
     "all-reduce": ("nothing", "policy: none"),
     "local-sgd": ("nothing", "policy: none"),
@@ -91,7 +92,7 @@ def check_together(algorithm: AlgorithmConfig, policy: PolicyConfig) -> None:
     name = getattr(algorithm, "inner", algorithm.kind)
     needs, remedy = _NEEDS.get(name, ("weights", "weights such as metropolis-hastings"))
     gives: Gives = "weights"
-    if isinstance(policy, DecoupledPolicy):
+    if isinstance(policy, DecoupledPolicy | DCliquesPolicy):
         gives = "two channels"
     elif isinstance(policy, TreePolicy | HeterogeneityAwareTreePolicy):
         gives = "a tree"

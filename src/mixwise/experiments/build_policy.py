@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from mixwise.data.partition import IntArray
+from mixwise.errors import ConfigError
 from mixwise.experiments.policy_config import (
     AlternatingPolicy,
     Cliques,
     CyclePolicy,
+    DCliquesPolicy,
     DecoupledPolicy,
     EdgeSamplingPolicy,
     FixedPolicy,
     HeterogeneityAwarePolicy,
     HeterogeneityAwareTreePolicy,
+    LearnedTopologyPolicy,
     MatchaPolicy,
     MatchingsPolicy,
     NonePolicy,
@@ -23,13 +27,14 @@ from mixwise.experiments.policy_config import (
     SketchConfig,
     TreePolicy,
 )
-from mixwise.graphs import Graph, complete, one_peer_exponential
+from mixwise.graphs import Graph, complete, d_cliques, one_peer_exponential, spanning_tree
 from mixwise.mixing import (
     MixingMatrix,
     base_graph,
     clique_averaging,
     fastest_mixing,
     lazy,
+    learn_topology,
     max_degree,
     metropolis_hastings,
     symmetrized,
@@ -45,6 +50,7 @@ from mixwise.policies import (
     FixedTree,
     HeterogeneityAware,
     HeterogeneityAwareTree,
+    LearnedTopology,
     Matcha,
     Matchings,
     NoMixing,
@@ -69,8 +75,9 @@ SCHEMES: Mapping[str, Callable[[Graph], MixingMatrix]] = {
 class PolicyBuilder:
     """Builds policies for nodes placed on a graph; weights are made for the places and go with them to the nodes."""
 
-    def __init__(self, places: Graph, order: list[int], seed: int) -> None:
+    def __init__(self, places: Graph, order: list[int], seed: int, label_counts: IntArray | None = None) -> None:
         self.places, self.order, self.seed = places, order, stream(seed, "policy")
+        self.label_counts = label_counts  # (n, classes), of the nodes; None if the task has no labels
 
     def build(self, config: PolicyConfig) -> Policy:
         """The policy that a part of a recipe describes."""
@@ -96,9 +103,13 @@ class PolicyBuilder:
                 return Matcha(self._graph, config.budget, self.seed)
             case EdgeSamplingPolicy():
                 return EdgeSampling(self._graph, config.probability, self.seed)
+            case DCliquesPolicy():
+                found = d_cliques(self._labels(config.kind), config.size, self.seed, config.between)
+                updates = Fixed(clique_averaging(found.cliques, found.graph))
+                return Decoupled(params=Fixed(metropolis_hastings(found.graph)), updates=updates)
+            case LearnedTopologyPolicy():
+                return self._learned(config)
             case TreePolicy():
-                from mixwise.graphs.trees import spanning_tree
-
                 return FixedTree(spanning_tree(self.places, config.shape).permuted(self.order))
             case HeterogeneityAwareTreePolicy():
                 return HeterogeneityAwareTree(config.looks, sketch=self._sketch(config.sketch))
@@ -124,6 +135,19 @@ class PolicyBuilder:
             on=None if config.graphs is None else self.build(config.graphs),
             kind=config.stochastic,
         )
+
+    def _learned(self, config: LearnedTopologyPolicy) -> Policy:
+        if config.source == "updates":
+            return LearnedTopology(config.neighbors, regularization=config.regularization, inside=config.inside)
+        counts = self._labels(config.kind)
+        allowed = self._graph if config.inside else None
+        shares = counts / counts.sum(axis=1, keepdims=True)
+        return Fixed(learn_topology(shares, config.neighbors, config.regularization, allowed=allowed))
+
+    def _labels(self, kind: str) -> IntArray:
+        if self.label_counts is None:
+            raise ConfigError(f"policy.kind: {kind} needs a task with labels; take task.kind: classification")
+        return self.label_counts
 
     def _sequence(self, config: CyclePolicy) -> list[MixingMatrix]:
         if config.sequence == "base-graph":

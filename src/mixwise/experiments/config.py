@@ -21,7 +21,7 @@ class RunConfig(Strict):
     steps: int | None = Field(default=None, ge=1)
     epochs: float | None = Field(default=None, gt=0)
     graph: str
-    placement: Literal["given", "random"] | list[int] = "given"
+    placement: Literal["given", "random", "gme"] | list[int] = "given"
     task: TaskConfig = QuadraticsConfig()
     optimizer: OptimizerConfig
     schedule: ScheduleConfig = ScheduleConfig()

@@ -92,6 +92,24 @@ class EdgeSamplingPolicy(Strict):
     probability: float = Field(default=0.5, ge=0, le=1)
 
 
+class DCliquesPolicy(Strict):
+    """Cliques whose labels look like the whole data set, with averaging of the updates inside; `algorithm: decoupled`."""
+
+    kind: Literal["d-cliques"]
+    size: int = Field(default=4, ge=1)
+    between: Literal["ring", "full"] = "ring"
+
+
+class LearnedTopologyPolicy(Strict):
+    """A sparse topology learned by Frank-Wolfe, from the label shares of the nodes or from their updates."""
+
+    kind: Literal["learned-topology"]
+    source: Literal["labels", "updates"] = "labels"
+    neighbors: int = Field(default=2, ge=1)
+    regularization: float = Field(default=0.1, ge=0)
+    inside: bool = False
+
+
 class TreePolicy(Strict):
     """A spanning tree of the graph, for `algorithm: relay`."""
 
@@ -145,6 +163,8 @@ _POLICIES = {
     "matchings": MatchingsPolicy,
     "matcha": MatchaPolicy,
     "edge-sampling": EdgeSamplingPolicy,
+    "d-cliques": DCliquesPolicy,
+    "learned-topology": LearnedTopologyPolicy,
     "tree": TreePolicy,
     "heterogeneity-aware-tree": HeterogeneityAwareTreePolicy,
     "none": NonePolicy,
@@ -174,6 +194,8 @@ PolicyConfig = Annotated[
     | Annotated[MatchingsPolicy, Tag("kind: matchings")]
     | Annotated[MatchaPolicy, Tag("kind: matcha")]
     | Annotated[EdgeSamplingPolicy, Tag("kind: edge-sampling")]
+    | Annotated[DCliquesPolicy, Tag("kind: d-cliques")]
+    | Annotated[LearnedTopologyPolicy, Tag("kind: learned-topology")]
     | Annotated[TreePolicy, Tag("kind: tree")]
     | Annotated[HeterogeneityAwareTreePolicy, Tag("kind: heterogeneity-aware-tree")]
     | Annotated[NonePolicy, Tag("kind: none")],

@@ -1,11 +1,12 @@
 """Policies: with which weights the nodes mix, and when the weights change."""
 
+from mixwise.policies.chosen_early import LearnedTopology
 from mixwise.policies.combined import Alternating, Decoupled, Product
-from mixwise.policies.fixed import Fixed, RandomChoice
+from mixwise.policies.fixed import Fixed, NoMixing, RandomChoice
 from mixwise.policies.heterogeneity_aware import HeterogeneityAware
 from mixwise.policies.plan import Observation, Plan, Policy, PolicyState, Stateless
 from mixwise.policies.sequence import Cycle, EdgeSampling, Matcha, Matchings
-from mixwise.policies.tree import FixedTree, HeterogeneityAwareTree, NoMixing
+from mixwise.policies.tree import FixedTree, HeterogeneityAwareTree
 
 __all__ = [
     "Alternating",
@@ -16,6 +17,7 @@ __all__ = [
     "FixedTree",
     "HeterogeneityAware",
     "HeterogeneityAwareTree",
+    "LearnedTopology",
     "Matcha",
     "Matchings",
     "NoMixing",

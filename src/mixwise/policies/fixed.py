@@ -28,6 +28,14 @@ class Fixed(Stateless):
         return Plan((self.W,))
 
 
+class NoMixing(Stateless):
+    """No weights at all: for algorithms that average over all nodes."""
+
+    def plan(self, t: int, observed: Observation, network: Network) -> Plan:
+        """Nothing."""
+        return Plan(())
+
+
 class RandomChoice(Stateless):
     """A matrix drawn anew at every mixing: W⁽ᵗ⁾ ~ 𝒲 (paper, Algorithm 1). Every process draws the same one."""
 
