@@ -25,6 +25,13 @@ NESTEROV = {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-2}
 CLOSE = {"rtol": 0, "atol": 1e-12}
 
 
+@pytest.fixture(params=["copied", "written directly"])
+def directly(request, monkeypatch):
+    """Gradients of linear layers are copied to their place, or, as those of large ones are, written there."""
+    if request.param == "written directly":
+        monkeypatch.setattr("mixwise.tasks.stacked.LARGE", 0)
+
+
 def points():
     return gaussian_mixture(classes=4, dim=8, samples=300)
 
@@ -88,6 +95,7 @@ def direct_gradient(task, row, node, step, loss=nn.functional.cross_entropy):
 # --- the same iterates as one model ---
 
 
+@pytest.mark.usefixtures("directly")
 @pytest.mark.parametrize("gradients", ["loop", "stacked"])
 def test_full_averaging_is_one_model_on_the_joint_batch(gradients):
     task = make_task(gradients=gradients)
@@ -110,6 +118,7 @@ def test_full_averaging_is_one_model_on_the_joint_batch(gradients):
 # --- loop and stacked ---
 
 
+@pytest.mark.usefixtures("directly")
 @pytest.mark.parametrize(
     ("module", "data"), [(dense, None), (small_conv, images()), (lambda: seeded(small_cnn, 0), images())]
 )
@@ -146,6 +155,7 @@ def test_loop_and_stacked_agree_in_mixing_error_and_objective_when_weights_are_o
             assert a.plan.solve.objective == pytest.approx(b.plan.solve.objective, rel=1e-6)
 
 
+@pytest.mark.usefixtures("directly")
 @pytest.mark.parametrize("gradients", ["loop", "stacked"])
 def test_gradients_are_those_of_plain_pytorch(gradients):
     task = make_task(gradients=gradients)
@@ -159,6 +169,7 @@ def test_gradients_are_those_of_plain_pytorch(gradients):
             torch.testing.assert_close(G[node], gradient, **CLOSE)
 
 
+@pytest.mark.usefixtures("directly")
 @pytest.mark.parametrize("gradients", ["loop", "stacked"])
 def test_frozen_and_tied_parameters(gradients):
     class Tied(nn.Module):
@@ -203,6 +214,7 @@ class Sequences(nn.Module):
         return self.last(h.flatten(1)) + self.shift
 
 
+@pytest.mark.usefixtures("directly")
 @pytest.mark.parametrize("gradients", ["loop", "stacked"])
 def test_gradients_of_linear_layers_that_are_used_in_many_ways(gradients):
     task = make_task(lambda: seeded(Sequences, 0), gradients=gradients)
@@ -221,6 +233,7 @@ def test_gradients_of_linear_layers_that_are_used_in_many_ways(gradients):
                 torch.testing.assert_close(view, torch.zeros_like(view) if expected is None else expected, **CLOSE)
 
 
+@pytest.mark.usefixtures("directly")
 def test_a_loss_that_takes_gradients_itself_refuses_stacked():
     class Penalty(nn.Module):
         def __init__(self):
@@ -420,6 +433,7 @@ def test_evaluation_switches_random_layers_off():
 # --- data ---
 
 
+@pytest.mark.usefixtures("directly")
 @pytest.mark.parametrize("gradients", ["loop", "stacked"])
 def test_nodes_with_different_numbers_of_samples(gradients):
     data = points().train
