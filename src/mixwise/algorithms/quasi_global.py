@@ -80,6 +80,16 @@ class QuasiGlobalMomentum(_AroundAnother):
         if not (0 <= self.beta < 1 and 0 <= self.mu < 1):
             raise TrainingError(f"beta = {beta}, mu = {mu}; both lie in [0, 1)")
 
+    def check_optimizer(self, optimizer: torch.optim.Optimizer, local_steps: int) -> None:
+        """One step size for all columns: the movement is divided by it."""
+        super().check_optimizer(optimizer, local_steps)
+        rates = sorted({float(group["lr"]) for group in optimizer.param_groups})
+        if len(rates) > 1:
+            raise TrainingError(
+                f"quasi-global momentum divides the movement of all columns by one step size, but the groups have "
+                f"lr = {', '.join(map(str, rates))}; give all groups the same"
+            )
+
     def direction(self, G: torch.Tensor, network: Network) -> None:
         """β m̂ + g, or with Nesterov's look ahead β (β m̂ + g) + g."""
         self.inner.direction(G, network)

@@ -38,6 +38,7 @@ class RelaySGD(Algorithm):
         tree = plan.tree
         owners = _owners(tree, network.nodes).to(X.device)  # of each arc out of the owned nodes, sorted: its position
         if self._is_new(tree):
+            _check_tree_of(network.graph, tree)
             self.state["arrived"] = X.new_zeros(len(owners), X.shape[1])
             self.state["counts"] = torch.zeros(len(owners), 1, dtype=torch.float64, device=X.device)
             self.state["tree"] = torch.from_numpy(tree.edge_array.copy())
@@ -53,6 +54,18 @@ class RelaySGD(Algorithm):
     def _is_new(self, tree: Graph) -> bool:
         known = self.state.get("tree")
         return known is None or not np.array_equal(known.cpu().numpy(), tree.edge_array)
+
+
+def _check_tree_of(graph: Graph, tree: Graph) -> None:
+    """Refuse a tree for other nodes, or one along edges that are not there."""
+    if tree.n != graph.n:
+        raise TrainingError(f"the tree has {tree.n} nodes, the graph {graph.n}; take a spanning tree of that graph")
+    missing = sorted(set(tree.edges) - set(graph.edges))
+    if missing:
+        raise TrainingError(
+            f"the tree relays along {missing[0]}, which is no edge of the graph; "
+            f"take a spanning tree of that graph: spanning_tree(graph)"
+        )
 
 
 def _owners(tree: Graph, nodes: range) -> torch.Tensor:
