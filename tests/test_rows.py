@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from mixwise.errors import TrainingError
 from mixwise.tasks.rows import RowLayout
 
 
@@ -175,3 +176,10 @@ def test_views_of_stacked_rows_are_the_views_of_each_row(tied):
             assert torch.equal(views[i], dict(module.named_parameters())[name])
             assert views[i].shape == dict(module.named_parameters())[name].shape
         assert views.untyped_storage().data_ptr() == X.untyped_storage().data_ptr()
+
+
+def test_modules_without_rows_are_refused():
+    with pytest.raises(TrainingError, match="no parameter to train; let some"):
+        RowLayout(nn.Linear(2, 2).requires_grad_(False))
+    with pytest.raises(TrainingError, match=r"'1.weight' has no shape yet; run a batch through"):
+        RowLayout(nn.Sequential(nn.Flatten(), nn.LazyLinear(2)))

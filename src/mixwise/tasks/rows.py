@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from mixwise.errors import TrainingError
+
 GroupOf = Callable[[str, nn.Parameter], int]  # the number of the optimizer's parameter group of a parameter
 
 
@@ -39,6 +41,12 @@ class RowLayout:
 
     def __init__(self, module: nn.Module, group_of: GroupOf = lambda name, parameter: 0) -> None:
         trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        if not trained:
+            raise TrainingError("the module has no parameter to train; let some of them require a gradient")
+        if lazy := next((name for name, p in trained if isinstance(p, nn.UninitializedParameter)), None):
+            raise TrainingError(
+                f"the parameter {lazy!r} has no shape yet; run a batch through the module in its factory"
+            )
         trained.sort(key=lambda item: group_of(*item))  # stable: the module's own order inside a group
         self.slots: list[Slot] = []
         blocks: dict[int, tuple[int, int]] = {}  # group -> (start, stop)
