@@ -151,7 +151,7 @@ def test_a_new_sketch_is_drawn_at_every_optimization(sketch):
 
 def test_the_default_is_a_count_sketch_of_dimension_100():
     assert HeterogeneityAware().estimate.sketch == CountSketch(100)
-    assert (HeterogeneityAware().period, HeterogeneityAware().objective) == (1, "updates")
+    assert (HeterogeneityAware().period, HeterogeneityAware().estimate.objective) == (1, "updates")
 
 
 def test_the_objective_may_be_the_parameters():

@@ -131,7 +131,7 @@ def test_distinct_placements_need_the_same_graph_for_every_seed():
         ("steps", "key=value"),
         ("=3", "key=value"),
         ("steps=[", "not valid YAML"),
-        ("placement=upside-down", "'given' or 'random'"),
+        ("placement=upside-down", "'given', 'random' or 'gme'"),
     ],
 )
 def test_a_wrong_override_is_one_line_that_says_what_is_allowed(override, says):

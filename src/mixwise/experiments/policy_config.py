@@ -93,7 +93,7 @@ class EdgeSamplingPolicy(Strict):
 
 
 class DCliquesPolicy(Strict):
-    """Cliques whose labels look like the whole data set, with averaging of the updates inside; `algorithm: decoupled`."""
+    """Cliques whose labels look like the whole data set, updates averaged inside; for `algorithm: decoupled`."""
 
     kind: Literal["d-cliques"]
     size: int = Field(default=4, ge=1)
