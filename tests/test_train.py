@@ -186,7 +186,7 @@ class OneBadNode(QuadraticTask):
 def test_the_node_that_is_named_is_the_one_that_went_wrong(policy):
     """Before its neighbors, or all of them, have heard of it."""
     base = random_quadratics(6, dim=5)
-    with pytest.raises(TrainingError, match=r"step 3: the parameters of node 4 .*finite"):
+    with pytest.raises(TrainingError, match=r"step 3: a parameter of node 4 .*finite"):
         run(10, task=OneBadNode(base.A, base.b), policy=POLICIES[policy]())
 
 

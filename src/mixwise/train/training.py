@@ -115,8 +115,6 @@ class Training:
     def _local_step(self) -> tuple[torch.Tensor, torch.Tensor]:
         """One step of the optimizer on every owned row."""
         t, X = self.t, self.X
-        if t % self.local_steps == 0 and (self.policy.observes(self._mixing) or self.algorithm.needs_previous):
-            self._start = X.clone()  # only where somebody will look at it: rows can be large
         with torch.enable_grad():
             losses, G = self.task.losses_and_gradients(X, self.network.nodes, t)
         G = G.contiguous()  # the fused kernels take its memory as one piece, also if it is not
@@ -124,13 +122,15 @@ class Training:
         if self.clip is not None:
             clip_rows(G, self.clip)
         self.algorithm.direction(G, self.network)
+        if t % self.local_steps == 0 and (self.policy.observes(self._mixing) or self.algorithm.needs_previous):
+            self._start = X.clone()  # only where somebody will look at it: rows can be large
         for block, (first, last) in zip(self._blocks, self._columns, strict=True):
             block.grad = G[:, first:last]
         self._lr += float(self.optimizer.param_groups[0]["lr"])
         self.optimizer.step()
         if self.scheduler is not None:
             self.scheduler.step()
-        self._check_finite(X, "the parameters")  # here, since a sketch and a mixing pass it on to other nodes
+        self._check_finite(X, "a parameter")  # here, since a sketch and a mixing pass it on to other nodes
         return losses, G
 
     @property
@@ -177,7 +177,9 @@ class Training:
         finite = torch.isfinite(values).reshape(len(values), -1).all(dim=1)
         if not bool(finite.all()):
             node = self.network.nodes[int((~finite).nonzero()[0])]
-            raise TrainingError(f"step {self.t}: {what} of node {node} not finite any more; lower the step size (lr)")
+            raise TrainingError(
+                f"step {self.t}: {what} of node {node} is not finite any more; lower the step size (lr)"
+            )
 
     # --- what a checkpoint holds ---
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
