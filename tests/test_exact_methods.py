@@ -116,9 +116,9 @@ def test_they_stay_exact_with_momentum(name):
 def test_they_stay_exact_when_the_step_size_has_changed(name):
     """A warm-up from 0 and two decays while the gradients are still large."""
     algorithm, options = EXACT[name]
-    schedule = factor(600, warmup=0.02, decay_at=(0.03, 0.04), gamma=0.7)
+    schedule = factor(500, warmup=0.02, decay_at=(0.03, 0.04), gamma=0.8)
     training = make(algorithm(), 0.6 / task().smoothness, schedule=schedule, **options)
-    assert distance(settle(training, 600)) < 1e-8
+    assert distance(settle(training, 500)) < 1e-8
 
 
 def test_gradient_tracking_is_exact_with_weights_that_are_not_symmetric():
@@ -187,10 +187,10 @@ BIASED = {
 @pytest.mark.parametrize("name", BIASED)
 def test_the_limit_is_the_solution_of_its_linear_system(name):
     algorithm, options, limit = BIASED[name]
-    eta = 0.1 / task().smoothness
-    found = settle(make(algorithm(), eta, **options), 900)
+    eta = 0.15 / task().smoothness
+    found = settle(make(algorithm(), eta, **options), 450)
     expected = limit(eta)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
     assert distance(expected) > 1e-3  # none of them ends at the optimum
 
 
@@ -208,15 +208,14 @@ def test_combining_before_adapting_and_while_adapting_differ():
     assert distance(dsgd_limit(eta)) < 0.8 * distance(while_adapt_limit(eta))
 
 
-@pytest.mark.parametrize(("beta", "share", "steps"), [(0.5, 0.02, 1000), (0.9, 0.005, 1500)])
-def test_plain_momentum_multiplies_the_bias_and_decentlam_and_quasi_global_momentum_do_not(beta, share, steps):
+def test_plain_momentum_multiplies_the_bias_and_decentlam_and_quasi_global_momentum_do_not():
     """By 1 / (1 − β)², to leading order in η / (1 − β) (Yuan et al. 2021), measured at the end of runs."""
-    eta = share / task().smoothness
+    eta, beta = 0.02 / task().smoothness, 0.5
     bias = distance(dsgd_limit(eta))
     for algorithm in (DecentLaM(beta), QuasiGlobalMomentum(beta)):
-        assert distance(settle(make(algorithm, eta), steps)) == pytest.approx(bias, rel=0.01)
-    plain = distance(settle(make(DSGD(), eta, momentum=beta), steps))
-    assert plain / bias == pytest.approx(1 / (1 - beta) ** 2, rel=0.25)
+        assert distance(settle(make(algorithm, eta), 1000)) == pytest.approx(bias, rel=0.01)
+    plain = distance(settle(make(DSGD(), eta, momentum=beta), 1000))
+    assert plain / bias == pytest.approx(1 / (1 - beta) ** 2, rel=0.1)
 
 
 # --- how fast ---
@@ -266,15 +265,13 @@ def radius(operator):
 @pytest.mark.parametrize(
     ("algorithm", "operator", "share", "options"),
     [
-        (DSGD, dsgd_operator, 0.1, {}),
         (DSGD, dsgd_operator, 0.4, {}),
-        (D2, d2_operator, 0.1, {}),
+        (D2, d2_operator, 0.2, {}),
         (D2, d2_operator, 0.4, {}),
         (EXTRA, extra_operator, 0.2, {}),
         (EXTRA, extra_operator, 0.6, {}),  # a complex pair leads
-        (GradientTracking, tracking_operator, 0.1, {}),
+        (GradientTracking, tracking_operator, 0.15, {}),
         (GradientTracking, tracking_operator, 0.4, {}),
-        (RelaySGD, relay_operator, 0.2, EXACT["relay"][1]),
         (RelaySGD, relay_operator, 0.4, EXACT["relay"][1]),
     ],
 )

@@ -127,12 +127,12 @@ def test_weights_that_were_not_asked_for_may_be_unstable():
 
 
 @pytest.mark.parametrize("algorithm", [D2, EXTRA, GradientTracking])
-@pytest.mark.parametrize("period", [1, 10, 10**6])
+@pytest.mark.parametrize("period", [1, 10**6])
 def test_exact_methods_stay_exact_with_optimized_weights(algorithm, period):
     """Whatever W is, doubly stochastic, the optimum is where nothing moves any more."""
     policy = HeterogeneityAware(period, sketch=EXACT, regularization=0.05)
     training = make(algorithm(), policy, lr=0.4 / noiseless().smoothness)
-    for _ in range(400):
+    for _ in range(250):
         training.step()
     assert noiseless().evaluate(training.X)["distance_to_optimum"] < 1e-8
 
@@ -327,8 +327,8 @@ def test_dropped_arcs_on_graphs_that_change():
 def test_exact_methods_on_graphs_that_change():
     """Asked for stable weights, the policy makes them on every graph."""
     policy = HeterogeneityAware(1, sketch=EXACT, on=CHANGING["alternating"](), regularization=0.05)
-    training = make(D2(), policy, complete(N), lr=0.3 / noiseless().smoothness)
-    for _ in range(500):
+    training = make(D2(), policy, complete(N), lr=0.4 / noiseless().smoothness)
+    for _ in range(250):
         training.step()
     assert noiseless().evaluate(training.X)["distance_to_optimum"] < 1e-8
 

@@ -29,10 +29,10 @@ from mixwise.algorithms import (
     RelaySGD,
     TopK,
 )
-from mixwise.graphs import Graph, random_connected
+from mixwise.graphs import Graph, complete, random_connected
 from mixwise.mixing import MixingMatrix
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Fixed, FixedTree, NoMixing, RandomChoice
+from mixwise.policies import Fixed, FixedTree, NoMixing, Plan, RandomChoice, Stateless
 from mixwise.tasks import random_quadratics
 from mixwise.train import Training
 
@@ -358,6 +358,36 @@ def test_relay(schedule, momentum, seed):
     compare(run(RelaySGD(), FixedTree(tree), tree, schedule, seed, momentum=momentum)[0], expected, seed)
 
 
+class Switching(Stateless):
+    """Another tree from mixing 20 on."""
+
+    def __init__(self, before, after):
+        self.before, self.after = before, after
+
+    def plan(self, t, observed, network):
+        return Plan((), tree=self.before if t < 20 else self.after)
+
+
+def test_relay_starts_anew_on_another_tree():
+    """All messages and counts are 0 again when the tree changes."""
+    trees = random_tree(5), random_tree(6)
+    X, expected = start(), []
+    for t in range(STEPS):
+        if t in (0, 20):
+            near = {i: trees[t > 0].neighbors(i) for i in range(N)}
+            arcs = [(i, j) for i in near for j in near[i]]
+            message, count = {arc: np.zeros(D) for arc in arcs}, dict.fromkeys(arcs, 0)
+        half = X - LR * gradients(X, t)
+        message, count = (
+            {(i, j): half[i] + sum(message[k, i] for k in near[i] if k != j) for i, j in arcs},
+            {(i, j): 1 + sum(count[k, i] for k in near[i] if k != j) for i, j in arcs},
+        )
+        heard = [1 + sum(count[j, i] for j in near[i]) for i in near]
+        X = np.stack([(half[i] + sum(message[j, i] for j in near[i])) / heard[i] for i in near])
+        expected.append(X)
+    compare(run(RelaySGD(), Switching(*trees), complete(N))[0], expected)
+
+
 def test_quasi_global_momentum_around_relay():
     """The movement after relaying takes the place of the movement after mixing."""
     tree, beta, mu = random_tree(4), 0.9, 0.8
@@ -383,6 +413,34 @@ def test_quasi_global_momentum_around_relay():
         expected.append(X)
     algorithm = QuasiGlobalMomentum(beta, mu=mu, inner=RelaySGD())
     compare(run(algorithm, FixedTree(tree), tree, moving)[0], expected)
+
+
+def test_quasi_global_momentum_around_combine_while_adapt():
+    """x⁺ = P x − η (β m̂ + g): the same momentum around another order of mixing and stepping."""
+    W, beta = asymmetric(), 0.9
+    P, X, m_hat, expected = W.to_dense().T, start(), 0.0, []
+    for t in range(STEPS):
+        eta = LR * moving(t)
+        X_new = P @ X - eta * (beta * m_hat + gradients(X, t))
+        m_hat = beta * m_hat + (1 - beta) * (X - X_new) / eta
+        X = X_new
+        expected.append(X)
+    compare(run(QuasiGlobalMomentum(beta, inner=CombineWhileAdapt()), Fixed(W), W.graph, moving)[0], expected)
+
+
+def test_quasi_global_momentum_around_gradient_tracking():
+    """The tracked gradient y takes the place of g: m = β m̂ + y."""
+    W, beta = asymmetric(1), 0.7
+    P, X, m_hat, expected = W.to_dense().T, start(), 0.0, []
+    Y = G_prev = None
+    for t in range(STEPS):
+        eta, G = LR * moving(t), gradients(X, t)
+        Y, G_prev = (G if t == 0 else P @ Y + G - G_prev), G
+        X_new = P @ (X - eta * (beta * m_hat + Y))
+        m_hat = beta * m_hat + (1 - beta) * (X - X_new) / eta
+        X = X_new
+        expected.append(X)
+    compare(run(QuasiGlobalMomentum(beta, inner=GradientTracking()), Fixed(W), W.graph, moving)[0], expected)
 
 
 # --- directed graphs ---

@@ -28,7 +28,7 @@ from mixwise.graphs import Graph, chain, complete, ring
 from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings, uniform_sender
 from mixwise.models import seeded
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Alternating, Fixed, FixedTree, HeterogeneityAware, NoMixing, Product
+from mixwise.policies import Alternating, Fixed, FixedTree, HeterogeneityAware, NoMixing, Plan, Product
 from mixwise.tasks import ModuleTask, QuadraticTask, random_quadratics
 from mixwise.train import Training
 
@@ -368,6 +368,16 @@ def test_buffers_are_mixed_averaged_or_pushed_as_the_parameters_are():
     P = torch.from_numpy(sender.to_dense().T)
     pushed = mixed_buffers(PushSum(), Fixed(sender), sender.graph)
     torch.testing.assert_close(pushed, P @ B / P.sum(1, keepdim=True), rtol=0, atol=1e-12)
+
+
+def test_buffers_are_pushed_with_the_weights_of_their_nodes():
+    """B⁺ = P (w B) / (P w): what all nodes have together, Σ w B, stays."""
+    sender = uniform_sender(Graph(N, [*GRAPH.edges, (0, 2), (0, 3)]))
+    P, w = sender.to_dense().T, np.linspace(0.4, 1.6, N)[:, None]
+    algorithm, B = PushSum(), torch.randn(N, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    algorithm.state["mass"], before = torch.from_numpy(w), B.numpy().copy()
+    algorithm.mix_buffers(B, Plan((sender,)), SimulatedNetwork(sender.graph))
+    np.testing.assert_allclose(B.numpy(), P @ (w * before) / (P @ w), rtol=0, atol=1e-12)
 
 
 def test_statistics_stay_in_range_when_they_are_pushed():
