@@ -185,8 +185,7 @@ class HeterogeneityAware:
         """The best weights on the arcs that matter."""
         assert self.gram is not None
         W, pattern = solution.W, solution.W.graph.pattern
-        weights = W.weights if self.symmetric or W.graph.directed else _larger_direction(W)
-        kept = (weights >= self.drop_below) & (pattern.rows != pattern.cols)
+        kept = (W.weights >= self.drop_below) & (pattern.rows != pattern.cols)  # an edge: if either direction is
         arcs = np.stack([pattern.rows[kept], pattern.cols[kept]], axis=1)
         thin = Graph(W.n, arcs, directed=W.graph.directed)
         return self._problem(thin).solve(self.gram, self.regularization)
@@ -203,10 +202,3 @@ def _relative_error(Gamma: FloatArray, W: MixingMatrix) -> float:
     """Tr(WᵀΓW) / Tr Γ: the share of the disagreement that mixing leaves."""
     trace = float(np.trace(Gamma))
     return 0.0 if trace == 0 else float(np.vdot(W.to_dense(), Gamma @ W.to_dense())) / trace
-
-
-def _larger_direction(W: MixingMatrix) -> FloatArray:
-    """For every entry (i, j) of an undirected graph the larger one of W[i, j] and W[j, i]."""
-    # Sorted by column, the entries of a symmetric pattern are those of the transposed matrix, sorted by row.
-    larger: FloatArray = np.maximum(W.weights, W.weights[W.graph.pattern.by_column])
-    return larger
