@@ -296,7 +296,7 @@ CHANGING = {
 @pytest.mark.parametrize("period", [1, 3])
 def test_the_weights_are_the_best_on_the_graph_of_the_moment(name, period):
     """For the Γ of the last look, also where the graph changes between two looks."""
-    graphs, policy = CHANGING[name](), HeterogeneityAware(period, sketch=EXACT, on=CHANGING[name]())
+    graphs, policy = CHANGING[name](), HeterogeneityAware(period, sketch=EXACT, graphs=CHANGING[name]())
     network, seen, before = SimulatedNetwork(complete(N)), set(), None
     for t in range(20):
         U = rows(t)
@@ -313,7 +313,7 @@ def test_the_weights_are_the_best_on_the_graph_of_the_moment(name, period):
 
 
 def test_dropped_arcs_on_graphs_that_change():
-    policy = HeterogeneityAware(3, sketch=EXACT, on=CHANGING["random"](), drop_below=0.2)
+    policy = HeterogeneityAware(3, sketch=EXACT, graphs=CHANGING["random"](), drop_below=0.2)
     network, graphs = SimulatedNetwork(complete(N)), CHANGING["random"]()
     solved = []
     for t in range(12):
@@ -326,7 +326,7 @@ def test_dropped_arcs_on_graphs_that_change():
 
 def test_exact_methods_on_graphs_that_change():
     """Asked for stable weights, the policy makes them on every graph."""
-    policy = HeterogeneityAware(1, sketch=EXACT, on=CHANGING["alternating"](), regularization=0.05)
+    policy = HeterogeneityAware(1, sketch=EXACT, graphs=CHANGING["alternating"](), regularization=0.05)
     training = make(D2(), policy, complete(N), lr=0.4 / noiseless().smoothness)
     for _ in range(250):
         training.step()
@@ -335,8 +335,8 @@ def test_exact_methods_on_graphs_that_change():
 
 def test_a_policy_with_two_rounds_tells_no_graph():
     W = metropolis_hastings(GRAPH)
-    policy = HeterogeneityAware(sketch=EXACT, on=Product(Fixed(W), Fixed(W)))
-    with pytest.raises(MixingError, match="`on` must be a policy with one matrix per mixing"):
+    policy = HeterogeneityAware(sketch=EXACT, graphs=Product(Fixed(W), Fixed(W)))
+    with pytest.raises(MixingError, match="`graphs` must be a policy with one matrix per mixing"):
         look(policy, 0, rows(0))
 
 
@@ -368,13 +368,13 @@ OPTIONS = {
     "growth": (DSGD, lambda: aware(growth=1.3, period=1), complete(N)),
     "growth and smoothing": (DSGD, lambda: aware(growth=1.1, period=1, smoothing=0.5), complete(N)),
     "drop_below": (DSGD, lambda: aware(drop_below=0.1), complete(N)),
-    "on alternating": (DSGD, lambda: aware(on=CHANGING["alternating"](), period=3), complete(N)),
+    "on alternating": (DSGD, lambda: aware(graphs=CHANGING["alternating"](), period=3), complete(N)),
     "on random, growth, drop_below": (
         DSGD,
-        lambda: aware(on=CHANGING["random"](), growth=1.2, drop_below=0.15, period=3),
+        lambda: aware(graphs=CHANGING["random"](), growth=1.2, drop_below=0.15, period=3),
         complete(N),
     ),
-    "on another": (DSGD, lambda: aware(on=aware(drop_below=0.2), alternate_with=aware(period=3)), complete(N)),
+    "on another": (DSGD, lambda: aware(graphs=aware(drop_below=0.2), alternate_with=aware(period=3)), complete(N)),
     "symmetric and lazy": (D2, lambda: aware(growth=1.2, period=1), GRAPH),
     "symmetric, drop_below": (EXTRA, lambda: aware(drop_below=0.1), GRAPH),
     "tracking": (GradientTracking, lambda: aware(period=3, objective="parameters"), GRAPH),

@@ -52,6 +52,10 @@ class Algorithm:
         """U (m, d), new or in `out`: the update that is about to be mixed; heterogeneity-aware weights look at it."""
         return torch.sub(X, X_prime, out=out)
 
+    def rows_to_mix(self, X: torch.Tensor, X_prime: torch.Tensor) -> torch.Tensor:
+        """The rows (m, d) that `combine` is about to mix; weights made for the parameters look at them."""
+        return X_prime
+
     def combine(
         self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
     ) -> torch.Tensor:

@@ -17,6 +17,10 @@ class CombineWhileAdapt(Algorithm):
 
     needs_previous = True
 
+    def rows_to_mix(self, X: torch.Tensor, X_prime: torch.Tensor) -> torch.Tensor:
+        """X: the step is not mixed."""
+        return X
+
     def combine(
         self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
     ) -> torch.Tensor:

@@ -32,6 +32,10 @@ class D2(Algorithm):
         """X − φ: what is mixed is φ, not the optimizer's step."""
         return torch.sub(self.state.get("psi", X), X_prime, out=out)
 
+    def rows_to_mix(self, X: torch.Tensor, X_prime: torch.Tensor) -> torch.Tensor:
+        """φ."""
+        return X + X_prime - self.state["psi"] if "psi" in self.state else X_prime
+
     def combine(
         self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
     ) -> torch.Tensor:

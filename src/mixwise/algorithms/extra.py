@@ -30,6 +30,10 @@ class EXTRA(Algorithm):
         rule = "z² − (1 + λ)z + (1 + λ)/2, which must lie inside the unit disc; take symmetrized(W)"
         check_roots(W, lambda value: -(1 + value), lambda value: (1 + value) / 2, "EXTRA", rule)
 
+    def rows_to_mix(self, X: torch.Tensor, X_prime: torch.Tensor) -> torch.Tensor:
+        """X: the step is not mixed."""
+        return X
+
     def combine(
         self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
     ) -> torch.Tensor:

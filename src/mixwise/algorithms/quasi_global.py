@@ -53,6 +53,10 @@ class _AroundAnother(Algorithm):
         """The update that the inner algorithm mixes."""
         return self.inner.update(X, X_prime, out)
 
+    def rows_to_mix(self, X: torch.Tensor, X_prime: torch.Tensor) -> torch.Tensor:
+        """Those of the inner algorithm."""
+        return self.inner.rows_to_mix(X, X_prime)
+
     def model_rows(self, X: torch.Tensor) -> torch.Tensor:
         """Those of the inner algorithm."""
         return self.inner.model_rows(X)

@@ -132,7 +132,7 @@ class PolicyBuilder:
             symmetric=config.symmetric,
             growth=config.growth,
             drop_below=config.drop_below,
-            on=None if config.graphs is None else self.build(config.graphs),
+            graphs=None if config.graphs is None else self.build(config.graphs),
             kind=config.stochastic,
         )
 

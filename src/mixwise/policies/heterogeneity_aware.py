@@ -9,7 +9,7 @@ import torch
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
-from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, lazy
+from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, lazy, uniform_sender
 from mixwise.mixing.matrix import FloatArray, Kind
 from mixwise.network import Network
 from mixwise.policies.fixed import Fixed
@@ -36,9 +36,11 @@ class HeterogeneityAware:
         growth: solve only if the relative mixing error Tr(WᵀΓW) / Tr Γ of the weights in use has grown by this factor
             since they were made; without it, at every look.
         drop_below: arcs with a smaller weight are dropped and the rest is optimized again, which saves their messages.
-        on: a policy whose matrices tell the graph of the moment, for graphs that change over time; the weights are
+        graphs: a policy whose matrices tell the graph of the moment, for graphs that change over time; the weights are
             solved anew whenever the graph is another one.
-        kind: "doubly" stochastic weights, or "sender": only rows sum to 1, for push-sum on directed graphs.
+        kind: "doubly" stochastic weights, or "sender": only rows sum to 1, for push-sum on directed graphs. The mixing
+            error does not see how much mass a node keeps, and left alone drains some nodes; so sender weights are
+            averaged with `uniform_sender`. Doubly stochastic weights do better wherever the graph has them.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class HeterogeneityAware:
         symmetric: bool = False,
         growth: float | None = None,
         drop_below: float = 0.0,
-        on: Policy | None = None,
+        graphs: Policy | None = None,
         kind: Kind = "doubly",
     ) -> None:
         if period < 1:
@@ -62,7 +64,7 @@ class HeterogeneityAware:
             raise MixingError(f"growth = {growth}; the factor by which the mixing error may grow is at least 1")
         if not 0 <= drop_below < 0.5:
             raise MixingError(f"drop_below = {drop_below}; a weight under which an arc is dropped lies in [0, 0.5)")
-        self.period, self.growth, self.drop_below, self.on = period, growth, drop_below, on
+        self.period, self.growth, self.drop_below, self.graphs = period, growth, drop_below, graphs
         self.estimate = GramEstimate(sketch, objective, smoothing)
         self.alternate_with = Fixed(alternate_with) if isinstance(alternate_with, MixingMatrix) else alternate_with
         self.regularization, self.symmetric, self.lazy, self.kind = regularization, symmetric, False, kind
@@ -90,13 +92,13 @@ class HeterogeneityAware:
         """At the mixings that look at the updates, and when another policy inside does."""
         if self._is_due(t):
             return True
-        if self.on is not None and self.on.observes(t):
+        if self.graphs is not None and self.graphs.observes(t):
             return True
         return self._others_turn(t) and self.alternate_with is not None and self.alternate_with.observes(t)
 
     def plan(self, t: int, observed: Observation, network: Network) -> Plan:
         """One round with the optimized weights, or with the other policy's at odd t."""
-        graph = network.graph if self.on is None else self._graph_of(self.on.plan(t, observed, network))
+        graph = network.graph if self.graphs is None else self._graph_of(self.graphs.plan(t, observed, network))
         looked = self._is_due(t)
         if looked:
             self.estimate.look(t, observed, network)
@@ -111,7 +113,7 @@ class HeterogeneityAware:
         return Plan((self.W,), solve=solve)
 
     def _others(self) -> list[Policy]:
-        return [policy for policy in (self.alternate_with, self.on) if policy is not None]
+        return [policy for policy in (self.alternate_with, self.graphs) if policy is not None]
 
     def _others_turn(self, t: int) -> bool:
         return self.alternate_with is not None and t % 2 == 1
@@ -134,7 +136,7 @@ class HeterogeneityAware:
     @staticmethod
     def _graph_of(plan: Plan) -> Graph:
         if len(plan.params) != 1:
-            raise MixingError("`on` must be a policy with one matrix per mixing, whose graph is that of the moment")
+            raise MixingError("`graphs` must be a policy with one matrix per mixing, whose graph is that of the moment")
         return plan.params[0].graph
 
     # --- what a checkpoint holds ---
@@ -177,9 +179,16 @@ class HeterogeneityAware:
         if solution.solved and self.drop_below > 0:
             solution = self._thinned(solution)
         if solution.solved or self.W is None or graph != self._graph:  # without weights, .W tells what went wrong
-            self.W, self._graph = lazy(solution.W) if self.lazy else solution.W, graph
+            self.W, self._graph = self._usable(solution.W), graph
             self._error = _relative_error(self.gram, self.W)
         return solution
+
+    def _usable(self, W: MixingMatrix) -> MixingMatrix:
+        """What the algorithm asked for, or what keeps the mass of every node above 0."""
+        if self.kind == "sender":
+            even = uniform_sender(W.graph)
+            W = MixingMatrix(W.graph, (W.weights + even.weights) / 2, "sender", W.tolerance)
+        return lazy(W) if self.lazy else W
 
     def _thinned(self, solution: GmeSolution) -> GmeSolution:
         """The best weights on the arcs that matter."""

@@ -139,15 +139,16 @@ class Training:
         return self.t // self.local_steps
 
     def _plan(self, G: torch.Tensor) -> Plan:
-        updates = None
+        updates, rows = None, self.X
         if self._start is not None and self.policy.observes(self._mixing):
+            rows = self.algorithm.rows_to_mix(self._start, self.X)
             # The update takes the place of X where the algorithm does not need that any more.
             place = None if self.algorithm.needs_previous else self._start
             updates = self.algorithm.update(self._start, self.X, place)
             self._start = self._start if self.algorithm.needs_previous else None
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is named below
-                plan = self.policy.plan(self._mixing, Observation(updates, G, self.X), self.network)
+                plan = self.policy.plan(self._mixing, Observation(updates, G, rows), self.network)
         except MixingError as error:
             raise TrainingError(f"step {self.t}: {error}; if the run diverges, lower the step size (lr)") from error
         self._check_matrices(plan.matrices)
