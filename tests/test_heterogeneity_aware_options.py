@@ -12,7 +12,7 @@ import torch
 from mixwise.algorithms import D2, DSGD, EXTRA, GradientTracking, PushSum, QuasiGlobalMomentum
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph, chain, complete, random_connected, ring, torus
-from mixwise.mixing import metropolis_hastings, minimize_gme, uniform
+from mixwise.mixing import gram_matrix, metropolis_hastings, minimize_gme, uniform
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Alternating, Fixed, HeterogeneityAware, Observation, Product, RandomChoice
 from mixwise.sketch import CountSketch, ExactSketch
@@ -402,3 +402,19 @@ def test_a_restored_policy_goes_on_with_the_same_bits(name, before, tmp_path):
     assert tensors.keys() == others.keys()
     assert all(torch.equal(others[key], value) for key, value in tensors.items())
     assert other_values == values
+
+
+def test_both_weighs_updates_and_parameters_each_scaled_to_trace_1():
+    U, X = torch.randn(N, 3, dtype=torch.float64), torch.randn(N, 3, dtype=torch.float64)
+    policy, network = HeterogeneityAware(sketch=EXACT, objective="both", balance=2.0), SimulatedNetwork(complete(N))
+    policy.plan(0, Observation(U, U, X), network)
+    gram_u, gram_x = gram_matrix(U), gram_matrix(X)
+    np.testing.assert_allclose(
+        policy.gram, gram_u / np.trace(gram_u) + 2 * gram_x / np.trace(gram_x), rtol=0, atol=1e-14
+    )
+    assert network.traffic.sketches == 2 * N * (N - 1) * 3 * 8
+    together = HeterogeneityAware(sketch=EXACT, objective="both")
+    together.plan(
+        0, Observation(U, U, torch.ones_like(X)), network
+    )  # no disagreement of the parameters: nothing to add
+    np.testing.assert_allclose(together.gram, gram_u / np.trace(gram_u), rtol=0, atol=1e-14)

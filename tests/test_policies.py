@@ -295,7 +295,7 @@ def test_a_run_goes_on_from_its_state(cut, still):
         ({"smoothing": 1.0}, r"smoothing = 1.0; the share of the old Γ lies in \[0, 1\)"),
         ({"smoothing": -0.1}, "smoothing = -0.1"),
         ({"smoothing": float("nan")}, "smoothing = nan"),
-        ({"objective": "gradients"}, 'objective = \'gradients\'; choose "updates" or "parameters"'),
+        ({"objective": "gradients"}, 'objective = \'gradients\'; choose "updates", "parameters" or "both"'),
     ],
 )
 def test_refusals(options, message):

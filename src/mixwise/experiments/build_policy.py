@@ -126,6 +126,7 @@ class PolicyBuilder:
             config.period,
             sketch=self._sketch(config.sketch),
             objective=config.objective,
+            balance=config.balance,
             alternate_with=None if config.alternate_with is None else self.build(config.alternate_with),
             regularization=config.regularization,
             smoothing=config.smoothing,

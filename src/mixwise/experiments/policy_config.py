@@ -130,7 +130,8 @@ class HeterogeneityAwarePolicy(Strict):
     kind: Literal["heterogeneity-aware"]
     period: int = Field(default=1, ge=1)
     sketch: SketchConfig = SketchConfig()
-    objective: Literal["updates", "parameters"] = "updates"
+    objective: Literal["updates", "parameters", "both"] = "updates"
+    balance: float = Field(default=1.0, ge=0)
     alternate_with: PolicyConfig | None = None
     regularization: float = Field(default=0.0, ge=0)
     smoothing: float = Field(default=0.0, ge=0, lt=1)

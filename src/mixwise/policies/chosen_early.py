@@ -23,7 +23,7 @@ class ChosenEarly:
     def __init__(self, looks: int = 10, *, sketch: Sketch | None = None) -> None:
         if looks < 1:
             raise MixingError(f"looks = {looks}; a choice needs at least 1 look at the updates")
-        self.looks, self.estimate = looks, GramEstimate(sketch, "updates", 0.0)
+        self.looks, self.estimate = looks, GramEstimate(sketch)
         self.total: FloatArray | None = None  # the sum of the scaled Γ
         self.chosen: Plan | None = None
         self._chosen_from: FloatArray | None = None  # the sum that the choice was made from

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 
 from mixwise.errors import MixingError
@@ -13,7 +15,7 @@ from mixwise.network import Network
 from mixwise.policies.plan import Observation, PolicyState
 from mixwise.sketch import CountSketch, Sketch
 
-Objective: TypeAlias = Literal["updates", "parameters"]
+Objective: TypeAlias = Literal["updates", "parameters", "both"]
 
 
 class GramEstimate:
@@ -21,24 +23,30 @@ class GramEstimate:
 
     Args:
         sketch: how a node's row is compressed; a new operator is drawn at each look, the same on all nodes.
-        objective: "updates" U, or "parameters" X′, the rows that are really mixed.
+        objective: "updates" U; "parameters", the rows that are really mixed (X′ in D-SGD); or "both":
+            Γ_U / Tr Γ_U + c Γ_X′ / Tr Γ_X′, for twice the sketches.
         smoothing: share s of the old Γ in Γ ← s Γ + (1 − s) Γ_new; 0 forgets at once.
+        balance: c of "both".
     """
 
-    def __init__(self, sketch: Sketch | None, objective: Objective, smoothing: float) -> None:
+    def __init__(
+        self, sketch: Sketch | None, objective: Objective = "updates", smoothing: float = 0.0, balance: float = 1.0
+    ) -> None:
         if not 0 <= smoothing < 1:
             raise MixingError(f"smoothing = {smoothing}; the share of the old Γ lies in [0, 1)")
-        if objective not in ("updates", "parameters"):
-            raise MixingError(f'objective = {objective!r}; choose "updates" or "parameters"')
+        if objective not in ("updates", "parameters", "both"):
+            raise MixingError(f'objective = {objective!r}; choose "updates", "parameters" or "both"')
+        if not (math.isfinite(balance) and balance >= 0):
+            raise MixingError(f"balance = {balance}; the weight of the parameters is a finite number, 0 or larger")
         self.sketch = CountSketch(100) if sketch is None else sketch
-        self.objective, self.smoothing = objective, smoothing
+        self.objective, self.smoothing, self.balance = objective, smoothing, balance
         self.gram: FloatArray | None = None
         self.unsettled = False  # the last Γ came from G because U was 0: look again as soon as possible
 
     def look(self, t: int, observed: Observation, network: Network) -> FloatArray:
         """Sketch, gather, and take the inner products."""
         sketch = self.sketch.fresh(t)
-        rows = observed.updates if self.objective == "updates" else observed.parameters
+        rows = observed.parameters if self.objective == "parameters" else observed.updates
         assert rows is not None  # the policy said that it observes
         S = network.gather(sketch(rows))
         previous = None if self.unsettled else self.gram  # not if it came from G, which has another unit
@@ -47,6 +55,8 @@ class GramEstimate:
         if self.unsettled:
             S, previous = network.gather(sketch(observed.gradients)), None
         Gamma, s = gram_matrix(S), self.smoothing
+        if self.objective == "both":
+            Gamma = _scaled(Gamma) + self.balance * _scaled(gram_matrix(network.gather(sketch(observed.parameters))))
         self.gram = Gamma if previous is None else s * previous + (1 - s) * Gamma
         return self.gram
 
@@ -59,3 +69,9 @@ class GramEstimate:
         """Go on from there."""
         self.gram = tensors["gram"].numpy() if "gram" in tensors else None
         self.unsettled = bool(values["unsettled"])
+
+
+def _scaled(Gamma: FloatArray) -> FloatArray:
+    """Γ / Tr Γ, or 0 where there is no disagreement."""
+    trace = float(np.trace(Gamma))
+    return Gamma / trace if trace > 0 else Gamma

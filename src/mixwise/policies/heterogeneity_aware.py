@@ -26,8 +26,8 @@ class HeterogeneityAware:
     Args:
         period: H, mixings between two looks at the updates; they happen at t mod H = 0.
         sketch: how a node's update is compressed; a new operator is drawn at each look, the same on all nodes.
-        objective: "updates" (the gradient mixing error of U), or "parameters" (the mixing error of X′, the rows that
-            are really mixed).
+        objective: "updates" (the gradient mixing error of U), "parameters" (the mixing error of X′, the rows that are
+            really mixed), or "both", each scaled to trace 1, the parameters `balance` times.
         alternate_with: weights, or a policy, for odd t, while even t uses the optimized weights (the paper's
             experiments alternate with Metropolis-Hastings).
         regularization: λ of `minimize_gme`.
@@ -52,6 +52,7 @@ class HeterogeneityAware:
         alternate_with: MixingMatrix | Policy | None = None,
         regularization: float = 0.0,
         smoothing: float = 0.0,
+        balance: float = 1.0,
         symmetric: bool = False,
         growth: float | None = None,
         drop_below: float = 0.0,
@@ -65,7 +66,7 @@ class HeterogeneityAware:
         if not 0 <= drop_below < 0.5:
             raise MixingError(f"drop_below = {drop_below}; a weight under which an arc is dropped lies in [0, 0.5)")
         self.period, self.growth, self.drop_below, self.graphs = period, growth, drop_below, graphs
-        self.estimate = GramEstimate(sketch, objective, smoothing)
+        self.estimate = GramEstimate(sketch, objective, smoothing, balance)
         self.alternate_with = Fixed(alternate_with) if isinstance(alternate_with, MixingMatrix) else alternate_with
         self.regularization, self.symmetric, self.lazy, self.kind = regularization, symmetric, False, kind
         self.W: MixingMatrix | None = None  # the weights of the last successful optimization
