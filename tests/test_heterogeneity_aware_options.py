@@ -404,17 +404,14 @@ def test_a_restored_policy_goes_on_with_the_same_bits(name, before, tmp_path):
     assert other_values == values
 
 
-def test_both_weighs_updates_and_parameters_each_scaled_to_trace_1():
+def test_both_adds_the_gram_matrices_of_updates_and_parameters():
     U, X = torch.randn(N, 3, dtype=torch.float64), torch.randn(N, 3, dtype=torch.float64)
     policy, network = HeterogeneityAware(sketch=EXACT, objective="both", balance=2.0), SimulatedNetwork(complete(N))
     policy.plan(0, Observation(U, U, X), network)
-    gram_u, gram_x = gram_matrix(U), gram_matrix(X)
-    np.testing.assert_allclose(
-        policy.gram, gram_u / np.trace(gram_u) + 2 * gram_x / np.trace(gram_x), rtol=0, atol=1e-14
-    )
+    np.testing.assert_allclose(policy.gram, gram_matrix(U) + 2 * gram_matrix(X), rtol=0, atol=1e-12)
     assert network.traffic.sketches == 2 * N * (N - 1) * 3 * 8
-    together = HeterogeneityAware(sketch=EXACT, objective="both")
-    together.plan(
-        0, Observation(U, U, torch.ones_like(X)), network
-    )  # no disagreement of the parameters: nothing to add
-    np.testing.assert_allclose(together.gram, gram_u / np.trace(gram_u), rtol=0, atol=1e-14)
+    policy = HeterogeneityAware(sketch=EXACT, objective="both")
+    policy.plan(
+        0, Observation(torch.zeros_like(U), U, X), network
+    )  # U = 0: gradients have another unit, so they stand alone
+    np.testing.assert_allclose(policy.gram, gram_matrix(U), rtol=0, atol=1e-12)

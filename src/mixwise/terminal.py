@@ -54,12 +54,14 @@ def run_with_progress(experiment: Experiment, folder: Path, resume: bool) -> Sum
 class Watch:
     """Where a run is, in a few words: step, loss, the last known accuracy, and steps per second of late.
 
-    >>> ticks = iter([0.0, 2.0])
+    >>> ticks = iter([0.0, 2.0, 9.0])
     >>> watch = Watch(clock=lambda: next(ticks))
     >>> watch(Progress("dsgd", 0, 0, 100, {"loss": 0.5}))
     'step 1/100, loss 0.5'
-    >>> watch(Progress("dsgd", 0, 10, 100, {"loss": 0.25, "accuracy": 0.9}))
-    'step 11/100, loss 0.25, accuracy 90.0%, 5.0 steps/s'
+    >>> watch(Progress("dsgd", 0, 10, 100, {"loss": 0.25}))
+    'step 11/100, loss 0.25, 5.0 steps/s'
+    >>> watch(Progress("dsgd", 0, 11, 100, {"loss": 0.25, "accuracy": 0.9}))  # evaluation is not a step
+    'step 12/100, loss 0.25, accuracy 90.0%, 5.0 steps/s'
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -67,22 +69,25 @@ class Watch:
         self._run: tuple[str, int] | None = None
         self._seen: deque[tuple[float, int]] = deque()  # (when, step)
         self._accuracy: float | None = None
+        self._rate = ""
 
     def __call__(self, progress: Progress) -> str:
         """The words for a record that has just come."""
         now = self.clock()
         if self._run != (progress.variant, progress.seed):
-            self._run, self._accuracy = (progress.variant, progress.seed), None
+            self._run, self._accuracy, self._rate = (progress.variant, progress.seed), None, ""
+            self._seen.clear()
+        if "accuracy" in progress.values:  # the time since the last record went into the evaluation
+            self._accuracy = progress.values["accuracy"]
             self._seen.clear()
         self._seen.append((now, progress.step))
         while len(self._seen) > 2 and now - self._seen[1][0] > _WINDOW:
             self._seen.popleft()
-        self._accuracy = progress.values.get("accuracy", self._accuracy)
-        figures = progress_figures(progress, self._accuracy)
         seconds, steps = now - self._seen[0][0], progress.step - self._seen[0][1]
-        if steps == 0 or seconds < _SHORTEST:  # shorter: a guess, or records that were there already
-            return figures
-        return f"{figures}, {_rate(steps / seconds)}"
+        if steps > 0 and seconds >= _SHORTEST:  # shorter: a guess, or records that were there already
+            self._rate = _rate(steps / seconds)
+        figures = progress_figures(progress, self._accuracy)
+        return f"{figures}, {self._rate}" if self._rate else figures
 
 
 def progress_figures(progress: Progress, accuracy: float | None) -> str:

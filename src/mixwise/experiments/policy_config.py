@@ -131,7 +131,7 @@ class HeterogeneityAwarePolicy(Strict):
     period: int = Field(default=1, ge=1)
     sketch: SketchConfig = SketchConfig()
     objective: Literal["updates", "parameters", "both"] = "updates"
-    balance: float = Field(default=1.0, ge=0)
+    balance: float = Field(default=0.1, ge=0)
     alternate_with: PolicyConfig | None = None
     regularization: float = Field(default=0.0, ge=0)
     smoothing: float = Field(default=0.0, ge=0, lt=1)
@@ -151,7 +151,7 @@ class HeterogeneityAwareTreePolicy(Strict):
 
 
 # What `policy: auto` stands for: the best gossip policy of docs/studies/mixing-policies.md.
-AUTO = {"kind": "heterogeneity-aware", "period": 1, "regularization": 0.05}
+AUTO = {"kind": "heterogeneity-aware", "period": 1, "objective": "both", "regularization": 0.02}
 
 _POLICIES = {
     "fixed": FixedPolicy,

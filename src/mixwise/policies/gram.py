@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
 import torch
 
 from mixwise.errors import MixingError
@@ -24,13 +23,13 @@ class GramEstimate:
     Args:
         sketch: how a node's row is compressed; a new operator is drawn at each look, the same on all nodes.
         objective: "updates" U; "parameters", the rows that are really mixed (X′ in D-SGD); or "both":
-            Γ_U / Tr Γ_U + c Γ_X′ / Tr Γ_X′, for twice the sketches.
+            Γ_U + c Γ_X′, which have the same unit, for twice the sketches.
         smoothing: share s of the old Γ in Γ ← s Γ + (1 − s) Γ_new; 0 forgets at once.
         balance: c of "both".
     """
 
     def __init__(
-        self, sketch: Sketch | None, objective: Objective = "updates", smoothing: float = 0.0, balance: float = 1.0
+        self, sketch: Sketch | None, objective: Objective = "updates", smoothing: float = 0.0, balance: float = 0.1
     ) -> None:
         if not 0 <= smoothing < 1:
             raise MixingError(f"smoothing = {smoothing}; the share of the old Γ lies in [0, 1)")
@@ -55,8 +54,8 @@ class GramEstimate:
         if self.unsettled:
             S, previous = network.gather(sketch(observed.gradients)), None
         Gamma, s = gram_matrix(S), self.smoothing
-        if self.objective == "both":
-            Gamma = _scaled(Gamma) + self.balance * _scaled(gram_matrix(network.gather(sketch(observed.parameters))))
+        if self.objective == "both" and not self.unsettled:
+            Gamma = Gamma + self.balance * gram_matrix(network.gather(sketch(observed.parameters)))
         self.gram = Gamma if previous is None else s * previous + (1 - s) * Gamma
         return self.gram
 
@@ -69,9 +68,3 @@ class GramEstimate:
         """Go on from there."""
         self.gram = tensors["gram"].numpy() if "gram" in tensors else None
         self.unsettled = bool(values["unsettled"])
-
-
-def _scaled(Gamma: FloatArray) -> FloatArray:
-    """Γ / Tr Γ, or 0 where there is no disagreement."""
-    trace = float(np.trace(Gamma))
-    return Gamma / trace if trace > 0 else Gamma

@@ -27,7 +27,7 @@ class HeterogeneityAware:
         period: H, mixings between two looks at the updates; they happen at t mod H = 0.
         sketch: how a node's update is compressed; a new operator is drawn at each look, the same on all nodes.
         objective: "updates" (the gradient mixing error of U), "parameters" (the mixing error of X′, the rows that are
-            really mixed), or "both", each scaled to trace 1, the parameters `balance` times.
+            really mixed), or "both": the sum of the two, the parameters counting `balance` times.
         alternate_with: weights, or a policy, for odd t, while even t uses the optimized weights (the paper's
             experiments alternate with Metropolis-Hastings).
         regularization: λ of `minimize_gme`.
@@ -52,7 +52,7 @@ class HeterogeneityAware:
         alternate_with: MixingMatrix | Policy | None = None,
         regularization: float = 0.0,
         smoothing: float = 0.0,
-        balance: float = 1.0,
+        balance: float = 0.1,
         symmetric: bool = False,
         growth: float | None = None,
         drop_below: float = 0.0,

@@ -40,9 +40,9 @@ def save_curves(results: Results, metrics: Sequence[str], window: int, folder: P
                 if len(curves) > 1 and not crowded:
                     low = np.maximum(mean - spread, mean * 0.1)  # a log axis has no place for 0
                     panel.fill_between(step, low, mean + spread, color=color, alpha=0.15, linewidth=0)
-            panel.set(
-                xlabel="step", title=metric.replace("_", " "), yscale="linear" if higher_is_better(metric) else "log"
-            )
+            positive = any(line.get_ydata().max() > 0 for line in panel.get_lines())  # full averaging has distance 0
+            log = positive and not higher_is_better(metric)
+            panel.set(xlabel="step", title=metric.replace("_", " "), yscale="log" if log else "linear")
             panel.grid(alpha=0.3, linewidth=0.5)
         panels[0].legend(fontsize=8)
         folder.mkdir(parents=True, exist_ok=True)
