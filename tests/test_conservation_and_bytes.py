@@ -45,7 +45,8 @@ def task():
 
 def make(algorithm, policy=None, graph=GRAPH, *, lr=LR, tau=1, **options):
     optimizer = lambda blocks: torch.optim.SGD(blocks, lr=lr, **options)  # noqa: E731
-    return Training(task(), SimulatedNetwork(graph), policy or Fixed(W), algorithm, optimizer, local_steps=tau)
+    policy = policy or (NoMixing() if algorithm.mixes_with == "nothing" else Fixed(W))
+    return Training(task(), SimulatedNetwork(graph), policy, algorithm, optimizer, local_steps=tau)
 
 
 def random_rows(n=N, d=D, seed=0, dtype=torch.float64):

@@ -361,6 +361,8 @@ def test_relay(schedule, momentum, seed):
 class Switching(Stateless):
     """Another tree from mixing 20 on."""
 
+    gives = "a tree"
+
     def __init__(self, before, after):
         self.before, self.after = before, after
 

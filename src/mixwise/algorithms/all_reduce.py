@@ -12,10 +12,13 @@ from mixwise.algorithms.base import Algorithm
 from mixwise.errors import TrainingError
 from mixwise.network import Network
 from mixwise.policies import Plan
+from mixwise.policies.plan import Gives
 
 
 class AllReduceSGD(Algorithm):
     """G ← 𝟏 ḡᵀ before the optimizer: one model, the same on all nodes."""
+
+    mixes_with: Gives = "nothing"
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer, local_steps: int) -> None:
         """Averaging happens at every step."""
@@ -42,6 +45,8 @@ class AllReduceSGD(Algorithm):
 
 class LocalSGD(Algorithm):
     """X⁺ = 𝟏 x̄′ᵀ: local steps, then all nodes start again from their mean."""
+
+    mixes_with: Gives = "nothing"
 
     def combine(
         self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0

@@ -11,19 +11,29 @@ import torch
 from mixwise.errors import TrainingError
 from mixwise.mixing import MixingMatrix
 from mixwise.network import Network
-from mixwise.policies import Plan
+from mixwise.policies import Plan, Policy
+from mixwise.policies.plan import Gives
+
+_REMEDIES: dict[Gives, str] = {
+    "weights": "weights such as metropolis-hastings",
+    "two channels": "a policy with one matrix for parameters and one for updates: decoupled, d-cliques",
+    "a tree": "a policy that gives a spanning tree: tree, heterogeneity-aware-tree",
+    "nothing": "policy: none",
+}
 
 
 class Algorithm:
     """Turns the optimizer's step into the step of the decentralized method; subclasses say how.
 
     Attributes:
+        mixes_with: what it needs of a policy's plans.
         needs_previous: whether `combine` looks at X, which costs a copy of the rows.
         needs_symmetric, needs_lazy: what it asks of weights that a policy makes: W = Wᵀ, and (I + W) / 2 in place of W.
         owns_momentum: whether it has its own momentum, so that the optimizer must be SGD without one.
         state: rows that it remembers between mixings, by name; all of them are checkpointed.
     """
 
+    mixes_with: Gives = "weights"
     needs_previous = False
     needs_symmetric = False
     needs_lazy = False
@@ -36,6 +46,14 @@ class Algorithm:
         """Refuse an optimizer, or a number of local steps, that the method is not defined for."""
         if self.owns_momentum:
             _check_plain_sgd(type(self).__name__, optimizer)
+
+    def check_policy(self, policy: Policy) -> None:
+        """Refuse a policy that gives something else than the algorithm mixes with."""
+        if policy.gives != self.mixes_with:
+            raise TrainingError(
+                f"{type(self).__name__} and {type(policy).__name__} do not go together: the policy gives "
+                f"{policy.gives}, the algorithm mixes with {self.mixes_with}; take {_REMEDIES[self.mixes_with]}"
+            )
 
     def check_weights(self, W: MixingMatrix) -> None:
         """Refuse a matrix that the method cannot work with; called for every W before it is used."""

@@ -8,11 +8,13 @@ from mixwise.algorithms.base import Algorithm, mix_rounds
 from mixwise.errors import TrainingError
 from mixwise.network import Network
 from mixwise.policies import Plan
+from mixwise.policies.plan import Gives
 
 
 class DecoupledDSGD(Algorithm):
     """X⁺ = W_pᵀ X − W_gᵀ U, in two communication rounds."""
 
+    mixes_with: Gives = "two channels"
     needs_previous = True
 
     def combine(

@@ -17,10 +17,13 @@ from mixwise.errors import TrainingError
 from mixwise.graphs import Graph
 from mixwise.network import Network
 from mixwise.policies import Plan
+from mixwise.policies.plan import Gives
 
 
 class RelaySGD(Algorithm):
     """One message per direction and edge of the tree and step; its memory is what arrived last, 2 (n − 1) rows."""
+
+    mixes_with: Gives = "a tree"
 
     def check_buffers(self) -> None:
         """There are no weights to mix them with."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from mixwise.experiments.build_algorithm import build_algorithm, check_together
+from mixwise.experiments.build_algorithm import build_algorithm
 from mixwise.experiments.build_policy import PolicyBuilder
 from mixwise.experiments.build_task import build_optimizer, build_scheduler, build_task, run_length
 from mixwise.experiments.config import RunConfig
@@ -45,7 +45,6 @@ def prepare(config: RunConfig, seed: int) -> Prepared:
     labels = task.partition.label_counts(task.data.y, task.data.classes) if isinstance(task, ModuleTask) else None
     steps = run_length(config, task)
     optimizer, scheduler = build_optimizer(config, task), build_scheduler(config, steps)
-    check_together(config.algorithm, config.policy)
     graph = places.permuted(order)
 
     def start() -> Training:

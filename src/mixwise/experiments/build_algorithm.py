@@ -1,9 +1,8 @@
-"""Algorithms from a configuration, and which kind of policy each of them needs."""
+"""Algorithms from a configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeAlias
 
 from mixwise.algorithms import (
     D2,
@@ -26,7 +25,6 @@ from mixwise.algorithms import (
     RelaySGD,
     TopK,
 )
-from mixwise.errors import ConfigError
 from mixwise.experiments.algorithm_config import (
     AlgorithmConfig,
     ChocoConfig,
@@ -35,17 +33,7 @@ from mixwise.experiments.algorithm_config import (
     QuasiGlobalAdamConfig,
     QuasiGlobalConfig,
 )
-from mixwise.experiments.policy_config import (
-    DCliquesPolicy,
-    DecoupledPolicy,
-    HeterogeneityAwareTreePolicy,
-    NonePolicy,
-    PolicyConfig,
-    TreePolicy,
-)
 from mixwise.seeding import stream
-
-Gives: TypeAlias = Literal["weights", "two channels", "a tree", "nothing"]
 
 _PLAIN: Mapping[str, Callable[[], Algorithm]] = {
     "dsgd": DSGD,
@@ -60,12 +48,6 @@ _PLAIN: Mapping[str, Callable[[], Algorithm]] = {
     "push-sum": PushSum,
     "all-reduce": AllReduceSGD,
     "local-sgd": LocalSGD,
-}
-_NEEDS: Mapping[str, tuple[Gives, str]] = {
-    "decoupled": ("two channels", "policy.kind: decoupled or d-cliques"),
-    "relay": ("a tree", "policy.kind: tree or heterogeneity-aware-tree"),
-    "all-reduce": ("nothing", "policy: none"),
-    "local-sgd": ("nothing", "policy: none"),
 }
 
 
@@ -85,21 +67,3 @@ def build_algorithm(config: AlgorithmConfig, seed: int) -> Algorithm:
         case ChocoConfig():
             seed = stream(seed, "compressor")
             return Choco(TopK(config.top_k) if config.bits is None else Quantize(config.bits, seed), config.gamma)
-
-
-def check_together(algorithm: AlgorithmConfig, policy: PolicyConfig) -> None:
-    """Refuse a policy that gives something else than the algorithm mixes with."""
-    name = getattr(algorithm, "inner", algorithm.kind)
-    needs, remedy = _NEEDS.get(name, ("weights", "weights such as metropolis-hastings"))
-    gives: Gives = "weights"
-    if isinstance(policy, DecoupledPolicy | DCliquesPolicy):
-        gives = "two channels"
-    elif isinstance(policy, TreePolicy | HeterogeneityAwareTreePolicy):
-        gives = "a tree"
-    elif isinstance(policy, NonePolicy):
-        gives = "nothing"
-    if needs != gives:
-        raise ConfigError(
-            f"algorithm: {name} and policy.kind: {policy.kind} do not go together: the policy gives {gives}, "
-            f"the algorithm mixes with {needs}; take {remedy}"
-        )

@@ -13,12 +13,14 @@ from mixwise.mixing import MixingMatrix, lazy, symmetrized, topology_from_gram
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network import Network
 from mixwise.policies.gram import GramEstimate
-from mixwise.policies.plan import Observation, Plan, PolicyState
+from mixwise.policies.plan import Gives, Observation, Plan, PolicyState
 from mixwise.sketch import Sketch
 
 
 class ChosenEarly:
     """Chooses at the first mixing, and once more from the mean of the first `looks`, each Γ scaled to trace 1."""
+
+    gives: Gives = "weights"
 
     def __init__(self, looks: int = 10, *, sketch: Sketch | None = None) -> None:
         if looks < 1:

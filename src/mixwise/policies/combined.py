@@ -9,12 +9,13 @@ import torch
 from mixwise.errors import MixingError
 from mixwise.mixing import MixingMatrix
 from mixwise.network import Network
-from mixwise.policies.plan import Observation, Plan, Policy, PolicyState
+from mixwise.policies.plan import Gives, Observation, Plan, Policy, PolicyState
 
 
 class Combined:
     """What all of them share: the parts' states, each under the part's number."""
 
+    gives: Gives = "weights"
     policies: tuple[Policy, ...]
 
     def observes(self, t: int) -> bool:
@@ -53,7 +54,10 @@ class Alternating(Combined):
     def __init__(self, *policies: Policy) -> None:
         if not policies:
             raise MixingError("alternating needs at least one policy")
-        self.policies = policies
+        if len({policy.gives for policy in policies}) > 1:
+            listed = ", ".join(sorted({policy.gives for policy in policies}))
+            raise MixingError(f"policies that take turns must give the same, but these give {listed}")
+        self.policies, self.gives = policies, policies[0].gives
 
     def observes(self, t: int) -> bool:
         """If the one whose turn it is does."""
@@ -88,6 +92,8 @@ class Product(Combined):
 
 class Decoupled(Combined):
     """One policy for the parameters, another for the updates (paper, Algorithm 4: W_p and W_g)."""
+
+    gives: Gives = "two channels"
 
     def __init__(self, params: Policy, updates: Policy) -> None:
         self.params, self.updates = params, updates

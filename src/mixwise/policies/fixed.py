@@ -9,7 +9,7 @@ import numpy as np
 from mixwise.errors import MixingError
 from mixwise.mixing import MixingMatrix
 from mixwise.network import Network
-from mixwise.policies.plan import Observation, Plan, Stateless
+from mixwise.policies.plan import Gives, Observation, Plan, Stateless
 from mixwise.seeding import numpy_generator
 
 
@@ -30,6 +30,8 @@ class Fixed(Stateless):
 
 class NoMixing(Stateless):
     """No weights at all: for algorithms that average over all nodes."""
+
+    gives: Gives = "nothing"
 
     def plan(self, t: int, observed: Observation, network: Network) -> Plan:
         """Nothing."""

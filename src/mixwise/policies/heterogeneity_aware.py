@@ -14,7 +14,7 @@ from mixwise.mixing.matrix import FloatArray, Kind
 from mixwise.network import Network
 from mixwise.policies.fixed import Fixed
 from mixwise.policies.gram import GramEstimate, Objective
-from mixwise.policies.plan import Observation, Plan, Policy, PolicyState
+from mixwise.policies.plan import Gives, Observation, Plan, Policy, PolicyState
 from mixwise.sketch import Sketch
 
 _PROBLEMS = 64  # laid-out problems that are kept, for graphs that come back
@@ -42,6 +42,8 @@ class HeterogeneityAware:
             error does not see how much mass a node keeps, and left alone drains some nodes; so sender weights are
             averaged with `uniform_sender`. Doubly stochastic weights do better wherever the graph has them.
     """
+
+    gives: Gives = "weights"
 
     def __init__(
         self,

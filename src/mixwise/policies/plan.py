@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -56,8 +56,16 @@ class Plan:
 PolicyState: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, Any]]  # tensors by name, and plain values
 
 
+Gives: TypeAlias = Literal["weights", "two channels", "a tree", "nothing"]  # what a policy's plans hold
+
+
 class Policy(Protocol):
     """Says with which weights the nodes mix at mixing t = 0, 1, 2, …"""
+
+    @property
+    def gives(self) -> Gives:
+        """What its plans hold; an algorithm refuses what it cannot mix with."""
+        ...
 
     def observes(self, t: int) -> bool:
         """Whether it will look at the updates of mixing t, which costs a copy of the rows."""
@@ -89,6 +97,8 @@ class Policy(Protocol):
 
 class Stateless:
     """A policy that neither looks nor remembers."""
+
+    gives: Gives = "weights"
 
     def observes(self, t: int) -> bool:
         """Never."""

@@ -7,11 +7,13 @@ from mixwise.graphs import Graph, gram_tree
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network import Network
 from mixwise.policies.chosen_early import ChosenEarly
-from mixwise.policies.plan import Observation, Plan, Stateless
+from mixwise.policies.plan import Gives, Observation, Plan, Stateless
 
 
 class FixedTree(Stateless):
     """The same spanning tree at every mixing."""
+
+    gives: Gives = "a tree"
 
     def __init__(self, tree: Graph) -> None:
         check_tree(tree)
@@ -27,6 +29,8 @@ class HeterogeneityAwareTree(ChosenEarly):
 
     It is chosen at the first mixing and once more from the mean of the first `looks`; a new tree starts the relay anew.
     """
+
+    gives: Gives = "a tree"
 
     def choose(self, graph: Graph, gram: FloatArray) -> Plan:
         """No matrices, one tree."""

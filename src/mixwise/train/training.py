@@ -86,6 +86,7 @@ class Training:
         self._lr = 0.0  # the sum of step sizes since the last mixing
         self._checked: tuple[MixingMatrix, ...] = ()  # the matrices that the algorithm has accepted last
         algorithm.check_optimizer(self.optimizer, local_steps)
+        algorithm.check_policy(policy)
         if getattr(task, "mixed_buffers", None) is not None:
             algorithm.check_buffers()
         policy.ask(symmetric=algorithm.needs_symmetric, lazy=algorithm.needs_lazy)
