@@ -415,3 +415,39 @@ def test_both_adds_the_gram_matrices_of_updates_and_parameters():
         0, Observation(torch.zeros_like(U), U, X), network
     )  # U = 0: gradients have another unit, so they stand alone
     np.testing.assert_allclose(policy.gram, gram_matrix(U), rtol=0, atol=1e-12)
+
+
+# --- sketches of updates that are never there as a whole ---
+class Whole(HeterogeneityAware):
+    """Asks for the updates themselves."""
+
+    def sketches(self, t):
+        return None
+
+
+@pytest.mark.parametrize("algorithm", [DSGD, D2, EXTRA, GradientTracking, QuasiGlobalMomentum])
+@pytest.mark.parametrize("objective", ["updates", "both"])
+def test_sketches_of_before_and_after_are_those_of_the_updates(algorithm, objective):
+    """Γ is the same to rounding, and D-SGD keeps no copy of the rows for it."""
+    grams = []
+    for kind in (HeterogeneityAware, Whole):
+        policy = kind(2, sketch=CountSketch(7, seed=3), objective=objective)
+        training = Training(
+            random_quadratics(N, seed=1), SimulatedNetwork(GRAPH), policy, algorithm(),
+            lambda p: torch.optim.SGD(p, lr=0.001),
+        )  # fmt: skip
+        training.step()
+        training._remember()
+        if kind is HeterogeneityAware and algorithm is DSGD:
+            assert training._start is None
+        grams.append(policy.gram)
+    np.testing.assert_allclose(*grams, rtol=0, atol=1e-10 * np.trace(grams[1]))
+
+
+def test_policies_in_policies_say_which_sketches_they_take():
+    first, second = HeterogeneityAware(sketch=CountSketch(5)), HeterogeneityAware(2, sketch=CountSketch(6))
+    both = Product(first, Fixed(metropolis_hastings(GRAPH)), second)
+    assert both.sketches(0) == (CountSketch(5).fresh(0), CountSketch(6).fresh(0))
+    assert Alternating(first, second).sketches(1) == second.sketches(1)
+    assert Product(Whole(), first).sketches(0) is None
+    assert HeterogeneityAware(objective="parameters").sketches(0) == ()

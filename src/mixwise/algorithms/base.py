@@ -28,6 +28,7 @@ class Algorithm:
     Attributes:
         mixes_with: what it needs of a policy's plans.
         needs_previous: whether `combine` looks at X, which costs a copy of the rows.
+        mixes_steps: whether `update` is X − X′; then its sketches can be had without it.
         needs_symmetric, needs_lazy: what it asks of weights that a policy makes: W = Wᵀ, and (I + W) / 2 in place of W.
         owns_momentum: whether it has its own momentum, so that the optimizer must be SGD without one.
         state: rows that it remembers between mixings, by name; all of them are checkpointed.
@@ -35,6 +36,7 @@ class Algorithm:
 
     mixes_with: Gives = "weights"
     needs_previous = False
+    mixes_steps = True
     needs_symmetric = False
     needs_lazy = False
     owns_momentum = False

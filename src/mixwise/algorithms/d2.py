@@ -20,6 +20,7 @@ class D2(Algorithm):
     """Exact diffusion; every W it mixes with is checked for stability first."""
 
     needs_previous = True
+    mixes_steps = False
     needs_symmetric = True
     needs_lazy = True
 

@@ -30,7 +30,7 @@ class _AroundAnother(Algorithm):
         if self.inner.owns_momentum:
             raise TrainingError(f"{type(self.inner).__name__} has a momentum of its own; take one of the two")
         self.inner.state = self.state
-        self.mixes_with = self.inner.mixes_with
+        self.mixes_with, self.mixes_steps = self.inner.mixes_with, self.inner.mixes_steps
         self.needs_symmetric, self.needs_lazy = self.inner.needs_symmetric, self.inner.needs_lazy
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer, local_steps: int) -> None:

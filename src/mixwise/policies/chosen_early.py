@@ -38,6 +38,10 @@ class ChosenEarly:
         """At the first mixings."""
         return t < self.looks
 
+    def sketches(self, t: int) -> tuple[Sketch, ...] | None:
+        """One per look."""
+        return self.estimate.sketches(t)
+
     def ask(self, *, symmetric: bool = False, lazy: bool = False) -> None:
         """Nothing to do, unless a subclass makes weights."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,6 +11,13 @@ from mixwise.errors import MixingError
 from mixwise.mixing import MixingMatrix
 from mixwise.network import Network
 from mixwise.policies.plan import Gives, Observation, Plan, Policy, PolicyState
+from mixwise.sketch import Sketch
+
+
+def all_sketches(policies: Iterable[Policy], t: int) -> tuple[Sketch, ...] | None:
+    """The sketches that several policies ask for; None if one of them needs the updates themselves."""
+    asked = [policy.sketches(t) for policy in policies]
+    return None if any(part is None for part in asked) else tuple(sketch for part in asked for sketch in part or ())
 
 
 class Combined:
@@ -21,6 +29,10 @@ class Combined:
     def observes(self, t: int) -> bool:
         """If any part does."""
         return any(policy.observes(t) for policy in self.policies)
+
+    def sketches(self, t: int) -> tuple[Sketch, ...] | None:
+        """Those of all parts that observe, if all of them say."""
+        return all_sketches((policy for policy in self.policies if policy.observes(t)), t)
 
     def ask(self, *, symmetric: bool = False, lazy: bool = False) -> None:
         """Ask every part."""
@@ -62,6 +74,10 @@ class Alternating(Combined):
     def observes(self, t: int) -> bool:
         """If the one whose turn it is does."""
         return self.policies[t % len(self.policies)].observes(t)
+
+    def sketches(self, t: int) -> tuple[Sketch, ...] | None:
+        """Those of the one whose turn it is."""
+        return self.policies[t % len(self.policies)].sketches(t)
 
     def plan(self, t: int, observed: Observation, network: Network) -> Plan:
         """The plan of the policy whose turn it is."""

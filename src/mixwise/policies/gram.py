@@ -45,9 +45,8 @@ class GramEstimate:
     def look(self, t: int, observed: Observation, network: Network) -> FloatArray:
         """Sketch, gather, and take the inner products."""
         sketch = self.sketch.fresh(t)
-        rows = observed.parameters if self.objective == "parameters" else observed.updates
-        assert rows is not None  # the policy said that it observes
-        S = network.gather(sketch(rows))
+        looked = sketch(observed.parameters) if self.objective == "parameters" else observed.sketched_updates(sketch)
+        S = network.gather(looked)
         previous = None if self.unsettled else self.gram  # not if it came from G, which has another unit
         # A warm-up that starts from step size 0 gives U = 0; the gradients tell what the first real update will be.
         self.unsettled = not bool(S.any())
@@ -58,6 +57,10 @@ class GramEstimate:
             Gamma = Gamma + self.balance * gram_matrix(network.gather(sketch(observed.parameters)))
         self.gram = Gamma if previous is None else s * previous + (1 - s) * Gamma
         return self.gram
+
+    def sketches(self, t: int) -> tuple[Sketch, ...]:
+        """The sketch of the updates that a look at mixing t takes."""
+        return () if self.objective == "parameters" else (self.sketch.fresh(t),)
 
     def state(self) -> PolicyState:
         """Γ and whether it came from G."""

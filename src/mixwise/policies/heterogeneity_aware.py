@@ -12,6 +12,7 @@ from mixwise.graphs import Graph
 from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, lazy, uniform_sender
 from mixwise.mixing.matrix import FloatArray, Kind
 from mixwise.network import Network
+from mixwise.policies.combined import all_sketches
 from mixwise.policies.fixed import Fixed
 from mixwise.policies.gram import GramEstimate, Objective
 from mixwise.policies.plan import Gives, Observation, Plan, Policy, PolicyState
@@ -98,6 +99,12 @@ class HeterogeneityAware:
         if self.graphs is not None and self.graphs.observes(t):
             return True
         return self._others_turn(t) and self.alternate_with is not None and self.alternate_with.observes(t)
+
+    def sketches(self, t: int) -> tuple[Sketch, ...] | None:
+        """Its own, if it looks, and those of the policies inside."""
+        own = self.estimate.sketches(t) if self._is_due(t) else ()
+        inside = all_sketches((policy for policy in self._others() if policy.observes(t)), t)
+        return None if inside is None else own + inside
 
     def plan(self, t: int, observed: Observation, network: Network) -> Plan:
         """One round with the optimized weights, or with the other policy's at odd t."""

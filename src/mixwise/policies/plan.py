@@ -13,6 +13,16 @@ from mixwise.graphs import Graph
 from mixwise.mixing import GmeSolution, MixingMatrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network import Network
+from mixwise.sketch import CountSketch, Sketch
+from mixwise.sketch.base import as_sketch
+
+
+@dataclass(frozen=True)
+class StepSums:
+    """What is needed for sketches of U = X − X′ where X is gone: its sums, by sketch, and X′."""
+
+    before: dict[CountSketch, FloatArray]
+    after: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -22,6 +32,14 @@ class Observation:
     updates: torch.Tensor | None  # U = X − X′: what the optimizer did; only if the policy said that it observes
     gradients: torch.Tensor  # G
     parameters: torch.Tensor  # X′: the rows that are about to be mixed
+    stepped: StepSums | None = None  # instead of the updates, if their sketches are all that the policy asks for
+
+    def sketched_updates(self, sketch: Sketch) -> torch.Tensor:
+        """S (m, k) of the updates."""
+        if self.stepped is not None and isinstance(sketch, CountSketch) and sketch in self.stepped.before:
+            return as_sketch(self.stepped.before[sketch] - sketch.sums(self.stepped.after), self.stepped.after)
+        assert self.updates is not None  # the policy said that it observes
+        return sketch(self.updates)
 
 
 @dataclass(frozen=True)
@@ -71,6 +89,10 @@ class Policy(Protocol):
         """Whether it will look at the updates of mixing t, which costs a copy of the rows."""
         ...
 
+    def sketches(self, t: int) -> tuple[Sketch, ...] | None:
+        """The sketches of the updates that it will ask for at mixing t, if they are all it needs of them."""
+        ...
+
     def ask(self, *, symmetric: bool = False, lazy: bool = False) -> None:
         """What the algorithm needs of the weights that this policy makes, before the first plan.
 
@@ -103,6 +125,10 @@ class Stateless:
     def observes(self, t: int) -> bool:
         """Never."""
         return False
+
+    def sketches(self, t: int) -> tuple[Sketch, ...] | None:
+        """Unknown: a subclass that looks gets the updates."""
+        return None
 
     def ask(self, *, symmetric: bool = False, lazy: bool = False) -> None:
         """It makes no weights."""

@@ -66,7 +66,18 @@ class RandomSketch:
 
 
 def sketch_rows(G: Rows, dim: int, block: int, block_map: Callable[[int, int], BlockMap]) -> Rows:
-    """S[i] = Σ_b M_b u_ib, in float64 and in the order of the blocks b, then rounded once to the dtype of S.
+    """The sketches of `sketch_sums`, rounded once to the dtype of S."""
+    S = sketch_sums(G, dim, block, block_map)
+    return as_sketch(S, G) if isinstance(G, torch.Tensor) else S.astype(sketch_dtype(G), copy=False)
+
+
+def as_sketch(S: FloatArray, G: torch.Tensor) -> torch.Tensor:
+    """Sums as the sketches of G: on its device, in its precision."""
+    return torch.from_numpy(S).to(sketch_dtype(G)).to(G.device)  # in this order: not every device has float64
+
+
+def sketch_sums(G: Array | torch.Tensor, dim: int, block: int, block_map: Callable[[int, int], BlockMap]) -> FloatArray:
+    """S[i] = Σ_b M_b u_ib, in float64 and in the order of the blocks b.
 
     Args:
         G: rows (m, d).
@@ -86,9 +97,7 @@ def sketch_rows(G: Rows, dim: int, block: int, block_map: Callable[[int, int], B
         for i in range(m):
             u[:] = _on_host(G[i, start : start + block])
             S[i] += M(u)
-    if isinstance(G, torch.Tensor):
-        return torch.from_numpy(S).to(sketch_dtype(G)).to(G.device)  # in this order: not every device has float64
-    return S.astype(sketch_dtype(G), copy=False)
+    return S
 
 
 def check_rows(G: object) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from mixwise.seeding import numpy_generator
-from mixwise.sketch.base import BlockMap, FloatArray, RandomSketch, Rows, sketch_rows
+from mixwise.sketch.base import Array, BlockMap, FloatArray, RandomSketch, Rows, sketch_rows, sketch_sums
 
 _BLOCK = 1 << 16  # coordinates drawn at a time: 0.5 MB of indices; part of the operator's definition
 
@@ -30,6 +31,10 @@ class CountSketch(RandomSketch):
     def __call__(self, G: Rows) -> Rows:
         """The sketches (m, k) of the rows (m, d)."""
         return sketch_rows(G, self.dim, _BLOCK, self._block)
+
+    def sums(self, G: Array | torch.Tensor) -> FloatArray:
+        """The same in float64, before they are rounded: sums(X) − sums(X′) is sums(X − X′), without that tensor."""
+        return sketch_sums(G, self.dim, _BLOCK, self._block)
 
     def _block(self, b: int, c: int) -> BlockMap:
         """u ↦ T[:k] − T[k:] for the c coordinates in block b."""

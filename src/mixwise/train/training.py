@@ -22,6 +22,8 @@ from mixwise.errors import MixingError, TrainingError
 from mixwise.mixing import MixingMatrix
 from mixwise.network import Network
 from mixwise.policies import Observation, Plan, Policy
+from mixwise.policies.plan import StepSums
+from mixwise.sketch import CountSketch
 from mixwise.tasks import Task
 from mixwise.train.optimizers import check_elementwise, clip_rows, fuse_where_safe
 
@@ -83,6 +85,7 @@ class Training:
         self.optimizer = fuse_where_safe(check_elementwise(optimizer(self._blocks)))
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
         self._start: torch.Tensor | None = None  # X at the last mixing, while somebody will ask for it
+        self._sums: StepSums | None = None  # its sketches, where they are enough
         self._lr = 0.0  # the sum of step sizes since the last mixing
         self._checked: tuple[MixingMatrix, ...] = ()  # the matrices that the algorithm has accepted last
         algorithm.check_optimizer(self.optimizer, local_steps)
@@ -123,8 +126,8 @@ class Training:
         if self.clip is not None:
             clip_rows(G, self.clip)
         self.algorithm.direction(G, self.network)
-        if t % self.local_steps == 0 and (self.policy.observes(self._mixing) or self.algorithm.needs_previous):
-            self._start = X.clone()  # only where somebody will look at it: rows can be large
+        if t % self.local_steps == 0:
+            self._remember()
         for block, (first, last) in zip(self._blocks, self._columns, strict=True):
             block.grad = G[:, first:last]
         self._lr += float(self.optimizer.param_groups[0]["lr"])
@@ -134,22 +137,36 @@ class Training:
         self._check_finite(X, "a parameter")  # here, since a sketch and a mixing pass it on to other nodes
         return losses, G
 
+    def _remember(self) -> None:
+        """Keep of X what somebody will ask for after the step: rows can be large."""
+        observes = self.policy.observes(self._mixing)
+        sketches = self.policy.sketches(self._mixing) if observes else None
+        self._sums = None
+        # Count sketches are cheap enough to be taken twice, of X and of X′; then U need never be there as a whole.
+        twice = self.local_steps == 1 and self.algorithm.mixes_steps
+        if twice and sketches is not None and all(isinstance(sketch, CountSketch) for sketch in sketches):
+            before = {sketch: sketch.sums(self.X) for sketch in sketches if isinstance(sketch, CountSketch)}
+            self._sums = StepSums(before, self.X)
+        if self.algorithm.needs_previous or (observes and self._sums is None):
+            self._start = self.X.clone()
+
     @property
     def _mixing(self) -> int:
         """The number of the mixing that the current step belongs to."""
         return self.t // self.local_steps
 
     def _plan(self, G: torch.Tensor) -> Plan:
-        updates, rows = None, self.X
-        if self._start is not None and self.policy.observes(self._mixing):
+        updates, rows, observes = None, self.X, self.policy.observes(self._mixing)
+        if self._start is not None and observes:
             rows = self.algorithm.rows_to_mix(self._start, self.X)
+        if self._start is not None and observes and self._sums is None:
             # The update takes the place of X where the algorithm does not need that any more.
             place = None if self.algorithm.needs_previous else self._start
             updates = self.algorithm.update(self._start, self.X, place)
             self._start = self._start if self.algorithm.needs_previous else None
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is named below
-                plan = self.policy.plan(self._mixing, Observation(updates, G, rows), self.network)
+                plan = self.policy.plan(self._mixing, Observation(updates, G, rows, self._sums), self.network)
         except MixingError as error:
             raise TrainingError(f"step {self.t}: {error}; if the run diverges, lower the step size (lr)") from error
         self._check_matrices(plan.matrices)
