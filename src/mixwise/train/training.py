@@ -13,18 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from mixwise.algorithms import Algorithm
 from mixwise.errors import MixingError, TrainingError
-from mixwise.mixing import MixingMatrix
 from mixwise.network import Network
-from mixwise.policies import Observation, Plan, Policy
-from mixwise.policies.plan import StepSums
-from mixwise.sketch import CountSketch
+from mixwise.policies import Plan, Policy
 from mixwise.tasks import Task
+from mixwise.train.mixer import Mixer, below
 from mixwise.train.optimizers import check_elementwise, clip_rows, fuse_where_safe
 
 OptimizerFactory: TypeAlias = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -84,16 +81,10 @@ class Training:
         self._blocks = [torch.nn.Parameter(self.X[:, start:stop]) for start, stop in self._columns]
         self.optimizer = fuse_where_safe(check_elementwise(optimizer(self._blocks)))
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
-        self._start: torch.Tensor | None = None  # X at the last mixing, while somebody will ask for it
-        self._sums: StepSums | None = None  # its sketches, where they are enough
-        self._lr = 0.0  # the sum of step sizes since the last mixing
-        self._checked: tuple[MixingMatrix, ...] = ()  # the matrices that the algorithm has accepted last
         algorithm.check_optimizer(self.optimizer, local_steps)
-        algorithm.check_policy(policy)
         if getattr(task, "mixed_buffers", None) is not None:
             algorithm.check_buffers()
-        policy.ask(symmetric=algorithm.needs_symmetric, lazy=algorithm.needs_lazy)
-        self._check_matrices(policy.known_matrices())
+        self.mixer = Mixer(network, policy, algorithm, local_steps)
 
     @property
     def model_rows(self) -> torch.Tensor:
@@ -110,7 +101,7 @@ class Training:
         if (self.t + 1) % self.local_steps == 0:
             plan = self._plan(G)
             planned = mixed = time.perf_counter()
-            self._mix(plan)
+            self.mixer.mix(self.X, plan, getattr(self.task, "mixed_buffers", None))
             mixed = time.perf_counter()
         self.t += 1
         seconds = {"compute": computed - start, "plan": planned - computed, "mix": mixed - planned}
@@ -127,67 +118,21 @@ class Training:
             clip_rows(G, self.clip)
         self.algorithm.direction(G, self.network)
         if t % self.local_steps == 0:
-            self._remember()
+            self.mixer.remember(X)
         for block, (first, last) in zip(self._blocks, self._columns, strict=True):
             block.grad = G[:, first:last]
-        self._lr += float(self.optimizer.param_groups[0]["lr"])
+        self.mixer.lr += float(self.optimizer.param_groups[0]["lr"])
         self.optimizer.step()
         if self.scheduler is not None:
             self.scheduler.step()
         self._check_finite(X, "a parameter")  # here, since a sketch and a mixing pass it on to other nodes
         return losses, G
 
-    def _remember(self) -> None:
-        """Keep of X what somebody will ask for after the step: rows can be large."""
-        observes = self.policy.observes(self._mixing)
-        sketches = self.policy.sketches(self._mixing) if observes else None
-        self._sums = None
-        # Count sketches are cheap enough to be taken twice, of X and of X′; then U need never be there as a whole.
-        twice = self.local_steps == 1 and self.algorithm.mixes_steps
-        if twice and sketches is not None and all(isinstance(sketch, CountSketch) for sketch in sketches):
-            before = {sketch: sketch.sums(self.X) for sketch in sketches if isinstance(sketch, CountSketch)}
-            self._sums = StepSums(before, self.X)
-        if self.algorithm.needs_previous or (observes and self._sums is None):
-            self._start = self.X.clone()
-
-    @property
-    def _mixing(self) -> int:
-        """The number of the mixing that the current step belongs to."""
-        return self.t // self.local_steps
-
     def _plan(self, G: torch.Tensor) -> Plan:
-        updates, rows, observes = None, self.X, self.policy.observes(self._mixing)
-        if self._start is not None and observes:
-            rows = self.algorithm.rows_to_mix(self._start, self.X)
-        if self._start is not None and observes and self._sums is None:
-            # The update takes the place of X where the algorithm does not need that any more.
-            place = None if self.algorithm.needs_previous else self._start
-            updates = self.algorithm.update(self._start, self.X, place)
-            self._start = self._start if self.algorithm.needs_previous else None
         try:
-            with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is named below
-                plan = self.policy.plan(self._mixing, Observation(updates, G, rows, self._sums), self.network)
+            return self.mixer.plan(self.X, G)
         except MixingError as error:
             raise TrainingError(f"step {self.t}: {error}; if the run diverges, lower the step size (lr)") from error
-        self._check_matrices(plan.matrices)
-        return plan
-
-    def _mix(self, plan: Plan) -> None:
-        X_before = self.X if self._start is None else self._start
-        buffers = getattr(self.task, "mixed_buffers", None)
-        if buffers is not None:
-            self.algorithm.mix_buffers(buffers, plan, self.network)
-        X = self.algorithm.combine(X_before, self.X, plan, self.network, self._lr)
-        if X is not self.X:
-            self.X.copy_(X)
-        self._start, self._lr = None, 0.0
-
-    def _check_matrices(self, matrices: tuple[MixingMatrix, ...]) -> None:
-        """Let the algorithm refuse a matrix before it is used; those of the last mixing need no second look."""
-        for W in matrices:
-            if not any(W is known for known in self._checked):
-                self.algorithm.check_weights(W)
-        self._checked = matrices
 
     def _check_finite(self, values: torch.Tensor, what: str) -> None:
         # A sum passes on every NaN and infinity, at a twentieth of the cost of looking at each entry.
@@ -203,15 +148,12 @@ class Training:
     # --- what a checkpoint holds ---
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Everything that the next step depends on: tensors by name, and plain values."""
-        tensors = {"X": self.X, **{f"algorithm.{name}": rows for name, rows in self.algorithm.state.items()}}
-        if self._start is not None:  # in the middle of local steps
-            tensors["start"] = self._start
+        tensors, values = self.mixer.state()
+        tensors["X"] = self.X
         if hasattr(self.task, "state"):
             tensors |= {f"task.{name}": value for name, value in self.task.state().items()}
         optimizer = self.optimizer.state_dict()
-        values: dict[str, Any] = {
-            "t": self.t, "lr": self._lr, "traffic": vars(self.network.traffic).copy(), "optimizer": {}
-        }  # fmt: skip
+        values |= {"t": self.t, "optimizer": {}}
         for index, entries in optimizer["state"].items():
             for name, value in entries.items():
                 if isinstance(value, torch.Tensor):
@@ -220,8 +162,6 @@ class Training:
                     values["optimizer"][f"{index}.{name}"] = value
         models = self.model_rows
         values["models"] = next(name for name, rows in tensors.items() if rows is models)  # where the models are
-        policy_tensors, values["policy"] = self.policy.state()
-        tensors |= {f"policy.{name}": value for name, value in policy_tensors.items()}
         if self.scheduler is not None:
             values["scheduler"] = _plain_entries(self.scheduler.state_dict())
         # A scheduler changes the learning rate, and some of them momentum and betas.
@@ -239,17 +179,13 @@ class Training:
                 f"X is {tuple(X.shape)} of {X.dtype}, expected {tuple(self.X.shape)} of {self.X.dtype}: "
                 f"another task, graph or dtype"
             )
-        self.t, self._lr = int(values["t"]), float(values["lr"])
+        self.t = int(values["t"])
         self.X.copy_(X)
-        self._start = tensors["start"].to(self.X.device) if "start" in tensors else None
-        self.algorithm.state.clear()  # the same dictionary: an algorithm around another one shares it
-        self.algorithm.state |= {k: v.to(self.X.device) for k, v in _below("algorithm.", tensors).items()}
+        self.mixer.load_state(tensors, values, self.t // self.local_steps, self.X.device)
         if hasattr(self.task, "load_state"):
-            self.task.load_state(_below("task.", tensors))
-        self.policy.load_state(_below("policy.", tensors), values["policy"])
-        vars(self.network.traffic).update(values["traffic"])
+            self.task.load_state(below("task.", tensors))
         state: dict[int, dict[str, Any]] = {}
-        for key, value in {**_below("optimizer.", tensors), **values["optimizer"]}.items():
+        for key, value in {**below("optimizer.", tensors), **values["optimizer"]}.items():
             index, _, name = key.partition(".")
             state.setdefault(int(index), {})[name] = value
         groups = self.optimizer.state_dict()["param_groups"]
@@ -262,10 +198,6 @@ class Training:
             self.scheduler.load_state_dict(values["scheduler"])
         for group, options in zip(self.optimizer.param_groups, values["groups"], strict=True):
             group.update({k: tuple(v) if isinstance(v, list) else v for k, v in options.items() if k != "params"})
-
-
-def _below(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _plain_entries(state: dict[str, Any]) -> dict[str, Any]:

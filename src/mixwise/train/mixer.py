@@ -1,0 +1,115 @@
+"""One mixing after the other: the part of a training step that begins where the optimizer's step ends.
+
+    U = X − X′;  plan = the policy's matrices for mixing t;  X⁺ = the algorithm's combination
+
+The same for nodes in one process, in many, and inside somebody's own loop.
+Legend: X, X′, G, U (m, d), owned rows; B (m, b) their buffers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from mixwise.algorithms import Algorithm
+from mixwise.mixing import MixingMatrix
+from mixwise.network import Network
+from mixwise.policies import Observation, Plan, Policy
+from mixwise.policies.plan import StepSums
+from mixwise.sketch import CountSketch
+
+
+class Mixer:
+    """What a policy and an algorithm need to know from one mixing to the next.
+
+    Args:
+        network: who talks to whom, and which rows are here.
+        policy: the weights of each mixing.
+        algorithm: what is mixed.
+        local_steps: steps of the optimizer from one mixing to the next.
+    """
+
+    def __init__(self, network: Network, policy: Policy, algorithm: Algorithm, local_steps: int = 1) -> None:
+        self.network, self.policy, self.algorithm, self.local_steps = network, policy, algorithm, local_steps
+        self.t = 0  # mixings done
+        self.start: torch.Tensor | None = None  # X at the last mixing, while somebody will ask for it
+        self._sums: StepSums | None = None  # its sketches, where they are enough
+        self.lr = 0.0  # the sum of step sizes since the last mixing; whoever steps adds to it
+        self._checked: tuple[MixingMatrix, ...] = ()  # the matrices that the algorithm has accepted last
+        algorithm.check_policy(policy)
+        policy.ask(symmetric=algorithm.needs_symmetric, lazy=algorithm.needs_lazy)
+        self._check_matrices(policy.known_matrices())
+
+    def remember(self, X: torch.Tensor) -> None:
+        """Before the first step after a mixing: keep of X what somebody will ask for; rows can be large."""
+        observes = self.policy.observes(self.t)
+        sketches = self.policy.sketches(self.t) if observes else None
+        self._sums = None
+        # Count sketches are cheap enough to be taken twice, of X and of X′; then U need never be there as a whole.
+        twice = self.local_steps == 1 and self.algorithm.mixes_steps
+        if twice and sketches is not None and all(isinstance(sketch, CountSketch) for sketch in sketches):
+            before = {sketch: sketch.sums(X) for sketch in sketches if isinstance(sketch, CountSketch)}
+            self._sums = StepSums(before, X)
+        if self.algorithm.needs_previous or (observes and self._sums is None):
+            self.start = X.clone()
+
+    def plan(self, X: torch.Tensor, G: torch.Tensor) -> Plan:
+        """The weights of this mixing, accepted by the algorithm; X is X′ now."""
+        updates, rows, observes = None, X, self.policy.observes(self.t)
+        if self.start is not None and observes:
+            rows = self.algorithm.rows_to_mix(self.start, X)
+        if self.start is not None and observes and self._sums is None:
+            # The update takes the place of X where the algorithm does not need that any more.
+            place = None if self.algorithm.needs_previous else self.start
+            updates = self.algorithm.update(self.start, X, place)
+            self.start = self.start if self.algorithm.needs_previous else None
+        with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges is told so by what comes of it
+            plan = self.policy.plan(self.t, Observation(updates, G, rows, self._sums), self.network)
+        self._check_matrices(plan.matrices)
+        return plan
+
+    def mix(self, X: torch.Tensor, plan: Plan, B: torch.Tensor | None = None) -> None:
+        """X′ becomes X⁺, in place, and so do the buffers that are to be mixed."""
+        before = X if self.start is None else self.start
+        if B is not None:
+            self.algorithm.mix_buffers(B, plan, self.network)
+        mixed = self.algorithm.combine(before, X, plan, self.network, self.lr)
+        if mixed is not X:
+            X.copy_(mixed)
+        self.start, self.lr = None, 0.0
+        self.t += 1
+
+    def _check_matrices(self, matrices: tuple[MixingMatrix, ...]) -> None:
+        """Let the algorithm refuse a matrix before it is used; those of the last mixing need no second look."""
+        for W in matrices:
+            if not any(W is known for known in self._checked):
+                self.algorithm.check_weights(W)
+        self._checked = matrices
+
+    # --- what a checkpoint holds ---
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Everything that the next mixing depends on besides X: tensors by name, and plain values."""
+        tensors = {f"algorithm.{name}": rows for name, rows in self.algorithm.state.items()}
+        if self.start is not None:  # in the middle of local steps
+            tensors["start"] = self.start
+        policy_tensors, policy_values = self.policy.state()
+        tensors |= {f"policy.{name}": value for name, value in policy_tensors.items()}
+        return tensors, {"lr": self.lr, "traffic": vars(self.network.traffic).copy(), "policy": policy_values}
+
+    def load_state(
+        self, tensors: dict[str, torch.Tensor], values: dict[str, Any], t: int, device: torch.device
+    ) -> None:
+        """Go on from such a state, after t mixings."""
+        self.t, self.lr = t, float(values["lr"])
+        self.start = tensors["start"].to(device) if "start" in tensors else None
+        self.algorithm.state.clear()  # the same dictionary: an algorithm around another one shares it
+        self.algorithm.state |= {k: v.to(device) for k, v in below("algorithm.", tensors).items()}
+        self.policy.load_state(below("policy.", tensors), values["policy"])
+        vars(self.network.traffic).update(values["traffic"])
+
+
+def below(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors whose names begin with the prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
