@@ -14,6 +14,7 @@ from mixwise.experiments.policy_config import (
     DecoupledPolicy,
     EdgeSamplingPolicy,
     FixedPolicy,
+    HeterogeneityAwareMatchingsPolicy,
     HeterogeneityAwarePolicy,
     HeterogeneityAwareTreePolicy,
     LearnedTopologyPolicy,
@@ -49,6 +50,7 @@ from mixwise.policies import (
     Fixed,
     FixedTree,
     HeterogeneityAware,
+    HeterogeneityAwareMatchings,
     HeterogeneityAwareTree,
     LearnedTopology,
     Matcha,
@@ -111,6 +113,13 @@ class PolicyBuilder:
                 return self._learned(config)
             case TreePolicy():
                 return FixedTree(spanning_tree(self.places, config.shape).permuted(self.order))
+            case HeterogeneityAwareMatchingsPolicy():
+                return HeterogeneityAwareMatchings(
+                    config.rounds,
+                    sketch=self._sketch(config.sketch),
+                    objective=config.objective,
+                    balance=config.balance,
+                )
             case HeterogeneityAwareTreePolicy():
                 return HeterogeneityAwareTree(config.looks, sketch=self._sketch(config.sketch))
             case NonePolicy():

@@ -142,6 +142,16 @@ class HeterogeneityAwarePolicy(Strict):
     stochastic: Literal["doubly", "sender"] = "doubly"
 
 
+class HeterogeneityAwareMatchingsPolicy(Strict):
+    """Matchings chosen by how far apart the nodes are, `rounds` of them at every mixing."""
+
+    kind: Literal["heterogeneity-aware-matchings"]
+    rounds: int = Field(default=2, ge=1)
+    sketch: SketchConfig = SketchConfig()
+    objective: Literal["updates", "parameters", "both"] = "parameters"
+    balance: float = Field(default=0.1, ge=0)
+
+
 class HeterogeneityAwareTreePolicy(Strict):
     """A spanning tree chosen by the updates, for `algorithm: relay`."""
 
@@ -167,6 +177,7 @@ _POLICIES = {
     "d-cliques": DCliquesPolicy,
     "learned-topology": LearnedTopologyPolicy,
     "tree": TreePolicy,
+    "heterogeneity-aware-matchings": HeterogeneityAwareMatchingsPolicy,
     "heterogeneity-aware-tree": HeterogeneityAwareTreePolicy,
     "none": NonePolicy,
 }
@@ -198,6 +209,7 @@ PolicyConfig = Annotated[
     | Annotated[DCliquesPolicy, Tag("kind: d-cliques")]
     | Annotated[LearnedTopologyPolicy, Tag("kind: learned-topology")]
     | Annotated[TreePolicy, Tag("kind: tree")]
+    | Annotated[HeterogeneityAwareMatchingsPolicy, Tag("kind: heterogeneity-aware-matchings")]
     | Annotated[HeterogeneityAwareTreePolicy, Tag("kind: heterogeneity-aware-tree")]
     | Annotated[NonePolicy, Tag("kind: none")],
     Choose(lambda policy: f"kind: {kind_of(policy, 'fixed')}"),

@@ -22,7 +22,7 @@ from mixwise.graphs.families import (
 )
 from mixwise.graphs.files import load
 from mixwise.graphs.graph import Graph, Pattern
-from mixwise.graphs.matchings import matching_decomposition, random_matching
+from mixwise.graphs.matchings import heaviest_matching, matching_decomposition, random_matching
 from mixwise.graphs.sequences import edge_sample, one_peer_exponential
 from mixwise.graphs.spec import SPECS, parse
 from mixwise.graphs.trees import gram_tree, spanning_tree, tree_bias
@@ -46,6 +46,7 @@ __all__ = [
     "from_networkx",
     "gram_tree",
     "grid",
+    "heaviest_matching",
     "hypercube",
     "load",
     "matching_decomposition",

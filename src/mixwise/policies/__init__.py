@@ -1,5 +1,6 @@
 """Policies: with which weights the nodes mix, and when the weights change."""
 
+from mixwise.policies.aware_matchings import HeterogeneityAwareMatchings
 from mixwise.policies.chosen_early import LearnedTopology
 from mixwise.policies.combined import Alternating, Decoupled, Product
 from mixwise.policies.fixed import Fixed, NoMixing, RandomChoice
@@ -16,6 +17,7 @@ __all__ = [
     "Fixed",
     "FixedTree",
     "HeterogeneityAware",
+    "HeterogeneityAwareMatchings",
     "HeterogeneityAwareTree",
     "LearnedTopology",
     "Matcha",
