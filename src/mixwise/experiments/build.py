@@ -48,11 +48,13 @@ def prepare(config: RunConfig, seed: int) -> Prepared:
     graph = places.permuted(order)
 
     def start() -> Training:
+        algorithm = build_algorithm(config.algorithm, seed)
+        builder = PolicyBuilder(places, order, seed, labels, symmetric=algorithm.needs_symmetric)
         return Training(
             task,
             SimulatedNetwork(graph),
-            PolicyBuilder(places, order, seed, labels).build(config.policy),
-            build_algorithm(config.algorithm, seed),
+            builder.build(config.policy),
+            algorithm,
             optimizer,
             scheduler=scheduler,
             clip=config.optimizer.clip,

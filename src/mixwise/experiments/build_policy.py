@@ -8,6 +8,7 @@ from mixwise.data.partition import IntArray
 from mixwise.errors import ConfigError
 from mixwise.experiments.policy_config import (
     AlternatingPolicy,
+    AutoPolicy,
     Cliques,
     CyclePolicy,
     DCliquesPolicy,
@@ -59,6 +60,7 @@ from mixwise.policies import (
     Policy,
     Product,
     RandomChoice,
+    auto_policy,
 )
 from mixwise.seeding import stream
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, Sketch
@@ -77,7 +79,16 @@ SCHEMES: Mapping[str, Callable[[Graph], MixingMatrix]] = {
 class PolicyBuilder:
     """Builds policies for nodes placed on a graph; weights are made for the places and go with them to the nodes."""
 
-    def __init__(self, places: Graph, order: list[int], seed: int, label_counts: IntArray | None = None) -> None:
+    def __init__(
+        self,
+        places: Graph,
+        order: list[int],
+        seed: int,
+        label_counts: IntArray | None = None,
+        *,
+        symmetric: bool = False,
+    ) -> None:
+        self.symmetric = symmetric  # whether the algorithm needs symmetric weights: the best policy is another one then
         self.places, self.order, self.seed = places, order, stream(seed, "policy")
         self.label_counts = label_counts  # (n, classes), of the nodes; None if the task has no labels
 
@@ -95,6 +106,8 @@ class PolicyBuilder:
                 return Product(*(self.build(policy) for policy in config.policies))
             case DecoupledPolicy():
                 return Decoupled(self.build(config.params), self.build(config.updates))
+            case AutoPolicy():
+                return auto_policy(self._graph, symmetric=self.symmetric, sketch=self._sketch(SketchConfig()))
             case HeterogeneityAwarePolicy():
                 return self._aware(config)
             case CyclePolicy():

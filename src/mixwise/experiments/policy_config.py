@@ -146,7 +146,7 @@ class HeterogeneityAwareMatchingsPolicy(Strict):
     """Matchings chosen by how far apart the nodes are, `rounds` of them at every mixing."""
 
     kind: Literal["heterogeneity-aware-matchings"]
-    rounds: int = Field(default=2, ge=1)
+    rounds: int | None = Field(default=None, ge=1)
     sketch: SketchConfig = SketchConfig()
     objective: Literal["updates", "parameters", "both"] = "parameters"
     balance: float = Field(default=0.1, ge=0)
@@ -160,10 +160,14 @@ class HeterogeneityAwareTreePolicy(Strict):
     sketch: SketchConfig = SketchConfig()
 
 
-# What `policy: auto` stands for: the best gossip policy of docs/studies/mixing-policies.md.
-AUTO = {"kind": "heterogeneity-aware", "period": 1, "objective": "both", "regularization": 0.02}
+class AutoPolicy(Strict):
+    """The gossip policy that did best in docs/studies/mixing-policies.md; `auto` alone stands for this."""
+
+    kind: Literal["auto"]
+
 
 _POLICIES = {
+    "auto": AutoPolicy,
     "fixed": FixedPolicy,
     "random": RandomPolicy,
     "alternating": AlternatingPolicy,
@@ -185,10 +189,8 @@ _POLICIES = {
 
 def _spelled_out(policy: Any) -> Any:
     """A scheme's name means fixed weights; a kind that there is not is an error here."""
-    if policy == "auto":
-        return AUTO
     if isinstance(policy, str):
-        return {"kind": "none"} if policy == "none" else {"kind": "fixed", "weights": policy}
+        return {"kind": policy} if policy in ("auto", "none") else {"kind": "fixed", "weights": policy}
     kind = kind_of(policy, "fixed")
     if kind not in _POLICIES:
         raise ValueError(unknown("policy", kind, ["auto", *get_args(Scheme), *(f"kind: {name}" for name in _POLICIES)]))
@@ -197,6 +199,7 @@ def _spelled_out(policy: Any) -> Any:
 
 PolicyConfig = Annotated[
     Annotated[FixedPolicy, Tag("kind: fixed")]
+    | Annotated[AutoPolicy, Tag("kind: auto")]
     | Annotated[RandomPolicy, Tag("kind: random")]
     | Annotated[AlternatingPolicy, Tag("kind: alternating")]
     | Annotated[ProductPolicy, Tag("kind: product")]

@@ -29,6 +29,14 @@ class Pattern(NamedTuple):
     by_column: IntArray  # (A + n,)  the order of the same entries sorted by column, then row
 
 
+class Arcs(NamedTuple):
+    """All arcs i → j without the loops, sorted by (i, j); an undirected edge is two of them."""
+
+    senders: IntArray  # (A,)  i
+    receivers: IntArray  # (A,)  j
+    by_receiver: IntArray  # (A,)  the order of the same arcs sorted by (j, i): as they arrive
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph:
     """An immutable, hashable graph on nodes 0..n-1; undirected unless `directed=True`.
@@ -108,11 +116,20 @@ class Graph:
         return pattern
 
     @cached_property
+    def arcs(self) -> Arcs:
+        """The ways that a message may take."""
+        keep = self.pattern.rows != self.pattern.cols
+        senders, receivers = self.pattern.rows[keep], self.pattern.cols[keep]
+        arcs = Arcs(senders, receivers, np.lexsort((senders, receivers)))
+        for array in arcs:
+            array.flags.writeable = False
+        return arcs
+
+    @cached_property
     def adjacency(self) -> sparse.csr_array:
         """(n, n) CSR matrix of 0 and 1, without loops; entry (i, j) if i may send to j."""
-        keep = self.pattern.rows != self.pattern.cols
-        rows, cols = self.pattern.rows[keep], self.pattern.cols[keep]
-        return sparse.csr_array((np.ones(len(rows)), (rows, cols)), shape=(self.n, self.n))
+        senders, receivers, _ = self.arcs
+        return sparse.csr_array((np.ones(len(senders)), (senders, receivers)), shape=(self.n, self.n))
 
     def neighbors(self, i: int) -> tuple[int, ...]:
         """The nodes that i may send to, ascending, without i itself."""

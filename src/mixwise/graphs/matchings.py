@@ -17,8 +17,10 @@ from mixwise.graphs.graph import Graph
 from mixwise.seeding import numpy_generator
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
+IntArray: TypeAlias = npt.NDArray[np.int64]
 _Colors: TypeAlias = list[dict[int, int]]
 _WEIGHT_STEPS = 2.0**40  # of the heaviest edge
+_BLOSSOM_LIMIT = 20_000  # nodes × edges
 
 
 def random_matching(graph: Graph, seed: int = 0, t: int = 0) -> Graph:
@@ -27,7 +29,11 @@ def random_matching(graph: Graph, seed: int = 0, t: int = 0) -> Graph:
     The same seed and t give the same matching in every process. No edge of the graph can be added to it.
     """
     need_undirected(graph, "random_matching")
-    order = numpy_generator(seed, "random_matching", t).permutation(len(graph.edge_array))
+    return _taken_in_order(graph, numpy_generator(seed, "random_matching", t).permutation(len(graph.edge_array)))
+
+
+def _taken_in_order(graph: Graph, order: IntArray) -> Graph:
+    """The matching that takes these edges one after the other, each if both its ends are still free."""
     free = [True] * graph.n
     taken: list[tuple[int, int]] = []
     for i, j in graph.edge_array[order].tolist():
@@ -38,19 +44,27 @@ def random_matching(graph: Graph, seed: int = 0, t: int = 0) -> Graph:
 
 
 def heaviest_matching(graph: Graph, weights: FloatArray) -> Graph:
-    """The matching with the largest sum of weights, one weight (0 or larger) per edge in the order of `graph.edges`.
+    """A matching with a large sum of weights, one weight (0 or larger) per edge in the order of `graph.edges`.
 
-    Edmonds' blossom algorithm, which is exact. Weights are scaled to whole numbers first, so that no rounding decides.
+    The heaviest one where nodes × edges are at most 20,000 (Edmonds' blossom algorithm, exact; 0.9 ms for 16 nodes on
+    a ring or torus, 10 ms for 64). On larger graphs heavy edges first, each one taken if both its ends are free: at
+    least half of the best sum, and 92 to 96 % of it on tori with random weights. Edges of weight 0 are left out.
 
     >>> heaviest_matching(Graph(4, [(0, 1), (1, 2), (2, 3)]), np.array([1.0, 3.0, 1.0])).edges
     ((1, 2),)
     """
     need_undirected(graph, "heaviest_matching")
-    scaled = np.rint(weights / max(float(weights.max(initial=0.0)), 1e-300) * _WEIGHT_STEPS)
+    if len(weights) != len(graph.edge_array) or not np.all(weights >= 0):
+        raise GraphError(
+            f"{len(weights)} weights for {len(graph.edge_array)} edges; one number per edge, 0 or larger and not NaN"
+        )
+    # Whole numbers, so that no rounding decides in the course of the algorithm.
+    steps = np.rint(weights / max(float(weights.max(initial=0.0)), 1e-300) * _WEIGHT_STEPS).astype(np.int64)
+    if graph.n * len(steps) > _BLOSSOM_LIMIT:
+        return _taken_in_order(graph, np.argsort(-steps, kind="stable")[: np.count_nonzero(steps)])
     weighted: nx.Graph[int] = nx.Graph()
-    weighted.add_weighted_edges_from(
-        (i, j, int(w)) for (i, j), w in zip(graph.edge_array.tolist(), scaled, strict=True) if w > 0
-    )
+    edges = zip(graph.edge_array.tolist(), steps.tolist(), strict=True)
+    weighted.add_weighted_edges_from((i, j, w) for (i, j), w in edges if w > 0)
     return Graph(graph.n, sorted(nx.max_weight_matching(weighted)), labels=graph.labels)
 
 

@@ -1,6 +1,6 @@
 """Policies: with which weights the nodes mix, and when the weights change."""
 
-from mixwise.policies.aware_matchings import HeterogeneityAwareMatchings
+from mixwise.policies.aware_matchings import HeterogeneityAwareMatchings, auto_policy
 from mixwise.policies.chosen_early import LearnedTopology
 from mixwise.policies.combined import Alternating, Decoupled, Product
 from mixwise.policies.fixed import Fixed, NoMixing, RandomChoice
@@ -30,4 +30,5 @@ __all__ = [
     "Product",
     "RandomChoice",
     "Stateless",
+    "auto_policy",
 ]

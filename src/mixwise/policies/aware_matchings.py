@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,12 @@ import torch
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph, heaviest_matching
 from mixwise.graphs.matchings import need_undirected
-from mixwise.mixing import MixingMatrix, metropolis_hastings
+from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network import Network
 from mixwise.policies.gram import GramEstimate, Objective
-from mixwise.policies.plan import Gives, Observation, Plan, PolicyState
+from mixwise.policies.heterogeneity_aware import HeterogeneityAware
+from mixwise.policies.plan import Gives, Observation, Plan, Policy, PolicyState
 from mixwise.sketch import Sketch
 
 
@@ -27,29 +29,37 @@ class HeterogeneityAwareMatchings:
     used has nothing left to remove: others get their turn.
 
     Args:
-        rounds: matchings per mixing. Each node sends its row at most once in a round, so on a ring two rounds send
-            what one round of ordinary gossip sends.
+        rounds: matchings per mixing. By default as many as fit into the bytes of ordinary gossip, where every node
+            sends its row to all its neighbors: the mean degree, rounded down, and at most log₂ n rounded up (pairs
+            chosen freely would average exactly by then). Two on a ring, four on a 4 × 4 torus.
         sketch: how a node's row is compressed; a new operator is drawn at each mixing, the same on all nodes.
-        objective: what must cancel, as in `HeterogeneityAware`; the rows that are really mixed by default.
+        objective: what must cancel, as in `HeterogeneityAware`; by default the rows that are really mixed.
         balance: weight of the parameters in the objective "both".
     """
 
     gives: Gives = "weights"
+    lazy = False
 
     def __init__(
         self,
-        rounds: int = 2,
+        rounds: int | None = None,
         *,
         sketch: Sketch | None = None,
         objective: Objective = "parameters",
         balance: float = 0.1,
     ) -> None:
-        if rounds < 1:
+        if rounds is not None and rounds < 1:
             raise MixingError(f"rounds = {rounds}; a mixing has 1, 2, 3, … matchings")
         self.rounds, self.estimate = rounds, GramEstimate(sketch, objective, balance=balance)
 
     def ask(self, *, symmetric: bool = False, lazy: bool = False) -> None:
-        """A product of matchings is not symmetric; with one round it is, and its eigenvalues are 0 and 1."""
+        """One matching is symmetric, several in a row are not; (I + W) / 2 of it, if it must be lazy."""
+        if symmetric and self.rounds != 1:
+            raise MixingError(
+                "the algorithm needs symmetric weights, and several matchings in a row are not; "
+                "take rounds = 1, or weights that are: HeterogeneityAware (kind: heterogeneity-aware)"
+            )
+        self.lazy = self.lazy or lazy
 
     def known_matrices(self) -> tuple[MixingMatrix, ...]:
         """None before the first look."""
@@ -65,11 +75,11 @@ class HeterogeneityAwareMatchings:
 
     def plan(self, t: int, observed: Observation, network: Network) -> Plan:
         """The matchings of mixing t."""
-        need_undirected(network.graph, "a matching")
         Gamma = self.estimate.look(t, observed, network)
         rounds = []
-        for _ in range(self.rounds):
+        for _ in range(rounds_that_fit(network.graph) if self.rounds is None else self.rounds):
             W = metropolis_hastings(heaviest_matching(network.graph, removed_by_pairs(network.graph, Gamma)))
+            W = lazy(W) if self.lazy else W
             Gamma = W.to_dense().T @ Gamma @ W.to_dense()
             rounds.append(W)
         return Plan(tuple(rounds))
@@ -83,9 +93,27 @@ class HeterogeneityAwareMatchings:
         self.estimate.load_state(tensors, values)
 
 
+def rounds_that_fit(graph: Graph) -> int:
+    """How many matchings send no more than one round of ordinary gossip, but not more than log₂ n."""
+    need_undirected(graph, "a matching")
+    degree = 2 * len(graph.edge_array) // max(graph.n, 1)
+    return max(1, min(degree, math.ceil(math.log2(max(graph.n, 2)))))
+
+
 def removed_by_pairs(graph: Graph, Gamma: FloatArray) -> FloatArray:
     """½‖x_i − x_j‖² = ½ (Γ_ii + Γ_jj − 2 Γ_ij) for each edge."""
     i, j = graph.edge_array.T
     diagonal = np.diag(Gamma)
     removed: FloatArray = np.maximum(0.5 * (diagonal[i] + diagonal[j]) - Gamma[i, j], 0.0)
     return removed
+
+
+def auto_policy(graph: Graph, *, symmetric: bool = False, sketch: Sketch | None = None) -> Policy:
+    """The gossip policy to start with: what did best in docs/studies/mixing-policies.md.
+
+    Matchings chosen by the disagreement; where these cannot be, on directed graphs and for algorithms that need
+    symmetric weights (D², EXTRA), optimized weights: GME of updates and parameters at every mixing.
+    """
+    if graph.directed or symmetric:
+        return HeterogeneityAware(sketch=sketch, objective="both", regularization=0.02, symmetric=symmetric)
+    return HeterogeneityAwareMatchings(sketch=sketch)
