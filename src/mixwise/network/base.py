@@ -6,12 +6,14 @@ Legend: n nodes in all; m rows owned by this process; rows (m, d) row-contiguous
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import torch
 
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
+
+Cargo: TypeAlias = Literal["parameters", "sketches"]  # what travels: the counter of `Traffic` that it goes to
 
 
 @dataclass
@@ -20,6 +22,10 @@ class Traffic:
 
     parameters: int = 0
     sketches: int = 0
+
+    def add(self, cargo: Cargo, size: int) -> None:
+        """Count `size` bytes."""
+        setattr(self, cargo, getattr(self, cargo) + size)
 
 
 class Network(Protocol):
@@ -38,9 +44,9 @@ class Network(Protocol):
         """
         ...
 
-    def exchange(self, messages: torch.Tensor, graph: Graph) -> torch.Tensor:
+    def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
         """One row per arc i → j of `graph`: from those that the owned nodes send, sorted by (i, j), to those that
-        arrive at them, sorted by (j, i)."""
+        arrive at them, sorted by (j, i). Counted as `cargo`."""
         ...
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
-from mixwise.network.base import Traffic
+from mixwise.network.base import Cargo, Traffic
 
 # Up to here a dense product is the faster one, measured: 0.25 ms against 0.8 ms at n = 16, d = 100,000.
 _DENSE_LIMIT = 64
@@ -48,16 +47,13 @@ class SimulatedNetwork:
             out[:, start : start + width] = product(rows[:, start : start + width])
         return out
 
-    def exchange(self, messages: torch.Tensor, graph: Graph) -> torch.Tensor:
+    def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
         """The same rows in the order of their receivers."""
-        arcs = graph.pattern.rows != graph.pattern.cols
-        if messages.ndim != 2 or len(messages) != np.count_nonzero(arcs):
-            raise MixingError(
-                f"messages of shape {tuple(messages.shape)} for {np.count_nonzero(arcs)} arcs; one row each"
-            )
-        self.traffic.parameters += messages.numel() * messages.element_size()
-        senders, receivers = graph.pattern.rows[arcs], graph.pattern.cols[arcs]
-        return messages[torch.from_numpy(np.lexsort((senders, receivers))).to(messages.device)]
+        order = graph.arcs.by_receiver
+        if messages.ndim != 2 or len(messages) != len(order):
+            raise MixingError(f"messages of shape {tuple(messages.shape)} for {len(order)} arcs; one row each")
+        self.traffic.add(cargo, messages.numel() * messages.element_size())
+        return messages[torch.tensor(order, device=messages.device)]  # a copy: the graph's order is read-only
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows themselves: all of them are here. Counted as an all-gather: each row reaches n − 1 nodes."""
