@@ -26,7 +26,8 @@ class HeterogeneityAwareMatchings:
     Two nodes that average remove ½‖x_i − x_j‖² of Tr Γ, which is exactly what the best weights 1/2 and 1/2 can do for
     a pair; a matching removes the sum over its pairs. Γ is known from sketches, so all nodes find the same matching,
     and after a round it is known to be WᵀΓW, so the next round needs no sketches of its own. An edge that was just
-    used has nothing left to remove: others get their turn.
+    used has nothing left to remove: others get their turn. The edges of a graph fall into at most Δ + 1 matchings, so
+    every round contracts the disagreement by the factor 1 − λ₂ / 2(Δ + 1) or better (λ₂: algebraic connectivity).
 
     Args:
         rounds: matchings per mixing. By default as many as fit into the bytes of ordinary gossip, where every node
