@@ -183,3 +183,19 @@ def test_modules_without_rows_are_refused():
         RowLayout(nn.Linear(2, 2).requires_grad_(False))
     with pytest.raises(TrainingError, match=r"'1.weight' has no shape yet; run a batch through"):
         RowLayout(nn.Sequential(nn.Flatten(), nn.LazyLinear(2)))
+
+
+def test_a_parameter_that_is_one_number_has_a_place():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.layer = nn.Parameter(torch.tensor(3.0)), nn.Linear(2, 2)
+
+    module = Scaled()
+    layout = RowLayout(module)
+    row = layout.flatten(module)
+    layout.bind(module, row, torch.zeros_like(row))
+    row += 1
+    assert module.scale.shape == ()
+    assert module.scale.item() == 4.0
+    assert dict(layout.named_views(row.repeat(2, 1)))["scale"].tolist() == [4.0, 4.0]

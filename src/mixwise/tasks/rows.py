@@ -30,7 +30,7 @@ class Slot:
     def view(self, rows: torch.Tensor) -> torch.Tensor:
         """The parameter of one node, `shape`, from its row (d,); or of all, (m, *shape), from rows (m, d)."""
         part = rows[..., self.start : self.stop]
-        return part.view(*part.shape[:-1], *self.shape)
+        return part.view(part.shape[:-1] + self.shape)
 
 
 class RowLayout:
