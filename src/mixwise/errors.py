@@ -31,3 +31,7 @@ class ConfigError(MixwiseError):
 
 class TrainingError(MixwiseError):
     """A training run that cannot start or cannot go on."""
+
+
+class NetworkError(MixwiseError):
+    """A process that did not answer in time, went away, or does not fit to the others."""
