@@ -6,6 +6,9 @@ ones), U = X − X′ the update, G (m, d) gradients.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
 import torch
 
 from mixwise.errors import TrainingError
@@ -13,6 +16,8 @@ from mixwise.mixing import MixingMatrix
 from mixwise.network import Network
 from mixwise.policies import Plan, Policy
 from mixwise.policies.plan import Gives
+
+Belongs: TypeAlias = Literal["nodes", "arcs", "all"]  # whose a tensor is that is remembered between mixings
 
 _REMEDIES: dict[Gives, str] = {
     "weights": "weights such as metropolis-hastings",
@@ -31,7 +36,9 @@ class Algorithm:
         mixes_steps: whether `update` is X − X′; then its sketches can be had without it.
         needs_symmetric, needs_lazy: what it asks of weights that a policy makes: W = Wᵀ, and (I + W) / 2 in place of W.
         owns_momentum: whether it has its own momentum, so that the optimizer must be SGD without one.
-        state: rows that it remembers between mixings, by name; all of them are checkpointed.
+        state: tensors that it remembers between mixings, by name; all of them are checkpointed.
+        belongs: which of them are not one row per owned node but, sorted by receiver, one per arc into the owned nodes
+            ("arcs"), or the same on all processes ("all").
     """
 
     mixes_with: Gives = "weights"
@@ -40,6 +47,7 @@ class Algorithm:
     needs_symmetric = False
     needs_lazy = False
     owns_momentum = False
+    belongs: Mapping[str, Belongs] = {}
 
     def __init__(self) -> None:
         self.state: dict[str, torch.Tensor] = {}
@@ -100,6 +108,10 @@ class Algorithm:
     def model_rows(self, X: torch.Tensor) -> torch.Tensor:
         """The rows to judge and to keep as models."""
         return X
+
+    def arcs_into(self, nodes: range) -> list[int]:
+        """How many of the rows that belong to "arcs" each of these nodes has."""
+        return [0] * len(nodes)
 
 
 def mix_rounds(

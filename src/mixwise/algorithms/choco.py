@@ -9,11 +9,12 @@ which asks for the same W at every mixing.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
 
-from mixwise.algorithms.base import Algorithm, one_matrix
+from mixwise.algorithms.base import Algorithm, Belongs, one_matrix
 from mixwise.errors import TrainingError
 from mixwise.mixing import MixingMatrix
 from mixwise.network import Network
@@ -86,6 +87,8 @@ class Quantize:
 
 class Choco(Algorithm):
     """Compressed gossip with the consensus step size γ = `gamma`."""
+
+    belongs: Mapping[str, Belongs] = {"t": "all"}
 
     def __init__(self, compressor: Compressor | None = None, gamma: float = 0.1) -> None:
         super().__init__()

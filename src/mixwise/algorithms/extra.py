@@ -9,9 +9,11 @@ learning rate when that changes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
-from mixwise.algorithms.base import Algorithm, one_matrix
+from mixwise.algorithms.base import Algorithm, Belongs, one_matrix
 from mixwise.algorithms.stability import check_roots
 from mixwise.mixing import MixingMatrix
 from mixwise.network import Network
@@ -23,6 +25,7 @@ class EXTRA(Algorithm):
 
     needs_previous = True
     needs_symmetric = True
+    belongs: Mapping[str, Belongs] = {"lr": "all"}
 
     def check_weights(self, W: MixingMatrix) -> None:
         """Doubly stochastic and stable."""

@@ -9,15 +9,19 @@ With one local step this is y_{t+1} = W y_t + g_{t+1} − g_t; with several it i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
-from mixwise.algorithms.base import Algorithm, mix_rounds, one_channel
+from mixwise.algorithms.base import Algorithm, Belongs, mix_rounds, one_channel
 from mixwise.network import Network
 from mixwise.policies import Plan
 
 
 class GradientTracking(Algorithm):
     """Mixes parameters and tracked gradients: twice the bytes of D-SGD."""
+
+    belongs: Mapping[str, Belongs] = {"steps": "all"}
 
     def direction(self, G: torch.Tensor, network: Network) -> None:
         """Follow the tracked gradient in place of the node's own."""

@@ -32,6 +32,7 @@ class _AroundAnother(Algorithm):
         self.inner.state = self.state
         self.mixes_with, self.mixes_steps = self.inner.mixes_with, self.inner.mixes_steps
         self.needs_symmetric, self.needs_lazy = self.inner.needs_symmetric, self.inner.needs_lazy
+        self.belongs = self.inner.belongs
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer, local_steps: int) -> None:
         """SGD without momentum, and what the mixing needs."""
@@ -61,6 +62,10 @@ class _AroundAnother(Algorithm):
     def model_rows(self, X: torch.Tensor) -> torch.Tensor:
         """Those of the inner algorithm."""
         return self.inner.model_rows(X)
+
+    def arcs_into(self, nodes: range) -> list[int]:
+        """Those of the inner algorithm."""
+        return self.inner.arcs_into(nodes)
 
     def _moved(self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float) -> torch.Tensor:
         """The inner algorithm's mixing; X is ours afterwards, too."""

@@ -9,10 +9,12 @@ it was h − 1 steps ago. When the plan has another tree, the relay starts anew 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 
-from mixwise.algorithms.base import Algorithm
+from mixwise.algorithms.base import Algorithm, Belongs
 from mixwise.errors import TrainingError
 from mixwise.graphs import Graph
 from mixwise.network import Network
@@ -24,6 +26,7 @@ class RelaySGD(Algorithm):
     """One message per direction and edge of the tree and step; its memory is what arrived last, 2 (n − 1) rows."""
 
     mixes_with: Gives = "a tree"
+    belongs: Mapping[str, Belongs] = {"arrived": "arcs", "counts": "arcs", "tree": "all"}
 
     def check_buffers(self) -> None:
         """There are no weights to mix them with."""
@@ -53,6 +56,13 @@ class RelaySGD(Algorithm):
         self.state["arrived"], self.state["counts"] = arrived, counts
         sums, total = _with_arrived(X_prime, arrived, counts, owners)
         return sums.div_(total.to(sums.dtype))
+
+    def arcs_into(self, nodes: range) -> list[int]:
+        """The neighbors of each node in the tree."""
+        if "tree" not in self.state:
+            return super().arcs_into(nodes)
+        degrees = self.state["tree"].flatten().bincount(minlength=nodes.stop)
+        return [int(degrees[node]) for node in nodes]
 
     def _is_new(self, tree: Graph) -> bool:
         known = self.state.get("tree")
