@@ -34,4 +34,16 @@ class TrainingError(MixwiseError):
 
 
 class NetworkError(MixwiseError):
-    """A process that did not answer in time, went away, or does not fit to the others."""
+    """A process that did not answer in time, went away, or does not fit to the others.
+
+    Attributes:
+        missing: the ranks that are gone or did not answer, as far as it is known.
+        operation: what was being done.
+        step: in which step, if the network was told.
+    """
+
+    def __init__(
+        self, message: str, *, missing: tuple[int, ...] = (), operation: str | None = None, step: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.missing, self.operation, self.step = missing, operation, step

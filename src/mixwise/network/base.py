@@ -5,6 +5,8 @@ Legend: n nodes in all; m rows owned by this process; rows (m, d) row-contiguous
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
@@ -27,13 +29,38 @@ class Traffic:
         """Count `size` bytes."""
         setattr(self, cargo, getattr(self, cargo) + size)
 
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """What is counted inside is forgotten at the end."""
+        before = vars(self).copy()
+        try:
+            yield
+        finally:
+            vars(self).update(before)
+
+
+class Pending(Protocol):
+    """A gossip step under way; its rows must stay as they are until `wait` returns."""
+
+    def wait(self) -> torch.Tensor:
+        """The owned rows of Wᵀ X."""
+        ...
+
 
 class Network(Protocol):
-    """Moves rows between nodes; the only way in which nodes learn of each other."""
+    """Moves rows between nodes; the only way in which nodes learn of each other.
+
+    Attributes:
+        graph: who may talk to whom.
+        nodes: the nodes whose rows are here.
+        traffic: what all nodes have sent, the same number on every process.
+        step: the step that is under way, for messages; whoever steps sets it.
+    """
 
     graph: Graph
     nodes: range
     traffic: Traffic
+    step: int | None
 
     def mix(
         self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, message_bytes: int | None = None
@@ -42,6 +69,10 @@ class Network(Protocol):
 
         `message_bytes` is the size of a row on the wire, for rows that travel compressed.
         """
+        ...
+
+    def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> Pending:
+        """The same in two parts: the rows set out now, and arrive at the latest when somebody waits for them."""
         ...
 
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
@@ -54,5 +85,9 @@ class Network(Protocol):
         ...
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
-        """The mean (d,) of the rows of all nodes: an all-reduce, not gossip."""
+        """The mean (d,) of the rows of all nodes: an all-reduce, not gossip; the same bits on every process."""
+        ...
+
+    def uncounted(self) -> AbstractContextManager[None]:
+        """Traffic inside is not counted: for measuring."""
         ...

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import torch
 
@@ -30,6 +32,7 @@ class SimulatedNetwork:
         self.graph = graph
         self.nodes = range(graph.n)
         self.traffic = Traffic()
+        self.step: int | None = None
 
     def mix(
         self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, message_bytes: int | None = None
@@ -46,6 +49,10 @@ class SimulatedNetwork:
         for start in range(0, rows.shape[1], width):  # block by block: rows and out may be the same tensor
             out[:, start : start + width] = product(rows[:, start : start + width])
         return out
+
+    def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> Arrived:
+        """Nothing has to travel, so it is done at once."""
+        return Arrived(self.mix(rows, W))
 
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
         """The same rows in the order of their receivers."""
@@ -64,6 +71,21 @@ class SimulatedNetwork:
         """The mean row. Counted as a ring all-reduce: every node sends 2 (n − 1) / n rows."""
         self.traffic.parameters += 2 * (len(rows) - 1) * rows.shape[1] * rows.element_size()
         return rows.mean(dim=0)
+
+    def uncounted(self) -> AbstractContextManager[None]:
+        """Traffic inside is not counted."""
+        return self.traffic.unchanged()
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A gossip step that is done."""
+
+    rows: torch.Tensor
+
+    def wait(self) -> torch.Tensor:
+        """The rows, at once."""
+        return self.rows
 
 
 def _product(W: MixingMatrix, rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
