@@ -1,6 +1,8 @@
 """Networks: how rows travel between nodes."""
 
-from mixwise.network.base import Network, Traffic
+from mixwise.network.base import Network, Pending, Traffic
+from mixwise.network.blocks import block
+from mixwise.network.distributed import DistributedNetwork
 from mixwise.network.simulated import SimulatedNetwork
 
-__all__ = ["Network", "SimulatedNetwork", "Traffic"]
+__all__ = ["DistributedNetwork", "Network", "Pending", "SimulatedNetwork", "Traffic", "block"]

@@ -1,0 +1,195 @@
+"""Functions run in several processes that talk through gloo on the loopback interface.
+
+    def work(rank, world, x): ...        # at the top of a test module, since the processes import it from there
+    results = run_in_processes(4, work, x)
+
+The processes stay for the whole session, since importing torch takes longer than most tests; every call makes a process
+group of its own. A function that hangs is ended after `timeout`, with all processes, and the next call starts new ones.
+Functions that kill themselves or stop go into `run_in_fresh_processes`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing as mp
+import os
+import pickle
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+# With xdist, all tests that start processes run one after the other, in one worker (--dist loadgroup).
+in_processes = pytest.mark.xdist_group("processes")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a process ended: with a result, with an error (its traceback as text), or with neither, by a signal."""
+
+    result: Any = None
+    error: str | None = None
+    exitcode: int | None = None
+
+
+class ProcessesError(AssertionError):
+    """One or more of the processes failed; the message holds their tracebacks."""
+
+
+def run_in_processes(world: int, function: Callable[..., Any], *args: Any, timeout: float = 60.0) -> list[Any]:
+    """[function(rank, world, *args) for every rank], at the same time, in a process group of `world` processes."""
+    global _pool
+    if _pool is None:
+        _pool = _Pool()
+    try:
+        outcomes = _pool.run(world, function, args, timeout)
+    except BaseException:  # an interrupt too: nobody knows what the processes are doing
+        _pool.kill()
+        _pool = None
+        raise
+    return _results(outcomes)
+
+
+def run_in_fresh_processes(
+    world: int, function: Callable[..., Any], *args: Any, timeout: float = 60.0
+) -> list[Outcome]:
+    """The same in processes of their own, which may die; says how each of them ended."""
+    pool = _Pool()
+    try:
+        return pool.run(world, function, args, timeout, may_die=True)
+    finally:
+        pool.kill()
+
+
+def _results(outcomes: list[Outcome]) -> list[Any]:
+    failed = [f"rank {rank}:\n{outcome.error}" for rank, outcome in enumerate(outcomes) if outcome.error is not None]
+    if failed:
+        raise ProcessesError("\n".join(failed))
+    return [outcome.result for outcome in outcomes]
+
+
+def _path() -> list[str]:
+    """Where test modules are found, under the names that pytest gives them."""
+    return [*sys.path, str(Path(__file__).parent.parent)]
+
+
+class _Pool:
+    """Processes that wait for functions; started when they are needed."""
+
+    def __init__(self) -> None:
+        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.workers: list[tuple[mp.process.BaseProcess, Connection]] = []
+        self.calls = 0
+
+    def run(
+        self, world: int, function: Callable[..., Any], args: tuple[Any, ...], timeout: float, may_die: bool = False
+    ) -> list[Outcome]:
+        while len(self.workers) < world:
+            self._start()
+        self.calls += 1
+        workers = self.workers[:world]
+        for rank, (_, connection) in enumerate(workers):
+            job = (f"call-{self.calls}", rank, world, timeout, function, args)
+            connection.send_bytes(pickle.dumps((_path(), pickle.dumps(job))))
+        outcomes: list[Outcome | None] = [None] * world
+        deadline, hopeless = time.monotonic() + timeout, False
+        while None in outcomes:
+            left = {workers[rank][1]: rank for rank in range(world) if outcomes[rank] is None}
+            ready = wait(list(left), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                missing = sorted(left.values())
+                failed = [f"rank {r}:\n{o.error}" for r, o in enumerate(outcomes) if o is not None and o.error]
+                text = f"{function.__name__}: no answer from ranks {missing} within {timeout:g} s"
+                raise ProcessesError("\n".join([text, *failed]))
+            for connection in ready:
+                rank = left[connection]  # type: ignore[index]
+                try:
+                    outcomes[rank] = pickle.loads(connection.recv_bytes())  # type: ignore[union-attr]
+                except EOFError:
+                    process = workers[rank][0]
+                    process.join(5)
+                    text = None if may_die else f"the process ended with exit code {process.exitcode}"
+                    outcomes[rank] = Outcome(error=text, exitcode=process.exitcode)
+                    if not may_die:
+                        hopeless = True
+            if any(outcome is not None and outcome.error for outcome in outcomes) and not may_die:
+                deadline = min(deadline, time.monotonic() + 10.0)  # the others wait for nothing
+        if hopeless:
+            raise ProcessesError("\n".join(f"rank {r}: {o.error}" for r, o in enumerate(outcomes) if o and o.error))
+        return outcomes  # type: ignore[return-value]
+
+    def _start(self) -> None:
+        here, there = mp.Pipe()
+        process = mp.get_context("spawn").Process(target=_serve, args=(there, self.store.port), daemon=True)
+        process.start()
+        there.close()
+        self.workers.append((process, here))
+
+    def kill(self) -> None:
+        for process, connection in self.workers:
+            process.kill()
+            connection.close()
+        for process, _ in self.workers:
+            process.join(10)
+        self.workers = []
+
+
+_pool: _Pool | None = None
+
+
+@atexit.register
+def _close() -> None:
+    if _pool is not None:
+        _pool.kill()
+
+
+# --- inside the processes ---
+def _serve(connection: Connection, port: int) -> None:
+    """Do one job after the other; end when nobody is left who could give one."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+    while True:
+        try:
+            path, job = pickle.loads(connection.recv_bytes())
+        except EOFError:
+            return
+        sys.path[:] = path
+        connection.send_bytes(pickle.dumps(_outcome(store, job)))
+
+
+def _outcome(store: dist.Store, job: bytes) -> Outcome:
+    try:
+        name, rank, world, timeout, function, args = pickle.loads(job)
+        dist.init_process_group(
+            "gloo",
+            store=dist.PrefixStore(name, store),
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(seconds=timeout),
+        )
+        outcome = Outcome(function(rank, world, *args))
+        pickle.dumps(outcome)  # what cannot travel is an error of the function
+    except BaseException:
+        outcome = Outcome(error=traceback.format_exc())
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    return outcome
+
+
+def _end_with_parent() -> None:
+    parent = mp.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
