@@ -22,7 +22,7 @@ run: $(READY)  ## the paper's quadratic experiment: table, figures, folder
 	$(BIN)/mixwise run quadratics
 
 test: $(READY)  ## all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # one thread for each of the two workers
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup  # one thread for each of the two workers
 
 lint: $(READY)  ## style, types, layers
 	$(BIN)/ruff check .
