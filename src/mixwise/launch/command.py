@@ -1,0 +1,130 @@
+"""Command lines: what a worker runs, and how torchrun or we start it on each machine."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mixwise.errors import ConfigError
+
+_OURS = ("run", "sweep")  # our own commands that make sense in several processes
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Where the processes run.
+
+    Attributes:
+        count: how many machines, such as "2", or "1:3" for at least one and at most three (torchrun's elastic runs).
+        here: the number of this machine, from 0.
+        processes: on each machine.
+        master: address and port of machine 0, as the others see it; None on one machine.
+    """
+
+    processes: int
+    count: str = "1"
+    here: int = 0
+    master: tuple[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.processes < 1:
+            raise ConfigError(f"--nproc-per-node {self.processes}: a machine runs at least 1 process")
+        if not re.fullmatch(r"[1-9]\d*(:[1-9]\d*)?", self.count) or self.fewest > self.most:
+            raise ConfigError(f"--machines {self.count}: a number such as 2, or a range such as 1:3")
+        if not 0 <= self.here < self.most:
+            raise ConfigError(f"--machine {self.here}: the machines are 0 to {self.most - 1}")
+        if self.most > 1 and self.master is None:
+            raise ConfigError(
+                "several machines must know where machine 0 is; add --master ADDRESS:PORT, "
+                "with the address of machine 0 that the others reach"
+            )
+
+    @property
+    def fewest(self) -> int:
+        """How many machines there are at least."""
+        return int(self.count.partition(":")[0])
+
+    @property
+    def most(self) -> int:
+        """How many machines there are at most."""
+        return int(self.count.rpartition(":")[2])
+
+
+def parse_master(text: str | None) -> tuple[str, int] | None:
+    """Address and port, such as 10.0.0.1:29500, or [fd00::1]:29500."""
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(f"--master {text}: an address and a port from 1 to 65535, such as 10.0.0.1:29500")
+    return host, int(port)
+
+
+def check_options(machines: Machines, stops: bool, max_restarts: int, grace: float) -> None:
+    """Refuse options that do not go together."""
+    if max_restarts < 0 or (max_restarts and not stops):
+        raise ConfigError(f"--max-restarts {max_restarts}: at least 0, and only with --on-loss stop")
+    if not grace > 0:
+        raise ConfigError(f"--grace {grace:g}: a process may be silent for some seconds, so above 0")
+    if not stops and machines.fewest < machines.most:
+        raise ConfigError(
+            f"--machines {machines.count} with --on-loss continue: it goes on with fewer by itself; "
+            f"give the number at the start"
+        )
+
+
+def worker_command(words: Sequence[str]) -> list[str]:
+    """What a worker runs, without the interpreter: a command of ours, a script, or a module.
+
+    >>> worker_command(["run", "digits"])
+    ['-m', 'mixwise', 'run', 'digits']
+    >>> worker_command(["train.py", "--lr", "0.1"])
+    ['train.py', '--lr', '0.1']
+    """
+    if not words:
+        raise ConfigError("nothing to launch; add it after --, such as -- run digits, or -- train.py --lr 0.1")
+    first = words[0]
+    if first in _OURS:
+        return ["-m", "mixwise", *words]
+    if first == "mixwise" and len(words) > 1:
+        return worker_command(words[1:])
+    if first.endswith(".py") or (first == "-m" and len(words) > 1):
+        return list(words)
+    raise ConfigError(f"cannot launch {first}; it is {' or '.join(_OURS)} of mixwise, a script such as train.py, or -m")
+
+
+def torchrun_line(machines: Machines, command: Sequence[str], max_restarts: int = 0) -> list[str]:
+    """The torchrun command line of one machine, for runs that stop, or start anew, when a process is lost."""
+    line = ["torchrun", f"--nproc-per-node={machines.processes}"]
+    if machines.master is None:
+        line.append("--standalone")
+    else:
+        host, port = machines.master
+        line.append(f"--nnodes={machines.count}")
+        if max_restarts == 0 and machines.fewest == machines.most:
+            line += [f"--node-rank={machines.here}", f"--master-addr={host}", f"--master-port={port}"]
+        else:  # only this rendezvous lets all machines start anew together
+            address = f"[{host}]" if ":" in host else host
+            line += ["--rdzv-backend=c10d", f"--rdzv-endpoint={address}:{port}", "--rdzv-id=mixwise"]
+            line.append(f"--rdzv-conf=is_host={str(machines.here == 0).lower()}")
+    if max_restarts:
+        line.append(f"--max-restarts={max_restarts}")
+    return [*line, *command]
+
+
+def launch_line(machines: Machines, grace: float, words: Sequence[str]) -> list[str]:
+    """The command line of one machine for runs that go on without lost processes."""
+    line = ["mixwise", "launch", "--on-loss=continue", f"--nproc-per-node={machines.processes}", f"--grace={grace:g}"]
+    if machines.master is not None:
+        host, port = machines.master
+        address = f"[{host}]" if ":" in host else host
+        line += [f"--machines={machines.count}", f"--machine={machines.here}", f"--master={address}:{port}"]
+    return [*line, "--", *words]
+
+
+def python_line(line: Sequence[str]) -> list[str]:
+    """A torchrun line as a command of this very interpreter."""
+    return [sys.executable, "-m", "torch.distributed.run", *line[1:]]

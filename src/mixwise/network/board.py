@@ -1,0 +1,75 @@
+"""A board where processes leave notes for each other: torch's store, with bounded waits and values of JSON."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
+
+from mixwise.errors import NetworkError
+
+Value = TypeVar("Value")
+
+_ANSWER = 10.0  # seconds that the host of the board may take for an answer
+
+
+class Board:
+    """Notes by name, on a store that lives in another process.
+
+    A store whose host is silent, not gone, would let some of its calls wait for ever; here each has 10 seconds.
+    """
+
+    def __init__(self, store: Store, where: str = "the board") -> None:
+        self.store, self.where = store, where
+
+    @classmethod
+    def at(cls, host: str, port: int, timeout: float) -> Board:
+        """The board that somebody hosts there."""
+        where = f"the board at {host}:{port}"
+        try:
+            store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout))
+        except RuntimeError:
+            raise NetworkError(
+                f"{where} did not answer within {timeout:g} s; see that mixwise launch runs on the machine of that "
+                f"address, and that the port is open"
+            ) from None
+        return cls(store, where)
+
+    def write(self, name: str, value: Any) -> None:
+        """Leave a note; one of the same name is replaced."""
+        self._within(lambda: self.store.set(f"mixwise/{name}", json.dumps(value)))
+
+    def read(self, name: str) -> Any:
+        """The note, or None if there is none."""
+        key = f"mixwise/{name}"
+        return self._within(lambda: json.loads(self.store.get(key)) if self.store.check([key]) else None)
+
+    def has(self, *names: str) -> bool:
+        """Whether all of these notes are there."""
+        return self._within(lambda: self.store.check([f"mixwise/{name}" for name in names]))
+
+    def count(self, name: str, more: int = 0) -> int:
+        """A number that is counted up from 0, after adding `more`."""
+        return self._within(lambda: self.store.add(f"mixwise/{name}", more))
+
+    def _within(self, call: Callable[[], Value]) -> Value:
+        answers: list[Value] = []
+        errors: list[Exception] = []
+
+        def run() -> None:
+            try:
+                answers.append(call())
+            except RuntimeError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(_ANSWER)
+        if answers:
+            return answers[0]
+        how = "is gone" if errors else f"did not answer for {_ANSWER:g} s"
+        raise NetworkError(f"{self.where} {how}; without the supervisor that hosts it the run cannot go on")

@@ -1,0 +1,171 @@
+"""Which processes are still there, and how those that are form a new process group after a loss.
+
+Generation g is a set of ranks. The first has all of them, and its process group is the one that the run has started
+with. A survivor that notices a loss leaves the group, which closes its connections and so wakes everybody who waits for
+it. It reports, and the supervisor (`mixwise launch --on-loss continue`) publishes generation g + 1: those who have
+reported and whose process lives. Ranks are those of the start; the rank in a later process group is the place among
+the members.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+from mixwise.errors import NetworkError
+from mixwise.network.board import Board
+
+SUPERVISED, GRACE = "MIXWISE_SUPERVISED", "MIXWISE_GRACE"  # environment variables that the supervisor sets
+END = 10.0  # seconds from the order to end a process to the moment when it counts as ended
+_TICK = 0.02
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The processes that go on together."""
+
+    number: int
+    members: tuple[int, ...]  # ranks of the start, ascending
+    step: int = 0  # the largest that a member had reached
+    lost: dict[int, str] = field(default_factory=dict)  # ranks that are gone since the start, and how they went
+
+    def to_note(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_note(cls, note: dict[str, Any]) -> Generation:
+        """From JSON, which has no tuples, and names instead of numbers."""
+        lost = {int(rank): how for rank, how in note["lost"].items()}
+        return cls(note["number"], tuple(note["members"]), note["step"], lost)
+
+
+def check_supervised() -> None:
+    """Refuse to go on after a loss where nobody looks after the survivors."""
+    if os.environ.get(SUPERVISED) == "1":
+        return
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise NetworkError(
+            'on_loss="continue" is not possible under torchrun, which ends the survivors when one process dies; '
+            "start it with mixwise launch --on-loss continue"
+        )
+    raise NetworkError(
+        'on_loss="continue" needs a supervisor that looks after the survivors; '
+        "start it with mixwise launch --on-loss continue"
+    )
+
+
+class Membership:
+    """This process among the others, from the start of the run on.
+
+    Args:
+        board: where the supervisor and the processes leave their notes.
+        rank: of this process, at the start.
+        world: how many there were at the start.
+        grace: seconds that a process may be silent while the others form a new group.
+    """
+
+    def __init__(self, board: Board, rank: int, world: int, grace: float) -> None:
+        self.board, self.rank, self.grace = board, rank, grace
+        self.generation = Generation(0, tuple(range(world)))
+
+    @classmethod
+    def from_environment(cls) -> Membership:
+        """What the supervisor has told this process."""
+        check_supervised()
+        env, grace = os.environ, float(os.environ[GRACE])
+        board = Board.at(env["MASTER_ADDR"], int(env["MASTER_PORT"]), grace)
+        return cls(board, int(env["RANK"]), int(env["WORLD_SIZE"]), grace)
+
+    def reform(self, step: int, timeout: float) -> Generation:
+        """Leave the process group, wait for the next generation, make its process group; the default one from now on.
+
+        Ends with a new group or with an error on every survivor; a loss on the way leads to the generation after.
+
+        Args:
+            step: how far this process has come; the generation tells the largest of all.
+            timeout: seconds for the operations of the new process group.
+        """
+        backend = dist.get_backend() if dist.is_initialized() else "gloo"
+        left = [_leave()]  # kept until the silent ones are ended: a group goes only when its last operation has
+        while True:
+            self._report(step)
+            self.generation = self._next()
+            if self.rank not in self.generation.members:
+                raise NetworkError(
+                    f"rank {self.rank} was left out of generation {self.generation.number}: the others took it for "
+                    f"lost; if it was only slow, raise the grace period (mixwise launch --grace)"
+                )
+            try:
+                self._connect(backend, timeout)
+            except NetworkError:
+                left.append(_leave())
+                continue
+            return self.generation
+
+    def _report(self, step: int) -> None:
+        self.board.write(f"report/{self.generation.number}/{self.rank}", step)
+        self.board.count("events", 1)
+
+    def _next(self) -> Generation:
+        """The next generation, as soon as it is published."""
+        name = f"generation/{self.generation.number + 1}"
+        bound = self.grace + 2 * END
+        if not _until(lambda: self.board.has(name), bound):
+            raise NetworkError(
+                f"rank {self.rank} has waited {bound:g} s for generation {self.generation.number + 1}; "
+                f"the supervisor has not formed it"
+            )
+        return Generation.from_note(self.board.read(name))
+
+    def _connect(self, backend: str, timeout: float) -> None:
+        """The process group of the generation, if all of its members come."""
+        number, members = self.generation.number, self.generation.members
+        self.board.write(f"ready/{number}/{self.rank}", True)
+        ready = [f"ready/{number}/{rank}" for rank in members]
+        _until(lambda: self.board.has(*ready) or self._ended(), self.grace)
+        if not self.board.has(*ready):
+            raise NetworkError(f"not all of {members} have come to generation {number}")
+        try:
+            dist.init_process_group(
+                backend,
+                store=PrefixStore(f"mixwise/group/{number}", self.board.store),
+                rank=members.index(self.rank),
+                world_size=len(members),
+                timeout=timedelta(seconds=timeout),
+            )
+        except RuntimeError as error:
+            raise NetworkError(f"the process group of generation {number} was not made: {error}") from error
+
+    def _ended(self) -> bool:
+        return any(self.board.has(f"ended/{rank}") for rank in self.generation.members)
+
+
+def _leave() -> dist.ProcessGroup | None:
+    """Close the connections of the default process group and forget it; what is left of it is returned."""
+    if not dist.is_initialized():
+        return None
+    group = dist.group.WORLD
+    assert group is not None
+    for device in group._device_types:
+        group._get_backend(torch.device(device)).abort()  # destroying alone would wait for operations under way
+    dist.destroy_process_group()
+    return group
+
+
+def _until(true: Callable[[], bool], seconds: float) -> bool:
+    """Whether it became true in time."""
+    last = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > last:
+            return False
+        time.sleep(_TICK)
+    return True
