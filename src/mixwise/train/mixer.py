@@ -15,6 +15,7 @@ import torch
 
 from mixwise.algorithms import Algorithm
 from mixwise.mixing import MixingMatrix
+from mixwise.mixing.matrix import FloatArray
 from mixwise.network import Network
 from mixwise.policies import Observation, Plan, Policy
 from mixwise.policies.plan import StepSums
@@ -35,7 +36,7 @@ class Mixer:
         self.network, self.policy, self.algorithm, self.local_steps = network, policy, algorithm, local_steps
         self.t = 0  # mixings done
         self.start: torch.Tensor | None = None  # X at the last mixing, while somebody will ask for it
-        self._sums: StepSums | None = None  # its sketches, where they are enough
+        self._sums: dict[CountSketch, FloatArray] | None = None  # its sketches, where they are enough
         self.lr = 0.0  # the sum of step sizes since the last mixing; whoever steps adds to it
         self._checked: tuple[MixingMatrix, ...] = ()  # the matrices that the algorithm has accepted last
         algorithm.check_policy(policy)
@@ -50,8 +51,7 @@ class Mixer:
         # Count sketches are cheap enough to be taken twice, of X and of X′; then U need never be there as a whole.
         twice = self.local_steps == 1 and self.algorithm.mixes_steps
         if twice and sketches is not None and all(isinstance(sketch, CountSketch) for sketch in sketches):
-            before = {sketch: sketch.sums(X) for sketch in sketches if isinstance(sketch, CountSketch)}
-            self._sums = StepSums(before, X)
+            self._sums = {sketch: sketch.sums(X) for sketch in sketches if isinstance(sketch, CountSketch)}
         if self.algorithm.needs_previous or (observes and self._sums is None):
             self.start = X.clone()
 
@@ -65,8 +65,9 @@ class Mixer:
             place = None if self.algorithm.needs_previous else self.start
             updates = self.algorithm.update(self.start, X, place)
             self.start = self.start if self.algorithm.needs_previous else None
+        stepped = None if self._sums is None else StepSums(self._sums, X)
         with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges is told so by what comes of it
-            plan = self.policy.plan(self.t, Observation(updates, G, rows, self._sums), self.network)
+            plan = self.policy.plan(self.t, Observation(updates, G, rows, stepped), self.network)
         self._check_matrices(plan.matrices)
         return plan
 
@@ -78,7 +79,7 @@ class Mixer:
         mixed = self.algorithm.combine(before, X, plan, self.network, self.lr)
         if mixed is not X:
             X.copy_(mixed)
-        self.start, self.lr = None, 0.0
+        self.start, self._sums, self.lr = None, None, 0.0
         self.t += 1
 
     def _check_matrices(self, matrices: tuple[MixingMatrix, ...]) -> None:
@@ -94,6 +95,8 @@ class Mixer:
         tensors = {f"algorithm.{name}": rows for name, rows in self.algorithm.state.items()}
         if self.start is not None:  # in the middle of local steps
             tensors["start"] = self.start
+        for number, sums in enumerate((self._sums or {}).values()):
+            tensors[f"sums.{number}"] = torch.from_numpy(sums)
         policy_tensors, policy_values = self.policy.state()
         tensors |= {f"policy.{name}": value for name, value in policy_tensors.items()}
         return tensors, {"lr": self.lr, "traffic": vars(self.network.traffic).copy(), "policy": policy_values}
@@ -107,6 +110,10 @@ class Mixer:
         self.algorithm.state.clear()  # the same dictionary: an algorithm around another one shares it
         self.algorithm.state |= {k: v.to(device) for k, v in below("algorithm.", tensors).items()}
         self.policy.load_state(below("policy.", tensors), values["policy"])
+        self._sums = None
+        if sums := below("sums.", tensors):  # between a step and its mixing
+            taken = dict.fromkeys(sketch for sketch in self.policy.sketches(t) or () if isinstance(sketch, CountSketch))
+            self._sums = {sketch: sums[str(number)].numpy() for number, sketch in enumerate(taken)}
         vars(self.network.traffic).update(values["traffic"])
 
 
