@@ -31,26 +31,37 @@ class MixingMatrix:
         weights: one weight per entry of `graph.pattern`: the arcs i → j and the loops, sorted by i, then j.
         kind: "doubly": rows and columns sum to 1. "sender": only rows do (each node splits what it sends).
         tolerance: how far a sum may be from 1.
+        nodes: the nodes whose rows and columns are known here, all by default; the weights of arcs and loops that touch
+            none of them are not known, and stored as 0. Only the sums of these nodes are checked.
 
-    A value: it cannot be changed, and two of them are equal if kind, graph and weights are.
+    A value: it cannot be changed, and two of them are equal if kind, graph, nodes and weights are.
     """
 
     graph: Graph
     kind: Kind
     weights: FloatArray  # (A + n,), read-only
     tolerance: float  # not part of the value
+    nodes: range
 
     def __init__(
-        self, graph: Graph, weights: npt.ArrayLike, kind: Kind = "doubly", tolerance: float = TOLERANCE
+        self,
+        graph: Graph,
+        weights: npt.ArrayLike,
+        kind: Kind = "doubly",
+        tolerance: float = TOLERANCE,
+        nodes: range | None = None,
     ) -> None:
-        self._set(graph, weights, kind, tolerance)
+        self._set(graph, weights, kind, tolerance, nodes)
         self._check(tolerance)
 
-    def _set(self, graph: Graph, weights: npt.ArrayLike, kind: Kind, tolerance: float) -> None:
+    def _set(
+        self, graph: Graph, weights: npt.ArrayLike, kind: Kind, tolerance: float, nodes: range | None = None
+    ) -> None:
         # A copy, so that nobody else can change it; adding 0 makes −0 to 0, which equal values would differ in.
         values = np.asarray(np.array(weights, dtype=np.float64) + 0.0)
         values.flags.writeable = False
-        vars(self).update(graph=graph, weights=values, kind=kind, tolerance=tolerance)
+        known = range(graph.n) if nodes is None else nodes
+        vars(self).update(graph=graph, weights=values, kind=kind, tolerance=tolerance, nodes=known)
 
     @classmethod
     def known_to_be_right(
@@ -92,6 +103,19 @@ class MixingMatrix:
         """How many nodes it mixes."""
         return self.graph.n
 
+    @property
+    def whole(self) -> bool:
+        """Whether all weights are known here."""
+        return self.nodes == range(self.n)
+
+    def need_whole(self, what: str) -> None:
+        """An error for what cannot be told from a part of the weights."""
+        if not self.whole:
+            raise MixingError(
+                f"{what} needs all weights, but only those of nodes {self.nodes[0]} to {self.nodes[-1]} of {self.n} "
+                f"are known here (solver: local); take weights that every process knows, e.g. solver: auto"
+            )
+
     @cached_property
     def sparse(self) -> csr_array:
         """W as a SciPy CSR array, zeros on the graph included."""
@@ -123,7 +147,7 @@ class MixingMatrix:
 
     @cached_property
     def edge_weights(self) -> Mapping[tuple[int, int], float]:
-        """{(i, j): W[i, j]} for the arcs with a non-zero weight: the messages of one gossip step."""
+        """{(i, j): W[i, j]} for the arcs with a (known) non-zero weight: the messages of one gossip step."""
         pattern = self.graph.pattern
         sent = (pattern.rows != pattern.cols) & (self.weights != 0)
         return MappingProxyType(
@@ -135,7 +159,7 @@ class MixingMatrix:
 
     @cached_property
     def messages(self) -> int:
-        """How many rows travel in one gossip step: arcs with a non-zero weight."""
+        """How many rows travel in one gossip step: arcs with a (known) non-zero weight."""
         pattern = self.graph.pattern
         return int(np.count_nonzero(self.weights[pattern.rows != pattern.cols]))
 
@@ -146,6 +170,7 @@ class MixingMatrix:
 
     def permuted(self, order: npt.ArrayLike) -> MixingMatrix:
         """The same weights with other nodes in their places: node `order[a]` takes the place of node a."""
+        self.need_whole("moving the nodes")
         places = np.asarray(order)
         graph = self.graph.permuted(places.tolist())
         in_order = np.lexsort((places[self.graph.pattern.cols], places[self.graph.pattern.rows]))
@@ -157,20 +182,23 @@ class MixingMatrix:
 
     def __reduce__(self) -> tuple[type[MixingMatrix], tuple[object, ...]]:
         # Rebuilt, not copied: a pickled array forgets that it is read-only.
-        return MixingMatrix, (self.graph, self.weights, self.kind, self.tolerance)
+        return MixingMatrix, (self.graph, self.weights, self.kind, self.tolerance, self.nodes)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MixingMatrix):
             return NotImplemented
         return (
-            self.kind == other.kind and self.graph == other.graph and self.weights.tobytes() == other.weights.tobytes()
+            (self.kind, self.nodes) == (other.kind, other.nodes)
+            and self.graph == other.graph
+            and self.weights.tobytes() == other.weights.tobytes()
         )
 
     def __hash__(self) -> int:
         return hash((self.graph, self.weights.tobytes()))
 
     def __repr__(self) -> str:
-        return f"MixingMatrix(n={self.n}, {self.messages} messages per step, kind={self.kind!r})"
+        part = "" if self.whole else f", nodes {self.nodes[0]} to {self.nodes[-1]} known"
+        return f"MixingMatrix(n={self.n}, {self.messages} messages per step, kind={self.kind!r}{part})"
 
     # --- the rules ---
     def _check(self, tolerance: float) -> None:
@@ -190,14 +218,29 @@ class MixingMatrix:
                 f"W[{pattern.rows[e]}, {pattern.cols[e]}] = {w[e]:.6g}; weights lie between 0 and 1; "
                 f"clip them and normalize the sums, or take a builder such as metropolis_hastings(graph)"
             )
+        if not self.whole:
+            self._check_part()
         self._check_sums("row", row_sums(self.graph, w), tolerance)
         if self.kind == "doubly":
             self._check_sums("column", column_sums(self.graph, w), tolerance)
 
+    def _check_part(self) -> None:
+        nodes, pattern = self.nodes, self.graph.pattern
+        if nodes.step != 1 or not 0 <= nodes.start < nodes.stop <= self.n:
+            raise MixingError(f"nodes = {nodes}; the known nodes are a range of one or more of 0..{self.n - 1}")
+        known = [(ends >= nodes.start) & (ends < nodes.stop) for ends in (pattern.rows, pattern.cols)]
+        strange = np.flatnonzero(~(known[0] | known[1]) & (self.weights != 0))
+        if len(strange):
+            e = int(strange[0])
+            raise MixingError(
+                f"W[{pattern.rows[e]}, {pattern.cols[e]}] = {self.weights[e]:.6g}, but only the weights of nodes "
+                f"{nodes[0]} to {nodes[-1]} are known here; set the others to 0"
+            )
+
     def _check_sums(self, name: str, sums: FloatArray, tolerance: float) -> None:
-        error = np.abs(sums - 1)
-        worst = int(error.argmax())
-        if error[worst] > tolerance:
+        error = np.abs(sums - 1)[self.nodes.start : self.nodes.stop]
+        worst = self.nodes[int(error.argmax())]
+        if error.max() > tolerance:
             where = (self.graph.pattern.rows if name == "row" else self.graph.pattern.cols) == worst
             e = int(np.flatnonzero(where)[self.weights[where].argmax()])
             remedy = (

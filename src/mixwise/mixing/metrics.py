@@ -102,6 +102,8 @@ def column_blocks(G: Rows) -> Iterator[FloatArray]:
 
 def _distance_from_averaging(W: Weights) -> float:
     """‖W − J‖₂."""
+    if isinstance(W, MixingMatrix):
+        W.need_whole("the norm of W − J")
     n = W.n if isinstance(W, MixingMatrix) else len(W)
     if n <= _DENSE_LIMIT:
         return float(np.linalg.norm(_dense(W) - 1 / n, 2))
@@ -117,9 +119,10 @@ def _distance_from_averaging(W: Weights) -> float:
 
 def _dense(W: Weights) -> FloatArray:
     if isinstance(W, MixingMatrix):
+        W.need_whole("what W does to all nodes")
         return W.to_dense()
     return np.asarray(W.detach().cpu() if isinstance(W, torch.Tensor) else W, dtype=np.float64)
 
 
 def _transposed(W: Weights) -> FloatArray | sparse.csr_array:
-    return W.incoming if isinstance(W, MixingMatrix) and W.n > 64 else _dense(W).T
+    return W.incoming if isinstance(W, MixingMatrix) and W.whole and W.n > 64 else _dense(W).T

@@ -119,8 +119,9 @@ def from_edge_weights(
 
 def lazy(W: MixingMatrix) -> MixingMatrix:
     """(I + W) / 2: every eigenvalue moves to the right half of the unit disc."""
-    loops = W.graph.pattern.rows == W.graph.pattern.cols
-    return MixingMatrix(W.graph, (W.weights + loops) / 2, W.kind, W.tolerance)
+    rows, cols = W.graph.pattern.rows, W.graph.pattern.cols
+    loops = (rows == cols) & (rows >= W.nodes.start) & (rows < W.nodes.stop)
+    return MixingMatrix(W.graph, (W.weights + loops) / 2, W.kind, W.tolerance, W.nodes)
 
 
 def symmetrized(W: MixingMatrix) -> MixingMatrix:
@@ -129,7 +130,8 @@ def symmetrized(W: MixingMatrix) -> MixingMatrix:
     if W.kind != "doubly":
         raise MixingError('symmetrized needs kind="doubly": the mean of W and Wᵀ has row sums 1 only then')
     # By column, then row, is the order of the transposed entries; on an undirected graph both lists have the same arcs.
-    return MixingMatrix(W.graph, (W.weights + W.weights[W.graph.pattern.by_column]) / 2, W.kind, W.tolerance)
+    weights = (W.weights + W.weights[W.graph.pattern.by_column]) / 2
+    return MixingMatrix(W.graph, weights, W.kind, W.tolerance, W.nodes)
 
 
 def _filled(graph: Graph, weights: FloatArray, kind: Kind = "doubly") -> MixingMatrix:

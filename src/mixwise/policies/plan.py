@@ -146,5 +146,7 @@ class Stateless:
 
 
 def _product(rounds: tuple[MixingMatrix, ...]) -> FloatArray:
+    for W in rounds:
+        W.need_whole("what the rounds of a plan do together")
     product: FloatArray = reduce(np.matmul, (W.to_dense() for W in rounds))
     return product
