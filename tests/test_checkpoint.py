@@ -141,7 +141,7 @@ def advance(training, steps):
 
 @pytest.mark.parametrize(("case", "before"), [*((case, 7) for case in CASES), ("aware", 1), ("d2", 1), ("adam", 4)])
 def test_a_restored_run_goes_on_with_the_same_bits(case, before, tmp_path):
-    path = tmp_path / "checkpoint.safetensors"
+    path = tmp_path / "checkpoint"
     training = make(case)
     advance(training, before)
     save_checkpoint(training, path)
@@ -160,13 +160,13 @@ def test_a_restored_run_goes_on_with_the_same_bits(case, before, tmp_path):
 def test_saving_changes_nothing(case, tmp_path):
     quiet, saving = make(case), make(case)
     for _ in range(4):
-        save_checkpoint(saving, tmp_path / "c.safetensors")
+        save_checkpoint(saving, tmp_path / "c")
         assert advance(saving, 2) == advance(quiet, 2)
 
 
 @pytest.mark.parametrize("case", ["nesterov", "aware", "d2, schedule and clip", "decoupled"])
 def test_a_run_may_be_restored_again_and_again(case, tmp_path):
-    path = tmp_path / "c.safetensors"
+    path = tmp_path / "c"
     uninterrupted = make(case)
     whole = [line for _ in range(3) for line in advance(uninterrupted, 3)]
     pieces = []
@@ -182,7 +182,7 @@ def test_a_run_may_be_restored_again_and_again(case, tmp_path):
 # A policy that has not planned since it was loaded must still know its weights.
 @pytest.mark.parametrize("case", ["adam", "d2, schedule and clip", "aware", "alternating"])
 def test_what_is_loaded_can_be_saved_again(case, tmp_path):
-    first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
+    first, second = tmp_path / "first", tmp_path / "second"
     training, restored = make(case), make(case)
     advance(training, 4)
     save_checkpoint(training, first)
@@ -195,7 +195,7 @@ def test_what_is_loaded_can_be_saved_again(case, tmp_path):
 
 
 def test_a_checkpoint_of_the_start_is_the_start(tmp_path):
-    path = tmp_path / "c.safetensors"
+    path = tmp_path / "c"
     save_checkpoint(make("aware"), path)
     restored = make("aware")
     load_checkpoint(restored, path)
@@ -203,7 +203,7 @@ def test_a_checkpoint_of_the_start_is_the_start(tmp_path):
 
 
 def test_restoring_overwrites_what_was_there(tmp_path):
-    path = tmp_path / "c.safetensors"
+    path = tmp_path / "c"
     training = make("aware")
     advance(training, 4)
     save_checkpoint(training, path)
@@ -216,15 +216,21 @@ def test_restoring_overwrites_what_was_there(tmp_path):
 # --- the file ---
 
 
-def header(path):
+def the_file(folder):
+    """The one file of a checkpoint that one process has written."""
+    (path,) = folder.iterdir()
+    return path
+
+
+def header(folder):
     """The JSON header of a safetensors file, read by its published layout: a length, the header, bare bytes."""
-    data = path.read_bytes()
+    data = the_file(folder).read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     return json.loads(data[8 : 8 + length])
 
 
 def test_a_checkpoint_is_tensors_and_json_and_nothing_is_ever_unpickled(tmp_path, monkeypatch):
-    path = tmp_path / "c.safetensors"
+    path = tmp_path / "c"
 
     def never(*args, **options):
         raise AssertionError("pickle was used")
@@ -244,20 +250,20 @@ def test_a_checkpoint_is_tensors_and_json_and_nothing_is_ever_unpickled(tmp_path
 
 
 def test_saving_leaves_one_file(tmp_path):
-    path = tmp_path / "c.safetensors"
+    path = tmp_path / "c"
     training = make("nesterov")
     for _ in range(2):
         advance(training, 1)
         save_checkpoint(training, path)
-    assert [file.name for file in tmp_path.iterdir()] == ["c.safetensors"]
+    assert the_file(path).name == "step-00000002.nodes-0-5-of-6.safetensors"
 
 
 def test_a_save_that_fails_keeps_the_old_checkpoint(tmp_path, monkeypatch):
-    path = tmp_path / "c.safetensors"
+    path = tmp_path / "c"
     training = make("nesterov")
     advance(training, 2)
     save_checkpoint(training, path)
-    old = path.read_bytes()
+    old = the_file(path).read_bytes()
     advance(training, 1)
 
     def fail(*args):
@@ -265,10 +271,9 @@ def test_a_save_that_fails_keeps_the_old_checkpoint(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", fail)
-        with pytest.raises(TrainingError, match=r"c\.safetensors.*No space left"):
+        with pytest.raises(TrainingError, match=r"c.step-00000003.*No space left"):
             save_checkpoint(training, path)
-    assert path.read_bytes() == old
-    assert [file.name for file in tmp_path.iterdir()] == ["c.safetensors"]
+    assert the_file(path).read_bytes() == old
     save_checkpoint(training, path)
     restored = make("nesterov")
     load_checkpoint(restored, path)
@@ -276,21 +281,22 @@ def test_a_save_that_fails_keeps_the_old_checkpoint(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(TrainingError, match=r"gone.c\.safetensors cannot be written"):
-        save_checkpoint(make("nesterov"), tmp_path / "gone" / "c.safetensors")
+    with pytest.raises(TrainingError, match=r"gone.c.step-00000000.* cannot be written"):
+        save_checkpoint(make("nesterov"), tmp_path / "gone" / "c")
 
 
 def test_a_kill_while_writing_leaves_the_old_checkpoint(tmp_path):
-    path = tmp_path / "c.safetensors"
+    path = tmp_path / "c"
     training = make("nesterov")
     advance(training, 2)
     save_checkpoint(training, path)
-    (tmp_path / "c.part").write_bytes(path.read_bytes()[:1000])  # what a killed process leaves
+    # what a killed process leaves
+    (path / "step-00000003.nodes-0-5-of-6.part").write_bytes(the_file(path).read_bytes()[:1000])
     restored = make("nesterov")
     load_checkpoint(restored, path)
     assert restored.t == 2
     save_checkpoint(restored, path)
-    assert [file.name for file in tmp_path.iterdir()] == ["c.safetensors"]
+    assert the_file(path).name == "step-00000002.nodes-0-5-of-6.safetensors"
 
 
 # --- what does not fit ---
@@ -298,14 +304,15 @@ def test_a_kill_while_writing_leaves_the_old_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.2, 0.9, 0.999])
 def test_a_truncated_checkpoint_is_named(share, tmp_path):
-    path = tmp_path / "cut.safetensors"
+    folder = tmp_path / "cut"
     training = make("adam")
     advance(training, 1)
-    save_checkpoint(training, path)
+    save_checkpoint(training, folder)
+    path = the_file(folder)
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
-    with pytest.raises(TrainingError, match=r"cut\.safetensors"):
-        load_checkpoint(make("adam"), path)
+    with pytest.raises(TrainingError, match=path.name):
+        load_checkpoint(make("adam"), folder)
 
 
 def foreign_tensors(path):
@@ -330,20 +337,20 @@ def pickled(path):
 
 @pytest.mark.parametrize("write", [foreign_tensors, foreign_metadata, a_list, text, pickled])
 def test_a_foreign_file_is_named(write, tmp_path):
-    path = tmp_path / "foreign.safetensors"
+    path = tmp_path / "step-00000003.nodes-0-5-of-6.safetensors"
     write(path)
-    with pytest.raises(TrainingError, match=r"foreign\.safetensors"):
-        load_checkpoint(make("nesterov"), path)
+    with pytest.raises(TrainingError, match=path.name):
+        load_checkpoint(make("nesterov"), tmp_path)
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(TrainingError, match=r"nowhere\.safetensors"):
-        load_checkpoint(make("nesterov"), tmp_path / "nowhere.safetensors")
+    with pytest.raises(TrainingError, match="nowhere holds no complete checkpoint"):
+        load_checkpoint(make("nesterov"), tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("other", ["float64", "random"])
 def test_rows_of_another_shape_or_precision_are_refused(other, tmp_path):
-    path = tmp_path / "other.safetensors"
+    path = tmp_path / "other"
     save_checkpoint(make(other), path)
-    with pytest.raises(TrainingError, match=r"other\.safetensors.*expected \(6, 160\) of torch\.float32"):
+    with pytest.raises(TrainingError, match=r"other.*expected \(6, 160\) of torch\.float32"):
         load_checkpoint(make("nesterov"), path)

@@ -55,7 +55,7 @@ def run(tmp_path):
         training.step()
     place = tmp_path / "run" / "v" / "seed-0"
     place.mkdir(parents=True)
-    save_checkpoint(training, place / "checkpoint.safetensors")
+    save_checkpoint(training, place / "checkpoint")
     return tmp_path / "run", training
 
 
@@ -77,7 +77,7 @@ def test_an_export_loads_strictly_and_is_the_trained_model(run, model, tmp_path)
 def test_a_resumed_run_goes_on_with_the_frozen_parameters_it_began_with(run):
     folder, training = run
     other = make_training(seed=1)  # as if the factory drew anew
-    load_checkpoint(other, folder / "v" / "seed-0" / "checkpoint.safetensors")
+    load_checkpoint(other, folder / "v" / "seed-0" / "checkpoint")
     for _ in range(3):
         training.step()
         other.step()

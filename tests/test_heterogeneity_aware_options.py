@@ -390,8 +390,8 @@ def test_a_restored_policy_goes_on_with_the_same_bits(name, before, tmp_path):
     training, restored = (make(algorithm(), policy(), graph, task=with_noise(), lr=0.003) for _ in range(2))
     for _ in range(before):
         training.step()
-    save_checkpoint(training, tmp_path / "c.safetensors")
-    load_checkpoint(restored, tmp_path / "c.safetensors")
+    save_checkpoint(training, tmp_path / "c")
+    load_checkpoint(restored, tmp_path / "c")
     assert restored.policy.W == training.policy.W
     for _ in range(7):
         expected, found = training.step(), restored.step()

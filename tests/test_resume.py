@@ -127,10 +127,11 @@ def test_records_that_went_past_the_checkpoint_are_taken_back(uninterrupted, tmp
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     place = folder / "ha" / "seed-1"
-    after_14_steps = snapshots["ha", 1, 13] / "ha" / "seed-1" / "checkpoint.safetensors"
+    after_14_steps = snapshots["ha", 1, 13] / "ha" / "seed-1" / "checkpoint"
     lines = (place / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     for cut in (0, 1, 40, len(lines[18]) - 1):  # the process died while it wrote line 18
-        shutil.copy(after_14_steps, place)
+        shutil.rmtree(place / "checkpoint")
+        shutil.copytree(after_14_steps, place / "checkpoint")
         (place / "metrics.jsonl").write_bytes(b"".join(lines[:18]) + lines[18][:cut])
         with counted() as taken:
             run_experiment(experiment(), folder, resume=True)
@@ -144,7 +145,7 @@ def test_finished_runs_are_not_run_again(uninterrupted, tmp_path):
     whole, snapshots, summary = uninterrupted
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
-    files = [*folder.glob("*/seed-*/*")]
+    files = [path for path in folder.glob("*/seed-*/**/*") if path.is_file()]
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
     seen = []
     with counted() as taken:
@@ -216,10 +217,11 @@ def test_a_damaged_checkpoint_is_named(uninterrupted, tmp_path):
     whole, _, _ = uninterrupted
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
-    (folder / "d2" / "seed-0" / "checkpoint.safetensors").write_bytes(b"\0" * 100)
-    with pytest.raises(TrainingError, match=r"d2.seed-0.checkpoint\.safetensors.*delete its folder"):
+    (file,) = (folder / "d2" / "seed-0" / "checkpoint").iterdir()
+    file.write_bytes(b"\0" * 100)
+    with pytest.raises(TrainingError, match=r"d2.seed-0.checkpoint.step-00000024.*delete its folder"):
         run_experiment(experiment(), folder, resume=True)
-    shutil.rmtree(folder / "d2" / "seed-0")
+    shutil.rmtree(file.parent)
     run_experiment(experiment(), folder, resume=True)
     assert metrics(folder) == metrics(whole)
 
@@ -240,13 +242,13 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
     place = folder / variant / "seed-0"
     lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(step))
-    kept = (place / "checkpoint.safetensors").read_bytes()
-    assert not (place / "checkpoint.part").exists()
+    (file,) = (place / "checkpoint").iterdir()
+    kept = file.read_bytes()
     # To go on from there meets the same step again: the checkpoint is the one before it.
     with counted() as taken, pytest.raises(TrainingError, match=f"^step {step}: "):
         run_experiment(diverging, folder, resume=True)
     assert taken == [step]
-    assert (place / "checkpoint.safetensors").read_bytes() == kept
+    assert [(path, path.read_bytes()) for path in (place / "checkpoint").iterdir()] == [(file, kept)]
 
 
 def test_an_update_that_is_finite_but_too_large_to_be_squared_names_the_step(tmp_path):
@@ -285,10 +287,14 @@ def wait_for(condition, process, seconds=60):
         time.sleep(0.005)
 
 
+def newest_checkpoint(place):
+    return max(place.glob("checkpoint/*.safetensors"), default=None)
+
+
 def past_its_checkpoint(place):
     """Whether the records of a run have grown since its last checkpoint; written data reach the file in pieces."""
-    checkpoint, records = place / "checkpoint.safetensors", place / "metrics.jsonl"
-    if not checkpoint.exists():
+    checkpoint, records = newest_checkpoint(place), place / "metrics.jsonl"
+    if checkpoint is None:
         return False
     saved = checkpoint.stat().st_mtime_ns
     return records.stat().st_mtime_ns > saved
@@ -348,7 +354,7 @@ def test_kill_9_in_the_middle_then_resume(long_run, capfd):
 def test_ctrl_c_leaves_a_folder_that_can_be_resumed(long_run, capfd):
     place = long_run / "stopped" / "ha" / "seed-0"
     with running("long.yaml", "--out", "stopped", cwd=long_run) as process:
-        wait_for((place / "checkpoint.safetensors").exists, process)
+        wait_for(lambda: newest_checkpoint(place), process)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
         assert process.returncode == 130

@@ -27,7 +27,7 @@ def trained(folder, point, variant, seed, split):
     """The final rows of a run and their figures on a split, computed apart from the sweep."""
     experiment = plan_experiment(load_recipe("digits"), [*OVERRIDES, point, f"task.evaluate_on={split}"])
     training = prepare(experiment.runs[variant], seed).start()
-    load_checkpoint(training, folder / point / variant / f"seed-{seed}" / "checkpoint.safetensors")
+    load_checkpoint(training, folder / point / variant / f"seed-{seed}" / "checkpoint")
     return training.X, training.task.evaluate(training.X)
 
 

@@ -16,6 +16,7 @@ from mixwise.graphs import Graph, complete, ring
 from mixwise.mixing import MixingMatrix, gram_matrix, metropolis_hastings, minimize_gme, uniform
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed, Plan, Policy
+from mixwise.tasks.base import Others
 from mixwise.train import train
 from strategies import connected_graphs
 
@@ -92,7 +93,7 @@ class GradientField:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.zeros(len(nodes), dtype=X.dtype), self.gradients(X)
 
-    def evaluate(self, X: torch.Tensor) -> dict[str, float]:
+    def evaluate(self, X: torch.Tensor, others: Others | None = None) -> dict[str, float]:
         return {}
 
 

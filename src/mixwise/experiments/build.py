@@ -12,7 +12,7 @@ from mixwise.experiments.config import RunConfig
 from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
 from mixwise.mixing.matrix import FloatArray
-from mixwise.network import SimulatedNetwork
+from mixwise.network.world import Alone, World
 from mixwise.seeding import numpy_generator, stream
 from mixwise.tasks import ModuleTask, Task
 from mixwise.train import Record, Training, records
@@ -37,8 +37,12 @@ class Prepared:
         return self.records_of(self.start())
 
 
-def prepare(config: RunConfig, seed: int) -> Prepared:
-    """Build all parts of one run, so that a wrong value is found before the first step."""
+def prepare(config: RunConfig, seed: int, world: World | None = None) -> Prepared:
+    """Build all parts of one run, so that a wrong value is found before the first step.
+
+    Every process of the world builds the same; each then owns its share of the nodes.
+    """
+    world = world or Alone()
     places = base_graph(config, seed)
     task = build_task(config, places.n, seed)
     order = _order(config, places, task, seed)
@@ -52,7 +56,7 @@ def prepare(config: RunConfig, seed: int) -> Prepared:
         builder = PolicyBuilder(places, order, seed, labels, symmetric=algorithm.needs_symmetric)
         return Training(
             task,
-            SimulatedNetwork(graph),
+            world.network(graph),
             builder.build(config.policy),
             algorithm,
             optimizer,

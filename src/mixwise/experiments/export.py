@@ -6,12 +6,11 @@ of the model is needed, and nothing is run.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from mixwise.errors import ConfigError
@@ -19,6 +18,7 @@ from mixwise.experiments.runner import CHECKPOINT
 from mixwise.experiments.strict import unknown
 from mixwise.tasks.buffers import mean_row
 from mixwise.tasks.parts import below, complete
+from mixwise.train.checkpoint import read_checkpoint
 
 
 def export_model(run: Path, variant: str, model: str, out: Path, seed: int | None = None) -> dict[str, torch.Tensor]:
@@ -42,16 +42,12 @@ def export_model(run: Path, variant: str, model: str, out: Path, seed: int | Non
     seed = seeds[0] if seed is None else seed
     if seed not in seeds:
         raise ConfigError(f"{run / variant} has no seed {seed}; there are {', '.join(map(str, seeds))}")
-    path = run / variant / f"seed-{seed}" / CHECKPOINT
-    try:
-        with safe_open(path, framework="pt") as file:
-            names, values = set(file.keys()), json.loads(file.metadata()["mixwise"])
-            X = file.get_tensor(values.get("models", "X"))
-            parts = {name: file.get_tensor(name) for name in names if name.startswith("task.")}
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"the checkpoint {path} cannot be read: {error}") from None
+    folder = run / variant / f"seed-{seed}" / CHECKPOINT
+    _, values = read_checkpoint(folder, wanted=lambda name: False)
     if "layout" not in values:
-        raise ConfigError(f"{path} holds no model: the task of this run is not a module")
+        raise ConfigError(f"{folder} holds no model: the task of this run is not a module")
+    parts, _ = read_checkpoint(folder, wanted=lambda name: name.startswith("task.") or name == values["models"])
+    X = parts[values["models"]]
     node = _node(model, len(X))
     row = mean_row(X) if node is None else X[node]
     trained = {name: row[start : start + _size(shape)].reshape(shape) for name, shape, start in values["layout"]}

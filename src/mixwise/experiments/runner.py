@@ -3,8 +3,11 @@
 DIR/config.yaml                           the experiment as it was run; itself a recipe
 DIR/<variant>/seed-<s>/metrics.jsonl      one line per record, the same bits for the same seed
 DIR/<variant>/seed-<s>/timings.jsonl      wall-clock seconds of the same steps
-DIR/<variant>/seed-<s>/checkpoint.safetensors    where to go on; at the end, the result
+DIR/<variant>/seed-<s>/checkpoint/        where to go on; at the end, the result
 DIR/summary.csv, summary.md, figures/     the last window of every run, averaged over seeds; curves
+
+With several processes, all of them run the nodes that they own and write those into checkpoints; the first one writes
+everything else.
 """
 
 from __future__ import annotations
@@ -22,12 +25,13 @@ from typing import Any
 from mixwise.errors import ConfigError
 from mixwise.experiments.build import Prepared, prepare
 from mixwise.experiments.recipe import Experiment
+from mixwise.network.world import Alone, World
 from mixwise.report.figures import save_curves
 from mixwise.report.results import Results
 from mixwise.report.table import Summary, summarize
-from mixwise.train.checkpoint import load_checkpoint, save_checkpoint
+from mixwise.train.checkpoint import keep_only, load_checkpoint, newest_step, save_checkpoint
 
-METRICS, TIMINGS, CHECKPOINT = "metrics.jsonl", "timings.jsonl", "checkpoint.safetensors"
+METRICS, TIMINGS, CHECKPOINT = "metrics.jsonl", "timings.jsonl", "checkpoint"
 
 
 @dataclass(frozen=True)
@@ -45,45 +49,51 @@ OnProgress = Callable[[Progress], None]
 
 
 def run_experiment(
-    experiment: Experiment, folder: Path, on_progress: OnProgress = lambda progress: None, resume: bool = False
+    experiment: Experiment,
+    folder: Path,
+    on_progress: OnProgress = lambda progress: None,
+    resume: bool = False,
+    world: World | None = None,
 ) -> Summary:
     """Run every variant with every seed; a wrong value is found before anything is written.
 
     With `resume`, the folder is one that an earlier call with the same experiment left behind: runs that are finished
-    are read, not run again, and a run that was interrupted goes on from its last checkpoint.
+    are read, not run again, and a run that was interrupted goes on from its last checkpoint. All processes of a world
+    call this together, with a folder that all of them see.
     """
-    recipe = experiment.recipe
+    recipe, world = experiment.recipe, world or Alone()
     for seed in recipe.seeds:  # seeds first: the variants of one seed share its data
         for config in experiment.runs.values():
-            prepare(config, seed)  # a check; all of them at once would not fit into memory
-    _open(folder, experiment, resume)
+            prepare(config, seed, world)  # a check; all of them at once would not fit into memory
+    _begin(folder, experiment, resume, world)
     results: Results = {variant: {} for variant in experiment.runs}
     for variant, config in experiment.runs.items():
         for seed in recipe.seeds:
-            prepared = prepare(config, seed)
+            prepared = prepare(config, seed, world)
             steps = results[variant][seed] = []
-            for values in _run(prepared, folder / variant / f"seed-{seed}"):
+            for values in _run(prepared, folder / variant / f"seed-{seed}", world):
                 steps.append(values)
                 on_progress(Progress(variant, seed, values["step"], prepared.steps, values))
     summary = summarize(results, recipe.metrics, recipe.window)
-    (folder / "summary.csv").write_text(summary.to_csv(), "utf-8")
-    (folder / "summary.md").write_text(summary.to_markdown(recipe.name), "utf-8")
-    save_curves(results, recipe.metrics, recipe.window, folder / "figures", recipe.name)
+    if world.rank == 0:
+        (folder / "summary.csv").write_text(summary.to_csv(), "utf-8")
+        (folder / "summary.md").write_text(summary.to_markdown(recipe.name), "utf-8")
+        save_curves(results, recipe.metrics, recipe.window, folder / "figures", recipe.name)
     return summary
 
 
-def _run(prepared: Prepared, place: Path) -> Iterator[dict[str, Any]]:
+def _run(prepared: Prepared, place: Path, world: World) -> Iterator[dict[str, Any]]:
     """The records of one run: those that are there already, then new ones, written as they come."""
-    place.mkdir(parents=True, exist_ok=True)
     training = prepared.start()
-    if (place / CHECKPOINT).exists():
-        load_checkpoint(training, place / CHECKPOINT)
-    _truncated(place / TIMINGS, training.t)
-    yield from _truncated(place / METRICS, training.t)
+    saved = world.decide(lambda: _cleared(place))
+    if saved > 0:
+        load_checkpoint(training, place / CHECKPOINT, saved)
+    yield from _records_before(place / METRICS, saved)[0]
     with ExitStack() as files:
-        metrics = files.enter_context((place / METRICS).open("a", encoding="utf-8"))
-        timings = files.enter_context((place / TIMINGS).open("a", encoding="utf-8"))
-        saved = training.t
+        metrics, timings = (
+            files.enter_context((place / name if world.rank == 0 else Path(os.devnull)).open("a", encoding="utf-8"))
+            for name in (METRICS, TIMINGS)
+        )
         for record in prepared.records_of(training):
             metrics.write(record.to_json() + "\n")
             timings.write(record.timings_to_json() + "\n")
@@ -95,23 +105,49 @@ def _run(prepared: Prepared, place: Path) -> Iterator[dict[str, Any]]:
             yield {"step": record.step, **record.values}
 
 
-def _truncated(path: Path, steps: int) -> list[dict[str, Any]]:
-    """The records of the first `steps` steps; later ones, and a line that was cut off, leave the file."""
-    if not path.exists():
-        return []
-    lines = path.read_bytes().splitlines(keepends=True)
-    kept = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            break
-        if record["step"] >= steps:
-            break
-        kept.append(record)
-    if len(kept) < len(lines):  # cut, not written anew: a run that is killed here loses nothing that it needs
-        os.truncate(path, sum(map(len, lines[: len(kept)])))
-    return kept
+def _cleared(place: Path) -> int:
+    """Leave in the folder of a run only what belongs to its newest complete checkpoint; the steps done until then."""
+    place.mkdir(parents=True, exist_ok=True)
+    step = newest_step(place / CHECKPOINT) or 0
+    keep_only(place / CHECKPOINT, step)
+    for path in (place / METRICS, place / TIMINGS):
+        _, size = _records_before(path, step)
+        if path.exists() and size < path.stat().st_size:
+            os.truncate(path, size)  # cut, not written anew: a run that is killed here loses nothing that it needs
+    return step
+
+
+def _records_before(path: Path, steps: int) -> tuple[list[dict[str, Any]], int]:
+    """The records of the first `steps` steps, and their bytes; a line that is cut off, or being written, is none."""
+    kept, size = [], 0
+    if path.exists():
+        for line in path.read_bytes().splitlines(keepends=True):
+            try:
+                record = json.loads(line)
+            except ValueError:
+                break
+            if record["step"] >= steps:
+                break
+            kept.append(record)
+            size += len(line)
+    return kept, size
+
+
+def _begin(folder: Path, experiment: Experiment, resume: bool, world: World) -> None:
+    """Open the folder, which process 0 does, and see that it is there for all."""
+    begun = f"begun {folder.absolute()}"
+
+    def open_it() -> None:
+        # What was begun before a restart is ours.
+        _open(folder, experiment, resume or world.recall(begun) is not None)
+        world.note(begun, "yes")
+
+    world.decide(open_it)
+    if not (folder / "config.yaml").exists():
+        raise ConfigError(
+            f"process {world.rank} does not see {folder}, which process 0 has made; "
+            f"choose a folder with --out that all machines share"
+        )
 
 
 def _open(folder: Path, experiment: Experiment, resume: bool) -> None:

@@ -12,6 +12,9 @@ import torch
 from torch import nn
 
 from mixwise.errors import TrainingError
+from mixwise.tasks.base import Others
+
+_COLUMNS = 1 << 14
 
 Place = tuple[nn.Module, str, torch.Tensor]  # a module's part, the name of a buffer in it, what must stand there
 
@@ -49,9 +52,9 @@ class NodeBuffers:
         copies = {first: rows[i].clone() for first, rows in self._rows.items()}
         return {name: copies[first] for name, first in self._first.items()}
 
-    def average(self) -> dict[str, torch.Tensor]:
-        """The means over the rows, by name; see `average`."""
-        means = {first: average(rows) for first, rows in self._rows.items()}
+    def average(self, others: Others | None = None) -> dict[str, torch.Tensor]:
+        """The means over the rows of all nodes, by name; see `average`."""
+        means = {first: average(rows, others) for first, rows in self._rows.items()}
         return {name: means[first] for name, first in self._first.items()}
 
     def attach(self, module: nn.Module, i: int) -> list[Place]:
@@ -104,9 +107,22 @@ def mean_row(rows: torch.Tensor) -> torch.Tensor:
     return total.div_(len(rows)).to(rows.dtype)
 
 
-def average(rows: torch.Tensor) -> torch.Tensor:
-    """The mean over nodes of a buffer (m, …); of a counter and the like, which has none, the first node's."""
-    return mean_row(rows) if rows.is_floating_point() else rows[0].clone()
+def mean_of_all(rows: torch.Tensor, others: Others) -> torch.Tensor:
+    """The same with the rows of other processes, a few columns at a time: no copy of all rows, nor a message as large.
+
+    Every process takes the same columns at the same time, however many rows it has.
+    """
+    wide = torch.float32 if rows.device.type == "mps" else torch.float64
+    flat = rows.reshape(len(rows), -1)
+    means = [others.average(part.to(wide)).to(rows.dtype) for part in flat.split(_COLUMNS, dim=1)]
+    return torch.cat(means).view(rows.shape[1:]) if means else mean_row(rows)
+
+
+def average(rows: torch.Tensor, others: Others | None = None) -> torch.Tensor:
+    """The mean over nodes of a buffer (m, …); of a counter and the like, which has none, the first one's here."""
+    if not rows.is_floating_point():
+        return rows[0].clone()
+    return mean_row(rows) if others is None else mean_of_all(rows, others)
 
 
 def set_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:

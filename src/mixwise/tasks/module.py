@@ -16,7 +16,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from mixwise.data import Dataset, Partition
 from mixwise.errors import TrainingError
 from mixwise.seeding import stream
-from mixwise.tasks.buffers import NodeBuffers, mean_row, set_buffers
+from mixwise.tasks.base import AllHere, Others
+from mixwise.tasks.buffers import NodeBuffers, mean_of_all, mean_row, set_buffers
 from mixwise.tasks.devices import checked_device
 from mixwise.tasks.gradients import Gradients, NodeByNode, Way, chosen, faster
 from mixwise.tasks.inputs import Augment, Inputs
@@ -48,6 +49,8 @@ class ModuleTask:
         device, dtype: where and in what precision the rows are kept.
         seed: names the order of the data, augmentation and random layers.
     """
+
+    of_nodes = ("buffers.", "transient.", "stacked")  # how names in `state` begin that have a row per node
 
     def __init__(
         self,
@@ -148,19 +151,23 @@ class ModuleTask:
         return run.buffers
 
     # --- figures of merit ---
-    def evaluate(self, X: torch.Tensor) -> dict[str, float]:
+    def evaluate(self, X: torch.Tensor, others: Others | None = None) -> dict[str, float]:
         """Accuracy on the common test set: mean over nodes, worst node, spread, and the averaged model."""
         if self.test is None:
             raise TrainingError("there is no test set to evaluate on; give one with test=…")
-        buffers = self._buffers(X)
-        each = torch.tensor(
-            [self.accuracy(self._view(row, buffers.of(i)), self.test) for i, row in enumerate(X)], dtype=torch.float64
-        )
+        buffers, others = self._buffers(X), others or AllHere(len(X))
+        mean, mean_buffers = mean_of_all(X, others), buffers.average(others)  # asked by all
+        accuracies = torch.zeros(len(X), 2, dtype=torch.float64)  # of each node; of the averaged model
+        for i, row in enumerate(X):
+            accuracies[i, 0] = self.accuracy(self._view(row, buffers.of(i)), self.test)
+        if others.nodes.start == 0:  # the averaged model is judged once, where the first node is
+            accuracies[0, 1] = self.accuracy(self._view(mean, mean_buffers), self.test)
+        each, average = others.gather(accuracies).unbind(1)
         return {
             "accuracy": float(each.mean()),
             "accuracy_worst": float(each.min()),
             "accuracy_spread": float(each.std(correction=0)),
-            "accuracy_average_model": self.accuracy(self._view(mean_row(X), buffers.average()), self.test),
+            "accuracy_average_model": float(average[0]),
         }
 
     @torch.no_grad()
@@ -195,7 +202,8 @@ class ModuleTask:
             raise TrainingError("no run has been started; its rows come from initial(nodes)")
         state = parts_of(self.template, self._run.buffers)
         if self._measures and self.gradients != "measure":
-            state["stacked"] = torch.tensor(self.gradients == "stacked", dtype=torch.uint8)
+            # A row per node: processes that time it for themselves may choose differently.
+            state["stacked"] = torch.full((len(self._run.nodes), 1), self.gradients == "stacked", dtype=torch.uint8)
         return state
 
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -204,7 +212,7 @@ class ModuleTask:
             raise TrainingError("no run has been started; its rows come from initial(nodes)")
         state = dict(state)
         if (stacked := state.pop("stacked", None)) is not None and self._measures:
-            self.gradients = "stacked" if bool(stacked) else "loop"
+            self.gradients = "stacked" if bool(stacked[0]) else "loop"
         load_parts(self.template, self._run.buffers, state)
 
 

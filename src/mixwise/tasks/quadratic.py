@@ -12,6 +12,7 @@ import torch
 
 from mixwise.errors import TrainingError
 from mixwise.seeding import generator
+from mixwise.tasks.base import AllHere, Others
 
 
 class QuadraticTask:
@@ -66,9 +67,10 @@ class QuadraticTask:
         residual = torch.einsum("nrd,d->nr", self.A, x) + self.b
         return 2 * torch.einsum("nrd,nr->nd", self.A, residual)
 
-    def evaluate(self, X: torch.Tensor) -> dict[str, float]:
+    def evaluate(self, X: torch.Tensor, others: Others | None = None) -> dict[str, float]:
         """Distance to the optimum (1/n) Σ ‖x_i − x*‖²."""
-        return {"distance_to_optimum": float((X - self.optimum).square().sum(1).mean())}
+        each = (X - self.optimum).square().sum(1, keepdim=True)
+        return {"distance_to_optimum": float((others or AllHere(len(X))).gather(each).mean())}
 
     def _standard_noise(self, node: int, step: int) -> torch.Tensor:
         return torch.randn(self.dim, generator=generator(self.seed, "noise", node, step), dtype=torch.float64)

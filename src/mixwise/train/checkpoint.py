@@ -1,42 +1,160 @@
-"""Checkpoints: one safetensors file with the plain values as JSON in its header. Loading one never runs code.
+"""Checkpoints by nodes: each process writes what belongs to the nodes that it owns, whoever reads takes what it needs.
 
-A checkpoint is written beside its place and then moved there, so that a run that is killed at any moment leaves
-either the old one or the new one.
+    step-00000120.nodes-0-3-of-16.safetensors       after 120 steps, the rows of nodes 0 to 3
+
+Tensors, with the plain values as JSON in the header; loading one never runs code. A file is written beside its place
+and then moved there, and the checkpoint before stays until the files of all nodes are there: a run that is killed at
+any moment leaves a complete one. How the nodes were divided over processes when it was written does not matter.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from mixwise.algorithms.base import Belongs
 from mixwise.errors import TrainingError
 from mixwise.train.training import Training
 
+_NAME = re.compile(r"step-(\d+)\.nodes-(\d+)-(\d+)-of-(\d+)\.safetensors")
+_UNREADABLE = (SafetensorError, OSError, KeyError, IndexError, TypeError, ValueError, RuntimeError)
 
-def save_checkpoint(training: Training, path: Path) -> None:
-    """Everything that the next step depends on, written atomically."""
+Tensors = dict[str, torch.Tensor]
+
+
+def save_checkpoint(training: Training, folder: Path) -> None:
+    """Everything that the next step depends on, as far as it belongs to the owned nodes; called by all processes."""
+    network, nodes = training.network, training.network.nodes
     tensors, values = training.state()
+    belongs = {name: _belongs(training, name, tensors[name]) for name in sorted(tensors)}
+    values |= {"nodes": [nodes.start, nodes.stop], "arcs": training.algorithm.arcs_into(nodes), "belongs": belongs}
+    if nodes.start > 0:  # what all share is written once
+        tensors = {name: value for name, value in tensors.items() if belongs[name] != "all"}
+    path = folder / f"step-{training.t:08}.nodes-{nodes[0]}-{nodes[-1]}-of-{network.graph.n}.safetensors"
     temporary = path.with_suffix(".part")
     try:
+        folder.mkdir(exist_ok=True)
         save_file({name: v.contiguous() for name, v in tensors.items()}, temporary, {"mixwise": json.dumps(values)})
         os.replace(temporary, path)
     except (SafetensorError, OSError) as error:
         temporary.unlink(missing_ok=True)
         raise TrainingError(f"the checkpoint {path} cannot be written: {error}; the one before it is kept") from None
+    with network.uncounted():
+        network.gather(torch.zeros(len(nodes), 1))  # comes back when all have written
+    if nodes.start == 0:
+        keep_only(folder, training.t)
 
 
-def load_checkpoint(training: Training, path: Path) -> None:
-    """Put a freshly made training where the checkpoint was."""
+def newest_step(folder: Path) -> int | None:
+    """After how many steps the newest complete checkpoint was taken, if there is one."""
+    return max(_complete(folder), default=None)
+
+
+def keep_only(folder: Path, step: int) -> None:
+    """Remove all files that are not of the complete checkpoint of this step."""
+    kept = set(_complete(folder).get(step, ()))
+    for path in folder.glob("step-*"):
+        if path not in kept:
+            path.unlink(missing_ok=True)
+
+
+def load_checkpoint(training: Training, folder: Path, step: int | None = None) -> None:
+    """Put a freshly made training where the checkpoint of a step was, by default the newest complete one."""
+    tensors, values = read_checkpoint(folder, training.network.nodes, step=step)
     try:
-        with safe_open(path, framework="pt") as file:
-            values = json.loads(file.metadata()["mixwise"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
         training.load_state(tensors, values)
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+    except _UNREADABLE as error:
+        raise _unfit(folder, error) from None
+
+
+def read_checkpoint(
+    folder: Path,
+    nodes: range | None = None,
+    wanted: Callable[[str], bool] = lambda name: True,
+    step: int | None = None,
+) -> tuple[Tensors, dict[str, Any]]:
+    """The tensors that belong to these nodes, by default to all, and the plain values."""
+    complete = _complete(folder)
+    parts = complete.get(max(complete, default=-1) if step is None else step)
+    if parts is None:
         raise TrainingError(
-            f"the checkpoint {path} does not fit this run ({error}); delete its folder to start that run anew"
-        ) from None
+            f"{folder} holds no complete checkpoint{'' if step is None else f' of step {step}'}; "
+            f"delete that folder to start the run anew"
+        )
+    pieces: dict[str, list[torch.Tensor]] = {}
+    shared: dict[str, Any] = {}
+    for path in parts:
+        try:
+            values = _read_part(path, nodes, wanted, pieces)
+        except _UNREADABLE as error:
+            raise _unfit(path, error) from None
+        shared = shared or values  # of the first part
+    return {name: found[0] if len(found) == 1 else torch.cat(found) for name, found in pieces.items()}, shared
+
+
+def _read_part(
+    path: Path, nodes: range | None, wanted: Callable[[str], bool], pieces: dict[str, list[torch.Tensor]]
+) -> dict[str, Any]:
+    """Add what a file holds of these nodes to the pieces; the plain values."""
+    with safe_open(path, framework="pt") as file:
+        values: dict[str, Any] = json.loads(file.metadata()["mixwise"])
+        first, stop = values["nodes"]
+        low, high = (first, stop) if nodes is None else (max(first, nodes.start), min(stop, nodes.stop))
+        arcs = list(accumulate(values["arcs"], initial=0))  # arcs into the nodes before each node of this part
+        for name in file.keys():  # noqa: SIM118 - it is no dictionary
+            belongs: Belongs = values["belongs"][name]
+            if not wanted(name) or (belongs != "all" and low >= high):
+                continue
+            if belongs == "all":
+                pieces[name] = [file.get_tensor(name)]
+            else:
+                begin, end = low - first, high - first
+                rows = slice(begin, end) if belongs == "nodes" else slice(arcs[begin], arcs[end])
+                pieces.setdefault(name, []).append(file.get_slice(name)[rows])
+    return values
+
+
+def _complete(folder: Path) -> dict[int, tuple[Path, ...]]:
+    """The files of every step for which those of all nodes are there."""
+    parts: dict[int, list[tuple[int, int, int, Path]]] = {}  # step -> (first node, last node, n, file)
+    for path in folder.glob("step-*"):
+        if name := _NAME.fullmatch(path.name):
+            step, first, last, n = map(int, name.groups())
+            parts.setdefault(step, []).append((first, last, n, path))
+    complete = {}
+    for step, found in parts.items():
+        next_node = 0
+        for first, last, _, _ in sorted(found):
+            next_node = last + 1 if first == next_node else -1  # a gap, or files of two divisions
+        if next_node == found[0][2]:
+            complete[step] = tuple(path for _, _, _, path in sorted(found))
+    return complete
+
+
+def _belongs(training: Training, name: str, value: torch.Tensor) -> Belongs:
+    """Whose a tensor of the state is."""
+    part, _, rest = name.partition(".")
+    if part in ("X", "start"):
+        return "nodes"
+    if part == "algorithm":
+        return training.algorithm.belongs.get(rest, "nodes")
+    if part == "task":
+        return "nodes" if rest.startswith(getattr(training.task, "of_nodes", ())) else "all"
+    if part == "optimizer":  # an element-wise one remembers a number per entry of the rows, or one for all
+        return "nodes" if value.ndim > 0 else "all"
+    return "all"
+
+
+def _unfit(path: Path, error: Exception) -> TrainingError:
+    return TrainingError(
+        f"the checkpoint {path} does not fit this run ({error}); delete its folder to start that run anew"
+    )

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-import torch
-
 from mixwise.algorithms import Algorithm
-from mixwise.mixing import (
-    consensus_distance,
-    consensus_factor,
-    gradient_mixing_error,
-    heterogeneity,
-)
+from mixwise.mixing import consensus_factor
 from mixwise.network import Network
 from mixwise.policies import Plan, Policy
 from mixwise.tasks import Task
+from mixwise.train.disagreement import disagreement
 from mixwise.train.records import Record
 from mixwise.train.training import OptimizerFactory, SchedulerFactory, Step, Training
 
@@ -70,27 +63,36 @@ def records(training: Training, steps: int, record_every: int = 1, evaluate_ever
 
 
 def _values(training: Training, step: Step, evaluated: bool) -> dict[str, float | str | int]:
-    X, G, plan = training.model_rows, step.gradients, step.plan
-    n, traffic = training.network.graph.n, training.network.traffic
-    with np.errstate(over="ignore"):  # a run on its way to infinity is stopped soon, not warned about here
-        values: dict[str, float | str | int] = {"loss": float(step.losses.mean())}
+    """What a record holds, the same on every process; all of them must ask for it."""
+    X, network, plan = training.model_rows, training.network, step.plan
+    n = network.graph.n
+    with network.uncounted():
+        values: dict[str, float | str | int] = {"loss": float(network.gather(step.losses[:, None]).mean())}
         if evaluated:
-            values |= training.task.evaluate(X)
-        values |= {"consensus_distance": consensus_distance(X), "heterogeneity": heterogeneity(G)}
-        if plan is not None and plan.params:
-            values |= _mixing_values(G, plan)
+            values |= training.task.evaluate(X, network)
+    values["consensus_distance"] = disagreement(X, network)[0] / n
+    if plan is None or not plan.params:
+        values["heterogeneity"] = disagreement(step.gradients, network)[0] / n
+    else:
+        before, after = disagreement(step.gradients, network, plan.updates or plan.params)
+        values |= {"heterogeneity": before / n, **_mixing_values(before, after, n), **_consensus_value(plan)}
     if plan is not None and plan.solve is not None:
         values |= {"solve_status": plan.solve.status, "solve_iterations": plan.solve.iterations}
-    return values | {"bytes_parameters": traffic.parameters / n, "bytes_sketches": traffic.sketches / n}
+    return values | {"bytes_parameters": network.traffic.parameters / n, "bytes_sketches": network.traffic.sketches / n}
 
 
-def _mixing_values(G: torch.Tensor, plan: Plan) -> dict[str, float]:
-    """What the weights of a mixing do: GME before and after, absolute and relative; ζ′² and p."""
-    before, after = heterogeneity(G) * len(G), gradient_mixing_error(G, plan.updates_product)
+def _mixing_values(before: float, after: float, n: int) -> dict[str, float]:
+    """What the weights of a mixing do to the gradients: GME before and after, absolute and relative; ζ′²."""
     return {
         "gradient_mixing_error_before": before,
         "gradient_mixing_error": after,
         "gradient_mixing_error_relative": after / before if before > 0 else 0.0,
-        "relative_heterogeneity": after / len(G),
-        "consensus_factor": consensus_factor(plan.params_product),
+        "relative_heterogeneity": after / n,
     }
+
+
+def _consensus_value(plan: Plan) -> dict[str, float]:
+    """p of the rounds of a mixing, unless this process knows the weights of its own nodes only."""
+    if not all(W.whole for W in plan.params):
+        return {}
+    return {"consensus_factor": consensus_factor(plan.params_product)}

@@ -1,0 +1,61 @@
+"""The processes that share a run: one alone in a simulation, several under torchrun (`processes.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from mixwise.graphs import Graph
+from mixwise.network.base import Network
+from mixwise.network.simulated import SimulatedNetwork
+
+Value = TypeVar("Value")
+
+
+class World(Protocol):
+    """Who takes part, and how they agree on what only one of them should do or say.
+
+    Attributes:
+        rank: of this process; 0 writes, prints and decides.
+        size: how many processes there are.
+    """
+
+    rank: int
+    size: int
+
+    def network(self, graph: Graph) -> Network:
+        """A network of all nodes of a graph, divided over the processes."""
+        ...
+
+    def decide(self, decision: Callable[[], Value]) -> Value:
+        """What process 0 comes to, on all of them; it must be a value of JSON. Its error is an error on all of them."""
+        ...
+
+    def note(self, name: str, value: str) -> None:
+        """Leave a note for those who come after a restart."""
+        ...
+
+    def recall(self, name: str) -> str | None:
+        """A note that was left since the processes were first launched, if there is one."""
+        ...
+
+
+class Alone:
+    """One process that owns all nodes: a simulation."""
+
+    rank, size = 0, 1
+
+    def network(self, graph: Graph) -> Network:
+        """All nodes are here."""
+        return SimulatedNetwork(graph)
+
+    def decide(self, decision: Callable[[], Value]) -> Value:
+        """There is nobody else to ask."""
+        return decision()
+
+    def note(self, name: str, value: str) -> None:
+        """Nobody will restart it."""
+
+    def recall(self, name: str) -> str | None:
+        """Nothing came before."""
+        return None
