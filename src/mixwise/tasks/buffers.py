@@ -114,7 +114,8 @@ def mean_of_all(rows: torch.Tensor, others: Others) -> torch.Tensor:
     """
     wide = torch.float32 if rows.device.type == "mps" else torch.float64
     flat = rows.reshape(len(rows), -1)
-    means = [others.average(part.to(wide)).to(rows.dtype) for part in flat.split(_COLUMNS, dim=1)]
+    parts = (flat[:, start : start + _COLUMNS] for start in range(0, flat.shape[1], _COLUMNS))
+    means = [others.average(part.to(wide)).to(rows.dtype) for part in parts]
     return torch.cat(means).view(rows.shape[1:]) if means else mean_row(rows)
 
 

@@ -21,10 +21,11 @@ def disagreement(rows: torch.Tensor, network: Network, rounds: tuple[MixingMatri
     Of gradients the first is n ζ², the second the gradient mixing error; of parameters the first is n times the
     consensus distance.
     """
+    width = max(1, _BLOCK // network.graph.n)
     squares = torch.zeros(len(rows), 2, dtype=torch.float64)  # of each row: before, after
     with network.uncounted():
-        for columns in rows.split(max(1, _BLOCK // network.graph.n), dim=1):
-            part = columns.to(device="cpu", dtype=torch.float64)  # some devices have no float64
+        for start in range(0, rows.shape[1], width):
+            part = rows[:, start : start + width].to(device="cpu", dtype=torch.float64)  # not all devices have float64
             part = part - network.average(part)
             squares[:, 0] += part.square().sum(1)
             for W in rounds:
