@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -95,8 +96,8 @@ class Membership:
             timeout: seconds for the operations of the new process group.
         """
         backend = dist.get_backend() if dist.is_initialized() else "gloo"
-        left = [_leave()]  # kept until the silent ones are ended: a group goes only when its last operation has
         while True:
+            _leave()
             self._report(step)
             self.generation = self._next()
             if self.rank not in self.generation.members:
@@ -104,12 +105,8 @@ class Membership:
                     f"rank {self.rank} was left out of generation {self.generation.number}: the others took it for "
                     f"lost; if it was only slow, raise the grace period (mixwise launch --grace)"
                 )
-            try:
-                self._connect(backend, timeout)
-            except NetworkError:
-                left.append(_leave())
-                continue
-            return self.generation
+            if self._connect(backend, timeout):
+                return self.generation
 
     def _report(self, step: int) -> None:
         self.board.write(f"report/{self.generation.number}/{self.rank}", step)
@@ -126,14 +123,14 @@ class Membership:
             )
         return Generation.from_note(self.board.read(name))
 
-    def _connect(self, backend: str, timeout: float) -> None:
-        """The process group of the generation, if all of its members come."""
+    def _connect(self, backend: str, timeout: float) -> bool:
+        """Make the process group of the generation, if all of its members come."""
         number, members = self.generation.number, self.generation.members
         self.board.write(f"ready/{number}/{self.rank}", True)
         ready = [f"ready/{number}/{rank}" for rank in members]
         _until(lambda: self.board.has(*ready) or self._ended(), self.grace)
         if not self.board.has(*ready):
-            raise NetworkError(f"not all of {members} have come to generation {number}")
+            return False
         try:
             dist.init_process_group(
                 backend,
@@ -142,23 +139,30 @@ class Membership:
                 world_size=len(members),
                 timeout=timedelta(seconds=timeout),
             )
-        except RuntimeError as error:
-            raise NetworkError(f"the process group of generation {number} was not made: {error}") from error
+        except RuntimeError:  # somebody went just now
+            return False
+        return True
 
     def _ended(self) -> bool:
         return any(self.board.has(f"ended/{rank}") for rank in self.generation.members)
 
 
-def _leave() -> dist.ProcessGroup | None:
-    """Close the connections of the default process group and forget it; what is left of it is returned."""
+def _leave() -> None:
+    """Close the connections of the default process group, so that nobody waits for us any longer, and forget it."""
     if not dist.is_initialized():
-        return None
-    group = dist.group.WORLD
-    assert group is not None
-    for device in group._device_types:
-        group._get_backend(torch.device(device)).abort()  # destroying alone would wait for operations under way
+        return
+    if dist.get_backend() == "gloo":
+        # Destroying would wait for operations under way, and gloo has no working abort. But a receive that times out
+        # closes all connections of its process; one from a process that is gone fails at once and closes none.
+        for peer in range(dist.get_world_size()):
+            if peer != dist.get_rank():
+                with suppress(RuntimeError):
+                    work = dist.irecv(torch.empty(1), peer)
+                    assert work is not None
+                    work.wait(timedelta(milliseconds=1))
+    else:
+        dist.group.WORLD._get_backend(torch.device("cuda")).abort()  # type: ignore[union-attr]
     dist.destroy_process_group()
-    return group
 
 
 def _until(true: Callable[[], bool], seconds: float) -> bool:
