@@ -163,13 +163,13 @@ def test_combine_while_adapt(schedule, momentum):
 
 
 def test_combine_while_adapt_with_weights_that_change():
-    """X⁽ᵗ⁺¹⁾ = P⁽ᵗ⁾ X⁽ᵗ⁾ − η G⁽ᵗ⁾."""
+    """X⁽ᵗ⁺¹⁾ = P⁽ᵗ⁻¹⁾ X⁽ᵗ⁾ − η G⁽ᵗ⁾, P⁽⁻¹⁾ = I: the weights are those that were known before the gradient was."""
     matrices = [asymmetric(0), asymmetric(1)]
     policy = RandomChoice(matrices, seed=5)
-    X, expected = start(), []
+    X, P, expected = start(), I, []
     for t in range(STEPS):
-        P = policy.plan(t, None, None).params[0].to_dense().T
         X = P @ X - LR * gradients(X, t)
+        P = policy.plan(t, None, None).params[0].to_dense().T
         expected.append(X)
     compare(run(CombineWhileAdapt(), policy, matrices[0].graph)[0], expected)
 

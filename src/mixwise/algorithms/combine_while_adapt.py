@@ -1,6 +1,9 @@
 """Combine while adapting: the rows travel while the gradients are computed (Lian et al. 2017, Algorithm 1).
 
-X⁺ = Wᵀ X − U
+    X⁺ = Wᵀ X − U
+
+W must be known before the gradients are, so the weights of mixing t are those that the policy made after step t − 1. At
+the first mixing there are none yet, and W = I: all rows are the same then, and mixing them would change nothing.
 """
 
 from __future__ import annotations
@@ -13,17 +16,22 @@ from mixwise.policies import Plan
 
 
 class CombineWhileAdapt(Algorithm):
-    """X⁺ = Wᵀ X − U: what is mixed does not wait for the step, and the step is not mixed."""
+    """X⁺ = Wᵀ X − U: what is mixed does not wait for the step, and the step is not mixed.
+
+    Around it, quasi-global momentum mixes after the step, with the weights of that step.
+    """
 
     needs_previous = True
+    mixes_early = True
 
-    def rows_to_mix(self, X: torch.Tensor, X_prime: torch.Tensor) -> torch.Tensor:
-        """X: the step is not mixed."""
-        return X
+    def combine_early(self, X: torch.Tensor, X_prime: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
+        """Take the step from the mixed rows."""
+        U = X.sub_(X_prime)
+        return mixed.sub_(U)
 
     def combine(
         self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
     ) -> torch.Tensor:
         """Mix the old rows and take the step."""
-        U = X - X_prime
-        return mix_rounds(X, one_channel(plan, "combine-while-adapt"), network, in_place=True).sub_(U)
+        mixed = mix_rounds(X, one_channel(plan, "combine-while-adapt"), network)
+        return self.combine_early(X, X_prime, mixed)

@@ -2,24 +2,28 @@
 
     U = X − X′;  plan = the policy's matrices for mixing t;  X⁺ = the algorithm's combination
 
-The same for nodes in one process, in many, and inside somebody's own loop.
+The same for nodes in one process, in many, and inside somebody's own loop. A method that mixes early, X⁺ = Wᵀ X − U,
+sends X off as soon as it is remembered, with the matrices that the policy made one mixing before.
 Legend: X, X′, G, U (m, d), owned rows; B (m, b) their buffers.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 
 from mixwise.algorithms import Algorithm
+from mixwise.algorithms.base import mix_rounds, one_channel
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
-from mixwise.network import Network
+from mixwise.network import Network, Pending
 from mixwise.policies import Observation, Plan, Policy
 from mixwise.policies.plan import StepSums
 from mixwise.sketch import CountSketch
+from mixwise.train.waiting import as_matrices, as_tensors
 
 
 class Mixer:
@@ -39,6 +43,10 @@ class Mixer:
         self._sums: dict[CountSketch, FloatArray] | None = None  # its sketches, where they are enough
         self.lr = 0.0  # the sum of step sizes since the last mixing; whoever steps adds to it
         self._checked: tuple[MixingMatrix, ...] = ()  # the matrices that the algorithm has accepted last
+        # For methods that mix early: the rounds of the next mixing; the first has none, so that W = I.
+        self._waiting: tuple[MixingMatrix, ...] = (_identity(network),) if algorithm.mixes_early else ()
+        self._pending: Pending | None = None  # its first round, under way
+        self._counted = False  # whether it is under way already in the traffic of a state that was loaded
         algorithm.check_policy(policy)
         policy.ask(symmetric=algorithm.needs_symmetric, lazy=algorithm.needs_lazy)
         self._check_matrices(policy.known_matrices())
@@ -54,6 +62,9 @@ class Mixer:
             self._sums = {sketch: sketch.sums(X) for sketch in sketches if isinstance(sketch, CountSketch)}
         if self.algorithm.needs_previous or (observes and self._sums is None):
             self.start = X.clone()
+        if self.algorithm.mixes_early:
+            assert self.start is not None  # such methods need it
+            self._pending = self.network.start_mix(self.start, self._waiting[0])
 
     def plan(self, X: torch.Tensor, G: torch.Tensor) -> Plan:
         """The weights of this mixing, accepted by the algorithm; X is X′ now."""
@@ -69,6 +80,9 @@ class Mixer:
         with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges is told so by what comes of it
             plan = self.policy.plan(self.t, Observation(updates, G, rows, stepped), self.network)
         self._check_matrices(plan.matrices)
+        if self.algorithm.mixes_early:  # these are for the next mixing; those of this one are under way
+            rounds = one_channel(plan, type(self.algorithm).__name__)
+            plan, self._waiting = Plan(self._waiting, solve=plan.solve), rounds
         return plan
 
     def mix(self, X: torch.Tensor, plan: Plan, B: torch.Tensor | None = None) -> None:
@@ -76,11 +90,23 @@ class Mixer:
         before = X if self.start is None else self.start
         if B is not None:
             self.algorithm.mix_buffers(B, plan, self.network)
-        mixed = self.algorithm.combine(before, X, plan, self.network, self.lr)
+        if self.algorithm.mixes_early:
+            mixed = self.algorithm.combine_early(before, X, self._mixed_early(before, plan))
+        else:
+            mixed = self.algorithm.combine(before, X, plan, self.network, self.lr)
         if mixed is not X:
             X.copy_(mixed)
         self.start, self._sums, self.lr = None, None, 0.0
         self.t += 1
+
+    def _mixed_early(self, X: torch.Tensor, plan: Plan) -> torch.Tensor:
+        """The first round is under way, unless a state was loaded since; the others follow."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            with self.network.uncounted() if self._counted else nullcontext():
+                pending = self.network.start_mix(X, plan.params[0])
+        self._counted = False
+        return mix_rounds(pending.wait(), plan.params[1:], self.network, in_place=True)
 
     def _check_matrices(self, matrices: tuple[MixingMatrix, ...]) -> None:
         """Let the algorithm refuse a matrix before it is used; those of the last mixing need no second look."""
@@ -99,7 +125,15 @@ class Mixer:
             tensors[f"sums.{number}"] = torch.from_numpy(sums)
         policy_tensors, policy_values = self.policy.state()
         tensors |= {f"policy.{name}": value for name, value in policy_tensors.items()}
-        return tensors, {"lr": self.lr, "traffic": vars(self.network.traffic).copy(), "policy": policy_values}
+        waiting, waiting_values = as_tensors(self._waiting)
+        tensors |= {f"waiting.{name}": value for name, value in waiting.items()}
+        return tensors, {
+            "lr": self.lr,
+            "traffic": vars(self.network.traffic).copy(),
+            "policy": policy_values,
+            "waiting": waiting_values,
+            "under_way": self._pending is not None,
+        }
 
     def load_state(
         self, tensors: dict[str, torch.Tensor], values: dict[str, Any], t: int, device: torch.device
@@ -114,7 +148,15 @@ class Mixer:
         if sums := below("sums.", tensors):  # between a step and its mixing
             taken = dict.fromkeys(sketch for sketch in self.policy.sketches(t) or () if isinstance(sketch, CountSketch))
             self._sums = {sketch: sums[str(number)].numpy() for number, sketch in enumerate(taken)}
+        self._waiting = as_matrices(below("waiting.", tensors), values["waiting"], self.network.nodes)
+        self._pending, self._counted = None, bool(values["under_way"])
         vars(self.network.traffic).update(values["traffic"])
+
+
+def _identity(network: Network) -> MixingMatrix:
+    """Nobody hears anybody."""
+    pattern = network.graph.pattern
+    return MixingMatrix(network.graph, pattern.rows == pattern.cols)
 
 
 def below(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -110,6 +110,9 @@ class Training:
     def _local_step(self) -> tuple[torch.Tensor, torch.Tensor]:
         """One step of the optimizer on every owned row."""
         t, X = self.t, self.X
+        begins, early = t % self.local_steps == 0, self.algorithm.mixes_early
+        if begins and early:  # its rows travel while the gradients are computed
+            self.mixer.remember(X)
         with torch.enable_grad():
             losses, G = self.task.losses_and_gradients(X, self.network.nodes, t)
         G = G.contiguous()  # the fused kernels take its memory as one piece, also if it is not
@@ -117,7 +120,7 @@ class Training:
         if self.clip is not None:
             clip_rows(G, self.clip)
         self.algorithm.direction(G, self.network)
-        if t % self.local_steps == 0:
+        if begins and not early:  # here, where the memory that the gradients took is free again
             self.mixer.remember(X)
         for block, (first, last) in zip(self._blocks, self._columns, strict=True):
             block.grad = G[:, first:last]
