@@ -43,6 +43,8 @@ from mixwise.mixing import (
     minimize_gme,
     spectral_gap,
 )
+from mixwise.network.processes import world_of_this_process
+from mixwise.network.world import World
 from mixwise.report.graph_picture import save_picture, terminal_picture
 from mixwise.terminal import err, out, progress_line, run_with_progress, summary_table
 
@@ -84,29 +86,60 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the interrupted run in the folder of --out.")
     ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=1.0, help="Under torchrun: seconds to wait for another process at most.")
+    ] = 300.0,
 ) -> None:
     """Run a recipe: all variants, all seeds; a table, figures and records in a folder.
 
     Example: mixwise run quadratics steps=100 --seeds 0-4 --out my-run
+    With the nodes divided over processes: torchrun --nproc-per-node 4 -m mixwise run digits
     """
     changes = [*(overrides or []), *([f"seeds={seeds}"] if seeds is not None else [])]
+    with world_of_this_process(timeout) as world:
+        try:
+            _run(recipe, changes, folder, resume, world)
+        except MixwiseError:
+            if world.first_to_fail():
+                raise
+            raise typer.Exit(2) from None  # another process has said why
+
+
+def _run(recipe: str, changes: list[str], folder: Path | None, resume: bool, world: World) -> None:
+    """The nodes of this process, with those of the others; process 0 prints."""
     experiment = plan_experiment(load_recipe(recipe), changes)
     if resume and folder is None:
         raise ConfigError("--resume goes on in a folder; name it with --out")
-    if folder is None:
-        folder = Path("runs") / experiment.recipe.name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    folder = folder or _new_folder(experiment.recipe.name, world)
     try:
-        summary = run_with_progress(experiment, folder, resume)
+        summary = run_with_progress(experiment, folder, resume, world)
     except KeyboardInterrupt:
+        if world.rank > 0:
+            raise typer.Exit(130) from None
         hint = f"stopped; go on with: mixwise run {folder}/config.yaml --out {folder} --resume"
         err.print(hint, highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
     except TrainingError as error:
         raise TrainingError(f"{error}; the records so far: {folder}" if folder.exists() else str(error)) from None
+    if world.rank > 0:
+        return
     out.print(f"{experiment.recipe.name}: {experiment.recipe.description}", highlight=False)
     out.print(summary_table(summary))
     out.print(f"[dim]{summary.caption}.[/dim]", highlight=False)
     out.print(f"\nTable, figures and records: {folder}{'' if str(folder).endswith('/') else '/'}", highlight=False)
+
+
+def _new_folder(name: str, world: World) -> Path:
+    """runs/RECIPE/TIME: the time at which the processes were first launched, also after a restart."""
+    note = f"folder of {name}"
+
+    def choose() -> str:
+        new = Path("runs") / name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+        chosen = world.recall(note) or str(new)
+        world.note(note, chosen)
+        return chosen
+
+    return Path(world.decide(choose))
 
 
 @app.command()

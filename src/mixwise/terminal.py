@@ -15,6 +15,7 @@ from rich.table import Table
 
 from mixwise.experiments import Experiment, run_experiment
 from mixwise.experiments.runner import Progress
+from mixwise.network.world import World
 from mixwise.report.table import Summary
 
 out = Console()
@@ -23,8 +24,10 @@ err = Console(stderr=True)
 _WINDOW, _SHORTEST, _QUIET = 5.0, 0.05, 30.0  # seconds: a rate is of the last 5; a log hears something every 30
 
 
-def run_with_progress(experiment: Experiment, folder: Path, resume: bool) -> Summary:
-    """A live bar in a terminal; elsewhere a line per run, and one every half minute."""
+def run_with_progress(experiment: Experiment, folder: Path, resume: bool, world: World) -> Summary:
+    """A live bar in a terminal; elsewhere a line per run, and one every half minute. Process 0 shows it."""
+    if world.rank > 0:
+        return run_experiment(experiment, folder, resume=resume, world=world)
     total = len(experiment.recipe.seeds) * len(experiment.runs)
     columns = (
         TextColumn("{task.description}", justify="left"),
@@ -48,7 +51,7 @@ def run_with_progress(experiment: Experiment, folder: Path, resume: bool) -> Sum
                 err.print(f"{name}: {figures}", highlight=False, soft_wrap=True)
                 printed = watch.clock()
 
-        return run_experiment(experiment, folder, on_progress, resume)
+        return run_experiment(experiment, folder, on_progress, resume, world)
 
 
 class Watch:

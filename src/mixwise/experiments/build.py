@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from mixwise.errors import ConfigError
 from mixwise.experiments.build_algorithm import build_algorithm
 from mixwise.experiments.build_policy import PolicyBuilder
 from mixwise.experiments.build_task import build_optimizer, build_scheduler, build_task, run_length
@@ -12,10 +13,12 @@ from mixwise.experiments.config import RunConfig
 from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
 from mixwise.mixing.matrix import FloatArray
+from mixwise.network import LossyNetwork, Network
 from mixwise.network.world import Alone, World
 from mixwise.seeding import numpy_generator, stream
 from mixwise.tasks import ModuleTask, Task
 from mixwise.train import Record, Training, records
+from mixwise.train.training import Step
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,11 @@ class Prepared:
     evaluate_every: int
     checkpoint_every: int
 
-    def records_of(self, training: Training) -> Iterator[Record]:
-        """The records from where the training is to the end."""
-        return records(training, self.steps, self.record_every, self.evaluate_every)
+    def records_of(
+        self, training: Training, on_step: Callable[[Step], None] = lambda step: None
+    ) -> Iterator[Record]:
+        """The records from where the training is to the end; `on_step` sees every step."""
+        return records(training, self.steps, self.record_every, self.evaluate_every, on_step)
 
     def __call__(self) -> Iterator[Record]:
         """Run it from the start."""
@@ -56,7 +61,7 @@ def prepare(config: RunConfig, seed: int, world: World | None = None) -> Prepare
         builder = PolicyBuilder(places, order, seed, labels, symmetric=algorithm.needs_symmetric)
         return Training(
             task,
-            world.network(graph),
+            world.network(graph, config.device),
             builder.build(config.policy),
             algorithm,
             optimizer,
@@ -73,6 +78,15 @@ def prepare(config: RunConfig, seed: int, world: World | None = None) -> Prepare
         config.evaluate_every or (1 if config.task.kind == "quadratics" else steps),
         config.checkpoint_every or max(1, steps // 4),
     )
+
+
+def _network(config: RunConfig, graph: Graph, world: World, seed: int) -> Network:
+    """The network of the world; one that loses messages only in a simulation."""
+    if config.message_loss == 0:
+        return world.network(graph)
+    if world.size > 1:
+        raise ConfigError("message_loss is for simulations; real processes lose messages by themselves; leave it out")
+    return LossyNetwork(graph, config.message_loss, stream(seed, "network"))
 
 
 def base_graph(config: RunConfig, seed: int) -> Graph:

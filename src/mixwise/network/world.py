@@ -23,12 +23,16 @@ class World(Protocol):
     rank: int
     size: int
 
-    def network(self, graph: Graph) -> Network:
-        """A network of all nodes of a graph, divided over the processes."""
+    def network(self, graph: Graph, device: str = "cpu") -> Network:
+        """A network of all nodes of a graph, divided over the processes; rows are kept on `device`."""
         ...
 
     def decide(self, decision: Callable[[], Value]) -> Value:
         """What process 0 comes to, on all of them; it must be a value of JSON. Its error is an error on all of them."""
+        ...
+
+    def first_to_fail(self) -> bool:
+        """Whether this process, which ends with an error, is the first to do so: then it should say why."""
         ...
 
     def note(self, name: str, value: str) -> None:
@@ -45,13 +49,17 @@ class Alone:
 
     rank, size = 0, 1
 
-    def network(self, graph: Graph) -> Network:
+    def network(self, graph: Graph, device: str = "cpu") -> Network:
         """All nodes are here."""
         return SimulatedNetwork(graph)
 
     def decide(self, decision: Callable[[], Value]) -> Value:
         """There is nobody else to ask."""
         return decision()
+
+    def first_to_fail(self) -> bool:
+        """And the last."""
+        return True
 
     def note(self, name: str, value: str) -> None:
         """Nobody will restart it."""

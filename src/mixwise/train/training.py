@@ -95,6 +95,7 @@ class Training:
     def step(self) -> Step:
         """Compute and step; then, if the local steps are done, plan and mix."""
         start = time.perf_counter()
+        self.network.step = self.t  # for messages about processes that are missing
         losses, G = self._local_step()
         computed = planned = mixed = time.perf_counter()
         plan = None
