@@ -2,6 +2,17 @@
 
 from mixwise.experiments.config import Recipe, RunConfig
 from mixwise.experiments.recipe import Experiment, load_recipe, plan_experiment, recipe_names
+from mixwise.experiments.run_folder import Run, load_run
 from mixwise.experiments.runner import run_experiment
 
-__all__ = ["Experiment", "Recipe", "RunConfig", "load_recipe", "plan_experiment", "recipe_names", "run_experiment"]
+__all__ = [
+    "Experiment",
+    "Recipe",
+    "Run",
+    "RunConfig",
+    "load_recipe",
+    "load_run",
+    "plan_experiment",
+    "recipe_names",
+    "run_experiment",
+]

@@ -94,6 +94,12 @@ class Graph:
         kind = "directed, " if self.directed else ""
         return f"Graph(n={self.n}, {kind}{len(self.edge_array)} {'arcs' if self.directed else 'edges'})"
 
+    def _repr_svg_(self) -> str | None:
+        """What a notebook shows: a picture, unless there are too many nodes for one."""
+        from mixwise.graphs.drawing import DRAWN, graph_svg  # it needs this module
+
+        return graph_svg(self) if self.n <= DRAWN else None
+
     # --- who is next to whom ---
     @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:

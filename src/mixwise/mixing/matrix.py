@@ -200,6 +200,12 @@ class MixingMatrix:
         part = "" if self.whole else f", nodes {self.nodes[0]} to {self.nodes[-1]} known"
         return f"MixingMatrix(n={self.n}, {self.messages} messages per step, kind={self.kind!r}{part})"
 
+    def _repr_svg_(self) -> str | None:
+        """What a notebook shows: a heat map, unless it would be too fine to see."""
+        from mixwise.mixing.drawing import DRAWN, heat_map_svg  # it needs this module
+
+        return heat_map_svg(self) if self.n <= DRAWN else None
+
     # --- the rules ---
     def _check(self, tolerance: float) -> None:
         pattern, w = self.graph.pattern, self.weights

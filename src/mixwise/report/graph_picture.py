@@ -5,31 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from mixwise.errors import GraphError
 from mixwise.graphs import Graph
+from mixwise.graphs.drawing import layout
 from mixwise.report.figures import COLORS
-
-Positions = npt.NDArray[np.float64]  # (n, 2) in the unit square
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # the bit of each dot in a 4 × 2 Braille cell
 _FORMATS = (".png", ".svg", ".pdf")
-
-
-def layout(graph: Graph) -> Positions:
-    """Where to draw the nodes: on a circle if they are connected one after the other, else by springs."""
-    import networkx as nx  # only pictures need it
-
-    g: nx.Graph[int] = nx.Graph()
-    g.add_nodes_from(range(graph.n))
-    g.add_edges_from(graph.edges)
-    on_circle = sum((j - i) in (1, graph.n - 1) for i, j in graph.edges) >= graph.n - 1 or graph.n <= 3
-    places = nx.circular_layout(g) if on_circle else nx.spring_layout(g, seed=0, iterations=100)
-    array = np.array([places[i] for i in range(graph.n)], dtype=np.float64).reshape(graph.n, 2)
-    low, high = array.min(axis=0), array.max(axis=0)
-    spread = np.where(high > low, high - low, 1.0)
-    return np.where(high > low, (array - low) / spread, 0.5)
 
 
 def terminal_picture(graph: Graph, width: int = 44, height: int = 18) -> str:

@@ -72,6 +72,15 @@ class Summary:
             lines.append(f"| {variant} | " + " | ".join(shown) + " |")
         return "\n".join(lines) + "\n"
 
+    def _repr_html_(self) -> str:
+        """The same in a notebook."""
+        from mixwise.report.notebook import html_table  # few need it
+
+        head = ["variant", *(metric.replace("_", " ") for metric in self.metrics)]
+        rows = [[variant, *map(str, cells)] for variant, cells in self.rows.items()]
+        best = [[False, *(c.mean == self.best(i) for i, c in enumerate(cells))] for cells in self.rows.values()]
+        return html_table(head, rows, best, f"{self.caption}; the best of each column in bold")
+
     @property
     def caption(self) -> str:
         """What the numbers are."""

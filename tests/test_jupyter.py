@@ -1,0 +1,121 @@
+"""What notebooks show: well-formed, complete, and with every text escaped."""
+
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+import mixwise as mw
+from mixwise.errors import ConfigError
+from mixwise.experiments import load_recipe, load_run, plan_experiment, run_experiment
+from mixwise.report.table import Cell, Summary
+
+SVG = "{http://www.w3.org/2000/svg}"
+EVIL = '<script>alert("x")</script>&'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "quadratics"
+    changes = ["steps=12", "seeds=0,1", "variants=dsgd-metropolis,gme-every-step"]
+    run_experiment(plan_experiment(load_recipe("quadratics"), changes), folder)
+    return folder
+
+
+def text_of(html):
+    return ET.fromstring(f"<div>{html}</div>")  # raises if it is not well-formed
+
+
+@pytest.mark.parametrize("graph", [mw.graphs.ring(8), mw.graphs.directed_exponential(6), mw.Graph(1, [])])
+def test_a_graph_is_a_picture_of_all_its_nodes_and_edges(graph):
+    picture = ET.fromstring(graph._repr_svg_())
+    assert len(picture.findall(f".//{SVG}circle")) == graph.n
+    assert len(picture.findall(f".//{SVG}line")) == len(graph.edges)
+    assert bool(picture.findall(f".//{SVG}marker")) == graph.directed
+
+
+def test_a_graph_too_large_for_a_picture_is_text():
+    assert mw.graphs.ring(5000)._repr_svg_() is None
+
+
+def test_labels_from_a_file_are_text():
+    picture = mw.Graph(2, [(0, 1)], labels=[EVIL, "b"])._repr_svg_()
+    assert "<script" not in picture
+    assert f"0: {EVIL}" in [title.text for title in ET.fromstring(picture).iter(f"{SVG}title")]
+
+
+def test_a_mixing_matrix_is_a_heat_map_that_tells_every_weight():
+    W = mw.minimize_gme(np.diag([1.0, 2.0, 3.0, 4.0]), mw.graphs.ring(4)).W
+    cells = {title.text for title in ET.fromstring(W._repr_svg_()).iter(f"{SVG}title")}
+    for i, j in zip(W.graph.pattern.rows, W.graph.pattern.cols, strict=True):
+        assert f"W[{i}, {j}] = {W[i, j]:.4g}" in cells
+    assert mw.mixing.metropolis_hastings(mw.graphs.ring(5000))._repr_svg_() is None
+
+
+def test_larger_weights_are_darker():
+    from mixwise.mixing.drawing import shade
+
+    light = [sum(int(shade(w)[at : at + 2], 16) for at in (1, 3, 5)) for w in np.linspace(0, 1, 21)]
+    assert light == sorted(light, reverse=True)
+    assert len(set(light)) == 21
+
+
+def test_a_run_is_its_table_and_one_curve_per_metric(folder):
+    run = load_run(folder)
+    assert run.missing == ()
+    assert list(run.results) == ["dsgd-metropolis", "gme-every-step"]
+    page = text_of(run._repr_html_())
+    assert len(page.findall(".//tbody/tr")) == 2
+    pictures = [svg for svg in page.iter(f"{SVG}svg") if svg.get("role") == "img"]
+    assert len(pictures) == len(run.recipe.metrics)
+    for svg in pictures:
+        assert len(svg.findall(f"{SVG}polyline")) == 2
+    assert str(run.summary.rows["gme-every-step"][0]) in "".join(page.itertext())
+
+
+def test_the_table_of_a_run_is_the_one_that_was_written(folder):
+    assert load_run(folder).summary.to_csv() == (folder / "summary.csv").read_text("utf-8")
+
+
+def test_curves_and_rows_hold_the_records(folder):
+    run = load_run(folder)
+    steps, values = run.curve("gme-every-step", "loss")
+    assert steps.tolist() == list(range(12))
+    assert values.shape == (2, 12)
+    rows = [row for row in run.rows() if row["variant"] == "gme-every-step" and row["seed"] == 1]
+    assert [row["loss"] for row in rows] == values[1].tolist()
+    with pytest.raises(ConfigError, match="dsgd-metropolis"):
+        run.curve("no-such-variant", "loss")
+
+
+def test_a_run_that_was_interrupted_shows_what_is_there(folder, tmp_path):
+    import shutil
+
+    half = tmp_path / "half"
+    shutil.copytree(folder, half)
+    shutil.rmtree(half / "dsgd-metropolis" / "seed-1")
+    records = half / "gme-every-step" / "seed-0" / "metrics.jsonl"
+    records.write_text(records.read_text("utf-8")[:-40], "utf-8")  # cut off in the middle of a line
+    run = load_run(half)
+    assert run.missing == ("dsgd-metropolis/seed-1",)
+    assert "dsgd-metropolis/seed-1" in run._repr_html_()
+    assert run.curve("gme-every-step", "loss")[1].shape == (2, 11)
+    shutil.rmtree(half / "dsgd-metropolis")
+    shutil.rmtree(half / "gme-every-step")
+    assert "holds no run" in "".join(text_of(load_run(half)._repr_html_()).itertext())
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"config\.yaml"):
+        load_run(tmp_path)
+
+
+def test_names_in_tables_are_text(folder):
+    summary = Summary(("loss",), {EVIL: (Cell(1.0, None),)}, 1, (0,))
+    assert EVIL in list(text_of(summary._repr_html_()).itertext())
+    run = load_run(folder)
+    strange = type(run)(
+        run.folder, run.recipe.model_copy(update={"description": EVIL}), {EVIL: run.results["gme-every-step"]}, ()
+    )
+    shown = "".join(text_of(strange._repr_html_()).itertext())
+    assert shown.count(EVIL) >= 3  # the description, the table, the legend
