@@ -61,7 +61,7 @@ def prepare(config: RunConfig, seed: int, world: World | None = None) -> Prepare
         builder = PolicyBuilder(places, order, seed, labels, symmetric=algorithm.needs_symmetric)
         return Training(
             task,
-            world.network(graph, config.device),
+            _network(config, graph, world, seed),
             builder.build(config.policy),
             algorithm,
             optimizer,
@@ -83,7 +83,7 @@ def prepare(config: RunConfig, seed: int, world: World | None = None) -> Prepare
 def _network(config: RunConfig, graph: Graph, world: World, seed: int) -> Network:
     """The network of the world; one that loses messages only in a simulation."""
     if config.message_loss == 0:
-        return world.network(graph)
+        return world.network(graph, config.device)
     if world.size > 1:
         raise ConfigError("message_loss is for simulations; real processes lose messages by themselves; leave it out")
     return LossyNetwork(graph, config.message_loss, stream(seed, "network"))

@@ -28,6 +28,7 @@ class RunConfig(Strict):
     algorithm: AlgorithmConfig = PlainAlgorithm(kind="dsgd")
     local_steps: int = Field(default=1, ge=1)
     policy: PolicyConfig
+    message_loss: float = Field(default=0.0, ge=0, lt=1)
     record_every: int = Field(default=1, ge=1)
     evaluate_every: int | None = Field(default=None, ge=1)
     checkpoint_every: int | None = Field(default=None, ge=1)

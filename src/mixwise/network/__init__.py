@@ -3,6 +3,7 @@
 from mixwise.network.base import Network, Pending, Traffic
 from mixwise.network.blocks import block
 from mixwise.network.distributed import DistributedNetwork
+from mixwise.network.faults import LossyNetwork
 from mixwise.network.simulated import SimulatedNetwork
 
-__all__ = ["DistributedNetwork", "Network", "Pending", "SimulatedNetwork", "Traffic", "block"]
+__all__ = ["DistributedNetwork", "LossyNetwork", "Network", "Pending", "SimulatedNetwork", "Traffic", "block"]

@@ -1,0 +1,63 @@
+"""A simulated network that loses messages, to see which methods can bear it."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mixwise.errors import MixingError
+from mixwise.graphs import Graph
+from mixwise.mixing import MixingMatrix
+from mixwise.network.base import Cargo
+from mixwise.network.simulated import SimulatedNetwork
+from mixwise.seeding import numpy_generator
+
+
+class LossyNetwork(SimulatedNetwork):
+    """Every arc i → j fails with probability `loss` in a step, and then all that i sends to j in this step is lost.
+
+    What a receiver does: in a gossip step its own row stands in for the one that is missing, so that its weights still
+    sum to 1, though the mean of the nodes moves a little; pushed mass (kind="sender") is gone; a relayed sum is missing
+    together with its count. The small sketches are taken to arrive, as if they were sent again until they do.
+    """
+
+    def __init__(self, graph: Graph, loss: float, seed: int = 0) -> None:
+        super().__init__(graph)
+        if not 0 <= loss < 1:
+            raise MixingError(f"loss = {loss}; the share of messages that are lost lies in [0, 1)")
+        self.loss, self.seed = loss, seed
+
+    def mix(
+        self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, message_bytes: int | None = None
+    ) -> torch.Tensor:
+        """Wᵀ X of what arrives; what is lost was sent, and is counted."""
+        pattern = W.graph.pattern
+        lost = self._lost(pattern.rows, pattern.cols) & (W.weights != 0)
+        weights = np.where(lost, 0.0, W.weights)
+        if W.kind == "doubly":
+            np.add.at(weights, _loops(W.graph)[pattern.cols[lost]], W.weights[lost])
+        size = rows.shape[1] * rows.element_size() if message_bytes is None else message_bytes
+        self.traffic.parameters += int(np.count_nonzero(lost)) * size
+        # Not a mixing matrix any more, its rows do not sum to 1; but it is one product all the same.
+        arriving = MixingMatrix.known_to_be_right(W.graph, weights, W.tolerance, W.kind)
+        return super().mix(rows, arriving, out=out, message_bytes=message_bytes)
+
+    def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
+        """Zeros stand for what is lost; sketches arrive."""
+        if cargo == "parameters":
+            arcs = graph.pattern.rows != graph.pattern.cols
+            lost = self._lost(graph.pattern.rows[arcs], graph.pattern.cols[arcs])
+            messages = messages.masked_fill(torch.from_numpy(lost).to(messages.device)[:, None], 0)
+        return super().exchange(messages, graph, cargo=cargo)
+
+    def _lost(self, senders: npt.NDArray[np.int64], receivers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which arcs fail in the step that is under way: the same ones whenever it is asked."""
+        n = self.graph.n
+        draws = numpy_generator(self.seed, "message loss", self.step or 0).random((n, n))
+        return (draws[senders, receivers] < self.loss) & (senders != receivers)
+
+
+def _loops(graph: Graph) -> npt.NDArray[np.int64]:
+    """Where the weight W[i, i] stands among the weights, for each i."""
+    return np.flatnonzero(graph.pattern.rows == graph.pattern.cols)

@@ -1,0 +1,91 @@
+"""Lost messages: what arrives is mixed, what is lost is replaced as documented, and the draws are the step's own."""
+
+import pytest
+import torch
+
+from mixwise import algorithms, graphs
+from mixwise.errors import MixingError
+from mixwise.experiments import load_recipe, plan_experiment
+from mixwise.experiments.runner import run_experiment
+from mixwise.mixing import metropolis_hastings, uniform_sender
+from mixwise.network.faults import LossyNetwork
+from mixwise.network.simulated import SimulatedNetwork
+from mixwise.policies import FixedTree
+
+TORUS = graphs.torus(4, 4)
+
+
+def lost_arcs(network, graph):
+    """Found out from outside: node i sends a 1 in column i."""
+    arrived = network.mix(torch.eye(graph.n, dtype=torch.float64), metropolis_hastings(graph)).numpy()
+    return {(i, j) for i in range(graph.n) for j in graph.neighbors(i) if arrived[j, i] == 0}
+
+
+def test_the_own_row_stands_in_for_a_lost_one():
+    network, W = LossyNetwork(TORUS, 0.3, seed=1), metropolis_hastings(TORUS)
+    lost = lost_arcs(network, TORUS)
+    assert 5 < len(lost) < 40  # of 64
+    X = torch.randn(16, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    mixed = network.mix(X, W)
+    for j in range(16):
+        expected = sum(W[i, j] * X[j if (i, j) in lost else i] for i in [j, *TORUS.neighbors(j)])
+        torch.testing.assert_close(mixed[j], expected, rtol=1e-13, atol=0)
+
+
+def test_a_step_has_its_own_losses_at_the_stated_rate():
+    network = LossyNetwork(TORUS, 0.2, seed=0)
+    drawn = []
+    for network.step in range(100):
+        drawn.append(lost_arcs(network, TORUS))
+        assert lost_arcs(network, TORUS) == drawn[-1]
+    assert len({frozenset(arcs) for arcs in drawn}) > 90
+    share = sum(map(len, drawn)) / (100 * 64)
+    assert abs(share - 0.2) < 4 * (0.2 * 0.8 / 6400) ** 0.5
+
+
+def test_nothing_is_lost_at_rate_0_and_lost_messages_are_counted():
+    X, W = torch.randn(16, 3), metropolis_hastings(TORUS)
+    assert torch.equal(LossyNetwork(TORUS, 0.0).mix(X, W), SimulatedNetwork(TORUS).mix(X, W))
+    network, whole = LossyNetwork(TORUS, 0.5), SimulatedNetwork(TORUS)
+    network.mix(X, W)
+    whole.mix(X, W)
+    assert network.traffic == whole.traffic
+
+
+def test_pushed_mass_is_gone_with_its_numerator():
+    graph = graphs.directed_exponential(8)
+    network, W = LossyNetwork(graph, 0.4, seed=2), uniform_sender(graph)
+    ones = network.mix(torch.ones(8, 1, dtype=torch.float64), W)
+    assert float(ones.sum()) < 8
+    twice = network.mix(torch.full((8, 1), 2.0, dtype=torch.float64), W)
+    torch.testing.assert_close(twice, 2 * ones)
+
+
+def test_relayed_sums_and_counts_are_lost_together():
+    """Equal rows stay equal: every node divides the sum that it has by the number of rows in it."""
+    tree = graphs.chain(6)
+    network = LossyNetwork(tree, 0.3, seed=3)
+    algorithm, policy = algorithms.RelaySGD(), FixedTree(tree)
+    for network.step in range(12):
+        plan = policy.plan(network.step, None, network)
+        X = algorithm.combine(torch.full((6, 2), 3.0), torch.full((6, 2), 3.0), plan, network)
+        torch.testing.assert_close(X, torch.full((6, 2), 3.0))
+
+
+def test_a_recipe_loses_messages_and_repeats_itself(tmp_path):
+    recipe = load_recipe("quadratics")
+    changes = ["steps=20", "variants=dsgd-metropolis", "seeds=0"]
+
+    def records(*more):
+        plan = plan_experiment(recipe, [*changes, *more])
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        run_experiment(plan, folder)
+        return (folder / "dsgd-metropolis" / "seed-0" / "metrics.jsonl").read_text()
+
+    assert records("message_loss=0.1") == records("message_loss=0.1") != records()
+
+
+@pytest.mark.parametrize("loss", [-0.1, 1.0, float("nan")])
+def test_a_wrong_rate_is_refused(loss):
+    with pytest.raises(MixingError, match="lies in"):
+        LossyNetwork(TORUS, loss)
