@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mixwise.algorithms import Algorithm
-from mixwise.mixing import consensus_factor
 from mixwise.network import Network
-from mixwise.policies import Plan, Policy
+from mixwise.policies import Policy
 from mixwise.tasks import Task
-from mixwise.train.disagreement import disagreement
+from mixwise.train.figures import mixing_figures
 from mixwise.train.records import Record
 from mixwise.train.training import OptimizerFactory, SchedulerFactory, Step, Training
 
@@ -52,10 +51,17 @@ def train(
     yield from records(training, steps, record_every, evaluate_every)
 
 
-def records(training: Training, steps: int, record_every: int = 1, evaluate_every: int = 1) -> Iterator[Record]:
-    """Take the run from where it is to `steps`."""
+def records(
+    training: Training,
+    steps: int,
+    record_every: int = 1,
+    evaluate_every: int = 1,
+    on_step: Callable[[Step], None] = lambda step: None,
+) -> Iterator[Record]:
+    """Take the run from where it is to `steps`; `on_step` sees every step."""
     while training.t < steps:
         step = training.step()
+        on_step(step)
         last = training.t == steps
         evaluated = last or training.t % evaluate_every == 0
         if last or evaluated or training.t % record_every == 0:
@@ -70,29 +76,7 @@ def _values(training: Training, step: Step, evaluated: bool) -> dict[str, float 
         values: dict[str, float | str | int] = {"loss": float(network.gather(step.losses[:, None]).mean())}
         if evaluated:
             values |= training.task.evaluate(X, network)
-    values["consensus_distance"] = disagreement(X, network)[0] / n
-    if plan is None or not plan.params:
-        values["heterogeneity"] = disagreement(step.gradients, network)[0] / n
-    else:
-        before, after = disagreement(step.gradients, network, plan.updates or plan.params)
-        values |= {"heterogeneity": before / n, **_mixing_values(before, after, n), **_consensus_value(plan)}
+    values |= mixing_figures(X, step.gradients, plan, network)
     if plan is not None and plan.solve is not None:
         values |= {"solve_status": plan.solve.status, "solve_iterations": plan.solve.iterations}
     return values | {"bytes_parameters": network.traffic.parameters / n, "bytes_sketches": network.traffic.sketches / n}
-
-
-def _mixing_values(before: float, after: float, n: int) -> dict[str, float]:
-    """What the weights of a mixing do to the gradients: GME before and after, absolute and relative; ζ′²."""
-    return {
-        "gradient_mixing_error_before": before,
-        "gradient_mixing_error": after,
-        "gradient_mixing_error_relative": after / before if before > 0 else 0.0,
-        "relative_heterogeneity": after / n,
-    }
-
-
-def _consensus_value(plan: Plan) -> dict[str, float]:
-    """p of the rounds of a mixing, unless this process knows the weights of its own nodes only."""
-    if not all(W.whole for W in plan.params):
-        return {}
-    return {"consensus_factor": consensus_factor(plan.params_product)}
