@@ -105,7 +105,11 @@ class Policy(Protocol):
         ...
 
     def state(self) -> PolicyState:
-        """What its plans depend on besides t and the observation."""
+        """What its plans depend on besides t and the observation.
+
+        A tensor named "rows" or "columns", or "….rows" or "….columns", has one row per owned node; all others must be
+        the same on all processes. A checkpoint may be read by processes that own other nodes.
+        """
         ...
 
     def load_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:

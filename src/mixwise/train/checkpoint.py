@@ -143,7 +143,7 @@ def _complete(folder: Path) -> dict[int, tuple[Path, ...]]:
 def _belongs(training: Training, name: str, value: torch.Tensor) -> Belongs:
     """Whose a tensor of the state is."""
     part, _, rest = name.partition(".")
-    if part in ("X", "start"):
+    if part in ("X", "start", "sums"):
         return "nodes"
     if part == "algorithm":
         return training.algorithm.belongs.get(rest, "nodes")
@@ -151,7 +151,7 @@ def _belongs(training: Training, name: str, value: torch.Tensor) -> Belongs:
         return "nodes" if rest.startswith(getattr(training.task, "of_nodes", ())) else "all"
     if part == "optimizer":  # an element-wise one remembers a number per entry of the rows, or one for all
         return "nodes" if value.ndim > 0 else "all"
-    return "all"
+    return "nodes" if name.endswith((".rows", ".columns")) else "all"  # of policies and of matrices that wait
 
 
 def _unfit(path: Path, error: Exception) -> TrainingError:
