@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
-from processes import in_processes
 
 from mixwise import cli
 from mixwise.errors import ConfigError, NetworkError
@@ -19,6 +18,7 @@ from mixwise.launch.generations import FINISHED, Generations
 from mixwise.network import board as board_module
 from mixwise.network.board import Board
 from mixwise.network.membership import END, Membership, check_supervised
+from processes import in_processes
 
 THERE = ("10.0.0.1", 29500)
 

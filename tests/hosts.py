@@ -1,0 +1,127 @@
+"""Hosts that are none: network namespaces with an address each, joined by a switch, whose links can be slow or lossy.
+
+    with Hosts(2) as hosts:
+        hosts.links(0, "slow")
+        hosts.command(0, ["ping", "-c1", hosts.address(1)])    # a command line that runs on host 0
+
+Needs no privileges where the kernel lets users make namespaces; `why_not()` tells what is missing.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import subprocess
+import sys
+
+TOOLS = ("unshare", "nsenter", "ip", "tc")
+# A link as tc describes it: as netem would have it, and, on kernels without netem, by a bucket that is slow, or whose
+# queue is so short that it drops what comes at once.
+LINKS = {
+    "slow": ("netem delay 10ms rate 20mbit", "tbf rate 20mbit burst 16kb latency 200ms"),
+    "lossy": ("netem loss 3%", "tbf rate 200mbit burst 4kb limit 6kb"),
+}
+
+
+class HostsError(RuntimeError):
+    """A command that failed."""
+
+
+@functools.cache
+def why_not() -> str | None:
+    """Why there can be no hosts here; None if there can."""
+    if sys.platform != "linux":
+        return "network namespaces are Linux's"
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        return f"{', '.join(missing)} not installed"
+    try:
+        with Hosts(2):
+            return None
+    except HostsError as error:
+        return f"this kernel, or its settings, lets us make no network namespaces: {error}"
+
+
+class Hosts:
+    """Namespaces that last as long as the block."""
+
+    def __init__(self, count: int) -> None:
+        self._keepers: list[subprocess.Popen[bytes]] = []  # a namespace lives as long as a process in it
+        self.count = count
+
+    def __enter__(self) -> Hosts:
+        try:
+            self._keep(["unshare", "--map-root-user", "--net"])
+            self._run(None, "ip link add switch type bridge")
+            self._run(None, "ip link set switch up")
+            for host in range(self.count):
+                self._keep([*self._inside(None), "unshare", "--net"])
+                pid = self._keepers[-1].pid
+                self._run(None, f"ip link add port{host} type veth peer name eth0 netns {pid}")
+                self._run(None, f"ip link set port{host} master switch up")
+                self._run(host, f"ip address add {self.address(host)}/24 dev eth0")
+                self._run(host, "ip link set eth0 up")
+                self._run(host, "ip link set lo up")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for keeper in reversed(self._keepers):
+            keeper.kill()
+            keeper.wait()
+
+    def address(self, host: int) -> str:
+        """The address of a host."""
+        return f"10.77.0.{host + 1}"
+
+    def command(self, host: int, command: list[str]) -> list[str]:
+        """A command line that runs the command on a host."""
+        return [*self._inside(host), *command]
+
+    def link(self, host: int, kind: str) -> None:
+        """Make the link of a host slow or lossy, in both directions."""
+        for where, device in ((None, f"port{host}"), (host, "eth0")):
+            netem, bucket = LINKS[kind]
+            try:
+                self._run(where, f"tc qdisc replace dev {device} root {netem}")
+            except HostsError:
+                self._run(where, f"tc qdisc replace dev {device} root {bucket}")
+
+    def dropped(self, host: int) -> int:
+        """Packets that the link of a host has dropped."""
+        shown = [
+            self._run(None, f"tc -s -j qdisc show dev port{host}"),
+            self._run(host, "tc -s -j qdisc show dev eth0"),
+        ]
+        return sum(queue.get("drops", 0) for text in shown for queue in json.loads(text))
+
+    def unplug(self, host: int) -> None:
+        """Pull the cable of a host."""
+        self._run(None, f"ip link set port{host} down")
+
+    def _inside(self, host: int | None) -> list[str]:
+        pid = self._keepers[0 if host is None else host + 1].pid
+        return ["nsenter", f"--target={pid}", "--user", "--preserve-credentials", "--net"]
+
+    def _run(self, host: int | None, command: str) -> str:
+        done = subprocess.run([*self._inside(host), *command.split()], capture_output=True, text=True, timeout=10)
+        if done.returncode:
+            raise HostsError(f"{command}: {done.stderr.strip()}")
+        return done.stdout
+
+    def _keep(self, before: list[str]) -> None:
+        """A process in a namespace of its own that says when it is there and waits; it ends with us, whatever happens."""
+        keeper = subprocess.Popen(
+            [*before, "sh", "-c", "echo; exec cat"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self._keepers.append(keeper)
+        assert keeper.stdout is not None
+        assert keeper.stderr is not None
+        if not keeper.stdout.readline():
+            raise HostsError(keeper.stderr.read().decode().strip())
