@@ -113,7 +113,7 @@ class Hosts:
         return done.stdout
 
     def _keep(self, before: list[str]) -> None:
-        """A process in a namespace of its own that says when it is there and waits; it ends with us, whatever happens."""
+        """A process in a namespace of its own that says when it is there; it ends with us, whatever happens."""
         keeper = subprocess.Popen(
             [*before, "sh", "-c", "echo; exec cat"],
             stdin=subprocess.PIPE,
