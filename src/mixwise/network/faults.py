@@ -55,7 +55,8 @@ class LossyNetwork(SimulatedNetwork):
         """Which arcs fail in the step that is under way: the same ones whenever it is asked."""
         n = self.graph.n
         draws = numpy_generator(self.seed, "message loss", self.step or 0).random((n, n))
-        return (draws[senders, receivers] < self.loss) & (senders != receivers)
+        lost: npt.NDArray[np.bool_] = (draws[senders, receivers] < self.loss) & (senders != receivers)
+        return lost
 
 
 def _loops(graph: Graph) -> npt.NDArray[np.int64]:
