@@ -9,6 +9,7 @@ import hashlib
 import itertools
 from collections import OrderedDict
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,15 +20,16 @@ from mixwise.mixing import MixingMatrix
 from mixwise.network.base import Cargo, Traffic
 from mixwise.network.blocks import block
 from mixwise.network.buffers import BufferPool
-from mixwise.network.routes import PACKED_BELOW, ExchangeRoutes, MixingRoutes, Router
-from mixwise.network.transport import Message, Transfer, Transport
+from mixwise.network.pending import PendingMix
+from mixwise.network.routes import ExchangeRoutes, MixingRoutes, Route, Router
+from mixwise.network.transport import Message, Transport
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-_KEPT = 64  # matrices whose routes are remembered
+_KEPT = 64  # matrices, and graphs, whose routes are remembered
 _SHORT = 64  # numbers; rows up to here travel as they are: casting saves nothing, and they may be weights of push-sum
-_BLOCK = 1 << 16  # numbers of one block of columns that is summed up before it is written: it stays in the cache
+_PACKED_BELOW = 1 << 16  # bytes of a row; shorter ones are cheaper to copy into one message than to send apart
 _made = itertools.count()  # networks made by this process
 
 
@@ -73,7 +75,10 @@ class DistributedNetwork:
         self._router = Router(graph.n, self.rank, self.world)
         self._buffers = BufferPool()
         self._mixing: OrderedDict[int, tuple[MixingMatrix, MixingRoutes]] = OrderedDict()
-        self._exchange: tuple[Graph, ExchangeRoutes] | None = None
+        self._exchanges: OrderedDict[Graph, ExchangeRoutes] = OrderedDict()
+        self._blocks = [block(graph.n, rank, self.world) for rank in range(self.world)]
+        self._one_each = [range(rank, rank + 1) for rank in range(self.world)]
+        self._peers = [rank for rank in range(self.world) if rank != self.rank]
         self._agree()
 
     @property
@@ -87,7 +92,7 @@ class DistributedNetwork:
         settings = {"graph": repr(key), "wire_dtype": str(self.wire_dtype)}
         digests = [_number(value) for value in settings.values()]
         mine = torch.tensor([[*digests, next(_made)]], device=self.device)
-        table = self._gathered(mine, [range(rank, rank + 1) for rank in range(self.world)], "making the network")
+        table = self._gathered(mine, self._one_each, "making the network")
         for (name, value), column in zip(settings.items(), table.T.tolist(), strict=False):
             others = [self.transport.name(rank) for rank in range(self.world) if column[rank] != column[0]]
             if others:
@@ -120,181 +125,142 @@ class DistributedNetwork:
         # Compressed rows must arrive as the sender remembers them.
         wire = rows.dtype if message_bytes is not None or d <= _SHORT else self.wire_dtype or rows.dtype
         size = d * wire.itemsize
-        self._count("parameters", W, routes, size if message_bytes is None else message_bytes)
-        source, lent = rows if rows.is_contiguous() else rows.contiguous(), []
+        self.traffic.parameters += routes.messages * (size if message_bytes is None else message_bytes)
+        source, lent = rows.contiguous(), []
         if wire != rows.dtype:
             source = self._buffers.take(m, d, wire, rows.device)
-            source.copy_(rows)
             lent.append(source)
+            for position in routes.sent:
+                source[position] = rows[position]
         arriving = self._buffers.take(routes.arriving, d, wire, rows.device)
         lent.append(arriving)
         sends, receives, at = [], [], 0
         for route in routes.sends:
-            runs = route.runs(size)
-            if runs is None:
+            if self._packed(route, size):
                 packed = self._buffers.take(len(route.positions), d, wire, rows.device)
                 lent.append(packed)
-                torch.index_select(source, 0, torch.from_numpy(route.positions).to(rows.device), out=packed)
+                torch.index_select(source, 0, route.index.to(rows.device), out=packed)
                 sends.append(Message(route.peer, packed))
             else:
-                first = (int(route.positions[run.start]) for run in runs)
-                sends += [
-                    Message(route.peer, source[a : a + run.stop - run.start])
-                    for a, run in zip(first, runs, strict=True)
-                ]
+                sends += [Message(route.peer, source[first : first + count]) for first, count in route.runs]
         for route in routes.receives:
-            count = len(route.positions)
-            for run in route.runs(size) or [slice(0, count)]:
-                receives.append(Message(route.peer, arriving[at + run.start : at + run.stop]))
-            at += count
+            parts = [len(route.positions)] if self._packed(route, size) else [count for _, count in route.runs]
+            for count in parts:
+                receives.append(Message(route.peer, arriving[at : at + count]))
+                at += count
         transfer = self.transport.post(sends, receives, "mix", self.step)
-        return PendingMix(self, rows, arriving, routes, transfer, lent)
+        return PendingMix(self._buffers, rows, arriving, routes, transfer, lent)
+
+    @staticmethod
+    def _packed(route: Route, row_bytes: int) -> bool:
+        """Whether rows that do not lie beside each other are copied into one message; both ends see the same route."""
+        return len(route.runs) > 1 and row_bytes < _PACKED_BELOW
 
     def _mixing_routes(self, W: MixingMatrix) -> MixingRoutes:
         """Those of a matrix that was here before are still known."""
         if id(W) in self._mixing:
             self._mixing.move_to_end(id(W))
         else:
-            self._mixing[id(W)] = W, self._router.mixing(W)  # W is kept, so that its id belongs to nobody else
+            routes = self._router.mixing(W)
+            if not W.whole:  # nobody knows all weights, so everybody tells how many rows its nodes send
+                own = torch.tensor([[routes.messages]], device=self.device)
+                routes = replace(routes, messages=int(self._gathered(own, self._one_each, "counting messages").sum()))
+            self._mixing[id(W)] = W, routes  # W is kept, so that its id belongs to nobody else
             if len(self._mixing) > _KEPT:
                 self._mixing.popitem(last=False)
         return self._mixing[id(W)][1]
 
-    def _count(self, cargo: Cargo, W: MixingMatrix, routes: MixingRoutes, size: int) -> None:
-        self.traffic.add(cargo, W.messages * size)
-
     # --- other ways ---
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
         """One row per arc of `graph`, from its sender to its receiver."""
-        if self._exchange is None or self._exchange[0] != graph:
-            self._exchange = graph, self._router.exchange(graph)
-        routes = self._exchange[1]
-        if messages.ndim != 2 or len(messages) != routes.outgoing or graph.n != self.graph.n:
+        if graph.n != self.graph.n:
+            raise MixingError(f"an exchange on a graph of {graph.n} nodes, but the network has {self.graph.n}")
+        routes = self._exchange_routes(graph)
+        if messages.ndim != 2 or len(messages) != routes.outgoing:
             raise MixingError(
                 f"messages of shape {tuple(messages.shape)} for {routes.outgoing} arcs out of the owned nodes; "
                 f"one row each"
             )
-        d, device = messages.shape[1], messages.device
+        (_, d), device = messages.shape, messages.device
         wire = self.wire_dtype if self.wire_dtype and cargo == "parameters" and d > _SHORT else messages.dtype
         self.traffic.add(cargo, routes.messages * d * wire.itemsize)
         source = messages.contiguous().to(wire)
         arrived = torch.empty(routes.incoming, d, dtype=messages.dtype, device=device)
-        outside, inside = (torch.from_numpy(positions).to(device) for positions in routes.inside)
-        arrived[inside] = messages[outside]
-        packed = d * wire.itemsize < PACKED_BELOW or wire != messages.dtype
-        sends, receives, unpack = [], [], []
+        sends, receives, packed = [], [], []
+        direct = d * wire.itemsize >= _PACKED_BELOW and wire == messages.dtype  # long rows: no copies
         for route in routes.sends:
-            if packed:
-                sends.append(Message(route.peer, source[torch.from_numpy(route.positions).to(device)]))
+            if direct or len(route.positions) == 1:
+                sends += [Message(route.peer, source[p]) for p in route.positions]
             else:
-                sends += [Message(route.peer, source[p]) for p in route.positions.tolist()]
+                sends.append(Message(route.peer, source[route.index.to(device)]))
         for route in routes.receives:
-            if packed:
-                buffer = torch.empty(len(route.positions), d, dtype=wire, device=device)
-                receives.append(Message(route.peer, buffer))
-                unpack.append((torch.from_numpy(route.positions).to(device), buffer))
+            if direct:
+                receives += [Message(route.peer, arrived[p]) for p in route.positions]
             else:
-                receives += [Message(route.peer, arrived[p]) for p in route.positions.tolist()]
-        self.transport.post(sends, receives, "exchange", self.step).wait()
-        for positions, buffer in unpack:
-            arrived[positions] = buffer.to(messages.dtype)
+                packed.append((route, torch.empty(len(route.positions), d, dtype=wire, device=device)))
+        receives += [Message(route.peer, rows) for route, rows in packed]
+        transfer = self.transport.post(sends, receives, "exchange", self.step)
+        outside, inside = routes.inside
+        if len(inside):
+            arrived[inside.to(device)] = messages[outside.to(device)]
+        transfer.wait()
+        for route, rows in packed:
+            arrived[route.index.to(device)] = rows.to(messages.dtype)
         return arrived
+
+    def _exchange_routes(self, graph: Graph) -> ExchangeRoutes:
+        """Those of a graph that was here before are still known."""
+        if graph not in self._exchanges:
+            self._exchanges[graph] = self._router.exchange(graph)
+            if len(self._exchanges) > _KEPT:
+                self._exchanges.popitem(last=False)
+        self._exchanges.move_to_end(graph)
+        return self._exchanges[graph]
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows of all nodes, in the order of the nodes; counted as in a simulation: each reaches n − 1 nodes."""
-        blocks = [block(self.graph.n, rank, self.world) for rank in range(self.world)]
-        self.traffic.sketches += (self.graph.n - 1) * self.graph.n * rows[0].numel() * rows.element_size()
-        return self._gathered(rows, blocks, "gather")
+        if rows.ndim != 2 or len(rows) != len(self.nodes):
+            raise MixingError(
+                f"rows of shape {tuple(rows.shape)} to gather: one row for each of {len(self.nodes)} nodes"
+            )
+        n = self.graph.n
+        self.traffic.sketches += (n - 1) * n * rows.shape[1] * rows.element_size()
+        return self._gathered(rows, self._blocks, "gather")
 
     def _gathered(self, rows: torch.Tensor, blocks: list[range], operation: str) -> torch.Tensor:
         """Everybody's block to everybody, each straight to its place."""
-        everything = rows.new_empty(blocks[-1].stop, *rows.shape[1:])
-        rows = rows.contiguous()
-        peers = [rank for rank in range(self.world) if rank != self.rank]
-        receives = [Message(peer, everything[blocks[peer].start : blocks[peer].stop]) for peer in peers]
-        transfer = self.transport.post([Message(peer, rows) for peer in peers], receives, operation, self.step)
-        everything[blocks[self.rank].start : blocks[self.rank].stop] = rows
+        everything, rows, own = rows.new_empty(blocks[-1].stop, rows.shape[1]), rows.contiguous(), blocks[self.rank]
+        receives = [Message(peer, everything[blocks[peer].start : blocks[peer].stop]) for peer in self._peers]
+        transfer = self.transport.post([Message(peer, rows) for peer in self._peers], receives, operation, self.step)
+        everything[own.start : own.stop] = rows
         transfer.wait()
         return everything
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
-        """The mean row; counted as in a simulation. Each process sums up one block of columns, in the order of the
-        ranks, and sends it to all others: as many bytes as a ring all-reduce, in two rounds."""
-        n, d = self.graph.n, rows.shape[1]
+        """The mean row; counted as in a simulation. Of long rows each process sums up one block of columns and sends it
+        to all others: as many bytes as a ring all-reduce, in two rounds."""
+        (_, d), n = rows.shape, self.graph.n
         self.traffic.parameters += 2 * (n - 1) * d * rows.element_size()
-        total, peers = rows.sum(dim=0), [rank for rank in range(self.world) if rank != self.rank]
+        total = rows.sum(dim=0)
+        if d * rows.element_size() < _PACKED_BELOW:  # one round is faster
+            return self._gathered(total[None], self._one_each, "average").sum(dim=0).div_(n)
         bounds = [d * rank // self.world for rank in range(self.world + 1)]
         parts = [total[a:b] for a, b in itertools.pairwise(bounds)]
-        own = parts[self.rank]
-        arriving = {peer: torch.empty_like(own) for peer in peers}
-        self._send_all({peer: parts[peer] for peer in peers}, arriving if own.numel() else {}, "average")
-        summed = torch.zeros_like(own)
-        for rank in range(self.world):
-            summed += own if rank == self.rank else arriving[rank]
-        own.copy_(summed.div_(n))
-        self._send_all(dict.fromkeys(peers, own), {peer: parts[peer] for peer in peers}, "average")
+        sums = total.new_empty(self.world, len(parts[self.rank]))
+        sends = [Message(peer, parts[peer]) for peer in self._peers]
+        receives = [Message(peer, sums[peer]) for peer in self._peers]
+        transfer = self.transport.post(sends, receives, "average", self.step)
+        sums[self.rank] = parts[self.rank]
+        transfer.wait()
+        torch.sum(sums, dim=0, out=parts[self.rank]).div_(n)
+        sends = [Message(peer, parts[self.rank]) for peer in self._peers]
+        receives = [Message(peer, parts[peer]) for peer in self._peers]
+        self.transport.post(sends, receives, "average", self.step).wait()
         return total
-
-    def _send_all(self, sends: dict[int, torch.Tensor], receives: dict[int, torch.Tensor], operation: str) -> None:
-        outgoing = [Message(peer, tensor) for peer, tensor in sends.items() if tensor.numel()]
-        incoming = [Message(peer, tensor) for peer, tensor in receives.items() if tensor.numel()]
-        self.transport.post(outgoing, incoming, operation, self.step).wait()
 
     def uncounted(self) -> AbstractContextManager[None]:
         """What is sent inside is left out of `traffic`; `sent` counts it nevertheless."""
         return self.traffic.unchanged()
-
-
-class PendingMix:
-    """Rows under way; those that were sent must stay as they are until `wait` returns."""
-
-    def __init__(
-        self,
-        network: DistributedNetwork,
-        rows: torch.Tensor,
-        arriving: torch.Tensor,
-        routes: MixingRoutes,
-        transfer: Transfer,
-        lent: list[torch.Tensor],
-    ) -> None:
-        self._network, self._rows, self._arriving = network, rows, arriving
-        self._routes, self._transfer, self._lent = routes, transfer, lent
-
-    def wait(self, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Wᵀ X, in a new tensor or in `out`, which may be the rows that were sent."""
-        self._transfer.wait()
-        mixed = _sum_up(self._rows, self._arriving, self._routes, out)
-        for tensor in self._lent:
-            self._network._buffers.give_back(tensor)
-        self._lent = []
-        return mixed
-
-
-def _sum_up(rows: torch.Tensor, arriving: torch.Tensor, routes: MixingRoutes, out: torch.Tensor | None) -> torch.Tensor:
-    """Σ_i w_ij x_i for each owned node j, senders ascending, so that it does not matter who sits where."""
-    if out is None:
-        out = torch.empty_like(rows, memory_format=torch.contiguous_format)
-        _add_terms([*rows.unbind(), *arriving.unbind()], routes, out)
-        return out
-    width = max(1, _BLOCK // len(rows))
-    block_of_columns = rows.new_empty(len(rows), min(width, rows.shape[1]))
-    for start in range(0, rows.shape[1], width):  # block by block: rows and out may be the same tensor
-        columns = slice(start, min(start + width, rows.shape[1]))
-        summed = block_of_columns[:, : columns.stop - columns.start]
-        _add_terms([*rows[:, columns].unbind(), *arriving[:, columns].unbind()], routes, summed)
-        out[:, columns] = summed
-    return out
-
-
-def _add_terms(sources: list[torch.Tensor], routes: MixingRoutes, out: torch.Tensor) -> None:
-    for target, terms in zip(out.unbind(), routes.terms, strict=True):
-        if not terms:
-            target.zero_()
-            continue
-        (first, weight), *others = terms
-        torch.mul(sources[first], weight, out=target)
-        for position, weight in others:
-            target.add_(sources[position], alpha=weight)
 
 
 def _number(text: str) -> int:

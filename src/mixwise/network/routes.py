@@ -5,37 +5,33 @@ Legend: m owned nodes; r rows that arrive; positions count owned rows 0..m-1, an
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+import torch
 
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
 from mixwise.network.blocks import block
 
-PACKED_BELOW = 1 << 16  # bytes of a row; measured, see docs/decisions/0004
-
 
 @dataclass(frozen=True)
 class Route:
-    """The rows that go to, or come from, one peer: their positions, in the order in which they travel."""
+    """The rows that go to, or come from, one peer, in the order in which they travel.
+
+    Attributes:
+        peer: whose they are.
+        positions: where they are at the sender; of rows that arrive from an exchange, where they are put.
+        runs: (first, count) of the positions that follow each other: such rows can travel from where they are.
+        index: the positions as a tensor.
+    """
 
     peer: int
-    positions: IntArray
-
-    def runs(self, row_bytes: int) -> list[slice] | None:
-        """Slices of neighboring rows, one message each; None if the rows are to be packed into one message.
-
-        Both ends must come to the same answer, so it depends only on what both know; a receiver puts the rows of a
-        peer one after the other, so it asks with the positions at the sender.
-        """
-        breaks = np.flatnonzero(np.diff(self.positions) != 1) + 1
-        if len(breaks) and row_bytes < PACKED_BELOW:
-            return None
-        bounds = [0, *breaks.tolist(), len(self.positions)]
-        return [slice(a, b) for a, b in itertools.pairwise(bounds)]
+    positions: tuple[int, ...]
+    runs: tuple[tuple[int, int], ...]
+    index: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -44,13 +40,15 @@ class MixingRoutes:
 
     Attributes:
         sends: the owned rows that each peer needs, once each, however many of its nodes hear them.
+        sent: the owned rows that some peer needs.
         receives: the rows of each peer that are needed here, by their positions there; put one after the other.
         arriving: r, how many rows arrive.
         terms: for each owned node the position and the weight of every row that it hears, senders ascending.
-        messages: rows that the owned nodes send to other nodes, those of this process included.
+        messages: rows that all nodes send to other nodes; if W is known in part, those that the owned ones send.
     """
 
     sends: tuple[Route, ...]
+    sent: tuple[int, ...]
     receives: tuple[Route, ...]
     arriving: int
     terms: tuple[tuple[tuple[int, float], ...], ...]
@@ -71,7 +69,7 @@ class ExchangeRoutes:
 
     sends: tuple[Route, ...]
     receives: tuple[Route, ...]
-    inside: tuple[IntArray, IntArray]
+    inside: tuple[torch.Tensor, torch.Tensor]
     outgoing: int
     incoming: int
     messages: int
@@ -84,6 +82,50 @@ class Router:
         self.nodes, self.rank = block(n, rank, world), rank
         self.starts = np.array([block(n, peer, world).start for peer in range(world)])
         self._arcs: tuple[Graph, IntArray, IntArray] | None = None
+
+    def mixing(self, W: MixingMatrix) -> MixingRoutes:
+        """The routes of the non-zero weights in the rows and columns of the owned nodes; no other weight is read."""
+        n, start, m, pattern = W.n, self.nodes.start, len(self.nodes), W.graph.pattern
+        outgoing, incoming = (entries[W.weights[entries] != 0] for entries in self._touching(W.graph))
+        senders, receivers = pattern.rows[outgoing], pattern.cols[outgoing]
+        peers = self._owner(receivers)
+        away = np.unique(peers[peers != self.rank] * n + senders[peers != self.rank])  # each row once per peer
+        heard, hearing = pattern.rows[incoming], pattern.cols[incoming]
+        inside = (heard >= start) & (heard < self.nodes.stop)
+        arriving = np.unique(heard[~inside])
+        origins = self._owner(arriving)
+        positions = np.where(inside, heard - start, m + np.searchsorted(arriving, heard)).tolist()
+        pairs = list(zip(positions, W.weights[incoming].tolist(), strict=True))
+        bounds = np.searchsorted(hearing, np.arange(start, start + m + 1)).tolist()
+        return MixingRoutes(
+            sends=_by_peer(away // n, away % n - start),
+            sent=tuple(np.unique(away % n - start).tolist()),
+            receives=_by_peer(origins, arriving - self.starts[origins]),
+            arriving=len(arriving),
+            terms=tuple(tuple(pairs[a:b]) for a, b in pairwise(bounds)),
+            messages=W.messages if W.whole else int(np.count_nonzero(senders != receivers)),
+        )
+
+    def exchange(self, graph: Graph) -> ExchangeRoutes:
+        """The routes of one row per arc."""
+        senders, receivers, by_receiver = graph.arcs
+        own, start, stop = self.rank, self.nodes.start, self.nodes.stop
+        first, last = np.searchsorted(senders, [start, stop])
+        leaving = by_receiver[(by_receiver >= first) & (by_receiver < last)]  # by (j, i), as they will arrive
+        peers = self._owner(receivers[leaving])
+        arriving = by_receiver[slice(*np.searchsorted(receivers[by_receiver], [start, stop]))]
+        origins = self._owner(senders[arriving])
+        order = np.argsort(origins, kind="stable")
+        order = order[origins[order] != own]
+        inside = leaving[peers == own] - first, np.flatnonzero(origins == own)
+        return ExchangeRoutes(
+            sends=_by_peer(peers[peers != own], leaving[peers != own] - first),
+            receives=_by_peer(origins[order], order),
+            inside=(torch.from_numpy(inside[0]), torch.from_numpy(inside[1])),
+            outgoing=int(last - first),
+            incoming=len(arriving),
+            messages=len(senders),
+        )
 
     def _touching(self, graph: Graph) -> tuple[IntArray, IntArray]:
         """Entries of the pattern in the rows of the owned nodes, and those in their columns, sorted by column."""
@@ -98,53 +140,14 @@ class Router:
     def _owner(self, nodes: IntArray) -> IntArray:
         return np.searchsorted(self.starts, nodes, side="right") - 1
 
-    def mixing(self, W: MixingMatrix) -> MixingRoutes:
-        """The routes of the non-zero weights in the rows and columns of the owned nodes; no other weight is read."""
-        n, start, m, pattern = W.n, self.nodes.start, len(self.nodes), W.graph.pattern
-        outgoing, incoming = (entries[W.weights[entries] != 0] for entries in self._touching(W.graph))
-        senders, receivers = pattern.rows[outgoing], pattern.cols[outgoing]
-        peers = self._owner(receivers)
-        away = np.unique(peers[peers != self.rank] * n + senders[peers != self.rank])  # each row once per peer
-        sends = _by_peer(away // n, away % n - start)
-        heard, hearing = pattern.rows[incoming], pattern.cols[incoming]
-        inside = (heard >= start) & (heard < self.nodes.stop)
-        arriving = np.unique(heard[~inside])
-        peers = self._owner(arriving)
-        positions = np.where(inside, heard - start, m + np.searchsorted(arriving, heard)).tolist()
-        pairs = list(zip(positions, W.weights[incoming].tolist(), strict=True))
-        bounds = np.searchsorted(hearing, np.arange(start, start + m + 1)).tolist()
-        return MixingRoutes(
-            sends,
-            _by_peer(peers, arriving - self.starts[peers]),
-            len(arriving),
-            tuple(tuple(pairs[a:b]) for a, b in itertools.pairwise(bounds)),
-            int(np.count_nonzero(senders != receivers)),
-        )
-
-    def exchange(self, graph: Graph) -> ExchangeRoutes:
-        """The routes of one row per arc."""
-        senders, receivers, by_receiver = graph.arcs
-        own, start, stop = self.rank, self.nodes.start, self.nodes.stop
-        first, last = np.searchsorted(senders, [start, stop])
-        leaving = by_receiver[(by_receiver >= first) & (by_receiver < last)]  # by (j, i), as they will arrive
-        peers = self._owner(receivers[leaving])
-        arriving = by_receiver[slice(*np.searchsorted(receivers[by_receiver], [start, stop]))]
-        origins = self._owner(senders[arriving])
-        order = np.argsort(origins, kind="stable")
-        order = order[origins[order] != own]
-        return ExchangeRoutes(
-            _by_peer(peers[peers != own], leaving[peers != own] - first),
-            _by_peer(origins[order], order),
-            (leaving[peers == own] - first, np.flatnonzero(origins == own)),
-            int(last - first),
-            len(arriving),
-            len(senders),
-        )
-
 
 def _by_peer(peers: IntArray, positions: IntArray) -> tuple[Route, ...]:
     """One route per peer, from peers in ascending order."""
-    bounds = np.flatnonzero(np.diff(peers, prepend=-1, append=-1))
-    return tuple(
-        Route(int(peers[a]), positions[a:b]) for a, b in zip(bounds.tolist(), bounds[1:].tolist(), strict=False)
-    )
+    bounds = np.flatnonzero(np.diff(peers, prepend=-1, append=-1)).tolist()
+    return tuple(_route(int(peers[a]), positions[a:b]) for a, b in pairwise(bounds))
+
+
+def _route(peer: int, positions: IntArray) -> Route:
+    bounds = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), len(positions)]
+    runs = tuple((int(positions[a]), b - a) for a, b in pairwise(bounds))
+    return Route(peer, tuple(positions.tolist()), runs, torch.tensor(positions))

@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from mixwise.errors import NetworkError
 
-GRACE = 2.0  # seconds in which a process that gave up has left its note
+GRACE = 1.0  # seconds in which a process that gave up has left its note
 _TAGS = 256  # messages that cannot be mistaken for each other before names are used again
 
 
@@ -32,6 +32,11 @@ class Message:
 
     peer: int  # rank in the group
     tensor: torch.Tensor
+
+    @property
+    def bytes(self) -> int:
+        """What it weighs."""
+        return self.tensor.numel() * self.tensor.element_size()
 
 
 class Transport:
@@ -59,13 +64,13 @@ class Transport:
         self.sent = 0
         self.notes = "mixwise"  # where processes that give up leave a word, in the store
         self._operations = 0
+        self._batched = "nccl" in dist.get_backend(group)  # there, calls one by one would wait for each other
         self._failure: NetworkError | None = None
 
     @property
     def default_device(self) -> torch.device:
         """Where a tensor must be to be sent."""
-        on_gpu = "nccl" in dist.get_backend(self.group)
-        return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+        return torch.device("cuda", torch.cuda.current_device()) if self._batched else torch.device("cpu")
 
     def name(self, peer: int) -> int:
         """The rank by which users know a peer."""
@@ -80,18 +85,22 @@ class Transport:
         prefix = f"{self._operations % _TAGS}"
         self._operations += 1
         transfer = Transfer(self, operation, step)
-        try:
-            for call, messages in ((dist.irecv, receives), (dist.isend, sends)):
-                for message in messages:
-                    peer, tensor = message.peer, message.tensor
-                    size = tensor.numel() * tensor.element_size()
-                    tag = zlib.crc32(f"{prefix}/{size}".encode()) >> 1
-                    work = call(tensor, self.name(peer), group=self.group, tag=tag)
-                    assert work is not None  # this process is in the group
-                    transfer.works.append((peer, work))
-                    self.sent += size if call is dist.isend else 0
-        except RuntimeError as error:
-            self.fail(peer, error, operation, step)
+        calls: list[tuple[Any, Message]] = [(dist.irecv, message) for message in receives]
+        calls += [(dist.isend, message) for message in sends]
+        calls = [(call, message) for call, message in calls if message.bytes > 0]
+        self.sent += sum(message.bytes for call, message in calls if call is dist.isend)
+        if self._batched and calls:
+            ops = [dist.P2POp(call, message.tensor, self.name(message.peer), self.group) for call, message in calls]
+            works = dist.batch_isend_irecv(ops)  # one for all of them
+            transfer.works += [(message, work) for work in works for _, message in calls]
+            return transfer
+        for call, message in calls:
+            tag = zlib.crc32(f"{prefix}/{message.bytes}".encode()) >> 1
+            try:
+                work = call(message.tensor, self.name(message.peer), group=self.group, tag=tag)
+            except RuntimeError as error:
+                self.fail(message.peer, error, operation, step)
+            transfer.works.append((message, work))
         return transfer
 
     def fail(self, peer: int, error: RuntimeError, operation: str, step: int | None) -> NoReturn:
@@ -123,16 +132,16 @@ class Transfer:
 
     def __init__(self, transport: Transport, operation: str, step: int | None) -> None:
         self.transport, self.operation, self.step = transport, operation, step
-        self.works: list[tuple[int, Any]] = []
+        self.works: list[tuple[Message, Any]] = []  # the messages keep their tensors alive
 
     def wait(self) -> None:
         """Until all have arrived, and all that was sent may be overwritten; the timeout is for all of them."""
         deadline = time.monotonic() + self.transport.timeout
-        for peer, work in self.works:
+        for message, work in self.works:
             try:
                 work.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.05)))
             except RuntimeError as error:
-                self.transport.fail(peer, error, self.operation, self.step)
+                self.transport.fail(message.peer, error, self.operation, self.step)
         self.works.clear()
 
 
