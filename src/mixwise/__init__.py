@@ -2,6 +2,7 @@
 
 from mixwise import algorithms, errors, graphs, mixing, network, policies, sketch, tasks, train
 from mixwise.errors import MixwiseError
+from mixwise.gossip import Gossip
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix, minimize_gme
 from mixwise.network import SimulatedNetwork
@@ -10,6 +11,7 @@ from mixwise.policies import HeterogeneityAware
 __version__ = "0.1.0"
 
 __all__ = [
+    "Gossip",
     "Graph",
     "HeterogeneityAware",
     "MixingMatrix",

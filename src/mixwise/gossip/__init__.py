@@ -1,0 +1,5 @@
+"""Gossip in somebody's own PyTorch loop."""
+
+from mixwise.gossip.gossip import Gossip
+
+__all__ = ["Gossip"]

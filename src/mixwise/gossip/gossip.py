@@ -1,0 +1,290 @@
+"""Gossip in somebody's own PyTorch loop: one node per process, the optimizer's step, then mixing with the neighbors.
+
+    U = X − X′, the optimizer's steps since the last mixing;  plan = the policy's matrices;  X⁺ = the algorithm's mixing
+
+The mixing is that of `Training`; hooks on the optimizer tell the mixer what it must know.
+Legend: X, G (1, d), the row of this node; B (1, b) its buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from mixwise.algorithms import Algorithm
+from mixwise.errors import NetworkError, TrainingError
+from mixwise.gossip.description import describe
+from mixwise.gossip.metrics import metrics
+from mixwise.gossip.start import (
+    Parts,
+    agreed,
+    begin_together,
+    check_alike,
+    check_graph,
+    connected,
+    take_from_first,
+)
+from mixwise.gossip.steps import Steps
+from mixwise.graphs import Graph
+from mixwise.mixing import MixingMatrix
+from mixwise.network import DistributedNetwork, Network
+from mixwise.policies import Plan, Policy
+from mixwise.tasks.module import BufferPolicy
+from mixwise.train.mixer import Mixer
+
+_DONE, _WORKING, _FAILED = 0, 1, 2  # what a rank inside `join` tells the others before each mixing
+
+
+class Gossip:
+    """Mixes a model's parameters with those of the neighbors after the optimizer's steps.
+
+    Args:
+        model: any module; its trained parameters become views of one row of memory.
+        optimizer: any optimizer of its parameters.
+        graph: who talks to whom; node i is rank i.
+        policy: the weights of each mixing: a policy, one mixing matrix, or "auto".
+        algorithm: what is mixed; D-SGD by default.
+        local_steps: τ: every τ-th `step()` mixes.
+        buffers: "local": every node keeps its own, such as the statistics of BatchNorm; "averaged": they are mixed as
+            the parameters are.
+        overlap: let the rows travel while the next gradients are computed (`CombineWhileAdapt`).
+        wire_dtype: torch.bfloat16 or torch.float16 rounds the rows for the message, and only there.
+        timeout: seconds that any wait for other ranks may take.
+        seed: names the sketches of policy "auto".
+        network: how rows travel; by default over torch's process group.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> gossip = Gossip(model, optimizer, Graph(1, []))         # alone; under torchrun, one node per process
+        >>> model(torch.ones(4, 2)).sum().backward()
+        >>> gossip.step()
+        >>> gossip.t
+        1
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        graph: Graph,
+        policy: Policy | MixingMatrix | Literal["auto"] = "auto",
+        algorithm: Algorithm | None = None,
+        *,
+        local_steps: int = 1,
+        buffers: BufferPolicy = "local",
+        overlap: bool = False,
+        wire_dtype: torch.dtype | None = None,
+        timeout: float = 60.0,
+        seed: int = 0,
+        network: Network | None = None,
+    ) -> None:
+
+        def make() -> Parts:
+            if network is None:
+                check_graph(graph)
+            return Parts(
+                model, optimizer, graph, policy, algorithm,
+                local_steps=local_steps, buffers=buffers, overlap=overlap, wire_dtype=wire_dtype, seed=seed,
+            )  # fmt: skip
+
+        parts = make() if network is not None else agreed(make, timeout)
+        self.model, self.optimizer, self.local_steps, self.buffers = model, optimizer, local_steps, buffers
+        self.row, self.policy, self.algorithm = parts.row, parts.policy, parts.algorithm
+        self.network = connected(graph, wire_dtype, timeout) if network is None else network
+        self.mixer = Mixer(self.network, self.policy, self.algorithm, local_steps)
+        self.row.bind()
+        begin_together(self.row, self.network)
+        self.steps = Steps(optimizer, self.row, self.mixer)
+        self.plan: Plan | None = None  # the weights of the last mixing
+        self._calls = 0  # of step() since the last mixing
+        self._joined = self._mixing = False  # inside join(); inside a mixing
+        self._start_early()
+
+    @property
+    def t(self) -> int:
+        """Mixings done."""
+        return self.mixer.t
+
+    @property
+    def rank(self) -> int:
+        """This node."""
+        return self.network.nodes[0]
+
+    # --- one step ---
+    def step(self, closure: Callable[[], Any] | None = None, *, scaler: torch.amp.GradScaler | None = None) -> Any:
+        """The optimizer's step, and after every `local_steps` of them a mixing; one that the scaler skips counts."""
+        before = self.steps.taken
+        if scaler is not None:
+            loss = scaler.step(self.optimizer)
+        else:
+            loss = self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        if self.steps.taken == before:
+            self.steps.rest()
+        self._calls += 1
+        if self._calls >= self.local_steps:
+            self.mix()
+        return loss
+
+    @torch.no_grad()
+    def mix(self) -> None:
+        """Mix what the optimizer has made of the parameters; all ranks must mix equally often."""
+        self.steps.remember()
+        self.row.settle()
+        self._check_finite()
+        if self._joined:
+            self._tell(_WORKING)
+        self._mix()
+
+    def _mix(self) -> None:
+        self._mixing = True
+        self.steps.remember()
+        if self.steps.since_mixing == 0:
+            self.steps.rest()
+        X, mixer = self.row.X, self.mixer
+        G = self.row.gradients() if self.policy.observes(self.t) else X  # nobody else may look at it
+        B = self.row.buffer_row() if self.buffers == "averaged" else None
+        self.network.step = self.t
+        with self._hint_at_join():
+            self.plan = mixer.plan(X, G)
+            mixer.mix(X, self.plan, B)
+        if B is not None:
+            self.row.put_buffers(B)
+        self.steps.mixed()
+        self._calls = 0
+        self._start_early()
+        self._mixing = False
+
+    def _start_early(self) -> None:
+        """Let the rows set out now, if they travel while the gradients are computed."""
+        if self.algorithm.mixes_early:
+            self.steps.remember()
+
+    def _check_finite(self) -> None:
+        # A sum passes on every NaN and infinity, at a twentieth of the cost of looking at each entry.
+        if not bool(torch.isfinite(self.row.X.sum())) and not bool(torch.isfinite(self.row.X).all()):
+            raise TrainingError(
+                f"mixing {self.t}: a parameter of rank {self.rank} is not finite any more, so nothing was sent; "
+                f"lower the learning rate"
+            )
+
+    @contextmanager
+    def _hint_at_join(self) -> Iterator[None]:
+        try:
+            yield
+        except NetworkError as error:
+            if self._joined:
+                raise
+            hint = "if ranks have different numbers of batches, put the loop into `with gossip.join():`"
+            raise NetworkError(
+                f"{error}; {hint}", missing=error.missing, operation=error.operation, step=error.step
+            ) from error
+
+    # --- nodes with different amounts of data ---
+    @contextmanager
+    def join(self) -> Iterator[None]:
+        """Inside, ranks may take different numbers of steps: who has run out keeps mixing until the last is done."""
+        if self._joined:
+            raise TrainingError("join() inside of join(); one block around the loop is enough")
+        self._joined = True
+        try:
+            yield
+            with torch.no_grad():
+                # Steps that were not mixed yet, local ones, are still to be shared.
+                while self._tell(_WORKING if self.steps.since_mixing else _DONE):
+                    self._mix()
+        except Exception as error:
+            if not (self._mixing or isinstance(error, NetworkError)):  # else nobody waits to be told
+                with suppress(NetworkError):
+                    self._tell(_FAILED)
+            raise
+        finally:
+            self._joined = self._mixing = False
+
+    def _tell(self, status: int) -> bool:
+        """Tell all ranks whether this one still has data, and learn whether any has."""
+        self.network.step = self.t
+        own = torch.full((1, 1), status, dtype=torch.int64, device=self.row.device)
+        with self.network.uncounted():
+            everyone = self.network.gather(own)[:, 0].tolist()
+        failed = [rank for rank, told in enumerate(everyone) if told == _FAILED]
+        if failed and status != _FAILED:
+            raise NetworkError(
+                f"rank {failed[0]} has left the join block with an error before mixing {self.t}; see its output",
+                missing=tuple(failed), operation="join", step=self.t,
+            )  # fmt: skip
+        return _WORKING in everyone
+
+    # --- what all ranks make together ---
+    @torch.no_grad()
+    def average(self) -> dict[str, Any]:
+        """The state dict of the averaged model, the same on every rank; collective, and the model stays as it is.
+
+        Parameters and floating-point buffers are averaged, other buffers are those of rank 0, frozen parameters and
+        whatever else the state dict holds are as they are here.
+        """
+        self.row.settle()
+        with self.network.uncounted():
+            mean = self.network.average(self.algorithm.model_rows(self.row.X))
+            values = {id(parameter): view for parameter, view in self.row.views(mean)}
+            values |= {id(buffer): self._average_buffer(buffer) for buffer in self.model.buffers()}
+        state: dict[str, Any] = self.model.state_dict(keep_vars=True)
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor):
+                state[key] = values.get(id(value), value).detach().clone()
+        return state
+
+    def _average_buffer(self, buffer: torch.Tensor) -> torch.Tensor:
+        if not buffer.is_floating_point():
+            first = buffer.clone()
+            take_from_first(first, self.network)
+            return first
+        wide = torch.promote_types(buffer.dtype, torch.float32)
+        return self.network.average(buffer.reshape(1, -1).to(wide)).view(buffer.shape).to(buffer.dtype)
+
+    @torch.no_grad()
+    def metrics(self) -> dict[str, float]:
+        """Consensus distance, gradient mixing error, p, bytes per node: the same on every rank; collective."""
+        self.row.settle()
+        G = self.row.gradients() if self.row.has_gradients else None
+        return metrics(self.algorithm.model_rows(self.row.X), G, self.plan, self.network)
+
+    # --- what a checkpoint holds ---
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next mixing of this rank depends on besides the model's and the optimizer's state dicts."""
+        tensors, values = self.mixer.state()
+        values |= {"t": self.t, "calls": self._calls, "since_mixing": self.steps.since_mixing}
+        values |= {"remembered": self.steps.remembered, "rank": self.rank, "world": self.network.graph.n}
+        values["parameters"] = self.row.checksum()
+        return {"tensors": {name: tensor.clone() for name, tensor in tensors.items()}, "values": values}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from such a state; after the model's and the optimizer's, and on all ranks (collective)."""
+        self.row.settle()
+        tensors, values = state["tensors"], state["values"]
+        transport = self.network.transport if isinstance(self.network, DistributedNetwork) else None
+        check_alike(describe("the state to load", {"t": values["t"]}), self._objection(values), transport)
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        self.mixer.load_state(tensors, values, values["t"], self.row.device)
+        self._calls = values["calls"]
+        self.steps.since_mixing, self.steps.remembered = values["since_mixing"], values["remembered"]
+
+    def _objection(self, values: dict[str, Any]) -> TrainingError | None:
+        """Why a state cannot be loaded here."""
+        saved, here = (values["rank"], values["world"]), (self.rank, self.network.graph.n)
+        if saved != here:
+            return TrainingError(
+                f"this is the state of rank {saved[0]} of {saved[1]}, loaded on rank {here[0]} of {here[1]}; "
+                f"every rank saves and loads its own"
+            )
+        if values["parameters"] != self.row.checksum():
+            return TrainingError(
+                "the parameters are not those that were saved with this state; after making Gossip, load what was "
+                "saved together: first the state dict of the model, then of the optimizer, then of Gossip"
+            )
+        return None

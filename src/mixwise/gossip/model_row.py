@@ -1,0 +1,138 @@
+"""A model in one row: its trained parameters lie one after the other, so that mixing them needs no copy.
+
+Legend: X, G (1, d), the row of parameters and of their gradients; B (1, b), the buffers that are mixed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from mixwise.errors import TrainingError
+from mixwise.tasks.devices import checked_device
+from mixwise.tasks.rows import RowLayout
+
+
+class ModelRow:
+    """The trained parameters of a module, and the row X (1, d) whose views they are once `bind` was called.
+
+    The parameters stay the objects that they are, under the names that they have: optimizers keep working on them.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.layout = module, RowLayout(module)
+        named = dict(module.named_parameters())
+        self._trained = [(slot, named[slot.name]) for slot in self.layout.slots]
+        self.frozen = {name: p for name, p in named.items() if not p.requires_grad}
+        self._owners = [
+            (part, key, parameter) for part in module.modules() for key, parameter in part._parameters.items()
+        ]
+        first_slot, first = self._trained[0]
+        self.dtype, self.device = first.dtype, first.device
+        for slot, parameter in self._trained:
+            if (parameter.dtype, parameter.device) != (self.dtype, self.device):
+                raise TrainingError(
+                    f"the parameter {slot.name!r} is {parameter.dtype} on {parameter.device}, {first_slot.name!r} is "
+                    f"{self.dtype} on {self.device}; trained parameters travel as one row: model.to(device, dtype)"
+                )
+        if self.dtype not in (torch.float32, torch.float64):
+            raise TrainingError(
+                f"the parameters are {self.dtype}, which loses small updates when they are mixed; keep them in "
+                f"torch.float32 and compute with torch.autocast"
+            )
+        checked_device(self.device, self.dtype)
+        self.X = torch.empty(1, self.layout.dim, dtype=self.dtype, device=self.device)
+        self._G: torch.Tensor | None = None
+
+    def holds(self, parameter: torch.Tensor) -> bool:
+        """Whether this is one of the model's parameters, trained or not."""
+        return any(parameter is known for _, _, known in self._owners)
+
+    # --- parameters ---
+    @torch.no_grad()
+    def bind(self) -> None:
+        """Copy the parameters into the row, and make them views of it."""
+        for slot, parameter in self._trained:
+            view = slot.view(self.X[0])
+            view.copy_(parameter)
+            parameter.data = view
+        self._at = [(parameter, parameter.data_ptr()) for _, parameter in self._trained]
+
+    def settle(self) -> None:
+        """Before the row is used: bring back what was moved since; next to no work if nothing was."""
+        for part, key, parameter in self._owners:
+            if part._parameters.get(key) is not parameter:
+                raise TrainingError(
+                    f"the {key} of a {type(part).__name__} is another tensor than when Gossip was made, and not the "
+                    f"optimizer's any more; use load_state_dict without assign=True, or make optimizer and Gossip anew"
+                )
+        if any(parameter.requires_grad for parameter in self.frozen.values()):
+            name = next(name for name, parameter in self.frozen.items() if parameter.requires_grad)
+            raise TrainingError(
+                f"the parameter {name!r} was frozen when Gossip was made and is not any more, so it would be trained "
+                f"but never mixed; make Gossip anew after changing requires_grad"
+            )
+        if any(parameter.data_ptr() != at for parameter, at in self._at):
+            for slot, parameter in self._trained:
+                if (parameter.dtype, parameter.device) != (self.dtype, self.device):
+                    raise TrainingError(
+                        f"the parameter {slot.name!r} has moved from {self.dtype} on {self.device} to "
+                        f"{parameter.dtype} on {parameter.device}; move the model before Gossip is made"
+                    )
+            self.bind()
+
+    def views(self, row: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+        """Every trained parameter, and its place in another row (d,)."""
+        for slot, parameter in self._trained:
+            yield parameter, slot.view(row)
+
+    def checksum(self) -> int:
+        """A number that tells one row from another."""
+        return zlib.crc32(self.X.detach().cpu().numpy().tobytes())
+
+    # --- gradients ---
+    @torch.no_grad()
+    def gradients(self) -> torch.Tensor:
+        """G (1, d): the gradients, 0 where a parameter has none; valid until the next call."""
+        if self._G is None:
+            self._G = torch.zeros_like(self.X)
+        for slot, parameter in self._trained:
+            place = slot.view(self._G[0])
+            if parameter.grad is None:
+                place.zero_()
+            elif parameter.grad.data_ptr() != place.data_ptr():  # else it lies there already
+                place.copy_(parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad)
+        return self._G
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether any parameter has one."""
+        return any(parameter.grad is not None for _, parameter in self._trained)
+
+    def use_gradients(self, G: torch.Tensor) -> None:
+        """Let the optimizer see these."""
+        for slot, parameter in self._trained:
+            parameter.grad = slot.view(G[0])
+
+    # --- buffers ---
+    @property
+    def mixable_buffers(self) -> dict[str, torch.Tensor]:
+        """The buffers with the dtype of the row, by name; a module may have put a new tensor there at any time."""
+        return {name: buffer for name, buffer in self.module.named_buffers() if buffer.dtype == self.dtype}
+
+    @torch.no_grad()
+    def buffer_row(self) -> torch.Tensor | None:
+        """B (1, b), a copy; None if there are none."""
+        buffers = [buffer.detach().reshape(1, -1) for buffer in self.mixable_buffers.values()]
+        return torch.cat(buffers, dim=1) if buffers else None
+
+    @torch.no_grad()
+    def put_buffers(self, B: torch.Tensor) -> None:
+        """Give the module the buffers of such a row."""
+        start = 0
+        for buffer in self.mixable_buffers.values():
+            buffer.copy_(B[0, start : start + buffer.numel()].view_as(buffer))
+            start += buffer.numel()

@@ -1,0 +1,92 @@
+"""What happens around the steps of somebody's optimizer: the mixer remembers X, the algorithm turns the gradients.
+
+Legend: X, G (1, d).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from mixwise.algorithms import Algorithm
+from mixwise.errors import TrainingError
+from mixwise.gossip.model_row import ModelRow
+from mixwise.train.mixer import Mixer
+
+# The hooks by which an optimizer is watched; whoever watches it next takes them off.
+_HOOKS: WeakKeyDictionary[torch.optim.Optimizer, list[RemovableHandle]] = WeakKeyDictionary()
+
+
+class Steps:
+    """Watches an optimizer, whoever calls it: the user, a scaler, or `Gossip.step`.
+
+    Attributes:
+        taken: steps of the optimizer since the start.
+        since_mixing: steps since the last mixing, those that were only counted (`rest`) included.
+        remembered: whether the mixer knows X as it was at the last mixing.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, row: ModelRow, mixer: Mixer) -> None:
+        self.row, self.mixer = row, mixer
+        self.taken = self.since_mixing = 0
+        self.remembered = False
+        self._turns = type(mixer.algorithm).direction is not Algorithm.direction
+        for hook in _HOOKS.pop(optimizer, []):
+            hook.remove()
+        _HOOKS[optimizer] = [
+            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_post_hook(self._after),
+        ]
+
+    def remember(self) -> None:
+        """Before the first step after a mixing: X is what U counts from."""
+        if not self.remembered:
+            self.row.settle()
+            self.mixer.remember(self.row.X)
+            self.remembered = True
+
+    def rest(self) -> None:
+        """A step without a gradient and without a movement; some algorithms count their steps."""
+        if self._turns:
+            self.mixer.algorithm.direction(torch.zeros_like(self.row.X), self.mixer.network)
+        self.since_mixing += 1
+
+    def mixed(self) -> None:
+        """A mixing is done."""
+        self.remembered, self.since_mixing = False, 0
+
+    @torch.no_grad()
+    def _before(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.remember()
+        if not self._turns or _is_skipped(optimizer):
+            return
+        if len(args) > 1 or kwargs.get("closure") is not None:  # the first one is the optimizer
+            raise TrainingError(
+                f"{type(self.mixer.algorithm).__name__} changes the gradients before the step, but with a closure they "
+                f"are computed inside it; call backward() before the step, or take algorithm=None (D-SGD)"
+            )
+        G = self.row.gradients()
+        scale = getattr(optimizer, "grad_scale", None)  # a scaler leaves it to the fused optimizers to divide by it
+        if scale is not None:
+            G.div_(scale)
+        self.mixer.algorithm.direction(G, self.mixer.network)
+        if scale is not None:
+            G.mul_(scale)
+        self.row.use_gradients(G)
+
+    @torch.no_grad()
+    def _after(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if _is_skipped(optimizer):
+            return
+        self.mixer.lr += float(optimizer.param_groups[0]["lr"])
+        self.taken += 1
+        self.since_mixing += 1
+
+
+def _is_skipped(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a scaler has told the optimizer to do nothing, which it tells fused ones in this way."""
+    found = getattr(optimizer, "found_inf", None)
+    return found is not None and bool(found > 0)
