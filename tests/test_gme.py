@@ -455,7 +455,7 @@ def test_regularization_is_a_finite_number_from_0(penalty):
 
 
 def test_unknown_solvers_and_symmetric_weights_on_directed_graphs_are_refused():
-    with pytest.raises(MixingError, match='solver = \'osqp\'; choose "auto", "piqp" or "cvxpy"'):
+    with pytest.raises(MixingError, match='solver = \'osqp\'; choose "auto", "piqp", "cvxpy" or "local"'):
         minimize_gme(np.eye(4), ring(4), solver="osqp")
     with pytest.raises(MixingError, match="symmetric weights need an undirected graph; drop symmetric=True"):
         minimize_gme(np.eye(2), Graph(2, [(0, 1)], directed=True), symmetric=True)

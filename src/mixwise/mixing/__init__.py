@@ -2,7 +2,7 @@
 
 from mixwise.mixing.base_graphs import base_graph
 from mixwise.mixing.fastest import fastest_mixing
-from mixwise.mixing.gme import GmeProblem, GmeSolution, minimize_gme
+from mixwise.mixing.gme import GmeProblem, minimize_gme
 from mixwise.mixing.matcha_weights import MatchaWeights, matcha
 from mixwise.mixing.matrix import MixingMatrix
 from mixwise.mixing.metrics import (
@@ -16,6 +16,7 @@ from mixwise.mixing.metrics import (
     spectral_gap,
 )
 from mixwise.mixing.placement import Placement, distinct_placements, optimize_placement, search_placement
+from mixwise.mixing.solution import GmeSolution
 from mixwise.mixing.topology_learning import learn_topology, topology_from_gram
 from mixwise.mixing.weights import (
     clique_averaging,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
@@ -27,49 +27,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mixwise.errors import MixingError, SolverError
+from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, column_sums, row_sums
+from mixwise.mixing.neighbor_gme import TIE_BREAK, NeighborGme, check_limits, need_doubly
+from mixwise.mixing.solution import GmeSolution
 from mixwise.mixing.solvers import dense_cvxpy
 from mixwise.mixing.solvers.edge_qp import EdgeQP, RawSolution
+from mixwise.mixing.tree_sweeps import exchange_here
 
-Solver: TypeAlias = Literal["auto", "piqp", "cvxpy"]
+Solver: TypeAlias = Literal["auto", "piqp", "cvxpy", "local"]
 
-TIE_BREAK = 1e-8  # λ₀ on the scaled Γ: of all optimal W, the one of smallest ‖W‖_F, which mixes the most
+SOLVERS = ("auto", "piqp", "cvxpy", "local")
 _REPAIR = 1e-6  # how far from symmetric positive semidefinite Γ may be, as a share of its trace
 _ROUNDING = 1e-12  # a violation that needs no repair
 _EXACT = 1e-9  # how far from 1 the sums of a returned W may be
-
-
-@dataclass(frozen=True)
-class GmeSolution:
-    """The outcome of one solve.
-
-    `residual` is the largest violation (sums, signs) in what the solver returned, before it was rounded to an exactly
-    feasible W. `W` and `objective` = Tr(WᵀΓW), in the caller's units and without λ, exist only if `solved`.
-    """
-
-    candidate: MixingMatrix | None
-    objective: float
-    status: str
-    iterations: int
-    seconds: float
-    residual: float
-
-    @property
-    def solved(self) -> bool:
-        """Whether there is a W."""
-        return self.candidate is not None
-
-    @property
-    def W(self) -> MixingMatrix:  # noqa: N802 - the paper's letter
-        """The optimal mixing matrix; an error if the solver did not find it."""
-        if self.candidate is None:
-            raise SolverError(
-                f"GME-opt was not solved: {self.status} after {self.iterations} iterations "
-                f'(residual {self.residual:.1e}); keep the previous weights, or try solver="cvxpy"'
-            )
-        return self.candidate
 
 
 class GmeProblem:
@@ -90,9 +62,11 @@ class GmeProblem:
         kind: Kind = "doubly",
         least_heard: float = 0.0,
         solver: Solver = "auto",
+        tolerance: float = 1e-3,
+        max_iterations: int = 300,
     ) -> None:
-        if solver not in ("auto", "piqp", "cvxpy"):
-            raise MixingError(f'solver = {solver!r}; choose "auto", "piqp" or "cvxpy"')
+        if solver not in SOLVERS:
+            raise MixingError(f'solver = {solver!r}; choose "auto", "piqp", "cvxpy" or "local"')
         if symmetric and graph.directed:
             raise MixingError("symmetric weights need an undirected graph; drop symmetric=True or the directions")
         if kind not in ("doubly", "sender"):
@@ -108,7 +82,13 @@ class GmeProblem:
         self.graph, self.symmetric, self.solver = graph, symmetric, solver
         self.kind: Kind = kind
         self.least_heard = float(least_heard)
-        self._edge_qp = EdgeQP(graph, symmetric, kind, self.least_heard) if solver != "cvxpy" else None
+        self._limits = check_limits(tolerance, max_iterations)
+        qp = solver in ("auto", "piqp")
+        self._edge_qp = EdgeQP(graph, symmetric, kind, self.least_heard) if qp else None
+        self._neighbors: NeighborGme | None = None
+        if solver == "local":
+            need_doubly(kind)
+            self._neighbors = NeighborGme(graph, range(graph.n), exchange_here)
 
     def solve(self, gram: npt.ArrayLike | torch.Tensor, regularization: float = 0.0) -> GmeSolution:
         """The best weights for the Gram matrix `gram` (n, n) of the nodes' centered updates."""
@@ -116,6 +96,16 @@ class GmeProblem:
         if not (math.isfinite(regularization) and regularization >= 0):
             raise MixingError(f"regularization = {regularization}; λ is a finite number, 0 or larger")
         Gamma, scale = scaled_gram(gram, self.graph.n)
+        if self._neighbors is not None:
+            tolerance, max_iterations = self._limits
+            solution, _ = self._neighbors.solve(
+                self._neighbors.blocks(Gamma),
+                regularization,
+                tolerance=tolerance,
+                max_iterations=max_iterations,
+                symmetric=self.symmetric,
+            )
+            return replace(solution, objective=solution.objective * scale, seconds=time.perf_counter() - start)
         # Γ = 0 says nothing about the data: any λ > 0 then gives the W of smallest norm.
         penalty = 1.0 if scale == 0 else max(regularization, TIE_BREAK)
         raw = (
@@ -165,6 +155,8 @@ def minimize_gme(
     kind: Kind = "doubly",
     least_heard: float = 0.0,
     solver: Solver = "auto",
+    tolerance: float = 1e-3,
+    max_iterations: int = 300,
 ) -> GmeSolution:
     """The W on the graph, doubly stochastic unless told otherwise, that minimizes Tr(WᵀΓW) + λ s ‖W − J‖²_F.
 
@@ -175,7 +167,10 @@ def minimize_gme(
         symmetric: whether the two directions of an edge must have the same weight; needs an undirected graph.
         kind: "doubly", or "sender": only rows sum to 1 (push-sum, on directed graphs).
         least_heard: c of kind="sender", from 0 to 1: the least sum of a column.
-        solver: "piqp" (what "auto" takes), or "cvxpy": the paper's own formulation, slow.
+        solver: "piqp" (what "auto" takes), "cvxpy": the paper's own formulation, slow, or "local": what nodes find that
+            talk only to their neighbors (`NeighborGme`), on connected undirected graphs.
+        tolerance, max_iterations: of solver="local": how far from the optimum it may stop, relative to it, and after
+            how many iterations it stops anyway, which its status tells.
 
     Example:
         >>> from mixwise.graphs import Graph
@@ -186,12 +181,29 @@ def minimize_gme(
 
     Reference: "Data-heterogeneity-aware Mixing for Decentralized Learning", Section 5.2.
     """
-    return _problem(graph, symmetric, kind, least_heard, solver).solve(gram, regularization)
+    problem = _problem(graph, symmetric, kind, least_heard, solver, tolerance, max_iterations)
+    return problem.solve(gram, regularization)
 
 
 @lru_cache(maxsize=8)
-def _problem(graph: Graph, symmetric: bool, kind: Kind, least_heard: float, solver: Solver) -> GmeProblem:
-    return GmeProblem(graph, symmetric=symmetric, kind=kind, least_heard=least_heard, solver=solver)
+def _problem(
+    graph: Graph,
+    symmetric: bool,
+    kind: Kind,
+    least_heard: float,
+    solver: Solver,
+    tolerance: float,
+    max_iterations: int,
+) -> GmeProblem:
+    return GmeProblem(
+        graph,
+        symmetric=symmetric,
+        kind=kind,
+        least_heard=least_heard,
+        solver=solver,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+    )
 
 
 def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray, float]:
