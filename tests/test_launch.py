@@ -84,7 +84,7 @@ def board():
 
 def reports(board, generation, **steps):
     for rank, step in steps.items():
-        board.write(f"report/{generation}/{rank.removeprefix('r')}", step)
+        board.write(f"report/{generation}/{rank.removeprefix('r')}", [2, step])
         board.count("events", 1)
 
 
@@ -96,7 +96,7 @@ def test_survivors_go_on_at_the_largest_step_without_the_dead(board):
     board.write("ended/2", "killed by SIGKILL")
     reports(board, 0, r3=8)
     found = generations.look(2.0)
-    assert (found.number, found.members, found.step, found.lost) == (1, (0, 1, 3), 9, {2: "killed by SIGKILL"})
+    assert (found.number, found.members, found.at, found.lost) == (1, (0, 1, 3), (2, 9), {2: "killed by SIGKILL"})
     assert board.read("generation/1") is not None
     assert generations.look(3.0) is None
 
@@ -142,19 +142,19 @@ def test_who_finished_is_not_lost(board):
     assert not found.lost
 
 
-def test_a_survivor_that_was_left_out_is_told(board, monkeypatch):
+def test_a_survivor_that_was_left_out_is_told(board):
     generations = Generations(board, 3, grace=0.1)
     reports(board, 0, r0=3, r2=3)
     generations.look(0.0)
     generations.look(0.2 + END)
     with pytest.raises(NetworkError, match="left out of generation 1"):
-        Membership(board, 1, 3, grace=0.1).reform(step=3, timeout=1.0)
+        Membership(board, 1, 3, grace=0.1).reform((3,), timeout=1.0)
 
 
 def test_a_supervisor_that_forms_no_generation_is_not_waited_for_long(board, monkeypatch):
     monkeypatch.setattr("mixwise.network.membership.END", 0.1)
     with pytest.raises(NetworkError, match="has not formed it"):
-        Membership(board, 1, 3, grace=0.1).reform(step=3, timeout=1.0)
+        Membership(board, 1, 3, grace=0.1).reform((3,), timeout=1.0)
 
 
 def test_a_board_whose_host_is_silent_is_given_up(monkeypatch):

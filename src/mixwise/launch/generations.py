@@ -1,6 +1,6 @@
 """Who belongs to the next generation: decided by the supervisor of machine 0 alone, from what the board tells.
 
-report/g/r      rank r has left generation g, at this step
+report/g/r      rank r has left generation g, having come this far
 ended/r         the process of rank r has ended, and how; "finished" if it was done
 end/r           the supervisor of rank r shall end its process, and why
 generation/g    who belongs to it
@@ -35,14 +35,14 @@ class Generations:
         if events == self._events and self._first_report is None:
             return None
         self._events = events
-        steps = {rank: self.board.read(f"report/{self.current.number}/{rank}") for rank in self.current.members}
-        steps = {rank: step for rank, step in steps.items() if step is not None}
-        if not steps:
+        notes = {rank: self.board.read(f"report/{self.current.number}/{rank}") for rank in self.current.members}
+        reached = {rank: tuple(at) for rank, at in notes.items() if at is not None}
+        if not reached:
             return None
         if self._first_report is None:
             self._first_report = now
         ended = self.ended()
-        silent = [rank for rank in self.current.members if rank not in steps and rank not in ended]
+        silent = [rank for rank in self.current.members if rank not in reached and rank not in ended]
         waited = now - self._first_report
         if silent and waited < self.grace:
             return None
@@ -52,12 +52,12 @@ class Generations:
             return None
         for rank in silent:
             self.board.write(f"ended/{rank}", "silent, and so is its machine")
-        members = tuple(rank for rank in self.current.members if rank in steps and rank not in ended)
+        members = tuple(rank for rank in self.current.members if rank in reached and rank not in ended)
         if not members:
             return None
         lost = {rank: how for rank, how in self.ended().items() if how != FINISHED}
-        step = max(steps[rank] for rank in members)
-        self.current = Generation(self.current.number + 1, members, step, lost)
+        at = max(reached[rank] for rank in members)
+        self.current = Generation(self.current.number + 1, members, at, lost)
         self._first_report = None
         self.board.write(f"generation/{self.current.number}", self.current.to_note())
         return self.current

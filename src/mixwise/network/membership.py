@@ -35,7 +35,7 @@ class Generation:
 
     number: int
     members: tuple[int, ...]  # ranks of the start, ascending
-    step: int = 0  # the largest that a member had reached
+    at: tuple[int, ...] = (0,)  # the farthest that a member had come: a step, or several counters, the coarsest first
     lost: dict[int, str] = field(default_factory=dict)  # ranks that are gone since the start, and how they went
 
     def to_note(self) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Generation:
     def from_note(cls, note: dict[str, Any]) -> Generation:
         """From JSON, which has no tuples, and names instead of numbers."""
         lost = {int(rank): how for rank, how in note["lost"].items()}
-        return cls(note["number"], tuple(note["members"]), note["step"], lost)
+        return cls(note["number"], tuple(note["members"]), tuple(note["at"]), lost)
 
 
 def check_supervised() -> None:
@@ -86,19 +86,19 @@ class Membership:
         board = Board.at(env["MASTER_ADDR"], int(env["MASTER_PORT"]), grace)
         return cls(board, int(env["RANK"]), int(env["WORLD_SIZE"]), grace)
 
-    def reform(self, step: int, timeout: float) -> Generation:
+    def reform(self, at: tuple[int, ...], timeout: float, backend: str = "gloo") -> Generation:
         """Leave the process group, wait for the next generation, make its process group; the default one from now on.
 
         Ends with a new group or with an error on every survivor; a loss on the way leads to the generation after.
 
         Args:
-            step: how far this process has come; the generation tells the largest of all.
+            at: how far this process has come; the generation tells the farthest of all.
             timeout: seconds for the operations of the new process group.
+            backend: of the new process group.
         """
-        backend = dist.get_backend() if dist.is_initialized() else "gloo"
         while True:
-            _leave()
-            self._report(step)
+            leave_at_once()
+            self._report(at)
             self.generation = self._next()
             if self.rank not in self.generation.members:
                 raise NetworkError(
@@ -108,8 +108,8 @@ class Membership:
             if self._connect(backend, timeout):
                 return self.generation
 
-    def _report(self, step: int) -> None:
-        self.board.write(f"report/{self.generation.number}/{self.rank}", step)
+    def _report(self, at: tuple[int, ...]) -> None:
+        self.board.write(f"report/{self.generation.number}/{self.rank}", at)
         self.board.count("events", 1)
 
     def _next(self) -> Generation:
@@ -147,22 +147,32 @@ class Membership:
         return any(self.board.has(f"ended/{rank}") for rank in self.generation.members)
 
 
-def _leave() -> None:
+def leave_at_once() -> None:
     """Close the connections of the default process group, so that nobody waits for us any longer, and forget it."""
     if not dist.is_initialized():
         return
-    if dist.get_backend() == "gloo":
-        # Destroying would wait for operations under way, and gloo has no working abort. But a receive that times out
-        # closes all connections of its process; one from a process that is gone fails at once and closes none.
-        for peer in range(dist.get_world_size()):
-            if peer != dist.get_rank():
-                with suppress(RuntimeError):
-                    work = dist.irecv(torch.empty(1), peer)
-                    assert work is not None
-                    work.wait(timedelta(milliseconds=1))
-    else:
-        dist.group.WORLD._get_backend(torch.device("cuda")).abort()  # type: ignore[union-attr]
+    group = dist.group.WORLD
+    assert group is not None
+    for device in group._device_types:
+        if device.type == "cpu":
+            _close_gloo()
+        else:
+            group._get_backend(device).abort()
     dist.destroy_process_group()
+
+
+def _close_gloo() -> None:
+    """Gloo's abort closes nothing, and destroying a group waits for operations under way.
+
+    But a receive that times out closes all connections of its process. One from a process that is gone fails at once,
+    and closes none, so try them all.
+    """
+    for peer in range(dist.get_world_size()):
+        if peer != dist.get_rank():
+            with suppress(RuntimeError):
+                work = dist.irecv(torch.empty(1), peer)
+                assert work is not None  # we are in the group
+                work.wait(timedelta(milliseconds=1))
 
 
 def _until(true: Callable[[], bool], seconds: float) -> bool:
