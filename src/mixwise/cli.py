@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -102,7 +103,8 @@ def run(
         except MixwiseError:
             if world.first_to_fail():
                 raise
-            raise typer.Exit(2) from None  # another process has said why
+            time.sleep(1)  # another process says why; torchrun ends it as soon as this one has ended
+            raise typer.Exit(2) from None
 
 
 def _run(recipe: str, changes: list[str], folder: Path | None, resume: bool, world: World) -> None:
@@ -331,6 +333,28 @@ def weights(
         out.print(f"gradient mixing error: {error:.6g}{share}", highlight=False)
     if file is not None:
         out.print(f"weights: {file}", highlight=False)
+
+
+@app.command()
+def doctor() -> None:
+    """Look at what is here and whether it works: versions, threads, back ends, data sets, a self-test of some seconds.
+
+    Example: mixwise doctor
+    """
+    from mixwise.doctor import findings  # other commands start faster without it
+
+    broken, topic = 0, None
+    for finding in findings():
+        mark = {None: "", True: "ok: ", False: "FAILED: "}[finding.ok]
+        label = "" if finding.topic == topic else finding.topic
+        topic = finding.topic
+        out.print(f"{label:<14}{mark}{finding.text}", highlight=False, markup=False, soft_wrap=True)
+        if finding.ok is False:
+            broken += 1
+            out.print(f"{'':<14}remedy: {finding.remedy}", highlight=False, markup=False, soft_wrap=True)
+    if broken:
+        raise typer.Exit(_fail(f"{broken} of the above {'is' if broken == 1 else 'are'} broken", 1))
+    out.print("All is well.", highlight=False)
 
 
 def main() -> None:

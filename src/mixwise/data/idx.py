@@ -56,13 +56,18 @@ def read_idx(path: Path, axes: int) -> ByteArray:
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-def _located(folder: Path, remote: RemoteFile, progress: Progress | None) -> Path:
+def local_file(folder: Path, remote: RemoteFile) -> Path | None:
+    """The file in `folder`, plain or gzipped, under one of the names in use."""
     name = remote.name.removesuffix(".gz")
     dotted = name.replace("-idx", ".idx")
     candidates = [folder / f"{stem}{suffix}" for suffix in ("", ".gz") for stem in (name, dotted)]
-    for path in candidates:
-        if path.is_file():
-            return path
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _located(folder: Path, remote: RemoteFile, progress: Progress | None) -> Path:
+    if (path := local_file(folder, remote)) is not None:
+        return path
+    name = remote.name.removesuffix(".gz")
     return fetch(remote, folder, f"put {name} or {name}.gz, and the other three IDX files, into {folder}", progress)
 
 

@@ -1,0 +1,82 @@
+"""Two processes on this machine that mix once: whether the way of a real run is open, found out in a few seconds."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+from mixwise.errors import NetworkError
+from mixwise.graphs import Graph
+from mixwise.mixing import metropolis_hastings
+from mixwise.network.processes import world_of_this_process
+
+_PAIR = Graph(2, [(0, 1)])
+
+
+def back_ends() -> dict[str, bool]:
+    """What torch can compute and talk with here."""
+    talks = dist.is_available()
+    return {
+        "gloo": talks and dist.is_gloo_available(),
+        "nccl": talks and dist.is_nccl_available(),
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
+
+
+class TwoProcesses:
+    """Started at once, so that other things can be done until somebody waits for them; ended in any case."""
+
+    def __init__(self, timeout: float = 30.0) -> None:
+        self.timeout = timeout
+        self.deadline = time.monotonic() + timeout
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self._processes = [self._start(rank, port) for rank in range(2)]
+
+    def _start(self, rank: int, port: int) -> subprocess.Popen[str]:
+        told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        env = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
+        return subprocess.Popen(
+            [sys.executable, "-c", f"from mixwise.network.loopback import take_part; take_part({self.timeout})"],
+            env=env | {name: str(value) for name, value in told.items()} | {"OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait(self) -> None:
+        """Until both have mixed; an error with the last words of the one that did not."""
+        try:
+            for rank, process in enumerate(self._processes):
+                try:
+                    _, said = process.communicate(timeout=max(0.1, self.deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    raise NetworkError(f"process {rank} was not done after {self.timeout:g} s") from None
+                if process.returncode != 0:
+                    last = (said.strip().splitlines() or ["it said nothing"])[-1]
+                    raise NetworkError(f"process {rank} ended with exit code {process.returncode}: {last}")
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Leave nothing running."""
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+
+
+def take_part(timeout: float) -> None:
+    """What each of the two does: 0 and 1, mixed with 1/2, are 1/2."""
+    with world_of_this_process(timeout) as world:
+        mixed = world.network(_PAIR).mix(torch.full((1, 3), float(world.rank)), metropolis_hastings(_PAIR))
+        if not bool((mixed == 0.5).all()):
+            raise NetworkError(f"rank {world.rank} got {mixed.tolist()} for the mean of 0 and 1")

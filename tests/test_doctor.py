@@ -1,0 +1,122 @@
+"""`mixwise doctor` says what is here, finds what is broken, and tells what to do about it."""
+
+import sys
+import time
+from importlib import metadata
+
+import pytest
+
+import mixwise
+from mixwise import cli, doctor
+from mixwise.errors import NetworkError
+from mixwise.network.loopback import TwoProcesses
+from processes import in_processes
+
+
+class Nothing:
+    """In place of the two processes, which one test starts for all."""
+
+    def __init__(self, timeout=0.0):
+        pass
+
+    def wait(self):
+        pass
+
+    def end(self):
+        pass
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    monkeypatch.setattr(doctor, "TwoProcesses", Nothing)
+
+
+def exit_code(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["mixwise", "doctor"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return end.value.code
+
+
+@in_processes
+def test_two_processes_mix():
+    processes = TwoProcesses(timeout=60)
+    processes.wait()
+    assert all(process.poll() == 0 for process in processes._processes)
+
+
+@in_processes
+def test_two_processes_that_are_not_done_in_time_are_ended():
+    start = time.monotonic()
+    processes = TwoProcesses(timeout=0.05)
+    with pytest.raises(NetworkError, match=r"process 0 was not done after 0\.05 s"):
+        processes.wait()
+    assert time.monotonic() - start < 10
+    assert all(process.poll() is not None for process in processes._processes)
+
+
+@in_processes
+def test_the_last_words_of_a_process_that_fails_are_told(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(NetworkError, match="process 0 ended with exit code 1: it said nothing"):
+        TwoProcesses(timeout=30).wait()
+
+
+def test_all_is_well_here(alone, monkeypatch, capsys):
+    assert exit_code(monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert mixwise.__version__ in shown
+    assert f"torch {metadata.version('torch')}" in shown
+    for name in ("threads", "back ends", "gloo", "extras", "cifar10", "fashion_mnist", "digits"):
+        assert name in shown
+    for part in ("solver", "sketch", "gossip", "training", "two processes"):
+        assert f"{part:<14}ok: " in shown
+    assert shown.endswith("All is well.\n")
+
+
+def test_a_broken_part_is_named_with_a_remedy_and_the_rest_is_still_tested(alone, monkeypatch, capsys):
+    def broken(*args, **options):
+        raise RuntimeError("the solver library\nis not there")
+
+    monkeypatch.setattr(doctor, "minimize_gme", broken)
+    assert exit_code(monkeypatch) == 1
+    shown = capsys.readouterr()
+    assert "FAILED: RuntimeError: the solver library is not there" in shown.out
+    assert "remedy: pip install --force-reinstall 'piqp" in shown.out
+    assert f"{'training':<14}ok: " in shown.out
+    assert shown.err == "error: 1 of the above is broken\n"
+
+
+def test_weights_that_are_wrong_are_found(alone, monkeypatch):
+    from mixwise.mixing import metropolis_hastings
+
+    class Wrong:
+        W = metropolis_hastings(mixwise.graphs.chain(12))
+
+    monkeypatch.setattr(doctor, "minimize_gme", lambda Gamma, graph: Wrong)
+    failed = [finding for finding in doctor.self_test() if finding.ok is False]
+    assert [finding.topic for finding in failed] == ["solver"]
+
+
+def test_a_version_that_does_not_fit_is_found(monkeypatch):
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "2.0.1" if name == "torch" else real(name))
+    failed = [finding for finding in doctor._versions() if finding.ok is False]
+    assert len(failed) == 1
+    assert "torch 2.0.1 is installed" in failed[0].text
+    assert failed[0].remedy.startswith("pip install 'torch")
+
+
+def test_where_data_would_be_read_from(monkeypatch, tmp_path):
+    monkeypatch.setenv("MIXWISE_DATA", str(tmp_path))
+    (tmp_path / "cifar10" / "cifar-10-batches-bin").mkdir(parents=True)
+    lines = [finding.text for finding in doctor._data()]
+    assert lines[0].startswith(f"{tmp_path} ($MIXWISE_DATA)")
+    assert lines[1] == f"cifar10: found in {tmp_path / 'cifar10'}"
+    assert lines[2].startswith("mnist: not there")
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("MIXWISE_DATA", str(file))
+    (finding,) = doctor._data()
+    assert finding.ok is False
+    assert "MIXWISE_DATA" in finding.remedy
