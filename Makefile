@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup run test lint build bench clean
+.PHONY: help setup run test lint build docs bench clean
 
 help:  ## list the commands
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/'
@@ -33,8 +33,15 @@ lint: $(READY)  ## style, types, layers
 build: $(READY)  ## the wheel and the source archive, in dist/
 	$(BIN)/python -m build --outdir dist .
 
+$(VENV)/.ready-docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.ready-docs  ## the documentation site, in docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+
 bench: $(READY)  ## benchmarks: a table and benchmarks/results/*.json
 	$(BIN)/python -m benchmarks
 
 clean:  ## remove what the commands above made
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) dist build docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
