@@ -25,6 +25,7 @@ from mixwise.graphs import Graph
 from mixwise.network.base import Network
 from mixwise.network.board import Board
 from mixwise.network.distributed import DistributedNetwork
+from mixwise.network.membership import leave_at_once
 from mixwise.network.world import Alone, Value, World
 
 _TICK = 0.02
@@ -41,9 +42,10 @@ def world_of_this_process(timeout: float) -> Iterator[World]:
     try:
         yield world
     except BaseException:
-        leave_group(at_once=True)
+        leave_at_once()  # so that nobody waits for us
         raise
-    leave_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 class Processes:
@@ -73,11 +75,11 @@ class Processes:
         return cls(board, rank, size, _name_of_group(board, rank, size, timeout), timeout)
 
     def network(self, graph: Graph, device: str = "cpu") -> Network:
-        """A network of all nodes of a graph, divided over the processes; the first one connects them."""
+        """A network of all nodes of a graph, divided over the processes; the first one connects them if nobody has."""
         backend = "cpu:gloo,cuda:nccl" if torch.device(device).type == "cuda" else "gloo"
-        if self._backend is None:
+        if not dist.is_initialized():
             self._connect(backend)
-        elif self._backend != backend:
+        elif backend not in (self._backend, "gloo"):
             raise NetworkError(
                 f"device = {device!r} after another kind of device; choose variants that all run on the same kind"
             )
@@ -129,17 +131,6 @@ class Processes:
         """A note that was left since the processes were first launched, if there is one."""
         value: str | None = self.board.read(f"notes/{name}")
         return value
-
-
-def leave_group(at_once: bool = False) -> None:
-    """Close the connections to the other processes; at once, without waiting for what is under way."""
-    if not dist.is_initialized():
-        return
-    group = dist.group.WORLD
-    if at_once and group is not None:
-        for device in group._device_types:
-            group._get_backend(device).abort()
-    dist.destroy_process_group()
 
 
 def _name_of_group(board: Board, rank: int, size: int, timeout: float) -> str:

@@ -1,0 +1,403 @@
+"""Recipes with their nodes divided over processes: the same folder as a simulation, whoever goes on with it."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import yaml
+from safetensors.torch import load_file
+
+from mixwise.errors import MixwiseError
+from mixwise.experiments import Recipe, plan_experiment, run_experiment
+from mixwise.experiments import runner as runner_module
+from mixwise.experiments.export import export_model
+from mixwise.network.board import Board
+from mixwise.network.processes import Processes
+from mixwise.train.checkpoint import newest_step
+from processes import in_processes, run_in_processes
+
+pytestmark = in_processes
+
+STEPS = 12
+MODEL = {
+    "kind": "classification",
+    "data": {"kind": "gaussian-mixture", "options": {"classes": 4, "dim": 8, "samples": 100}},
+    "partition": {"kind": "by-label", "labels_per_node": 2},
+    "model": {"kind": "mlp", "options": {"sizes": [8, 6, 4]}},
+    "batch": 4,
+    "gradients": "loop",
+}
+AWARE = {"kind": "heterogeneity-aware", "period": 3, "sketch": {"dim": 20}}
+RECIPE = {
+    "name": "tiny",
+    "seeds": [0],
+    "window": 2,
+    "metrics": ["loss", "consensus_distance"],
+    "base": {
+        "steps": STEPS,
+        "graph": "ring:5",
+        "task": MODEL,
+        "optimizer": {"lr": 0.05},
+        "evaluate_every": 4,
+        "checkpoint_every": 4,
+        "dtype": "float64",
+    },
+    # Every kind of memory: of nodes, of arcs, of all; of the optimizer, the policy, the schedule.
+    "variants": {
+        "aware": {
+            "policy": {**AWARE, "smoothing": 0.5, "alternate_with": "metropolis-hastings"},
+            "optimizer": {"momentum": 0.9},
+            "schedule": {"warmup": 0.1, "decay_at": [0.6]},
+        },
+        "adam": {"policy": "metropolis-hastings", "optimizer": {"kind": "adamw", "lr": 0.01}, "record_every": 3},
+        "d2": {"algorithm": "d2", "policy": "lazy-metropolis-hastings"},
+        "tracking": {"algorithm": "gradient-tracking", "policy": "metropolis-hastings", "local_steps": 2},
+        "relay": {
+            "algorithm": {"kind": "quasi-global", "inner": "relay"},
+            "policy": {"kind": "heterogeneity-aware-tree"},
+        },
+        "push": {"algorithm": "push-sum", "graph": "directed-ring:5", "policy": "uniform-sender"},
+        "choco": {"algorithm": {"kind": "choco", "bits": 4}, "policy": "metropolis-hastings"},
+        "early": {"algorithm": "combine-while-adapt", "policy": AWARE},
+        "mean": {"algorithm": "all-reduce", "policy": "none"},
+        "placed": {"policy": {"kind": "heterogeneity-aware-matchings"}, "placement": "gme"},
+        "quadratics": {
+            "task": {"kind": "quadratics"},
+            "graph": "random-connected:7",
+            "policy": AWARE,
+            "optimizer": {"lr": "0.2/L"},
+        },
+    },
+}
+
+
+def experiment(recipe=RECIPE, *overrides):
+    return plan_experiment(Recipe.model_validate(recipe), overrides)
+
+
+def only(*variants, **changes):
+    """The recipe with some of its variants, and other values in all of them."""
+    return {**RECIPE, "variants": {name: {**RECIPE["variants"][name], **changes} for name in variants}}
+
+
+class StoppedError(Exception):
+    """The run was interrupted."""
+
+
+def run_recipe(rank, world, recipe, folder, stop_at=None, resume=False):
+    """One process of a run, which all of them stop after the record of step `stop_at` of the last variant."""
+    runner_module.save_curves = lambda *args: None  # half a second that shows nothing here
+    processes = Processes(Board(dist.distributed_c10d._get_default_store()), rank, world, "test", timeout=30.0)
+    last = list(recipe["variants"])[-1]
+
+    def on_progress(progress):
+        if progress.variant == last and progress.step == stop_at:
+            raise StoppedError
+
+    try:
+        summary = run_experiment(experiment(recipe), folder, on_progress, resume, processes)
+    except StoppedError:
+        return None
+    return summary.to_csv()
+
+
+def lines(folder, recipe=RECIPE):
+    """The records of the recipe's runs that are there."""
+    paths = (folder / variant / "seed-0" / "metrics.jsonl" for variant in recipe["variants"])
+    return {
+        path.parts[-3]: [json.loads(line) for line in path.read_text().splitlines()] for path in paths if path.exists()
+    }
+
+
+def assert_same_records(one, other, rel=1e-11):
+    """The same fields in the same order, and numbers that differ by rounding."""
+    assert one.keys() == other.keys()
+    for name, expected in one.items():
+        assert [list(line) for line in other[name]] == [list(line) for line in expected], name
+        for mine, theirs in zip(expected, other[name], strict=True):
+            for field, value in mine.items():
+                if isinstance(value, str):
+                    assert theirs[field] == value
+                else:
+                    assert theirs[field] == pytest.approx(value, rel=rel, abs=1e-20), (name, mine["step"], field)
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("simulated") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner_module, "save_curves", lambda *args: None)
+        run_experiment(experiment(), folder)
+    return folder
+
+
+# --- the same folder ---
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_processes_leave_the_folder_that_a_simulation_leaves(world, simulated, tmp_path):
+    summaries = run_in_processes(world, run_recipe, RECIPE, tmp_path / "run")
+    assert len(set(summaries)) == 1
+    assert_same_records(lines(simulated), lines(tmp_path / "run"))
+    files = {path.relative_to(simulated) for path in simulated.rglob("*") if path.suffix != ".safetensors"}
+    assert {path.relative_to(tmp_path / "run") for path in (tmp_path / "run").rglob("*")} > files
+    config = [(folder / "config.yaml").read_text() for folder in (simulated, tmp_path / "run")]
+    assert config[0] == config[1]
+    for place in (tmp_path / "run").glob("*/seed-0/checkpoint"):
+        assert len(list(place.iterdir())) == world
+        assert newest_step(place) == STEPS
+
+
+def test_whoever_comes_goes_on_with_the_rows_that_it_owns(simulated, tmp_path):
+    """4 processes, then 3, then one alone, then 2: each takes the run from the last checkpoint of those before."""
+    folder = tmp_path / "run"
+    for variant in RECIPE["variants"]:  # each variant is interrupted in its middle
+        recipe, place = only(variant), folder / variant
+        run_in_processes(4, run_recipe, recipe, place, 5)
+        assert newest_step(place / variant / "seed-0" / "checkpoint") in (4, 6)
+        run_in_processes(3, run_recipe, recipe, place, 8, True)
+        run_in_processes(2, run_recipe, recipe, place, None, True)
+        assert_same_records(lines(simulated, recipe), lines(place))
+
+
+def test_a_simulation_goes_on_with_what_processes_left_and_the_other_way_round(simulated, tmp_path):
+    recipe = only("aware", "relay")
+    folder = tmp_path / "run"
+    run_in_processes(3, run_recipe, recipe, folder, 5)
+
+    def stop(progress):
+        if (progress.variant, progress.step) == ("relay", 8):
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        run_experiment(experiment(recipe), folder, stop, resume=True)
+    run_in_processes(4, run_recipe, recipe, folder, None, True)
+    assert_same_records(lines(simulated, recipe), lines(folder))
+
+
+@pytest.mark.parametrize("variant", ["aware", "relay", "early", "quadratics"])
+def test_the_same_processes_go_on_to_the_same_bits(variant, tmp_path):
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    run_in_processes(2, run_recipe, only(variant), whole)
+    run_in_processes(2, run_recipe, only(variant), folder, 6)
+    run_in_processes(2, run_recipe, only(variant), folder, None, True)
+    (path,) = whole.glob("*/seed-0/metrics.jsonl")
+    assert (folder / path.relative_to(whole)).read_bytes() == path.read_bytes()
+
+
+def test_statistics_and_measured_gradients_of_processes(tmp_path):
+    """Buffers, mixed and not, evaluated where they are; an average over all nodes."""
+    model = {**MODEL, "data": {**MODEL["data"], "normalize": False}, "gradients": "measure"}
+    recipe = {**RECIPE, "variants": {"v": {"policy": "metropolis-hastings", "task": model}}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner_module, "save_curves", lambda *args: None)
+        run_experiment(experiment(recipe), tmp_path / "simulated")
+    run_in_processes(2, run_recipe, recipe, tmp_path / "run", 6)
+    run_in_processes(3, run_recipe, recipe, tmp_path / "run", None, True)
+    assert_same_records(lines(tmp_path / "simulated", recipe), lines(tmp_path / "run", recipe))
+
+
+def test_a_model_is_exported_from_the_parts_of_all_processes(simulated, tmp_path):
+    run_in_processes(3, run_recipe, only("aware"), tmp_path / "run")
+    for model in ("average", "node:4"):
+        export_model(simulated, "aware", model, tmp_path / "expected.safetensors")
+        export_model(tmp_path / "run", "aware", model, tmp_path / "model.safetensors")
+        expected, found = (load_file(tmp_path / f"{name}.safetensors") for name in ("expected", "model"))
+        assert found.keys() == expected.keys()
+        assert all(torch.allclose(found[name], value, rtol=1e-11, atol=1e-13) for name, value in expected.items())
+
+
+# --- checkpoints that are not complete ---
+
+
+def test_a_checkpoint_counts_when_all_parts_are_there(tmp_path):
+    """What a kill between two processes' writes leaves: the one before is taken, whatever lies around."""
+    recipe = only("relay")
+    run_in_processes(3, run_recipe, recipe, tmp_path / "run", 5)
+    place = tmp_path / "run" / "relay" / "seed-0" / "checkpoint"
+    shutil.copytree(place, tmp_path / "after 4")
+    run_in_processes(3, run_recipe, recipe, tmp_path / "run", 9, True)
+    assert newest_step(place) == 8
+    for path in (tmp_path / "after 4").iterdir():
+        shutil.copy(path, place)
+    next(place.glob("step-00000008.nodes-2-3-*")).unlink()
+    assert newest_step(place) == 4
+    (place / "step-00000012.nodes-0-1-of-5.safetensors").write_bytes(b"of another division")
+    (place / "step-00000012.nodes-1-4-of-5.safetensors").write_bytes(b"of another division")
+    assert newest_step(place) == 4
+    run_in_processes(2, run_recipe, recipe, tmp_path / "run", None, True)
+    assert sorted(path.name for path in place.iterdir()) == [
+        "step-00000012.nodes-0-2-of-5.safetensors",
+        "step-00000012.nodes-3-4-of-5.safetensors",
+    ]
+
+
+# --- what is refused ---
+
+
+def refused(rank, world, recipe, folder):
+    try:
+        run_recipe(rank, world, recipe, folder)
+    except MixwiseError as error:
+        return str(error)
+    return None
+
+
+def test_a_folder_that_is_not_empty_is_refused_by_all(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    messages = run_in_processes(3, refused, only("d2"), tmp_path)
+    assert len(set(messages)) == 1
+    assert "is not empty" in messages[0]
+
+
+def each_in_its_own_folder(rank, world, recipe, folder):
+    return refused(rank, world, recipe, folder / str(rank))
+
+
+def test_a_folder_that_not_all_see_is_refused(tmp_path):
+    messages = run_in_processes(2, each_in_its_own_folder, only("d2"), tmp_path)
+    assert re.fullmatch(r"process 1 does not see .*which process 0 has made; .* all machines share", messages[1])
+    assert "rank 1" in messages[0]  # which is gone
+
+
+def test_more_processes_than_nodes_are_refused(tmp_path):
+    messages = run_in_processes(4, refused, only("d2", graph="ring:3"), tmp_path / "run")
+    assert all("4 processes for 3 nodes" in message for message in messages)
+    assert not (tmp_path / "run").exists()
+
+
+# --- real processes: what a user types, and what kills them ---
+
+LONG = {**only("aware"), "name": "long"}  # long enough to be hit in its middle
+LONG["base"] = {**RECIPE["base"], "steps": 400, "record_every": 8, "evaluate_every": 80, "checkpoint_every": 40}
+
+
+def environment(**more):
+    return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **more}
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@contextmanager
+def started(command, cwd, env=None):
+    """A process group that is gone afterwards, whatever happens."""
+    process = subprocess.Popen(
+        list(map(str, command)), cwd=cwd, env=env or environment(), start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()  # torchrun ends its own
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=20)
+
+
+def torchrun(processes, *words, options=()):
+    options = ["--master-port", free_port(), *options]
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        processes,
+        *options,
+        "-m",
+        "mixwise",
+        *words,
+    ]
+
+
+def wait_for(found, process, seconds=60):
+    """What the function finds, as soon as it finds something, while the process lives."""
+    end = time.monotonic() + seconds
+    while not (result := found()):
+        assert process.poll() is None, f"the run ended too early: {process.communicate()[0]}"
+        assert time.monotonic() < end, "nothing happened for too long"
+        time.sleep(0.01)
+    return result
+
+
+def workers_of(process):
+    """The process ids of the nodes' processes, by their rank."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"PPid:\t{process.pid}\n" in (path / "status").read_text():
+                variables = dict(pair.partition("=")[::2] for pair in (path / "environ").read_text().split("\0"))
+                found[int(variables["RANK"])] = int(path.name)
+        except (OSError, KeyError):  # it has just ended, or is no worker
+            continue
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the processes to kill in /proc")
+def test_a_killed_process_leads_to_a_restart_and_the_same_records(tmp_path):
+    """Neither --out nor --resume is given: those who are started again know where the others were."""
+    (tmp_path / "long.yaml").write_text(yaml.safe_dump(LONG))
+    run_in_processes(2, run_recipe, LONG, tmp_path / "whole")
+    command = torchrun(2, "run", "long.yaml", options=["--max-restarts", 2])
+    with started(command, tmp_path) as process:
+        wait_for(lambda: list(tmp_path.glob("runs/long/*/aware/seed-0/checkpoint/*.safetensors")), process)
+        os.kill(workers_of(process)[1], signal.SIGKILL)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "exitcode: -9" in output  # so it was hit
+    (folder,) = (tmp_path / "runs" / "long").iterdir()
+    records = (folder / "aware" / "seed-0" / "metrics.jsonl").read_bytes()
+    assert records == (tmp_path / "whole" / "aware" / "seed-0" / "metrics.jsonl").read_bytes()
+    assert (folder / "summary.csv").read_bytes() == (tmp_path / "whole" / "summary.csv").read_bytes()
+    assert output.count("Table, figures and records:") == 1
+
+
+def test_an_error_of_all_processes_is_one_line(tmp_path):
+    (tmp_path / "long.yaml").write_text(yaml.safe_dump(LONG))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("years of work")
+    with started(torchrun(2, "run", "long.yaml", "--out", "run"), tmp_path) as process:
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert [line for line in output.splitlines() if line.startswith("error: ")] == [
+        "error: the folder run is not empty, and no run is ever overwritten; "
+        "choose another with --out, or go on there with --resume"
+    ]
+    assert 'mixwise/cli.py", line' not in output  # no traceback of ours
+
+
+def test_without_a_lost_process_the_others_end_with_its_name(tmp_path):
+    """Started by hand, so that nobody but the network notices: what torchrun would hide by ending all of them."""
+    (tmp_path / "long.yaml").write_text(yaml.safe_dump(LONG))
+    port = str(free_port())
+    command = [sys.executable, "-m", "mixwise", "run", "long.yaml", "--out", "run"]
+
+    def place(rank):
+        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        return environment(**{name: str(value) for name, value in names.items()})
+
+    with started(command, tmp_path, place(0)) as first, started(command, tmp_path, place(1)) as second:
+        wait_for(lambda: list((tmp_path / "run").glob("aware/seed-0/checkpoint/*.safetensors")), first)
+        second.kill()
+        output, _ = first.communicate(timeout=30)
+    assert first.returncode not in (0, None)
+    (line,) = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert re.search(r"(mix|gather|average), step \d+: rank 1 is gone", line), line
+    assert "Traceback" not in output
