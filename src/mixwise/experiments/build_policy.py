@@ -157,6 +157,9 @@ class PolicyBuilder:
             drop_below=config.drop_below,
             graphs=None if config.graphs is None else self.build(config.graphs),
             kind=config.stochastic,
+            solver=config.solver,
+            tolerance=config.tolerance,
+            max_iterations=config.max_iterations,
         )
 
     def _learned(self, config: LearnedTopologyPolicy) -> Policy:

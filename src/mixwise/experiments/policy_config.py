@@ -140,6 +140,9 @@ class HeterogeneityAwarePolicy(Strict):
     drop_below: float = Field(default=0.0, ge=0, lt=0.5)
     graphs: PolicyConfig | None = None
     stochastic: Literal["doubly", "sender"] = "doubly"
+    solver: Literal["auto", "piqp", "cvxpy", "local"] = "auto"
+    tolerance: float = Field(default=1e-3, gt=0, lt=1)
+    max_iterations: int = Field(default=300, ge=1)
 
 
 class HeterogeneityAwareMatchingsPolicy(Strict):

@@ -60,11 +60,10 @@ _EXACT = 1e-9  # how far from 1 the sums of a returned W may be
 
 @dataclass(frozen=True)
 class Start:
-    """Where an earlier solve ended, to begin the next one there: B as the receivers know it, Y = ρ U, and ρ."""
+    """Where an earlier solve ended, to begin the next one there; one row per owned node, filled up with 0."""
 
-    heard: FloatArray  # (E,)
-    dual: FloatArray  # (E,)
-    penalty: float
+    heard: FloatArray  # (m, width), B as the receivers know it
+    dual: FloatArray  # (m, width), Y = ρ U
 
 
 class _Candidate(NamedTuple):
@@ -141,10 +140,23 @@ class NeighborGme:
         ids = [others[group.entries] for group in self._near.groups]
         return [wider[there[:, :, None], there[:, None, :]] for there in ids]
 
-    # --- what is kept of a solve ---
-    def by_node(self, W: MixingMatrix) -> tuple[FloatArray, FloatArray]:
-        """What the owned nodes hear and send, one row each, filled up to the largest neighborhood."""
-        return self._near.by_node(W.weights[self._near.heard]), self._near.by_node(W.weights[self._near.sent])
+    def by_node(self, blocks: Blocks) -> FloatArray:
+        """The same with one row per owned node, (m, width, width), filled up with 0: a form to be kept."""
+        width = self._near.width
+        rows = np.zeros((len(self.nodes), width, width))
+        for group, block in zip(self._near.groups, blocks, strict=True):
+            rows[group.nodes, : block.shape[1], : block.shape[1]] = block[:, :width, :width]
+        return rows
+
+    def from_rows(self, rows: FloatArray) -> Blocks:
+        """The blocks that `by_node` made rows of."""
+        blocks, width = [], self._near.width
+        for members, entries in self._near.groups:
+            D = entries.shape[1]
+            block = np.zeros((len(members), D, D))
+            block[:, :width, :width] = rows[members, :D, :D]
+            blocks.append(block)
+        return blocks
 
     # --- the solve ---
     def solve(
@@ -164,9 +176,10 @@ class NeighborGme:
         """
         began = time.perf_counter()
         work = _Scaled(self, blocks, regularization, symmetric)
-        M = self._usual
-        b, y, rho = (M, np.zeros_like(M), 1.0) if start is None else (start.heard, start.dual, start.penalty)
-        u = y / rho
+        near, M = self._near, self._usual
+        b, u, rho = M, np.zeros_like(M), 1.0
+        if start is not None:  # but not with its ρ: at its end that may be one for the last digits
+            b, u = near.from_rows(start.heard), near.from_rows(start.dual)
         best, lowest, highest = (0.0, _Candidate(M, M)), work.usual_total, -math.inf
         objective, residual, iteration = work.usual_error, math.inf, 0
         steering = _Steering()
@@ -174,7 +187,7 @@ class NeighborGme:
             iteration += 1
             a = work.nearest(b - u, rho)
             test = iteration % _BETWEEN_TESTS == 0 or iteration == max_iterations
-            y = rho * (a - b + u) if test else y
+            y = rho * (a - b + u)
             v = _RELAXATION * a + (1 - _RELAXATION) * b + u
             sent, b = self._projected(v, symmetric)
             u = v - b
@@ -189,9 +202,9 @@ class NeighborGme:
             wanted = steering.next_penalty(rho, verdict)
             u, rho = u * (rho / wanted), wanted
         status = "solved" if residual <= tolerance else "stopped at the cap"
+        end = Start(near.by_node(b), near.by_node(rho * u))
         W = self._matrix(*best)
-        seconds = time.perf_counter() - began
-        return GmeSolution(W, objective, status, iteration, seconds, residual), Start(b, rho * u, rho)
+        return GmeSolution(W, objective, status, iteration, time.perf_counter() - began, residual), end
 
     def _projected(self, v: FloatArray, symmetric: bool) -> tuple[FloatArray, FloatArray]:
         """B as the senders and as the receivers know it, from V as the receivers know it."""

@@ -17,8 +17,8 @@ from mixwise.sketch import CountSketch, Sketch
 Objective: TypeAlias = Literal["updates", "parameters", "both"]
 
 
-class GramEstimate:
-    """Γ from gathered sketches, smoothed over looks.
+class Estimate:
+    """What is looked at, and how.
 
     Args:
         sketch: how a node's row is compressed; a new operator is drawn at each look, the same on all nodes.
@@ -39,8 +39,21 @@ class GramEstimate:
             raise MixingError(f"balance = {balance}; the weight of the parameters is a finite number, 0 or larger")
         self.sketch = CountSketch(100) if sketch is None else sketch
         self.objective, self.smoothing, self.balance = objective, smoothing, balance
-        self.gram: FloatArray | None = None
         self.unsettled = False  # the last Γ came from G because U was 0: look again as soon as possible
+
+    def sketches(self, t: int) -> tuple[Sketch, ...]:
+        """The sketch of the updates that a look at mixing t takes."""
+        return () if self.objective == "parameters" else (self.sketch.fresh(t),)
+
+
+class GramEstimate(Estimate):
+    """Γ from gathered sketches, smoothed over looks."""
+
+    def __init__(
+        self, sketch: Sketch | None, objective: Objective = "updates", smoothing: float = 0.0, balance: float = 0.1
+    ) -> None:
+        super().__init__(sketch, objective, smoothing, balance)
+        self.gram: FloatArray | None = None
 
     def look(self, t: int, observed: Observation, network: Network) -> FloatArray:
         """Sketch, gather, and take the inner products."""
@@ -57,10 +70,6 @@ class GramEstimate:
             Gamma = Gamma + self.balance * gram_matrix(network.gather(sketch(observed.parameters)))
         self.gram = Gamma if previous is None else s * previous + (1 - s) * Gamma
         return self.gram
-
-    def sketches(self, t: int) -> tuple[Sketch, ...]:
-        """The sketch of the updates that a look at mixing t takes."""
-        return () if self.objective == "parameters" else (self.sketch.fresh(t),)
 
     def state(self) -> PolicyState:
         """Γ and whether it came from G."""

@@ -10,11 +10,15 @@ import torch
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, lazy, uniform_sender
+from mixwise.mixing.gme import SOLVERS, Solver
 from mixwise.mixing.matrix import FloatArray, Kind
+from mixwise.mixing.neighbor_gme import need_doubly
 from mixwise.network import Network
 from mixwise.policies.combined import all_sketches
 from mixwise.policies.fixed import Fixed
 from mixwise.policies.gram import GramEstimate, Objective
+from mixwise.policies.kept_weights import weights_as_tensors, weights_from_tensors
+from mixwise.policies.neighbor_estimate import NeighborEstimate
 from mixwise.policies.plan import Gives, Observation, Plan, Policy, PolicyState
 from mixwise.sketch import Sketch
 
@@ -42,6 +46,9 @@ class HeterogeneityAware:
         kind: "doubly" stochastic weights, or "sender": only rows sum to 1, for push-sum on directed graphs. The mixing
             error does not see how much mass a node keeps, and left alone drains some nodes; so sender weights are
             averaged with `uniform_sender`. Doubly stochastic weights do better wherever the graph has them.
+        solver: of `minimize_gme`. With "local" the sketches are not gathered: they go to neighbors only, who agree on
+            the weights by messages, and a process knows the weights of its own nodes only (docs/what-is-revealed.md).
+        tolerance, max_iterations: of solver="local", see `minimize_gme`.
     """
 
     gives: Gives = "weights"
@@ -61,6 +68,9 @@ class HeterogeneityAware:
         drop_below: float = 0.0,
         graphs: Policy | None = None,
         kind: Kind = "doubly",
+        solver: Solver = "auto",
+        tolerance: float = 1e-3,
+        max_iterations: int = 300,
     ) -> None:
         if period < 1:
             raise MixingError(f"period = {period}; the weights are optimized every 1, 2, 3, … mixings")
@@ -68,8 +78,19 @@ class HeterogeneityAware:
             raise MixingError(f"growth = {growth}; the factor by which the mixing error may grow is at least 1")
         if not 0 <= drop_below < 0.5:
             raise MixingError(f"drop_below = {drop_below}; a weight under which an arc is dropped lies in [0, 0.5)")
+        if solver not in SOLVERS:
+            raise MixingError(f"solver = {solver!r}; choose {', '.join(SOLVERS)}")
         self.period, self.growth, self.drop_below, self.graphs = period, growth, drop_below, graphs
-        self.estimate = GramEstimate(sketch, objective, smoothing, balance)
+        self.solver: Solver = solver
+        self.estimate: GramEstimate | NeighborEstimate
+        if solver == "local":
+            _check_local(growth=growth, drop_below=drop_below or None, graphs=graphs)
+            need_doubly(kind)
+            self.estimate = NeighborEstimate(
+                sketch, objective, smoothing, balance, tolerance=tolerance, max_iterations=max_iterations
+            )
+        else:
+            self.estimate = GramEstimate(sketch, objective, smoothing, balance)
         self.alternate_with = Fixed(alternate_with) if isinstance(alternate_with, MixingMatrix) else alternate_with
         self.regularization, self.symmetric, self.lazy, self.kind = regularization, symmetric, False, kind
         self.W: MixingMatrix | None = None  # the weights of the last successful optimization
@@ -79,8 +100,8 @@ class HeterogeneityAware:
 
     @property
     def gram(self) -> FloatArray | None:
-        """Γ, smoothed over periods."""
-        return self.estimate.gram
+        """Γ, smoothed over periods; nobody knows all of it with solver="local"."""
+        return self.estimate.gram if isinstance(self.estimate, GramEstimate) else None
 
     def ask(self, *, symmetric: bool = False, lazy: bool = False) -> None:
         """Make symmetric weights, or (I + W) / 2 of the optimized ones, from now on."""
@@ -155,7 +176,7 @@ class HeterogeneityAware:
         tensors, values = self.estimate.state()
         values |= {"error": self._error, "graph": None, "W": None}
         if self.W is not None and self._graph is not None:
-            tensors["weights"] = torch.from_numpy(self.W.weights.copy())
+            tensors |= weights_as_tensors(self.W)
             for name, graph in (("W", self.W.graph), ("graph", self._graph)):
                 tensors[f"{name}.edges"] = torch.from_numpy(graph.edge_array.copy())
                 values[name] = {"n": graph.n, "directed": graph.directed}
@@ -174,7 +195,7 @@ class HeterogeneityAware:
                 name: Graph(values[name]["n"], tensors[f"{name}.edges"].numpy(), values[name]["directed"])
                 for name in ("W", "graph")
             }
-            self.W = MixingMatrix(graphs["W"], tensors["weights"].numpy(), self.kind, tolerance=1e-9)
+            self.W = weights_from_tensors(tensors, graphs["W"], self.kind)
             self._graph = graphs["graph"]
         for number, policy in enumerate(self._others()):
             own = f"other.{number}."
@@ -184,6 +205,10 @@ class HeterogeneityAware:
     # --- CE-GME ---
     def _optimize(self, graph: Graph) -> GmeSolution:
         """New weights for Γ. A failed solve keeps the previous ones, if they are for this graph, and is reported."""
+        if isinstance(self.estimate, NeighborEstimate):  # always with a W, and with a status
+            solution = self.estimate.solve(self.regularization, self.symmetric)
+            self.W, self._graph = self._usable(solution.W), graph
+            return solution
         assert self.gram is not None
         solution = self._problem(graph).solve(self.gram, self.regularization)
         if solution.solved and self.drop_below > 0:
@@ -213,8 +238,15 @@ class HeterogeneityAware:
         if graph not in self._problems:
             if len(self._problems) == _PROBLEMS:
                 self._problems.clear()
-            self._problems[graph] = GmeProblem(graph, symmetric=self.symmetric, kind=self.kind)
+            self._problems[graph] = GmeProblem(graph, symmetric=self.symmetric, kind=self.kind, solver=self.solver)
         return self._problems[graph]
+
+
+def _check_local(**options: object) -> None:
+    """Refuse what nobody can decide who knows only some of Γ."""
+    for name, value in options.items():
+        if value is not None:
+            raise MixingError(f'{name} needs all of Γ, which no node knows with solver="local"; drop one of the two')
 
 
 def _relative_error(Gamma: FloatArray, W: MixingMatrix) -> float:
