@@ -29,6 +29,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+# Processes are forked from one that has imported everything and does nothing else.
+_context = mp.get_context("forkserver")
+_context.set_forkserver_preload(["torch.distributed", "mixwise"])
+
 # With xdist, all tests that start processes run one after the other, in one worker (--dist loadgroup).
 in_processes = pytest.mark.xdist_group("processes")
 
@@ -130,9 +134,12 @@ class _Pool:
 
     def _start(self) -> None:
         here, there = mp.Pipe()
-        process = mp.get_context("spawn").Process(target=_serve, args=(there, self.store.port), daemon=True)
+        process = _context.Process(target=_serve, args=(there, self.store.port), daemon=True)
         process.start()
         there.close()
+        if not here.poll(100.0):  # a busy machine takes its time to import torch
+            raise ProcessesError("a process did not start within 100 s")
+        here.recv_bytes()
         self.workers.append((process, here))
 
     def kill(self) -> None:
@@ -159,6 +166,7 @@ def _serve(connection: Connection, port: int) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+    connection.send_bytes(b"ready")
     while True:
         try:
             path, job = pickle.loads(connection.recv_bytes())

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 
 from mixwise.network.buffers import BufferPool
-from mixwise.network.routes import MixingRoutes
+from mixwise.network.routes import MixingRoutes, Terms
 from mixwise.network.transport import Transfer
 
-_BLOCK = 1 << 16  # numbers of one block of columns that is summed up before it is written: it stays in the cache
+_BLOCK = 1 << 17  # numbers of one block of columns that is summed up before it is written: it stays in the cache
 
 
 class PendingMix:
@@ -38,29 +38,39 @@ class PendingMix:
         return mixed
 
     def _summed(self, out: torch.Tensor | None) -> torch.Tensor:
+        """Σ_i w_ij x_i for each owned node j, senders ascending, so that it does not matter who sits where."""
         rows, arriving, (m, d) = self._rows, self._arriving, self._rows.shape
-        if out is None:
-            out = torch.empty_like(rows, memory_format=torch.contiguous_format)
-            _add_terms([*rows.unbind(), *arriving.unbind()], self._routes, out)
-            return out
-        width = min(d, max(1, _BLOCK // m))
-        memory = self._buffers.take(m, width, rows.dtype, rows.device)
-        for start in range(0, d, width):  # block by block: rows and out may be the same tensor
+        # Several rows that are written where they are read must all be summed up before the first is written.
+        apart = m if out is not None and m > 1 else 1
+        out = torch.empty_like(rows, memory_format=torch.contiguous_format) if out is None else out
+        width = min(d, max(1, _BLOCK // apart))
+        memory = self._buffers.take(apart, width, rows.dtype, rows.device)
+        for start in range(0, d, width):  # block by block: sums stay in the cache
             columns = slice(start, min(start + width, d))
-            summed = memory[:, : columns.stop - columns.start]
-            _add_terms([*rows[:, columns].unbind(), *arriving[:, columns].unbind()], self._routes, summed)
-            out[:, columns] = summed
+            sources = [*rows[:, columns].unbind(), *arriving[:, columns].to(rows.dtype).unbind()]
+            sums = memory[:, : columns.stop - columns.start]
+            if apart > 1:
+                for target, terms in zip(sums.unbind(), self._routes.terms, strict=True):
+                    _sum_up(sources, terms, target, target)
+                out[:, columns] = sums
+            else:
+                for target, terms in zip(out[:, columns].unbind(), self._routes.terms, strict=True):
+                    _sum_up(sources, terms, sums[0], target)
         self._buffers.give_back(memory)
         return out
 
 
-def _add_terms(sources: list[torch.Tensor], routes: MixingRoutes, out: torch.Tensor) -> None:
-    """Σ_i w_ij x_i for each owned node j, senders ascending, so that it does not matter who sits where."""
-    for target, terms in zip(out.unbind(), routes.terms, strict=True):
-        if not terms:
-            target.zero_()
-            continue
-        (first, weight), *others = terms
-        torch.mul(sources[first], weight, out=target)
-        for position, weight in others:
-            target.add_(sources[position], alpha=weight)
+def _sum_up(sources: list[torch.Tensor], terms: Terms, memory: torch.Tensor, out: torch.Tensor) -> None:
+    """Σ w x into `out`, which may be one of the sources: it is written last, and `memory` before."""
+    if not terms:
+        out.zero_()
+        return
+    *others, (last, last_weight) = terms
+    if not others:
+        torch.mul(sources[last], last_weight, out=out)
+        return
+    (first, weight), *others = others
+    torch.mul(sources[first], weight, out=memory)
+    for position, weight in others:
+        memory.add_(sources[position], alpha=weight)
+    torch.add(memory, sources[last], alpha=last_weight, out=out)

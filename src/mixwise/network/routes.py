@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
 from mixwise.network.blocks import block
+
+Terms: TypeAlias = tuple[tuple[int, float], ...]  # position and weight of the rows that are summed up
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class MixingRoutes:
     sent: tuple[int, ...]
     receives: tuple[Route, ...]
     arriving: int
-    terms: tuple[tuple[tuple[int, float], ...], ...]
+    terms: tuple[Terms, ...]
     messages: int
 
 
