@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -20,21 +20,26 @@ from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip.description import describe
 from mixwise.gossip.metrics import metrics
 from mixwise.gossip.start import (
+    OnLoss,
     Parts,
+    PolicyChoice,
     agreed,
     begin_together,
     check_alike,
     check_graph,
+    chosen_policy,
     connected,
     take_from_first,
 )
 from mixwise.gossip.steps import Steps
+from mixwise.gossip.survival import Place, Survival
 from mixwise.graphs import Graph
-from mixwise.mixing import MixingMatrix
 from mixwise.network import DistributedNetwork, Network
-from mixwise.policies import Plan, Policy
+from mixwise.policies import Plan
 from mixwise.tasks.module import BufferPolicy
 from mixwise.train.mixer import Mixer
+
+Answer = TypeVar("Answer")
 
 _DONE, _WORKING, _FAILED = 0, 1, 2  # what a rank inside `join` tells the others before each mixing
 
@@ -46,7 +51,8 @@ class Gossip:
         model: any module; its trained parameters become views of one row of memory.
         optimizer: any optimizer of its parameters.
         graph: who talks to whom; node i is rank i.
-        policy: the weights of each mixing: a policy, one mixing matrix, or "auto".
+        policy: the weights of each mixing: a policy, one mixing matrix, "auto", or a function that makes a policy or a
+            matrix for a graph.
         algorithm: what is mixed; D-SGD by default.
         local_steps: τ: every τ-th `step()` mixes.
         buffers: "local": every node keeps its own, such as the statistics of BatchNorm; "averaged": they are mixed as
@@ -55,6 +61,7 @@ class Gossip:
         wire_dtype: torch.bfloat16 or torch.float16 rounds the rows for the message, and only there.
         timeout: seconds that any wait for other ranks may take.
         seed: names the sketches of policy "auto".
+        on_loss: when a rank is lost, "stop" with an error, or "continue" without it (`mixwise launch`).
         network: how rows travel; by default over torch's process group.
 
     Example:
@@ -72,7 +79,7 @@ class Gossip:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         graph: Graph,
-        policy: Policy | MixingMatrix | Literal["auto"] = "auto",
+        policy: PolicyChoice = "auto",
         algorithm: Algorithm | None = None,
         *,
         local_steps: int = 1,
@@ -81,6 +88,7 @@ class Gossip:
         wire_dtype: torch.dtype | None = None,
         timeout: float = 60.0,
         seed: int = 0,
+        on_loss: OnLoss = "stop",
         network: Network | None = None,
     ) -> None:
 
@@ -90,6 +98,7 @@ class Gossip:
             return Parts(
                 model, optimizer, graph, policy, algorithm,
                 local_steps=local_steps, buffers=buffers, overlap=overlap, wire_dtype=wire_dtype, seed=seed,
+                on_loss=on_loss,
             )  # fmt: skip
 
         parts = make() if network is not None else agreed(make, timeout)
@@ -101,7 +110,17 @@ class Gossip:
         begin_together(self.row, self.network)
         self.steps = Steps(optimizer, self.row, self.mixer)
         self.plan: Plan | None = None  # the weights of the last mixing
-        self._calls = 0  # of step() since the last mixing
+        self._calls = self._asked = 0  # of step(), and of what all ranks make together, since the last mixing
+        self._survival: Survival | None = None
+        if on_loss == "continue":
+            self._survival = Survival(
+                graph,
+                self.algorithm,
+                lambda left: chosen_policy(parts.pristine, left, self.algorithm, seed),
+                lambda left: connected(left, wire_dtype, timeout),
+                timeout,
+            )
+            self.steps.on_loss = self._go_on
         self._joined = self._mixing = False  # inside join(); inside a mixing
         self._start_early()
 
@@ -112,8 +131,15 @@ class Gossip:
 
     @property
     def rank(self) -> int:
-        """This node."""
+        """This node; after a loss, its place among those that are left."""
         return self.network.nodes[0]
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks of the start that are left, this one at the place `rank`."""
+        if self._survival is None:
+            return tuple(range(self.network.graph.n))
+        return self._survival.membership.generation.members
 
     # --- one step ---
     def step(self, closure: Callable[[], Any] | None = None, *, scaler: torch.amp.GradScaler | None = None) -> Any:
@@ -133,12 +159,45 @@ class Gossip:
     @torch.no_grad()
     def mix(self) -> None:
         """Mix what the optimizer has made of the parameters; all ranks must mix equally often."""
-        self.steps.remember()
         self.row.settle()
         self._check_finite()
-        if self._joined:
-            self._tell(_WORKING)
-        self._mix()
+        self._mix_with_survivors(lambda: self._tell(_WORKING) if self._joined else True)
+
+    def _mix_with_survivors(self, wanted: Callable[[], bool]) -> bool:
+        """Mix, if it is wanted; one that fails because a rank is lost counts as done. Whether it was wanted."""
+        if self._survival is None:
+            if not wanted():
+                return False
+            self._mix()
+            return True
+        if self._survival.behind:
+            self._survival.behind -= 1
+        else:
+            self._survival.keep(self.row.X)
+            try:
+                if not wanted():
+                    return False
+                self._mix()
+                return True
+            except NetworkError as error:
+                self._survival.restore(self.row.X)
+                self._mixing = False
+                self._go_on(error, (self.t + 1, 0))
+        self.steps.mixed()
+        self._calls, self.mixer.lr = 0, 0.0
+        self.steps.paused = self._survival.behind > 0
+        self._start_early()
+        return True
+
+    def _go_on(self, error: NetworkError, at: Place | None = None) -> None:
+        """Go on with the ranks that are left, if there is a way."""
+        if self._survival is None:
+            raise error
+        place, network, policy, algorithm = self._survival.reform(at or (self.t, self._asked), self.network)
+        self.network, self.policy, self.algorithm, self.plan = network, policy, algorithm, None
+        self.mixer = self.steps.mixer = Mixer(network, policy, algorithm, self.local_steps)
+        self.mixer.t, self._asked = place
+        self.steps.remembered, self.steps.paused = False, self._survival.behind > 0
 
     def _mix(self) -> None:
         self._mixing = True
@@ -155,7 +214,7 @@ class Gossip:
         if B is not None:
             self.row.put_buffers(B)
         self.steps.mixed()
-        self._calls = 0
+        self._calls = self._asked = 0
         self._start_early()
         self._mixing = False
 
@@ -195,8 +254,8 @@ class Gossip:
             yield
             with torch.no_grad():
                 # Steps that were not mixed yet, local ones, are still to be shared.
-                while self._tell(_WORKING if self.steps.since_mixing else _DONE):
-                    self._mix()
+                while self._mix_with_survivors(lambda: self._tell(_WORKING if self.steps.since_mixing else _DONE)):
+                    pass
         except Exception as error:
             if not (self._mixing or isinstance(error, NetworkError)):  # else nobody waits to be told
                 with suppress(NetworkError):
@@ -227,6 +286,12 @@ class Gossip:
         Parameters and floating-point buffers are averaged, other buffers are those of rank 0, frozen parameters and
         whatever else the state dict holds are as they are here.
         """
+        state = self._asked_of_all(self._average)
+        if state is None:
+            raise NetworkError("the others have averaged and gone on when a rank was lost; ask for the average again")
+        return state
+
+    def _average(self) -> dict[str, Any]:
         self.row.settle()
         with self.network.uncounted():
             mean = self.network.average(self.algorithm.model_rows(self.row.X))
@@ -248,10 +313,30 @@ class Gossip:
 
     @torch.no_grad()
     def metrics(self) -> dict[str, float]:
-        """Consensus distance, gradient mixing error, p, bytes per node: the same on every rank; collective."""
+        """Consensus distance, gradient mixing error, p, bytes per node: the same on every rank; collective.
+
+        Empty on a rank that missed the others' answer because one was lost at that moment.
+        """
+        return self._asked_of_all(self._metrics) or {}
+
+    def _metrics(self) -> dict[str, float]:
         self.row.settle()
         G = self.row.gradients() if self.row.has_gradients else None
         return metrics(self.algorithm.model_rows(self.row.X), G, self.plan, self.network)
+
+    def _asked_of_all(self, question: Callable[[], Answer]) -> Answer | None:
+        """What all ranks answer together; None if a rank was lost when others had the answer, and they have gone on."""
+        while True:
+            try:
+                answer = question()
+            except NetworkError as error:
+                place = self.t, self._asked
+                self._go_on(error)
+                if place != (self.t, self._asked):
+                    return None
+            else:
+                self._asked += 1
+                return answer
 
     # --- what a checkpoint holds ---
     def state_dict(self) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -13,14 +14,19 @@ from mixwise.errors import MixwiseError, TrainingError
 from mixwise.gossip.agreement import difference, report
 from mixwise.gossip.description import Lines, describe, describe_model
 from mixwise.gossip.model_row import ModelRow
+from mixwise.gossip.survival import graph_in
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.network import DistributedNetwork, Network, SimulatedNetwork
+from mixwise.network.membership import check_supervised
 from mixwise.network.together import place, spread, texts_of_all
 from mixwise.network.transport import Transport
 from mixwise.policies import Fixed, NoMixing, Policy, auto_policy
 from mixwise.sketch import CountSketch
 from mixwise.tasks.module import BufferPolicy
+
+PolicyChoice: TypeAlias = Policy | MixingMatrix | Literal["auto"] | Callable[[Graph], Policy | MixingMatrix]
+OnLoss: TypeAlias = Literal["stop", "continue"]
 
 
 class Parts:
@@ -28,6 +34,7 @@ class Parts:
 
     Attributes:
         lines: the same as text, to be compared with other ranks.
+        pristine: the policy as it was handed over.
     """
 
     def __init__(
@@ -35,7 +42,7 @@ class Parts:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         graph: Graph,
-        policy: Policy | MixingMatrix | Literal["auto"],
+        policy: PolicyChoice,
         algorithm: Algorithm | None,
         *,
         local_steps: int,
@@ -43,11 +50,14 @@ class Parts:
         overlap: bool,
         wire_dtype: torch.dtype | None,
         seed: int,
+        on_loss: OnLoss = "stop",
     ) -> None:
         if local_steps < 1:
             raise TrainingError(f"local_steps = {local_steps}; there is at least 1 step from one mixing to the next")
         if buffers not in ("local", "averaged"):
             raise TrainingError(f'buffers = {buffers!r}; choose "local" or "averaged"')
+        _check_on_loss(on_loss, policy)
+        self.pristine = copy.deepcopy(policy)  # before it has seen anything
         self.algorithm = chosen_algorithm(algorithm, overlap)
         self.policy = chosen_policy(policy, graph, self.algorithm, seed)
         self.row = ModelRow(model)
@@ -55,7 +65,8 @@ class Parts:
         self.algorithm.check_optimizer(optimizer, local_steps)
         if buffers == "averaged" and self.row.buffer_row() is not None:
             self.algorithm.check_buffers()
-        options = {"local_steps": local_steps, "buffers": buffers, "overlap": overlap, "wire_dtype": wire_dtype}
+        options: dict[str, object] = {"local_steps": local_steps, "buffers": buffers, "overlap": overlap}
+        options |= {"wire_dtype": wire_dtype, "on_loss": on_loss}
         self.lines = describe_model(model) | describe("the graph", graph)
         self.lines |= describe("the policy", self.policy) | describe("the algorithm", self.algorithm)
         for name, value in options.items():
@@ -102,10 +113,23 @@ def chosen_algorithm(algorithm: Algorithm | None, overlap: bool) -> Algorithm:
     return CombineWhileAdapt() if overlap else DSGD()
 
 
-def chosen_policy(
-    policy: Policy | MixingMatrix | Literal["auto"], graph: Graph, algorithm: Algorithm, seed: int
-) -> Policy:
+def _check_on_loss(on_loss: OnLoss, policy: PolicyChoice) -> None:
+    """Going on needs a supervisor, and weights that can be made for what is left of the graph."""
+    if on_loss not in ("stop", "continue"):
+        raise TrainingError(f'on_loss = {on_loss!r}; choose "stop" or "continue"')
+    if on_loss == "continue":
+        check_supervised()
+        if not callable(policy) and graph_in(policy):
+            raise TrainingError(
+                f'on_loss="continue" with {type(policy).__name__}: it is made for one graph, a loss leaves another; '
+                f"hand over a function that makes it, such as policy=mixwise.mixing.metropolis_hastings"
+            )
+
+
+def chosen_policy(policy: PolicyChoice, graph: Graph, algorithm: Algorithm, seed: int) -> Policy:
     """A policy, one matrix as a policy, or what to start with on this graph and for this algorithm."""
+    if callable(policy):
+        policy = policy(graph)
     if isinstance(policy, MixingMatrix):
         return Fixed(policy)
     if isinstance(policy, str):

@@ -5,6 +5,7 @@ Legend: X, G (1, d).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,7 +13,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from mixwise.algorithms import Algorithm
-from mixwise.errors import TrainingError
+from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip.model_row import ModelRow
 from mixwise.train.mixer import Mixer
 
@@ -27,12 +28,15 @@ class Steps:
         taken: steps of the optimizer since the start.
         since_mixing: steps since the last mixing, those that were only counted (`rest`) included.
         remembered: whether the mixer knows X as it was at the last mixing.
+        paused: whether the next mixing is left out, so that nobody needs to know of the steps.
+        on_loss: what to do when a rank is lost on the way; then the mixer is another one.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, row: ModelRow, mixer: Mixer) -> None:
         self.row, self.mixer = row, mixer
         self.taken = self.since_mixing = 0
-        self.remembered = False
+        self.remembered = self.paused = False
+        self.on_loss: Callable[[NetworkError], None] | None = None
         self._turns = type(mixer.algorithm).direction is not Algorithm.direction
         for hook in _HOOKS.pop(optimizer, []):
             hook.remove()
@@ -43,14 +47,14 @@ class Steps:
 
     def remember(self) -> None:
         """Before the first step after a mixing: X is what U counts from."""
-        if not self.remembered:
+        if not self.remembered and not self.paused:
             self.row.settle()
             self.mixer.remember(self.row.X)
             self.remembered = True
 
     def rest(self) -> None:
         """A step without a gradient and without a movement; some algorithms count their steps."""
-        if self._turns:
+        if self._turns and not self.paused:
             self.mixer.algorithm.direction(torch.zeros_like(self.row.X), self.mixer.network)
         self.since_mixing += 1
 
@@ -60,8 +64,17 @@ class Steps:
 
     @torch.no_grad()
     def _before(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        while True:
+            try:
+                return self._prepare(optimizer, args, kwargs)
+            except NetworkError as error:
+                if self.on_loss is None:
+                    raise
+                self.on_loss(error)
+
+    def _prepare(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.remember()
-        if not self._turns or _is_skipped(optimizer):
+        if not self._turns or self.paused or _is_skipped(optimizer):
             return
         if len(args) > 1 or kwargs.get("closure") is not None:  # the first one is the optimizer
             raise TrainingError(

@@ -27,6 +27,7 @@ from mixwise.network.board import Board
 SUPERVISED, GRACE = "MIXWISE_SUPERVISED", "MIXWISE_GRACE"  # environment variables that the supervisor sets
 END = 10.0  # seconds from the order to end a process to the moment when it counts as ended
 _TICK = 0.02
+_IN_VAIN = 3
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Membership:
     def __init__(self, board: Board, rank: int, world: int, grace: float) -> None:
         self.board, self.rank, self.grace = board, rank, grace
         self.generation = Generation(0, tuple(range(world)))
+        self._in_vain = 0  # generations in a row that lost nobody and came no further
 
     @classmethod
     def from_environment(cls) -> Membership:
@@ -86,7 +88,7 @@ class Membership:
         board = Board.at(env["MASTER_ADDR"], int(env["MASTER_PORT"]), grace)
         return cls(board, int(env["RANK"]), int(env["WORLD_SIZE"]), grace)
 
-    def reform(self, at: tuple[int, ...], timeout: float, backend: str = "gloo") -> Generation:
+    def reform(self, at: tuple[int, ...], timeout: float, backend: str | None = "gloo") -> Generation:
         """Leave the process group, wait for the next generation, make its process group; the default one from now on.
 
         Ends with a new group or with an error on every survivor; a loss on the way leads to the generation after.
@@ -94,12 +96,12 @@ class Membership:
         Args:
             at: how far this process has come; the generation tells the farthest of all.
             timeout: seconds for the operations of the new process group.
-            backend: of the new process group.
+            backend: of the new process group; None for torch's default.
         """
         while True:
             leave_at_once()
             self._report(at)
-            self.generation = self._next()
+            self._take_up(self._next())
             if self.rank not in self.generation.members:
                 raise NetworkError(
                     f"rank {self.rank} was left out of generation {self.generation.number}: the others took it for "
@@ -107,6 +109,18 @@ class Membership:
                 )
             if self._connect(backend, timeout):
                 return self.generation
+
+    def _take_up(self, generation: Generation) -> None:
+        """Belong to a generation; a network that hiccups is forgiven, one that stays broken is not."""
+        before, self.generation = self.generation, generation
+        same = (before.members, before.at) == (generation.members, generation.at)
+        self._in_vain = self._in_vain + 1 if same else 0
+        if self._in_vain == _IN_VAIN:
+            raise NetworkError(
+                f"ranks {', '.join(map(str, generation.members))} live, but {_IN_VAIN} groups of them in a row came no "
+                f"further than {generation.at}; see that they reach each other, and that no step takes longer than the "
+                f"timeout"
+            )
 
     def _report(self, at: tuple[int, ...]) -> None:
         self.board.write(f"report/{self.generation.number}/{self.rank}", at)
@@ -123,7 +137,7 @@ class Membership:
             )
         return Generation.from_note(self.board.read(name))
 
-    def _connect(self, backend: str, timeout: float) -> bool:
+    def _connect(self, backend: str | None, timeout: float) -> bool:
         """Make the process group of the generation, if all of its members come."""
         number, members = self.generation.number, self.generation.members
         self.board.write(f"ready/{number}/{self.rank}", True)
@@ -145,6 +159,12 @@ class Membership:
 
     def _ended(self) -> bool:
         return any(self.board.has(f"ended/{rank}") for rank in self.generation.members)
+
+
+def current_backend() -> str | None:
+    """That of the default process group; None where it is what torch takes by default."""
+    backend = dist.get_backend() if dist.is_initialized() else "gloo"
+    return None if backend == "undefined" else backend
 
 
 def leave_at_once() -> None:

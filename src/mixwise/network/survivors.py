@@ -1,0 +1,45 @@
+"""What is left when processes are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mixwise.errors import NetworkError
+from mixwise.graphs import Graph
+from mixwise.network.base import Network
+
+
+def remaining_graph(graph: Graph, nodes: Sequence[int]) -> Graph:
+    """The graph on the nodes that are left, renumbered from 0 in their order; they must still reach each other.
+
+    >>> from mixwise.graphs import ring
+    >>> remaining_graph(ring(4), [0, 1, 3]).edges
+    ((0, 1), (0, 2))
+    """
+    left = graph.subgraph(nodes)
+    if not left.is_connected:
+        parts = " | ".join(listed([nodes[i] for i in part]) for part in left.components)
+        lost = listed([node for node in range(graph.n) if node not in set(nodes)])
+        raise NetworkError(
+            f"without nodes {lost} the graph has fallen apart: {parts} cannot reach each other any more; "
+            f"start again from the last checkpoint, or with a graph that has more edges"
+        )
+    return left
+
+
+def keep_counting(before: Network, after: Network) -> None:
+    """The bytes per node that were counted before a loss count on after it."""
+    share = after.graph.n / before.graph.n
+    for name, count in vars(before.traffic).items():
+        setattr(after.traffic, name, getattr(after.traffic, name) + round(count * share))
+
+
+def listed(nodes: Sequence[int]) -> str:
+    """Runs of numbers, briefly: 0-2, 5."""
+    runs: list[list[int]] = []
+    for node in nodes:
+        if runs and runs[-1][-1] == node - 1:
+            runs[-1].append(node)
+        else:
+            runs.append([node])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
