@@ -3,8 +3,11 @@
 DIR/config.yaml                           the experiment as it was run; itself a recipe
 DIR/<variant>/seed-<s>/metrics.jsonl      one line per record, the same bits for the same seed
 DIR/<variant>/seed-<s>/timings.jsonl      wall-clock seconds of the same steps
+DIR/<variant>/seed-<s>/scene.json         who talks to whom, and who holds what; for pictures
+DIR/<variant>/seed-<s>/weights.jsonl      the weights over time, thinned; for pictures
 DIR/<variant>/seed-<s>/checkpoint/        where to go on; at the end, the result
 DIR/summary.csv, summary.md, figures/     the last window of every run, averaged over seeds; curves
+DIR/report.html                           all of it, to look at
 
 With several processes, all of them run the nodes that they own and write those into checkpoints; the first one writes
 everything else.
@@ -15,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,14 +28,21 @@ from typing import Any
 
 from mixwise.errors import ConfigError
 from mixwise.experiments.build import Prepared, prepare
+from mixwise.experiments.config import RunConfig
 from mixwise.experiments.recipe import Experiment
+from mixwise.experiments.scene import scene
 from mixwise.network.world import Alone, World
 from mixwise.report.figures import save_curves
+from mixwise.report.page import save_page
 from mixwise.report.results import Results
 from mixwise.report.table import Summary, summarize
+from mixwise.report.weights import WeightsLog
 from mixwise.train.checkpoint import keep_only, load_checkpoint, newest_step, save_checkpoint
 
 METRICS, TIMINGS, CHECKPOINT = "metrics.jsonl", "timings.jsonl", "checkpoint"
+SCENE, WEIGHTS = "scene.json", "weights.jsonl"
+
+_WATCHED = 1.0  # seconds after which somebody who watches the folder may see new records
 
 
 @dataclass(frozen=True)
@@ -71,7 +82,7 @@ def run_experiment(
         for seed in recipe.seeds:
             prepared = prepare(config, seed, world)
             steps = results[variant][seed] = []
-            for values in _run(prepared, folder / variant / f"seed-{seed}", world):
+            for values in _run(prepared, folder / variant / f"seed-{seed}", world, config):
                 steps.append(values)
                 on_progress(Progress(variant, seed, values["step"], prepared.steps, values))
     summary = summarize(results, recipe.metrics, recipe.window)
@@ -79,27 +90,37 @@ def run_experiment(
         (folder / "summary.csv").write_text(summary.to_csv(), "utf-8")
         (folder / "summary.md").write_text(summary.to_markdown(recipe.name), "utf-8")
         save_curves(results, recipe.metrics, recipe.window, folder / "figures", recipe.name)
+        save_page([folder], folder / "report.html")
     return summary
 
 
-def _run(prepared: Prepared, place: Path, world: World) -> Iterator[dict[str, Any]]:
+def _run(prepared: Prepared, place: Path, world: World, config: RunConfig) -> Iterator[dict[str, Any]]:
     """The records of one run: those that are there already, then new ones, written as they come."""
     training = prepared.start()
     saved = world.decide(lambda: _cleared(place))
     if saved > 0:
         load_checkpoint(training, place / CHECKPOINT, saved)
+    if world.rank == 0 and not (place / SCENE).exists():
+        (place / SCENE).write_text(json.dumps(scene(config, training, prepared.steps)), "utf-8")
     yield from _records_before(place / METRICS, saved)[0]
     with ExitStack() as files:
+        mixings = prepared.steps // training.local_steps
+        path = place / WEIGHTS if world.rank == 0 else None
+        weights = files.enter_context(WeightsLog(path, training.network.graph, mixings, training.local_steps))
         metrics, timings = (
             files.enter_context((place / name if world.rank == 0 else Path(os.devnull)).open("a", encoding="utf-8"))
             for name in (METRICS, TIMINGS)
         )
-        for record in prepared.records_of(training):
+        flushed = time.monotonic()
+        for record in prepared.records_of(training, weights.see):
             metrics.write(record.to_json() + "\n")
             timings.write(record.timings_to_json() + "\n")
-            if training.t - saved >= prepared.checkpoint_every or training.t == prepared.steps:
-                metrics.flush()  # a checkpoint must not know of steps that the records do not
-                timings.flush()
+            due = training.t - saved >= prepared.checkpoint_every or training.t == prepared.steps
+            if due or time.monotonic() - flushed > _WATCHED:
+                for file in (metrics, timings, weights):  # a checkpoint must not know of steps that the records do not
+                    file.flush()
+                flushed = time.monotonic()
+            if due:
                 save_checkpoint(training, place / CHECKPOINT)
                 saved = training.t
             yield {"step": record.step, **record.values}
@@ -110,7 +131,7 @@ def _cleared(place: Path) -> int:
     place.mkdir(parents=True, exist_ok=True)
     step = newest_step(place / CHECKPOINT) or 0
     keep_only(place / CHECKPOINT, step)
-    for path in (place / METRICS, place / TIMINGS):
+    for path in (place / METRICS, place / TIMINGS, place / WEIGHTS):
         _, size = _records_before(path, step)
         if path.exists() and size < path.stat().st_size:
             os.truncate(path, size)  # cut, not written anew: a run that is killed here loses nothing that it needs

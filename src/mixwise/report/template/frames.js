@@ -1,0 +1,55 @@
+// The weights of a run at a time: rounds unpacked, their widths on the arcs, and the matrix that they make together.
+const LETTERS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_';
+const VALUE = Object.fromEntries([...LETTERS].map((letter, k) => [letter, k]));
+
+function unpack(round, arcs) {
+  const weights = new Float32Array(arcs);
+  if (typeof round === 'string') {
+    for (let a = 0; a < arcs; a++) weights[a] = (VALUE[round[2 * a]] * 64 + VALUE[round[2 * a + 1]]) / 1000;
+  } else for (let k = 0; k < round.length; k += 2) weights[round[k]] = round[k + 1] / 1000;
+  return weights;
+}
+
+// The latest look at or before a step; a policy with fixed weights has only one.
+function frameAt({ at: steps }, step) {
+  let k = 0;
+  while (k + 1 < steps.length && steps[k + 1] <= step) k++;
+  return k;
+}
+
+// What is on the arcs (summed over the rounds of a mixing) and W (n × n), averaged over the last `mean` looks.
+function weightsAt(run, step, mean, channel) {
+  const packed = run.weights, { n } = data.scenes[run.scene];
+  const rounds = packed[channel] || packed.params;
+  const last = frameAt(packed, step), first = Math.max(0, last + 1 - mean), count = packed.arcs.length / 2;
+  const on = new Float32Array(count), W = new Float32Array(n * n);
+  for (let k = first; k <= last; k++) {
+    const unpacked = rounds[k].map(round => unpack(round, count));
+    for (const weights of unpacked) for (let a = 0; a < count; a++) on[a] += weights[a] / (last + 1 - first);
+    const together = unpacked.map(weights => matrix(weights, packed.arcs, n)).reduce((A, B) => multiply(A, B, n));
+    for (let e = 0; e < n * n; e++) W[e] += together[e] / (last + 1 - first);
+  }
+  return { on, W, step: packed.at[last], rounds: rounds[last].length };
+}
+
+function matrix(weights, arcs, n) {
+  const W = new Float32Array(n * n);
+  for (let i = 0; i < n; i++) W[i * n + i] = 1;
+  for (let a = 0; a < weights.length; a++) {
+    const i = arcs[2 * a], j = arcs[2 * a + 1];
+    W[i * n + j] = weights[a];
+    W[i * n + i] -= weights[a];  // a loop has what its row does not give away
+  }
+  return W;
+}
+
+function multiply(A, B, n) {
+  const C = new Float32Array(n * n);
+  for (let i = 0; i < n; i++) {
+    for (let k = 0; k < n; k++) {
+      const a = A[i * n + k];
+      if (a) for (let j = 0; j < n; j++) C[i * n + j] += a * B[k * n + j];
+    }
+  }
+  return C;
+}

@@ -1,0 +1,238 @@
+// Two variants side by side: the graph with its weights at a time, and W as a heat map.
+let panels = [];
+let playing = null;
+
+const pictured = v => runsOf(v).filter(run => run.scene != null);
+
+function drawNetwork() {
+  const there = data.variants.map((_, v) => v).filter(v => pictured(v).length);
+  at('network').hidden = !there.length;
+  panels = [];
+  if (!there.length) return;
+  choosePair(there);
+  const seeds = [...new Set(there.flatMap(v => pictured(v).map(run => run.seed)))].sort((a, b) => a - b);
+  if (!seeds.includes(chosen.seed)) [chosen.seed] = seeds;
+  panels = ['left', 'right'].map(side => panel(side, there));
+  at('network-lede').textContent = `${panels.some(p => p.scene.counts) ? 'Each node is a ring of the labels it holds. ' : ''}`
+    + 'An edge is as wide, at each end, as the weight with which what arrives there is mixed in. '
+    + 'Fixed weights stay still; optimized weights follow the data.';
+  drawNetworkControls(seeds);
+  drawFrame(true);
+}
+
+function choosePair(there) {
+  const usable = name => there.includes(variantNamed(name));
+  const ranked = [...there].sort((a, b) => data.variants[a].rank - data.variants[b].rank);
+  const moves = v => pictured(v).some(run => run.weights && run.weights.at.length > 1);
+  const still = ranked.find(v => data.variants[v].plain) ?? ranked.find(v => !moves(v)) ?? ranked[0];
+  if (!usable(chosen.left)) chosen.left = data.variants[still].name;
+  if (!usable(chosen.right)) {
+    const other = ranked.find(v => v !== still && moves(v)) ?? ranked.find(v => v !== still) ?? still;
+    chosen.right = data.variants[other].name;
+  }
+}
+
+function drawNetworkControls(seeds) {
+  const { length } = timeline();
+  const slider = el('input', {
+    type: 'range', id: 'time', min: 0, max: Math.max(0, length - 1), step: 1, 'aria-describedby': 'time-now',
+    oninput: event => { stop(); chosen.time = timeline()[Number(event.target.value)]; drawFrame(); },
+  });
+  const mean = meanNow();
+  show(at('network-controls'),
+    el('button', { type: 'button', class: 'play', id: 'play', text: playing ? 'Pause' : 'Play', disabled: length < 2, onclick: () => (playing ? stop() : play()) }),
+    el('div', { class: 'control time' }, el('label', { for: 'time', id: 'time-now', text: 'Step' }), slider),
+    menu('Shown', 'mean', [[1, 'one mixing'], [2, 'mean of 2 looks'], [10, 'mean of 10 looks']], mean,
+      value => { chosen.mean = Number(value); drawFrame(); }),
+    panels.some(p => p.run.weights && p.run.weights.updates)
+      ? menu('Channel', 'channel', [['params', 'parameters'], ['updates', 'updates']], chosen.channel, value => { chosen.channel = value; drawFrame(); })
+      : null,
+    seeds.length > 1 ? menu('Seed', 'seed', seeds.map(seed => [seed, seed]), chosen.seed, value => {
+      chosen.seed = Number(value);
+      drawNetwork();
+      drawPartition();
+    }) : null);
+}
+
+// A policy that takes turns is shown over a whole turn, unless the reader wants single mixings.
+const meanNow = () => chosen.mean ?? (panels.some(p => /\bin turn\b/.test(data.variants[p.v].note)) ? 2 : 1);
+
+// The steps that the slider stops at: every look at the weights of either variant.
+function timeline() {
+  const steps = new Set(panels.flatMap(({ run }) => (run.weights ? run.weights.at : [])));
+  panels.forEach(({ run }) => { if (run.done) steps.add(run.done - 1); });
+  return [...steps].sort((a, b) => a - b);
+}
+
+function panel(side, there) {
+  const v = variantNamed(chosen[side]);
+  const run = pictured(v).find(r => r.seed === chosen.seed) || pictured(v)[0], scene = data.scenes[run.scene];
+  const choose = el('select', {
+    id: `${side}-variant`, 'aria-label': `Variant on the ${side}`,
+    onchange: event => { chosen[side] = event.target.value; drawNetwork(); drawPartition(); },
+  }, there.map(k => el('option', { value: data.variants[k].name, text: data.variants[k].name, selected: k === v })));
+  const note = el('p', { class: 'note', text: data.variants[v].note });
+  const graph = scene.xy ? graphPicture(scene, run) : null;
+  const heat = run.weights && !run.weights.tree ? heatMap(scene.n) : null;
+  const here = { side, v, run, scene, graph, heat, state: el('p', { class: 'heat-side' }), on: null };
+  const why = !run.weights ? 'No weights were recorded: this method does not mix with weights, or the run is too large or too old.'
+    : run.weights.tree ? 'Messages pass along a spanning tree; there are no weights.' : null;
+  show(at(side), choose, note, el('div', { class: 'pictures' },
+    graph ? graph.place : el('p', { class: 'note', text: `A graph of ${scene.n} nodes is too large to draw.` }),
+    el('div', {}, heat ? [heat.place, heat.scale] : null, why ? el('p', { class: 'heat-side', text: why }) : here.state)));
+  if (graph) pointAtGraph(here);
+  if (heat) pointAtHeat(here);
+  return here;
+}
+
+function drawFrame(atOnce = false) {
+  const steps = timeline(), slider = at('time');
+  if (chosen.time === null || chosen.time > steps.at(-1)) chosen.time = steps[0] ?? 0;
+  let k = steps.length - 1;
+  while (k > 0 && steps[k] > chosen.time) k--;
+  slider.max = Math.max(0, steps.length - 1);
+  slider.value = k;
+  slider.setAttribute('aria-valuetext', `step ${steps[k]}`);
+  at('time-now').textContent = steps.length ? `Step ${steps[k]} of ${steps.at(-1)}` : 'Step';
+  const mean = meanNow();
+  for (const one of panels) {
+    if (!one.run.weights) { if (one.graph) one.graph.draw([]); continue; }
+    const now = weightsAt(one.run, steps[k], mean, chosen.channel);
+    Object.assign(one, { now });
+    one.on = one.on && !atOnce ? one.on : Float32Array.from(now.on);
+    one.state.textContent = stateText(now, mean);
+  }
+  const top = panels.filter(one => one.heat && one.now).map(one => highest(one));
+  panels.forEach(one => { if (one.heat && one.now) one.heat.draw(one.now.W, Math.max(...top)); });
+  settle();
+  if (at('network-numbers').parentElement.open) drawNetworkNumbers();
+}
+
+const stateText = ({ rounds, step }, mean) => `W: what the column's node takes from the row's. ${mean > 1 ? `Mean of the last ${mean} looks.` : `Mixing of step ${step}.`}`
+  + (rounds > 1 ? ` ${rounds} rounds per mixing: widths add up, W is their product.` : '');
+
+// The largest entry of W over the whole run, so that colors keep their meaning while it plays.
+function highest(one) {
+  if (!one.highest) {
+    one.highest = 0.05;
+    const stride = Math.max(1, Math.floor(one.run.weights.at.length / 20));
+    for (let k = 0; k < one.run.weights.at.length; k += stride) {
+      for (const w of weightsAt(one.run, one.run.weights.at[k], 1, chosen.channel).W) if (w > one.highest) one.highest = w;
+    }
+  }
+  return one.highest;
+}
+
+// Let the drawn widths approach the true ones; at once for those who want no motion.
+let settling = null;
+function settle() {
+  const still = matchMedia('(prefers-reduced-motion: reduce)').matches;
+  cancelAnimationFrame(settling);
+  const move = () => {
+    let rest = 0;
+    for (const { graph, on, now } of panels) {
+      if (!graph || !now) continue;
+      for (let a = 0; a < on.length; a++) {
+        const gap = now.on[a] - on[a];
+        on[a] = still || Math.abs(gap) < 0.004 ? now.on[a] : on[a] + 0.4 * gap;
+        rest = Math.max(rest, Math.abs(now.on[a] - on[a]));
+      }
+      graph.draw(on);
+    }
+    if (rest > 0) settling = requestAnimationFrame(move);
+  };
+  move();
+}
+
+function play() {
+  const steps = timeline();
+  if (chosen.time >= steps.at(-1)) [chosen.time] = steps;
+  const pause = Math.max(90, Math.min(600, 12000 / steps.length));
+  playing = setInterval(() => {
+    const next = timeline().find(step => step > chosen.time);
+    if (next === undefined) { stop(); return; }
+    chosen.time = next;
+    drawFrame();
+  }, pause);
+  at('play').textContent = 'Pause';
+}
+
+function stop() {
+  clearInterval(playing);
+  playing = null;
+  if (at('play')) at('play').textContent = 'Play';
+}
+
+// --- looking closer ---
+const nodeName = (scene, i) => `Node ${i}${scene.labels ? ` (${scene.labels[i]})` : ''}`;
+
+function nodeFacts({ scene, now }, i) {
+  const rows = [];
+  if (now) rows.push(['keeps of its own', number(now.W[i * scene.n + i])]);
+  const counts = scene.counts && scene.counts[i];
+  if (counts) {
+    const total = counts.reduce((a, b) => a + b, 0);
+    counts.map((count, k) => [count, k]).filter(([count]) => count).sort(([a], [b]) => b - a).slice(0, 8).forEach(([count, k]) => {
+      rows.push([scene.classes[k], `${count} (${Math.round(100 * count / total)} %)`, dot(k, scene)]);
+    });
+  }
+  return rows;
+}
+
+function dot(k, scene) {
+  const mark = el('i');
+  Object.assign(mark.style, { background: classColor(k, scene.classes.length), display: 'inline-block', width: '9px', height: '9px', borderRadius: '2px', marginRight: '6px' });
+  return mark;
+}
+
+function pointAtGraph(here) {
+  const { graph, scene } = here;
+  let walked = -1;
+  const highlight = i => graph.nodes.forEach((node, k) => node.classList.toggle('on', k === i));
+  graph.place.addEventListener('pointermove', event => {
+    const node = event.target.closest('.node'), edge = event.target.closest('.ribbon');
+    if (node) {
+      const i = Number(node.dataset.node);
+      highlight(i);
+      tip.show(event.clientX, event.clientY, nodeName(scene, i), nodeFacts(here, i));
+    } else if (edge && here.now) {
+      const { i, j } = graph.edges[graph.ribbons.indexOf(edge)];
+      tip.show(event.clientX, event.clientY, `${i} – ${j}`,
+        [[`${j} takes from ${i}`, number(graph.weight(here.now.on, i, j))], [`${i} takes from ${j}`, number(graph.weight(here.now.on, j, i))]]);
+    } else { highlight(-1); tip.hide(); }
+  });
+  const leave = () => { highlight(-1); tip.hide(); };
+  graph.place.addEventListener('pointerleave', leave);
+  graph.place.addEventListener('blur', leave);
+  graph.place.addEventListener('keydown', event => {
+    const move = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (!move) return;
+    event.preventDefault();
+    walked = (walked + move + scene.n + (walked < 0 && move < 0 ? 1 : 0)) % scene.n;
+    highlight(walked);
+    const area = graph.nodes[walked].getBoundingClientRect(), facts = nodeFacts(here, walked);
+    tip.show(area.right, area.top, nodeName(scene, walked), facts);
+    at('network-said').textContent = `${nodeName(scene, walked)}: ${facts.map(([name, value]) => `${name} ${value}`).join(', ')}`;
+  });
+}
+
+function pointAtHeat(here) {
+  here.heat.place.addEventListener('pointermove', event => {
+    const cell = here.heat.cell(event);
+    if (!cell || !here.now) return;
+    const [i, j] = cell;
+    tip.show(event.clientX, event.clientY, `W[${i}, ${j}] = ${number(here.now.W[i * here.scene.n + j])}`, [[i === j ? `what node ${i} keeps` : `what node ${j} takes from node ${i}`, '']]);
+  });
+  here.heat.place.addEventListener('pointerleave', tip.hide);
+}
+
+// Text for those who do not see the pictures: the largest weights at this time.
+function drawNetworkNumbers() {
+  show(at('network-numbers'), panels.filter(one => one.now).map(({ v, run, now, scene }) => {
+    const rows = [...now.W].map((w, e) => [Math.floor(e / scene.n), e % scene.n, w]).filter(([, , w]) => w > 0.0005);
+    rows.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+    const title = `${data.variants[v].name}, seed ${run.seed}: weights at step ${now.step}`;
+    return el('div', {}, el('h3', { text: title }), numbersTable(title, ['from', 'to', 'weight'],
+      rows.slice(0, 400).map(([i, j, w]) => [String(i), String(j), w.toFixed(3)])));
+  }));
+}
