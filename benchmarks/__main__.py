@@ -1,4 +1,4 @@
-"""`python -m benchmarks [gme] [sketch] [training]`: a table, and the same numbers in benchmarks/results/latest.json."""
+"""`python -m benchmarks [gme] [sketch] [training] [distributed] …`: a table, and the same numbers in benchmarks/results/latest.json."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import gme, sketch, training
+from benchmarks import distributed, gme, sketch, training
 from benchmarks.measure import Measurement, environment
 
-SUITES = {"gme": gme.measurements, "sketch": sketch.measurements, "training": training.measurements}
+SUITES = {
+    "gme": gme.measurements,
+    "sketch": sketch.measurements,
+    "training": training.measurements,
+    "distributed": distributed.measurements,
+}
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 
 
