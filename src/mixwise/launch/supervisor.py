@@ -140,7 +140,7 @@ class _Watch:
 def _description(generation: Generation) -> str:
     members = ", ".join(map(str, generation.members))
     without = f" without {_list(generation.lost)}" if generation.lost else ""
-    return f"generation {generation.number}: ranks {members} go on at step {generation.at[-1]}{without}"
+    return f"generation {generation.number}: ranks {members} go on{without}"
 
 
 def _list(lost: dict[int, str]) -> str:
