@@ -196,7 +196,8 @@ class Gossip:
         place, network, policy, algorithm = self._survival.reform(at or (self.t, self._asked), self.network)
         self.network, self.policy, self.algorithm, self.plan = network, policy, algorithm, None
         self.mixer = self.steps.mixer = Mixer(network, policy, algorithm, self.local_steps)
-        self.mixer.t, self._asked = place
+        t, self._asked = place
+        self.mixer.begin_at(t)
         self.steps.remembered, self.steps.paused = False, self._survival.behind > 0
 
     def _mix(self) -> None:
@@ -205,7 +206,7 @@ class Gossip:
         if self.steps.since_mixing == 0:
             self.steps.rest()
         X, mixer = self.row.X, self.mixer
-        G = self.row.gradients() if self.policy.observes(self.t) else X  # nobody else may look at it
+        G = self.row.gradients() if self.policy.observes(self.t - mixer.began) else X  # nobody else may look at it
         B = self.row.buffer_row() if self.buffers == "averaged" else None
         self.network.step = self.t
         with self._hint_at_join():

@@ -39,6 +39,7 @@ class Mixer:
     def __init__(self, network: Network, policy: Policy, algorithm: Algorithm, local_steps: int = 1) -> None:
         self.network, self.policy, self.algorithm, self.local_steps = network, policy, algorithm, local_steps
         self.t = 0  # mixings done
+        self.began = 0  # where policy and algorithm began: later than 0 if nodes were lost, and they began anew
         self.start: torch.Tensor | None = None  # X at the last mixing, while somebody will ask for it
         self._sums: dict[CountSketch, FloatArray] | None = None  # its sketches, where they are enough
         self.lr = 0.0  # the sum of step sizes since the last mixing; whoever steps adds to it
@@ -53,8 +54,8 @@ class Mixer:
 
     def remember(self, X: torch.Tensor) -> None:
         """Before the first step after a mixing: keep of X what somebody will ask for; rows can be large."""
-        observes = self.policy.observes(self.t)
-        sketches = self.policy.sketches(self.t) if observes else None
+        observes = self.policy.observes(self.t - self.began)
+        sketches = self.policy.sketches(self.t - self.began) if observes else None
         self._sums = None
         # Count sketches are cheap enough to be taken twice, of X and of X′; then U need never be there as a whole.
         twice = self.local_steps == 1 and self.algorithm.mixes_steps
@@ -68,7 +69,8 @@ class Mixer:
 
     def plan(self, X: torch.Tensor, G: torch.Tensor) -> Plan:
         """The weights of this mixing, accepted by the algorithm; X is X′ now."""
-        updates, rows, observes = None, X, self.policy.observes(self.t)
+        t = self.t - self.began
+        updates, rows, observes = None, X, self.policy.observes(t)
         if self.start is not None and observes:
             rows = self.algorithm.rows_to_mix(self.start, X)
         if self.start is not None and observes and self._sums is None:
@@ -78,7 +80,7 @@ class Mixer:
             self.start = self.start if self.algorithm.needs_previous else None
         stepped = None if self._sums is None else StepSums(self._sums, X)
         with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges is told so by what comes of it
-            plan = self.policy.plan(self.t, Observation(updates, G, rows, stepped), self.network)
+            plan = self.policy.plan(t, Observation(updates, G, rows, stepped), self.network)
         self._check_matrices(plan.matrices)
         if self.algorithm.mixes_early:  # these are for the next mixing; those of this one are under way
             rounds = one_channel(plan, type(self.algorithm).__name__)
@@ -115,6 +117,10 @@ class Mixer:
                 self.algorithm.check_weights(W)
         self._checked = matrices
 
+    def begin_at(self, t: int) -> None:
+        """Begin after t mixings that others have done, and that policy and algorithm know nothing of."""
+        self.t = self.began = t
+
     # --- what a checkpoint holds ---
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Everything that the next mixing depends on besides X: tensors by name, and plain values."""
@@ -129,6 +135,7 @@ class Mixer:
         tensors |= {f"waiting.{name}": value for name, value in waiting.items()}
         return tensors, {
             "lr": self.lr,
+            "began": self.began,
             "traffic": vars(self.network.traffic).copy(),
             "policy": policy_values,
             "waiting": waiting_values,
@@ -139,14 +146,15 @@ class Mixer:
         self, tensors: dict[str, torch.Tensor], values: dict[str, Any], t: int, device: torch.device
     ) -> None:
         """Go on from such a state, after t mixings."""
-        self.t, self.lr = t, float(values["lr"])
+        self.t, self.lr, self.began = t, float(values["lr"]), int(values["began"])
         self.start = tensors["start"].to(device) if "start" in tensors else None
         self.algorithm.state.clear()  # the same dictionary: an algorithm around another one shares it
         self.algorithm.state |= {k: v.to(device) for k, v in below("algorithm.", tensors).items()}
         self.policy.load_state(below("policy.", tensors), values["policy"])
         self._sums = None
         if sums := below("sums.", tensors):  # between a step and its mixing
-            taken = dict.fromkeys(sketch for sketch in self.policy.sketches(t) or () if isinstance(sketch, CountSketch))
+            named = self.policy.sketches(t - self.began) or ()
+            taken = dict.fromkeys(sketch for sketch in named if isinstance(sketch, CountSketch))
             self._sums = {sketch: sums[str(number)].numpy() for number, sketch in enumerate(taken)}
         self._waiting = as_matrices(below("waiting.", tensors), values["waiting"], self.network.nodes)
         self._pending, self._counted = None, bool(values["under_way"])
