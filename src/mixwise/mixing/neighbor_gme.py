@@ -55,6 +55,7 @@ _BALANCE = 5.0  # how unequal the two parts of the gap may be before ρ is doubl
 _CALMER = 0.7  # how much smaller a step of ρ is than one in the other direction
 _PENALTIES = (2.0**-10, 2.0**10)  # ρ, for Γ scaled to mean diagonal 1
 _NEAR_ZERO = 1e-3  # of the error of Metropolis-Hastings weights: an optimum below that is told from 0 no further
+_LARGEST = 1e140  # number in a sketch: its squares must be finite, and their sums
 _EXACT = 1e-9  # how far from 1 the sums of a returned W may be
 
 
@@ -116,14 +117,15 @@ class NeighborGme:
         """
         near, n = self._near, self.graph.n
         values = np.asarray(S, dtype=np.float64)
-        strange = ~np.asarray(np.isfinite(values).all(axis=1))
+        strange = ~np.asarray((np.abs(values) <= _LARGEST).all(axis=1))  # NaN fails every comparison
         ids = np.arange(self.nodes.start, self.nodes.stop)
         summands = np.where(strange[:, None], 0.0, values)
         told = np.column_stack([summands, values[:, :unless_zero].any(axis=1), np.where(strange, -ids, -n)])
         *sums, some, first = self._tree.total(told, maxima=1).tolist()
         if -first < n:
             raise MixingError(
-                f"the sketch of node {-first:.0f} is not finite; look for NaN in its update, or take smaller steps"
+                f"the sketch of node {-first:.0f} is not finite, or above {_LARGEST:g}; look for NaN in its update, "
+                f"or take smaller steps"
             )
         if unless_zero and not some:
             return None
@@ -171,8 +173,8 @@ class NeighborGme:
     ) -> tuple[GmeSolution, Start]:
         """Weights whose objective is within `tolerance` of the optimum, or the best after `max_iterations`.
 
-        Relative to the optimum; or, where that is less, to 1e-3 of what Metropolis-Hastings weights leave, or to what
-        the tie-break may cost (1e-8 Tr Γ, over the tolerance). `residual` is that distance, an upper bound of it.
+        Relative to the optimum; where that is less, to 1e-3 of what Metropolis-Hastings weights leave, or to what the
+        tie-break may cost anyway, 1e-8 Tr Γ, over the tolerance. `residual` is an upper bound of this distance.
         """
         began = time.perf_counter()
         work = _Scaled(self, blocks, regularization, symmetric)
@@ -198,7 +200,7 @@ class NeighborGme:
             highest = max(highest, verdict.bound)
             if verdict.total < lowest:
                 best, lowest, objective = (verdict.theta, found), verdict.total, verdict.error
-            residual = max(lowest - highest, 0.0) / work.reference(lowest, tolerance)
+            residual = max(lowest - highest, 0.0) / work.reference(highest, tolerance)
             wanted = steering.next_penalty(rho, verdict)
             u, rho = u * (rho / wanted), wanted
         status = "solved" if residual <= tolerance else "stopped at the cap"
@@ -255,8 +257,6 @@ class _Scaled:
         self._Gamma = blocks
         told = np.column_stack([self._quadratic(loop, loop), self._quadratic(M, M), self._near.sums(M * M)])
         trace, usual, norm = (float(total) for total in self._tree.total(told))
-        if not math.isfinite(trace):
-            raise MixingError(f"Tr Γ = {trace}; the squares of the sketches must be finite too: take smaller steps")
         self.scale = trace / self.n
         # Γ = 0 says nothing about the data: any λ > 0 then gives the W of smallest norm.
         penalty = 1.0 if self.scale == 0 else max(regularization, TIE_BREAK)
@@ -310,10 +310,10 @@ class _Scaled:
         norm = keep**2 * rr + 2 * keep * theta * rm + theta**2 * mm
         return _Verdict(theta, error + self.penalty * norm, error / self._shrink * self.scale, F_a, bound)
 
-    def reference(self, F: float, tolerance: float) -> float:
-        """What a gap is compared with; ‖W − J‖²_F is 1 less than ‖W‖²_F."""
+    def reference(self, bound: float, tolerance: float) -> float:
+        """What a gap is compared with: at most the optimum, if that is not near 0; ‖W − J‖²_F is ‖W‖²_F − 1."""
         least = TIE_BREAK * self.n / tolerance
-        return max(F - self.penalty, _NEAR_ZERO * (self.usual_total - self.penalty), least)
+        return max(bound - self.penalty, _NEAR_ZERO * (self.usual_total - self.penalty), least)
 
 
 class _Steering:

@@ -87,7 +87,7 @@ class NeighborEstimate(Estimate):
         """The problem on the network's graph; what was known of another graph is forgotten."""
         known = self._problem
         if known is None or known[0] is not network:
-            if known is not None:
+            if known is not None and (known[1].graph, known[1].nodes) != (network.graph, network.nodes):
                 self._smoothed = self._start = None
 
             def exchange(messages: npt.NDArray[Any], graph: Graph) -> npt.NDArray[Any]:
