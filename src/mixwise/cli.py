@@ -47,6 +47,8 @@ from mixwise.mixing import (
 from mixwise.network.processes import world_of_this_process
 from mixwise.network.world import World
 from mixwise.report.graph_picture import save_picture, terminal_picture
+from mixwise.report.page import save_page
+from mixwise.report.watch import WatchServer
 from mixwise.terminal import err, out, progress_line, run_with_progress, summary_table
 
 app = typer.Typer(add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -110,6 +112,7 @@ def run(
 def _run(recipe: str, changes: list[str], folder: Path | None, resume: bool, world: World) -> None:
     """The nodes of this process, with those of the others; process 0 prints."""
     experiment = plan_experiment(load_recipe(recipe), changes)
+    experiment = replace(experiment, command=shlex.join(["mixwise", "run", recipe, *changes]))
     if resume and folder is None:
         raise ConfigError("--resume goes on in a folder; name it with --out")
     folder = folder or _new_folder(experiment.recipe.name, world)
@@ -129,6 +132,7 @@ def _run(recipe: str, changes: list[str], folder: Path | None, resume: bool, wor
     out.print(summary_table(summary))
     out.print(f"[dim]{summary.caption}.[/dim]", highlight=False)
     out.print(f"\nTable, figures and records: {folder}{'' if str(folder).endswith('/') else '/'}", highlight=False)
+    out.print(f"To look at: {folder / 'report.html'}", highlight=False, soft_wrap=True)
 
 
 def _new_folder(name: str, world: World) -> Path:
@@ -229,6 +233,38 @@ def export(
     """
     state = export_model(folder, variant, model, file, seed)
     out.print(f"{len(state)} tensors, {sum(t.numel() for t in state.values())} numbers: {file}", highlight=False)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, finished or not.")],
+    file: Annotated[
+        Path | None, typer.Option("--out", help="The page to write; by default report.html in the (first) folder.")
+    ] = None,
+) -> None:
+    """One page about one or several runs, to look at in a browser; it needs no network.
+
+    Example: mixwise report runs/digits/… runs/quadratics/… --out report.html
+    """
+    file = file or folders[0] / "report.html"
+    for folder in save_page(folders, file):
+        for problem in folder.problems:
+            err.print(f"{folder.path}: {problem}", highlight=False, markup=False, soft_wrap=True)
+    out.print(f"report: {file}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def watch(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to serve; by default a port that is free.")] = 0,
+) -> None:
+    """The same page while the runs go on, served to this machine only; Ctrl-C ends it.
+
+    Example: mixwise watch runs/digits/… --port 8000
+    """
+    with WatchServer(folders, port) as server:
+        out.print(f"watch at {server.url}, end with Ctrl-C", highlight=False, markup=False, soft_wrap=True)
+        server.serve_forever()
 
 
 @app.command()

@@ -26,6 +26,7 @@ class Experiment:
 
     recipe: Recipe
     runs: Mapping[str, RunConfig]
+    command: str = ""  # what was typed, for reports
 
     def to_yaml(self) -> str:
         """A recipe that gives this experiment again."""

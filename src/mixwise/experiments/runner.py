@@ -190,13 +190,14 @@ def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
                 f"{folder} holds another experiment; go on with it: mixwise run {config} --out {folder} --resume"
             )
         return
-    config.write_text(_provenance() + experiment.to_yaml(), "utf-8")
+    config.write_text(_provenance(experiment.command) + experiment.to_yaml(), "utf-8")
 
 
 def _without_comments(text: str) -> str:
     return "".join(line + "\n" for line in text.splitlines() if not line.startswith("#"))
 
 
-def _provenance() -> str:
+def _provenance(command: str) -> str:
     packages = ", ".join(f"{name} {version(name)}" for name in ("mixwise", "torch", "numpy", "scipy", "piqp"))
-    return f"# {packages}, Python {platform.python_version()}\n"
+    typed = f"# command: {' '.join(command.split())}\n" if command else ""
+    return f"# {packages}, Python {platform.python_version()}\n{typed}"

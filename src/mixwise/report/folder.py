@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,7 +14,7 @@ import yaml
 from mixwise.errors import ConfigError
 from mixwise.report.results import Steps
 
-Cache: TypeAlias = MutableMapping[tuple[Path, int, int], tuple[Steps, int]]  # of lines, by path, time and size
+Cache: TypeAlias = dict[tuple[Path, int, int], tuple[Steps, int]]  # lines read, by path, time and size
 
 _SEED = re.compile(r"seed-(\d+)")
 _USUAL = ("accuracy", "accuracy_worst", "distance_to_optimum", "loss", "consensus_distance", "gradient_mixing_error")
