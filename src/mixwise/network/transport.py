@@ -7,12 +7,12 @@ the reason: the message names the process that is missing, not the one that noti
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -23,6 +23,7 @@ import torch.distributed as dist
 from mixwise.errors import NetworkError
 
 GRACE = 1.0  # seconds in which a process that gave up has left its note
+_NEVER_SENT = 2**31 - 1  # a tag
 _TAGS = 256  # messages that cannot be mistaken for each other before names are used again
 
 
@@ -104,27 +105,42 @@ class Transport:
         return transfer
 
     def fail(self, peer: int, error: RuntimeError, operation: str, step: int | None) -> NoReturn:
-        """Say who is missing, here and to the others; after this the connections are of no use."""
+        """Say who is missing, here and to the others, and leave: after this the connections are of no use."""
         timed_out = "timed out" in str(error).lower()
         notes = _Notes(self.notes, self.name(self.rank))
-        missing, by = notes.explain(self.name(peer), operation, step)
-        where = f"{operation}, step {step}" if step is not None else operation
+        notes.leave(self.name(peer))
+        self.close()
+        missing, by = notes.follow(self.name(peer))
         if missing == self.name(self.rank):
-            what = f"rank {by} gave up waiting for this process, rank {missing}: it was late by more than the timeout"
+            what = (
+                f"rank {by} gave up waiting for this process, rank {missing}, which was late by more than the timeout"
+            )
         elif by is not None:
             what = f"rank {missing} is missing, says rank {by}, which therefore gave up"
         elif timed_out:
-            what = f"rank {missing} did not answer within {self.timeout:g} s"
+            what = f"rank {missing} did not answer within {self.timeout:g} s; if it is only slow, raise the timeout"
         else:
-            what = f"rank {missing} is gone: the connection to it was closed"
+            what = f"rank {missing} is gone, its connection was closed"
+        where = operation if step is None else f"{operation}, step {step}"
         self._failure = NetworkError(
-            f"{where}: {what}; see what rank {missing} wrote last"
-            + ("; a larger timeout helps only if it is slow" if timed_out else ""),
-            missing=(missing,),
-            operation=operation,
-            step=step,
+            f"{where}: {what}; see what rank {missing} wrote last", missing=(missing,), operation=operation, step=step
         )
         raise self._failure from error
+
+    def close(self) -> None:
+        """Close all connections of this process, so that nobody waits for it any longer.
+
+        Gloo has no call for it, and destroying the group waits for what is under way. But a receive that times out
+        closes everything; one from a process that is gone fails and closes nothing, hence one from each.
+        """
+        if self._batched:
+            return
+        for peer in range(self.world):
+            if peer != self.rank:
+                with suppress(RuntimeError):
+                    work = dist.irecv(torch.empty(1), self.name(peer), group=self.group, tag=_NEVER_SENT)
+                    assert work is not None  # this process is in the group
+                    work.wait(timedelta(milliseconds=1))
 
 
 class Transfer:
@@ -146,35 +162,46 @@ class Transfer:
 
 
 class _Notes:
-    """What processes that gave up have left in the store: whom they missed."""
+    """What processes that gave up have left in the store: whom they missed.
+
+    The store may have gone with the process that is missing, and not all of its calls are bounded; so they run in
+    threads, for a limited time, and what goes wrong there only makes the message less precise.
+    """
 
     def __init__(self, prefix: str, rank: int) -> None:
         self.prefix, self.rank = prefix, rank
 
-    def explain(self, peer: int, operation: str, step: int | None) -> tuple[int, int | None]:
-        """Who is missing in the end, and who said so if it was not seen here; leaves a note as well.
+    def leave(self, missing: int) -> None:
+        """Tell the others whom this process missed."""
+        _bounded(lambda: _store().set(f"{self.prefix}/{self.rank}", str(missing)))
 
-        In a thread, since the store itself may be gone and not every store has bounded waits.
-        """
+    def follow(self, peer: int) -> tuple[int, int | None]:
+        """Who is missing in the end, if this process missed the peer; and who said so, if it was somebody else."""
         found: list[tuple[int, int | None]] = [(peer, None)]
-        thread = threading.Thread(target=self._follow, args=(found, operation, step), daemon=True)
-        thread.start()
-        thread.join(GRACE + 1)
+        _bounded(lambda: self._follow(found))
         return found[-1]
 
-    def _follow(self, found: list[tuple[int, int | None]], operation: str, step: int | None) -> None:
-        try:
-            store = dist.distributed_c10d._get_default_store()
-            suspect, _ = found[0]
-            store.set(f"{self.prefix}/{self.rank}", json.dumps([suspect, operation, step]))
-            seen, deadline = {self.rank}, time.monotonic() + GRACE
-            while suspect not in seen and time.monotonic() < deadline:
-                seen.add(suspect)
-                key = f"{self.prefix}/{suspect}"
-                while not store.check([key]) and time.monotonic() < deadline:
-                    time.sleep(0.02)
-                if store.check([key]):  # it lives, or did until it missed somebody
-                    by, (suspect, *_) = suspect, json.loads(store.get(key))
-                    found.append((suspect, by))
-        except Exception:  # whatever a store raises: it may have gone with the process that is missing
-            return
+    def _follow(self, found: list[tuple[int, int | None]]) -> None:
+        store, seen, deadline = _store(), {self.rank}, time.monotonic() + GRACE
+        while (suspect := found[-1][0]) not in seen:
+            seen.add(suspect)
+            key = f"{self.prefix}/{suspect}"
+            while not store.check([key]):
+                if time.monotonic() > deadline:
+                    return  # it left no note, so it is the one
+                time.sleep(0.02)
+            found.append((int(store.get(key)), suspect))
+
+
+def _store() -> Any:
+    return dist.distributed_c10d._get_default_store()
+
+
+def _bounded(call: Callable[[], object]) -> None:
+    def attempt() -> None:
+        with suppress(Exception):
+            call()
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(2 * GRACE)
