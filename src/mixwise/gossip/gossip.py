@@ -222,7 +222,10 @@ class Gossip:
     def _start_early(self) -> None:
         """Let the rows set out now, if they travel while the gradients are computed."""
         if self.algorithm.mixes_early:
-            self.steps.remember()
+            try:
+                self.steps.remember()
+            except NetworkError:  # others may have finished and gone; if this was not the last mixing, the next tells
+                self.steps.remembered = True
 
     def _check_finite(self) -> None:
         # A sum passes on every NaN and infinity, at a twentieth of the cost of looking at each entry.

@@ -157,6 +157,8 @@ class Mixer:
             taken = dict.fromkeys(sketch for sketch in named if isinstance(sketch, CountSketch))
             self._sums = {sketch: sums[str(number)].numpy() for number, sketch in enumerate(taken)}
         self._waiting = as_matrices(below("waiting.", tensors), values["waiting"], self.network.nodes)
+        if self._pending is not None:  # of the state that is left behind; what travels must arrive somewhere
+            self._pending.wait()
         self._pending, self._counted = None, bool(values["under_way"])
         vars(self.network.traffic).update(values["traffic"])
 
