@@ -10,10 +10,11 @@ from mixwise.experiments.build_algorithm import build_algorithm
 from mixwise.experiments.build_policy import PolicyBuilder
 from mixwise.experiments.build_task import build_optimizer, build_scheduler, build_task, run_length
 from mixwise.experiments.config import RunConfig
+from mixwise.experiments.links_config import build_links
 from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
 from mixwise.mixing.matrix import FloatArray
-from mixwise.network import LossyNetwork, Network
+from mixwise.network import Links, LossyNetwork, Network, SimulatedNetwork
 from mixwise.network.world import Alone, World
 from mixwise.seeding import numpy_generator, stream
 from mixwise.tasks import ModuleTask, Task
@@ -31,9 +32,7 @@ class Prepared:
     evaluate_every: int
     checkpoint_every: int
 
-    def records_of(
-        self, training: Training, on_step: Callable[[Step], None] = lambda step: None
-    ) -> Iterator[Record]:
+    def records_of(self, training: Training, on_step: Callable[[Step], None] = lambda step: None) -> Iterator[Record]:
         """The records from where the training is to the end; `on_step` sees every step."""
         return records(training, self.steps, self.record_every, self.evaluate_every, on_step)
 
@@ -55,13 +54,14 @@ def prepare(config: RunConfig, seed: int, world: World | None = None) -> Prepare
     steps = run_length(config, task)
     optimizer, scheduler = build_optimizer(config, task), build_scheduler(config, steps)
     graph = places.permuted(order)
+    links = None if config.links is None else build_links(config.links, places).permuted(order)
 
     def start() -> Training:
         algorithm = build_algorithm(config.algorithm, seed)
         builder = PolicyBuilder(places, order, seed, labels, symmetric=algorithm.needs_symmetric)
         return Training(
             task,
-            _network(config, graph, world, seed),
+            _network(config, graph, links, world, seed),
             builder.build(config.policy),
             algorithm,
             optimizer,
@@ -80,13 +80,17 @@ def prepare(config: RunConfig, seed: int, world: World | None = None) -> Prepare
     )
 
 
-def _network(config: RunConfig, graph: Graph, world: World, seed: int) -> Network:
-    """The network of the world; one that loses messages only in a simulation."""
-    if config.message_loss == 0:
+def _network(config: RunConfig, graph: Graph, links: Links | None, world: World, seed: int) -> Network:
+    """The network of the world; one that loses messages, or tells how long they would take, only in a simulation."""
+    if config.message_loss == 0 and links is None:
         return world.network(graph, config.device)
-    if world.size > 1:
+    if world.size > 1 and config.message_loss > 0:
         raise ConfigError("message_loss is for simulations; real processes lose messages by themselves; leave it out")
-    return LossyNetwork(graph, config.message_loss, stream(seed, "network"))
+    if world.size > 1:
+        raise ConfigError("links are for simulations; between real processes time is measured; leave them out")
+    if config.message_loss == 0:
+        return SimulatedNetwork(graph, links)
+    return LossyNetwork(graph, config.message_loss, stream(seed, "network"), links)
 
 
 def base_graph(config: RunConfig, seed: int) -> Graph:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from mixwise.experiments.algorithm_config import AlgorithmConfig, PlainAlgorithm
+from mixwise.experiments.links_config import LinksConfig
 from mixwise.experiments.policy_config import PolicyConfig
 from mixwise.experiments.strict import Strict
 from mixwise.experiments.task_config import OptimizerConfig, QuadraticsConfig, ScheduleConfig, TaskConfig
@@ -29,6 +30,7 @@ class RunConfig(Strict):
     local_steps: int = Field(default=1, ge=1)
     policy: PolicyConfig
     message_loss: float = Field(default=0.0, ge=0, lt=1)
+    links: LinksConfig | None = None
     record_every: int = Field(default=1, ge=1)
     evaluate_every: int | None = Field(default=None, ge=1)
     checkpoint_every: int | None = Field(default=None, ge=1)

@@ -4,6 +4,17 @@ from mixwise.network.base import Network, Pending, Traffic
 from mixwise.network.blocks import block
 from mixwise.network.distributed import DistributedNetwork
 from mixwise.network.faults import LossyNetwork
+from mixwise.network.links import Link, Links
 from mixwise.network.simulated import SimulatedNetwork
 
-__all__ = ["DistributedNetwork", "LossyNetwork", "Network", "Pending", "SimulatedNetwork", "Traffic", "block"]
+__all__ = [
+    "DistributedNetwork",
+    "Link",
+    "Links",
+    "LossyNetwork",
+    "Network",
+    "Pending",
+    "SimulatedNetwork",
+    "Traffic",
+    "block",
+]

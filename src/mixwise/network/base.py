@@ -20,10 +20,11 @@ Cargo: TypeAlias = Literal["parameters", "sketches"]  # what travels: the counte
 
 @dataclass
 class Traffic:
-    """Bytes that the nodes have sent since the start, summed over all nodes."""
+    """Bytes that the nodes have sent since the start, summed over all nodes; seconds, where links are simulated."""
 
     parameters: int = 0
     sketches: int = 0
+    seconds: float = 0.0
 
     def add(self, cargo: Cargo, size: int) -> None:
         """Count `size` bytes."""

@@ -10,6 +10,7 @@ from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.network.base import Cargo
+from mixwise.network.links import Links
 from mixwise.network.simulated import SimulatedNetwork
 from mixwise.seeding import numpy_generator
 
@@ -22,8 +23,8 @@ class LossyNetwork(SimulatedNetwork):
     together with its count. The small sketches are taken to arrive, as if they were sent again until they do.
     """
 
-    def __init__(self, graph: Graph, loss: float, seed: int = 0) -> None:
-        super().__init__(graph)
+    def __init__(self, graph: Graph, loss: float, seed: int = 0, links: Links | None = None) -> None:
+        super().__init__(graph, links)
         if not 0 <= loss < 1:
             raise MixingError(f"loss = {loss}; the share of messages that are lost lies in [0, 1)")
         self.loss, self.seed = loss, seed

@@ -79,4 +79,6 @@ def _values(training: Training, step: Step, evaluated: bool) -> dict[str, float 
     values |= mixing_figures(X, step.gradients, plan, network)
     if plan is not None and plan.solve is not None:
         values |= {"solve_status": plan.solve.status, "solve_iterations": plan.solve.iterations}
+    if getattr(network, "links", None) is not None:
+        values["network_seconds"] = network.traffic.seconds
     return values | {"bytes_parameters": network.traffic.parameters / n, "bytes_sketches": network.traffic.sketches / n}
