@@ -22,7 +22,10 @@ DOUBLY = "doubly stochastic"
 CATALOG = (
     Entry("dsgd", "X⁺ = WᵀX′", "X′", 1, "deg · d", DOUBLY, "Lian et al. 2017; with GME weights: HA-DSGD"),
     Entry("combine-then-adapt", "X⁺ = WᵀX − U(WᵀX)", "X", 1, "deg · d", DOUBLY, "Cattivelli and Sayed 2010"),
-    Entry("combine-while-adapt", "X⁺ = WᵀX − U", "X", 1, "deg · d", DOUBLY, "Nedić and Ozdaglar 2009"),
+    Entry(
+        "combine-while-adapt", "X⁺ = W₋ᵀX − U, W₋ made one mixing before", "X, during the gradients", 1, "deg · d",
+        DOUBLY, "Nedić and Ozdaglar 2009",
+    ),
     Entry("decoupled", "X⁺ = W_pᵀX − W_gᵀU", "X and U", 2, "2 deg · d", DOUBLY + ", both", "the paper, Algorithm 4"),
     Entry(
         "d2", "X⁺ = Wᵀ(X′ + X − X′_prev)", "X′ corrected", 1, "deg · d", "symmetric, eigenvalues above −1/3",
