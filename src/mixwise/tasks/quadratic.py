@@ -23,15 +23,24 @@ class QuadraticTask:
         b: one (r,) vector per node.
         noise: variance of each entry of the gradient noise.
         seed: names x₀ and the noise.
+        names: of the nodes; the noise of a node goes by its name. By default 0 to n − 1.
     """
 
-    def __init__(self, A: torch.Tensor, b: torch.Tensor, noise: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        A: torch.Tensor,
+        b: torch.Tensor,
+        noise: float = 0.0,
+        seed: int = 0,
+        names: Sequence[int] | None = None,
+    ) -> None:
         if A.ndim != 3 or b.shape != A.shape[:2]:
             raise TrainingError(f"A has shape {tuple(A.shape)} and b {tuple(b.shape)}; expected (n, r, d) and (n, r)")
         if noise < 0:
             raise TrainingError(f"noise = {noise}; a variance is 0 or larger")
         self.A, self.b, self.noise, self.seed = A.double(), b.double(), noise, seed
         self.nodes, self.dim = A.shape[0], A.shape[2]
+        self.names = range(self.nodes) if names is None else names
 
     @cached_property
     def optimum(self) -> torch.Tensor:
@@ -59,7 +68,7 @@ class QuadraticTask:
         residual = torch.einsum("mrd,md->mr", A, X) + b
         G = 2 * torch.einsum("mrd,mr->md", A, residual)
         if self.noise > 0:
-            G = G + self.noise**0.5 * torch.stack([self._standard_noise(node, step) for node in nodes])
+            G = G + self.noise**0.5 * torch.stack([self._standard_noise(self.names[node], step) for node in nodes])
         return residual.square().sum(1), G
 
     def full_gradients(self, x: torch.Tensor) -> torch.Tensor:
@@ -71,6 +80,11 @@ class QuadraticTask:
         """Distance to the optimum (1/n) Σ ‖x_i − x*‖²."""
         each = (X - self.optimum).square().sum(1, keepdim=True)
         return {"distance_to_optimum": float((others or AllHere(len(X))).gather(each).mean())}
+
+    def restricted(self, nodes: Sequence[int]) -> QuadraticTask:
+        """The same quadratics of these nodes alone, which have another optimum."""
+        kept = list(nodes)
+        return QuadraticTask(self.A[kept], self.b[kept], self.noise, self.seed, [self.names[node] for node in kept])
 
     def _standard_noise(self, node: int, step: int) -> torch.Tensor:
         return torch.randn(self.dim, generator=generator(self.seed, "noise", node, step), dtype=torch.float64)

@@ -9,7 +9,8 @@ Legend: X, G, U (m, d), the rows that this process owns.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,7 +18,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from mixwise.algorithms import Algorithm
-from mixwise.errors import MixingError, TrainingError
+from mixwise.errors import MixingError, NetworkError, TrainingError
 from mixwise.network import Network
 from mixwise.policies import Plan, Policy
 from mixwise.tasks import Task
@@ -75,6 +76,7 @@ class Training:
         self.task, self.network, self.policy, self.algorithm, self.clip = task, network, policy, algorithm, clip
         self.local_steps = local_steps
         self.t = 0
+        self.survives = False  # whether rows must outlive a mixing that fails because a process is lost
         self.X = task.initial(network.nodes)
         # One parameter per block of columns, each a view of X: what the optimizer does to it, it does to X.
         self._columns: list[tuple[int, int]] = getattr(task, "blocks", [(0, task.dim)])
@@ -100,13 +102,30 @@ class Training:
         computed = planned = mixed = time.perf_counter()
         plan = None
         if (self.t + 1) % self.local_steps == 0:
-            plan = self._plan(G)
-            planned = mixed = time.perf_counter()
-            self.mixer.mix(self.X, plan, getattr(self.task, "mixed_buffers", None))
+            with self._all_or_nothing():
+                plan = self._plan(G)
+                planned = time.perf_counter()
+                self.mixer.mix(self.X, plan, getattr(self.task, "mixed_buffers", None))
             mixed = time.perf_counter()
         self.t += 1
         seconds = {"compute": computed - start, "plan": planned - computed, "mix": mixed - planned}
         return Step(self.t - 1, losses, G, plan, seconds)
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """A mixing that fails because a process is lost leaves no trace in the rows; the step counts all the same."""
+        if not self.survives:
+            yield
+            return
+        rows = [rows for rows in (self.X, getattr(self.task, "mixed_buffers", None)) if rows is not None]
+        before = [each.clone() for each in rows]  # algorithms may change them before all messages have arrived
+        try:
+            yield
+        except NetworkError:
+            for each, safe in zip(rows, before, strict=True):
+                each.copy_(safe)
+            self.t += 1
+            raise
 
     def _local_step(self) -> tuple[torch.Tensor, torch.Tensor]:
         """One step of the optimizer on every owned row."""
@@ -184,8 +203,31 @@ class Training:
                 f"another task, graph or dtype"
             )
         self.t = int(values["t"])
-        self.X.copy_(X)
         self.mixer.load_state(tensors, values, self.t // self.local_steps, self.X.device)
+        self._load_rows(tensors, values)
+
+    @torch.no_grad()
+    def take_over(self, tensors: dict[str, torch.Tensor], values: dict[str, Any], t: int) -> None:
+        """Go on at step t with the rows and the optimizer of a run of the same nodes on another network.
+
+        What its policy and its algorithm remembered belongs to that network and is forgotten.
+        """
+        self._load_rows(tensors, values)
+        for _ in range(t - int(values["t"])):  # others were ahead
+            if self.scheduler is not None:
+                self.scheduler.step()
+        self.begin_at(t)
+
+    def begin_at(self, t: int) -> None:
+        """Begin at step t with the rows that are here."""
+        self.t = t
+        self.mixer.begin_at(t // self.local_steps)
+        if t % self.local_steps:
+            self.mixer.remember(self.X)  # in the middle of local steps
+
+    def _load_rows(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
+        """What belongs to the nodes, whatever they talk over."""
+        self.X.copy_(tensors["X"])
         if hasattr(self.task, "load_state"):
             self.task.load_state(below("task.", tensors))
         state: dict[int, dict[str, Any]] = {}
