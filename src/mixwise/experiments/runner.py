@@ -5,6 +5,7 @@ DIR/<variant>/seed-<s>/metrics.jsonl      one line per record, the same bits for
 DIR/<variant>/seed-<s>/timings.jsonl      wall-clock seconds of the same steps
 DIR/<variant>/seed-<s>/scene.json         who talks to whom, and who holds what; for pictures
 DIR/<variant>/seed-<s>/weights.jsonl      the weights over time, thinned; for pictures
+DIR/<variant>/seed-<s>/tensorboard/       if asked for: numbers, graph and weights for TensorBoard
 DIR/<variant>/seed-<s>/checkpoint/        where to go on; at the end, the result
 DIR/summary.csv, summary.md, figures/     the last window of every run, averaged over seeds; curves
 DIR/report.html                           all of it, to look at
@@ -36,8 +37,10 @@ from mixwise.report.figures import save_curves
 from mixwise.report.page import save_page
 from mixwise.report.results import Results
 from mixwise.report.table import Summary, summarize
+from mixwise.report.tensorboard import TensorBoardLog, check_installed
 from mixwise.report.weights import WeightsLog
 from mixwise.train.checkpoint import keep_only, load_checkpoint, newest_step, save_checkpoint
+from mixwise.train.training import Step
 
 METRICS, TIMINGS, CHECKPOINT = "metrics.jsonl", "timings.jsonl", "checkpoint"
 SCENE, WEIGHTS = "scene.json", "weights.jsonl"
@@ -75,6 +78,8 @@ def run_experiment(
     recipe, world = experiment.recipe, world or Alone()
     for seed in recipe.seeds:  # seeds first: the variants of one seed share its data
         for config in experiment.runs.values():
+            if config.tensorboard:
+                check_installed()
             prepare(config, seed, world)  # a check; all of them at once would not fit into memory
     _begin(folder, experiment, resume, world)
     results: Results = {variant: {} for variant in experiment.runs}
@@ -111,13 +116,26 @@ def _run(prepared: Prepared, place: Path, world: World, config: RunConfig) -> It
             files.enter_context((place / name if world.rank == 0 else Path(os.devnull)).open("a", encoding="utf-8"))
             for name in (METRICS, TIMINGS)
         )
+        path = place if world.rank == 0 and config.tensorboard else None
+        board = files.enter_context(TensorBoardLog(path, training.network.graph, saved, prepared.steps))
+
+        def see(step: Step) -> None:
+            weights.see(step)
+            board.see(step)
+
         flushed = time.monotonic()
-        for record in prepared.records_of(training, weights.see):
+        for record in prepared.records_of(training, see):
+            board.add(record)
             metrics.write(record.to_json() + "\n")
             timings.write(record.timings_to_json() + "\n")
             due = training.t - saved >= prepared.checkpoint_every or training.t == prepared.steps
             if due or time.monotonic() - flushed > _WATCHED:
-                for file in (metrics, timings, weights):  # a checkpoint must not know of steps that the records do not
+                for file in (
+                    metrics,
+                    timings,
+                    weights,
+                    board,
+                ):  # a checkpoint must not know of steps that the records do not
                     file.flush()
                 flushed = time.monotonic()
             if due:

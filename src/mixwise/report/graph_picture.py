@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from mixwise.errors import GraphError
 from mixwise.graphs import Graph
 from mixwise.graphs.drawing import layout
 from mixwise.report.figures import COLORS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # the bit of each dot in a 4 × 2 Braille cell
 _FORMATS = (".png", ".svg", ".pdf")
@@ -40,10 +44,18 @@ def terminal_picture(graph: Graph, width: int = 44, height: int = 18) -> str:
 
 def save_picture(graph: Graph, path: Path) -> None:
     """The graph as a PNG, SVG or PDF file."""
-    from matplotlib.figure import Figure
-
     if path.suffix.lower() not in _FORMATS:
         raise GraphError(f"a picture is saved as {', '.join(_FORMATS)}, not as {path.suffix or path.name!r}")
+    try:
+        graph_figure(graph).savefig(path, dpi=160)
+    except OSError as error:
+        raise GraphError(f"the picture {path} cannot be written: {error.strerror}") from None
+
+
+def graph_figure(graph: Graph) -> Figure:
+    """The graph as a matplotlib figure."""
+    from matplotlib.figure import Figure  # slow to import
+
     spots = layout(graph)
     figure = Figure(figsize=(5, 5), layout="constrained")
     panel = figure.subplots()
@@ -55,7 +67,4 @@ def save_picture(graph: Graph, path: Path) -> None:
             panel.text(x, y, str(node), ha="center", va="center", color="white", fontsize=8, zorder=3)
     panel.set(xlim=(-0.08, 1.08), ylim=(-0.08, 1.08), aspect="equal")
     panel.axis("off")
-    try:
-        figure.savefig(path, dpi=160)
-    except OSError as error:
-        raise GraphError(f"the picture {path} cannot be written: {error.strerror}") from None
+    return figure
