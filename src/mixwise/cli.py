@@ -6,6 +6,8 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -56,6 +58,7 @@ app = typer.Typer(add_completion=True, rich_markup_mode=None, pretty_exceptions_
 # What typer raises for a wrong option or argument: click's UsageError, or that of the click inside newer typers.
 UsageError: type[Exception] = typer.BadParameter.mro()[1]
 
+_TIMEOUT_HELP = "Under torchrun: seconds to wait for another process at most."
 _SPEC_HELP = "A graph: " + ", ".join(SPECS.values())
 
 
@@ -89,9 +92,7 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the interrupted run in the folder of --out.")
     ] = False,
-    timeout: Annotated[
-        float, typer.Option(min=1.0, help="Under torchrun: seconds to wait for another process at most.")
-    ] = 300.0,
+    timeout: Annotated[float, typer.Option(min=1.0, help=_TIMEOUT_HELP)] = 300.0,
 ) -> None:
     """Run a recipe: all variants, all seeds; a table, figures and records in a folder.
 
@@ -99,13 +100,20 @@ def run(
     With the nodes divided over processes: torchrun --nproc-per-node 4 -m mixwise run digits
     """
     changes = [*(overrides or []), *([f"seeds={seeds}"] if seeds is not None else [])]
+    with _one_speaks(timeout) as world:
+        _run(recipe, changes, folder, resume, world)
+
+
+@contextmanager
+def _one_speaks(timeout: float) -> Iterator[World]:
+    """The processes that this one belongs to; if they end with an error, the first one to meet it says so."""
     with world_of_this_process(timeout) as world:
         try:
-            _run(recipe, changes, folder, resume, world)
+            yield world
         except MixwiseError:
             if world.first_to_fail():
                 raise
-            time.sleep(1)  # another process says why; torchrun ends it as soon as this one has ended
+            time.sleep(1)  # torchrun ends the one that speaks as soon as this one has ended
             raise typer.Exit(2) from None
 
 
@@ -199,20 +207,24 @@ def sweep(
     ] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="By default runs/RECIPE-sweep/TIME.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2 or 0-9.")] = None,
+    timeout: Annotated[float, typer.Option(min=1.0, help=_TIMEOUT_HELP)] = 300.0,
 ) -> None:
     """Choose values on the validation split, variant by variant, and test the winners once.
 
     Example: mixwise sweep cifar10-small topology=ring lr=0.03,0.1 --seeds 0
     """
     changes = [*(overrides or []), *([f"seeds={seeds}"] if seeds is not None else [])]
-    found = load_recipe(recipe)
-    folder = folder or Path("runs") / f"{found.name}-sweep" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    with _one_speaks(timeout) as world:
+        found = load_recipe(recipe)
+        folder = folder or _new_folder(f"{found.name}-sweep", world)
 
-    def on_progress(progress: Progress) -> None:
-        if progress.step + 1 == progress.steps:
-            err.print(progress_line(progress), highlight=False)
+        def on_progress(progress: Progress) -> None:
+            if world.rank == 0 and progress.step + 1 == progress.steps:
+                err.print(progress_line(progress), highlight=False)
 
-    result = run_sweep(found, changes, folder, on_progress)
+        result = run_sweep(found, changes, folder, on_progress, world)
+    if world.rank > 0:
+        return
     for variant, point in result.chosen.items():
         out.print(f"{variant}: {point}", highlight=False)
     out.print(summary_table(result.summary))

@@ -20,10 +20,11 @@ from mixwise.experiments.build import prepare
 from mixwise.experiments.config import Recipe
 from mixwise.experiments.recipe import Experiment, plan_experiment
 from mixwise.experiments.runner import CHECKPOINT, OnProgress, run_experiment
-from mixwise.mixing import consensus_distance
+from mixwise.network.world import Alone, World
 from mixwise.report.results import Results, higher_is_better
 from mixwise.report.table import Summary, summarize
 from mixwise.train.checkpoint import load_checkpoint
+from mixwise.train.disagreement import disagreement
 
 ALIASES = {"lr": "optimizer.lr"}
 
@@ -54,16 +55,21 @@ def split_grid(overrides: Sequence[str]) -> tuple[list[str], list[list[str]]]:
 
 
 def sweep(
-    recipe: Recipe, overrides: Sequence[str], folder: Path, on_progress: OnProgress = lambda progress: None
+    recipe: Recipe,
+    overrides: Sequence[str],
+    folder: Path,
+    on_progress: OnProgress = lambda progress: None,
+    world: World | None = None,
 ) -> SweepResult:
     """Run the grid on the validation split, choose per variant by the recipe's first metric, test the winners."""
+    world = world or Alone()
     plain, axes = split_grid(overrides)
     if not axes:
         raise ConfigError("a sweep needs a key with several values, such as lr=0.03,0.1")
     points = [list(point) for point in product(*axes)]
     validated = {",".join(point): _on(recipe, [*plain, *point], "validation") for point in points}
     results = {
-        name: run_experiment(experiment, folder / name.replace("/", "_over_"), on_progress)
+        name: run_experiment(experiment, folder / name.replace("/", "_over_"), on_progress, world=world)
         for name, experiment in validated.items()
     }
     column, better = 0, max if higher_is_better(recipe.metrics[0]) else min
@@ -73,10 +79,12 @@ def sweep(
     winners = {variant: tested[name].runs[variant] for variant, name in chosen.items()}
     experiment = Experiment(next(iter(tested.values())).recipe, winners)
     final: Results = {
-        variant: {seed: [values] for seed, values in _tested(experiment, variant, folder / name.replace("/", "_over_"))}
+        variant: dict(_tested(experiment, variant, folder / name.replace("/", "_over_"), world))
         for variant, name in chosen.items()
     }
     summary = summarize(final, recipe.metrics, recipe.window)
+    if world.rank > 0:
+        return SweepResult(chosen, summary)
     (folder / "chosen.yaml").write_text(experiment.to_yaml(), "utf-8")
     lines = [
         {"variant": variant, "seed": seed, **runs[0]}
@@ -93,11 +101,14 @@ def _on(recipe: Recipe, overrides: list[str], split: str) -> Experiment:
     return plan_experiment(recipe, [*overrides, f"task.evaluate_on={split}"])
 
 
-def _tested(experiment: Experiment, variant: str, folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The last record of every seed, with the evaluation of the final rows on the test set."""
+def _tested(
+    experiment: Experiment, variant: str, folder: Path, world: World
+) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """For every seed one record: the evaluation of the final rows on the test set."""
     for seed in experiment.recipe.seeds:
-        prepared = prepare(experiment.runs[variant], seed)
+        prepared = prepare(experiment.runs[variant], seed, world)
         training = prepared.start()
         load_checkpoint(training, folder / variant / f"seed-{seed}" / CHECKPOINT)
-        values = training.task.evaluate(training.model_rows)
-        yield seed, {"step": training.t - 1, "consensus_distance": consensus_distance(training.model_rows), **values}
+        X, network = training.model_rows, training.network
+        values = {"step": training.t - 1, "consensus_distance": disagreement(X, network)[0] / network.graph.n}
+        yield seed, [{**values, **training.task.evaluate(X, network)}]
