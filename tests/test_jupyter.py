@@ -97,8 +97,9 @@ def test_a_run_that_was_interrupted_shows_what_is_there(folder, tmp_path):
     records = half / "gme-every-step" / "seed-0" / "metrics.jsonl"
     records.write_text(records.read_text("utf-8")[:-40], "utf-8")  # cut off in the middle of a line
     run = load_run(half)
-    assert run.missing == ("dsgd-metropolis/seed-1",)
-    assert "dsgd-metropolis/seed-1" in run._repr_html_()
+    assert run.missing == ("gme-every-step, seed 0: 11 of 12 steps", "not begun: dsgd-metropolis, seed 1")
+    assert "not begun: dsgd-metropolis, seed 1" in run._repr_html_()
+    assert repr(run).endswith("2 variants, 3 runs, not finished)")
     assert run.curve("gme-every-step", "loss")[1].shape == (2, 11)
     shutil.rmtree(half / "dsgd-metropolis")
     shutil.rmtree(half / "gme-every-step")

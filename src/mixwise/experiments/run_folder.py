@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from mixwise.errors import ConfigError
 from mixwise.experiments.config import Recipe
 from mixwise.experiments.recipe import load_recipe
 from mixwise.experiments.strict import unknown
+from mixwise.report.folder import read_folder
 from mixwise.report.notebook import curve_svg, legend_html
 from mixwise.report.results import Results, recorded_steps, series
 from mixwise.report.table import Summary, summarize
@@ -30,7 +30,7 @@ class Run:
         folder: where it lies.
         recipe: the experiment as it was run.
         results: the records, by variant and seed; only of runs that have any.
-        missing: runs of the recipe without a record, as variant/seed-s.
+        missing: what is not there, in words; empty if the run is finished.
     """
 
     folder: Path
@@ -68,14 +68,14 @@ class Run:
 
     def __repr__(self) -> str:
         runs = sum(map(len, self.results.values()))
-        missing = f", {len(self.missing)} missing" if self.missing else ""
-        return f"Run({str(self.folder)!r}: {self.recipe.name}, {len(self.results)} variants, {runs} runs{missing})"
+        rest = ", not finished" if self.missing else ""
+        return f"Run({str(self.folder)!r}: {self.recipe.name}, {len(self.results)} variants, {runs} runs{rest})"
 
     def _repr_html_(self) -> str:
         """The table and the curves of the recipe's metrics."""
         head = f"<h4>{escape(self.recipe.name)}</h4><p>{escape(self.recipe.description)}</p>"
         if self.missing:
-            head += f"<p>No record yet: {escape(', '.join(self.missing))}.</p>"
+            head += f"<p>Not all is there: {escape('; '.join(self.missing))}.</p>"
         try:
             summary = self.summary
         except ConfigError as error:
@@ -94,28 +94,9 @@ def load_run(folder: str | Path) -> Run:
     if not (folder / "config.yaml").is_file():
         raise ConfigError(f"{folder} holds no config.yaml; name a folder that mixwise run has made")
     recipe = load_recipe(str(folder / "config.yaml"))
+    found = read_folder(folder)
     results: Results = {}
-    missing = []
-    for variant in recipe.variants:
-        for seed in recipe.seeds:
-            steps = _records(folder / variant / f"seed-{seed}" / "metrics.jsonl")
-            if steps:
-                results.setdefault(variant, {})[seed] = steps
-            else:
-                missing.append(f"{variant}/seed-{seed}")
-    return Run(folder, recipe, results, tuple(missing))
-
-
-def _records(path: Path) -> list[dict[str, Any]]:
-    """All whole lines; the last one may be in the making."""
-    records = []
-    if path.is_file():
-        for line in path.read_text("utf-8", errors="replace").splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                break
-            if not isinstance(record, dict) or "step" not in record:
-                break
-            records.append(record)
-    return records
+    for run in found.runs:
+        if run.records:
+            results.setdefault(run.variant, {})[run.seed] = run.records
+    return Run(folder, recipe, results, tuple(found.problems))
