@@ -1,4 +1,4 @@
-"""`python -m benchmarks [gme] [sketch] [training] [distributed] …`: a table, and the same numbers in benchmarks/results/latest.json."""
+"""`python -m benchmarks [suite …]`: a table, and the same numbers in benchmarks/results/latest.json."""
 
 from __future__ import annotations
 
