@@ -17,14 +17,24 @@ import torch
 import torch.distributed as dist
 import yaml
 from safetensors.torch import load_file
+from torch import nn
 
+from mixwise.algorithms import DSGD
+from mixwise.data import gaussian_mixture, partition
 from mixwise.errors import MixwiseError
 from mixwise.experiments import Recipe, plan_experiment, run_experiment
 from mixwise.experiments import runner as runner_module
 from mixwise.experiments.export import export_model
+from mixwise.graphs import ring
+from mixwise.mixing import metropolis_hastings
+from mixwise.models import seeded
+from mixwise.network import DistributedNetwork, SimulatedNetwork
 from mixwise.network.board import Board
 from mixwise.network.processes import Processes
-from mixwise.train.checkpoint import newest_step
+from mixwise.policies import Fixed
+from mixwise.tasks import ModuleTask
+from mixwise.train import Training
+from mixwise.train.checkpoint import load_checkpoint, newest_step, save_checkpoint
 from processes import in_processes, run_in_processes
 
 pytestmark = in_processes
@@ -134,11 +144,17 @@ def assert_same_records(one, other, rel=1e-11):
 
 
 @pytest.fixture(scope="module")
-def simulated(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("simulated") / "run"
+def no_curves():
+    """They take half a second and show nothing here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner_module, "save_curves", lambda *args: None)
-        run_experiment(experiment(), folder)
+        yield
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory, no_curves):
+    folder = tmp_path_factory.mktemp("simulated") / "run"
+    run_experiment(experiment(), folder)
     return folder
 
 
@@ -196,16 +212,55 @@ def test_the_same_processes_go_on_to_the_same_bits(variant, tmp_path):
     assert (folder / path.relative_to(whole)).read_bytes() == path.read_bytes()
 
 
-def test_statistics_and_measured_gradients_of_processes(tmp_path):
-    """Buffers, mixed and not, evaluated where they are; an average over all nodes."""
-    model = {**MODEL, "data": {**MODEL["data"], "normalize": False}, "gradients": "measure"}
-    recipe = {**RECIPE, "variants": {"v": {"policy": "metropolis-hastings", "task": model}}}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner_module, "save_curves", lambda *args: None)
-        run_experiment(experiment(recipe), tmp_path / "simulated")
-    run_in_processes(2, run_recipe, recipe, tmp_path / "run", 6)
-    run_in_processes(3, run_recipe, recipe, tmp_path / "run", None, True)
-    assert_same_records(lines(tmp_path / "simulated", recipe), lines(tmp_path / "run", recipe))
+def with_statistics(network, buffers, folder=None, load=False, save=False, steps=6):
+    """The figures of a model with BatchNorm after some steps."""
+    splits = gaussian_mixture(classes=4, dim=8, samples=2000)
+    parts = partition.dirichlet(splits.train.y, 5, 0.5, seed=0)
+
+    def module():
+        return seeded(lambda: nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 4)), 0)
+
+    task = ModuleTask(module, splits.train, parts, batch=5, test=splits.test, buffers=buffers, dtype=torch.float64)
+    policy = Fixed(metropolis_hastings(network.graph))
+    training = Training(task, network, policy, DSGD(), lambda rows: torch.optim.SGD(rows, lr=0.3))
+    if load:
+        load_checkpoint(training, folder)
+    for _ in range(steps):
+        training.step()
+    if save:
+        save_checkpoint(training, folder)
+    with network.uncounted():
+        values = task.evaluate(training.X, network)
+    return values, network.traffic.parameters
+
+
+def statistics_in_processes(rank, world, *args):
+    return with_statistics(DistributedNetwork(ring(5), timeout=20.0), *args)
+
+
+@pytest.mark.parametrize("buffers", ["local", "averaged"])
+def test_statistics_of_nodes_are_judged_and_kept_where_they_are(buffers, tmp_path):
+    """Each node with its own, the averaged model with the mean over all processes."""
+    expected, sent = with_statistics(SimulatedNetwork(ring(5)), buffers, steps=12)
+    assert len(set(expected.values())) == 4
+    run_in_processes(2, statistics_in_processes, buffers, tmp_path / "checkpoint", False, True)
+    for found, bytes_sent in run_in_processes(3, statistics_in_processes, buffers, tmp_path / "checkpoint", True):
+        assert found == pytest.approx(expected, rel=1e-12)
+        assert bytes_sent == sent
+
+
+def test_weights_that_are_known_in_part_go_on_in_any_division(tmp_path, no_curves):
+    """Neighbors' weights on a graph of unequal degrees: no process knows all of them, so none can tell p."""
+    policy = {**AWARE, "solver": "local", "smoothing": 0.5}
+    recipe = {**RECIPE, "variants": {"v": {"policy": policy, "graph": "star:6", "optimizer": {"momentum": 0.9}}}}
+    run_experiment(experiment(recipe), tmp_path / "simulated")
+    run_in_processes(4, run_recipe, recipe, tmp_path / "run", 5)
+    run_in_processes(3, run_recipe, recipe, tmp_path / "run", 9, True)
+    run_in_processes(2, run_recipe, recipe, tmp_path / "run", None, True)
+    expected = lines(tmp_path / "simulated", recipe)
+    for record in expected["v"]:
+        record.pop("consensus_factor")
+    assert_same_records(expected, lines(tmp_path / "run", recipe), rel=1e-8)
 
 
 def test_a_model_is_exported_from_the_parts_of_all_processes(simulated, tmp_path):
