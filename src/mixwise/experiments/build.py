@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mixwise.errors import ConfigError
@@ -15,9 +15,11 @@ from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network import Links, LossyNetwork, Network, SimulatedNetwork
+from mixwise.network.survivors import remaining_graph
 from mixwise.network.world import Alone, World
 from mixwise.seeding import numpy_generator, stream
 from mixwise.tasks import ModuleTask, Task
+from mixwise.tasks.remaining import remaining_task
 from mixwise.train import Record, Training, records
 from mixwise.train.training import Step
 
@@ -27,7 +29,9 @@ class Prepared:
     """A run that has been checked and can start."""
 
     steps: int
+    nodes: int
     start: Callable[[], Training]
+    start_with: Callable[[Sequence[int]], Training]  # with some of the nodes, if others are lost
     record_every: int
     evaluate_every: int
     checkpoint_every: int
@@ -41,10 +45,11 @@ class Prepared:
         return self.records_of(self.start())
 
 
-def prepare(config: RunConfig, seed: int, world: World | None = None) -> Prepared:
+def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: bool = True) -> Prepared:
     """Build all parts of one run, so that a wrong value is found before the first step.
 
-    Every process of the world builds the same; each then owns its share of the nodes.
+    Every process of the world builds the same; each then owns its share of the nodes. To check how the parts go
+    together, all of them must be there.
     """
     world = world or Alone()
     places = base_graph(config, seed)
@@ -56,24 +61,41 @@ def prepare(config: RunConfig, seed: int, world: World | None = None) -> Prepare
     graph = places.permuted(order)
     links = None if config.links is None else build_links(config.links, places).permuted(order)
 
-    def start() -> Training:
-        algorithm = build_algorithm(config.algorithm, seed)
-        builder = PolicyBuilder(places, order, seed, labels, symmetric=algorithm.needs_symmetric)
-        return Training(
-            task,
-            _network(config, graph, links, world, seed),
+    def training(own: Task, network: Network, builder: PolicyBuilder) -> Training:
+        made = Training(
+            own,
+            network,
             builder.build(config.policy),
-            algorithm,
+            build_algorithm(config.algorithm, seed),
             optimizer,
             scheduler=scheduler,
             clip=config.optimizer.clip,
             local_steps=config.local_steps,
         )
+        made.survives = world.survives
+        return made
 
-    start()  # a wrong value or combination is found now; the run makes its own
+    symmetric = build_algorithm(config.algorithm, seed).needs_symmetric
+
+    def start() -> Training:
+        builder = PolicyBuilder(places, order, seed, labels, symmetric=symmetric)
+        return training(task, _network(config, graph, links, world, seed), builder)
+
+    def start_with(nodes: Sequence[int]) -> Training:
+        if len(nodes) == graph.n:
+            return start()
+        left = remaining_graph(graph, nodes)
+        counts = None if labels is None else labels[list(nodes)]
+        builder = PolicyBuilder(left, list(range(left.n)), seed, counts, symmetric=symmetric)
+        return training(remaining_task(task, nodes), world.network(left, config.device), builder)
+
+    if check:
+        start()  # a wrong value or combination is found now; the run makes its own
     return Prepared(
         steps,
+        graph.n,
         start,
+        start_with,
         config.record_every,
         config.evaluate_every or (1 if config.task.kind == "quadratics" else steps),
         config.checkpoint_every or max(1, steps // 4),

@@ -27,11 +27,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from mixwise.errors import ConfigError
+from mixwise.errors import ConfigError, NetworkError
 from mixwise.experiments.build import Prepared, prepare
 from mixwise.experiments.config import RunConfig
+from mixwise.experiments.course import Course
 from mixwise.experiments.recipe import Experiment
 from mixwise.experiments.scene import scene
+from mixwise.network.survivors import listed
 from mixwise.network.world import Alone, World
 from mixwise.report.figures import save_curves
 from mixwise.report.page import save_page
@@ -39,8 +41,16 @@ from mixwise.report.results import Results
 from mixwise.report.table import Summary, summarize
 from mixwise.report.tensorboard import TensorBoardLog, check_installed
 from mixwise.report.weights import WeightsLog
-from mixwise.train.checkpoint import keep_only, load_checkpoint, newest_step, save_checkpoint
-from mixwise.train.training import Step
+from mixwise.train.checkpoint import (
+    Tensors,
+    keep_only,
+    load_checkpoint,
+    names_of_nodes,
+    newest_step,
+    read_checkpoint,
+    save_checkpoint,
+)
+from mixwise.train.training import Step, Training
 
 METRICS, TIMINGS, CHECKPOINT = "metrics.jsonl", "timings.jsonl", "checkpoint"
 SCENE, WEIGHTS = "scene.json", "weights.jsonl"
@@ -60,6 +70,7 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
+Rows = tuple[Tensors, dict[str, Any]]  # what a training holds of its nodes
 
 
 def run_experiment(
@@ -76,20 +87,24 @@ def run_experiment(
     call this together, with a folder that all of them see.
     """
     recipe, world = experiment.recipe, world or Alone()
-    for seed in recipe.seeds:  # seeds first: the variants of one seed share its data
-        for config in experiment.runs.values():
-            if config.tensorboard:
-                check_installed()
-            prepare(config, seed, world)  # a check; all of them at once would not fit into memory
-    _begin(folder, experiment, resume, world)
+    course = Course(world)
+    while course.begin(0):
+        try:
+            _check(experiment, world)
+            _begin(folder, experiment, resume, world)
+            break
+        except NetworkError as error:
+            course.lose(error, 0, 0)
     results: Results = {variant: {} for variant in experiment.runs}
-    for variant, config in experiment.runs.items():
-        for seed in recipe.seeds:
-            prepared = prepare(config, seed, world)
-            steps = results[variant][seed] = []
-            for values in _run(prepared, folder / variant / f"seed-{seed}", world, config):
-                steps.append(values)
-                on_progress(Progress(variant, seed, values["step"], prepared.steps, values))
+    runs = [(variant, config, seed) for variant, config in experiment.runs.items() for seed in recipe.seeds]
+    for stage, (variant, config, seed) in enumerate(runs, 1):
+        prepared = prepare(config, seed, world, check=False)
+        steps = results[variant][seed] = []
+        for values in _run(prepared, folder / variant / f"seed-{seed}", course, stage, config):
+            while steps and steps[-1]["step"] >= values["step"]:  # of nodes that are lost since
+                steps.pop()
+            steps.append(values)
+            on_progress(Progress(variant, seed, values["step"], prepared.steps, values))
     summary = summarize(results, recipe.metrics, recipe.window)
     if world.rank == 0:
         (folder / "summary.csv").write_text(summary.to_csv(), "utf-8")
@@ -99,24 +114,79 @@ def run_experiment(
     return summary
 
 
-def _run(prepared: Prepared, place: Path, world: World, config: RunConfig) -> Iterator[dict[str, Any]]:
-    """The records of one run: those that are there already, then new ones, written as they come."""
-    training = prepared.start()
-    saved = world.decide(lambda: _cleared(place))
+def _check(experiment: Experiment, world: World) -> None:
+    """Find wrong values before anything is written."""
+    for seed in experiment.recipe.seeds:  # seeds first: the variants of one seed share its data
+        for config in experiment.runs.values():
+            if config.tensorboard:
+                check_installed()
+            prepare(config, seed, world)  # all of them at once would not fit into memory
+
+
+def _run(prepared: Prepared, place: Path, course: Course, stage: int, config: RunConfig) -> Iterator[dict[str, Any]]:
+    """The records of one run: those that are there already, then new ones; if nodes are lost, those of the others."""
+    rows: Rows | None = None
+    going = course.begin(stage)
+    while going:
+        training = None
+        try:
+            training = _started(prepared, place, course) if course.is_whole else _left(prepared, place, course, rows)
+            if course.is_whole:
+                yield from _records_before(place / METRICS, training.t)[0]
+            yield from _records(prepared, training, place, course, config)
+            return
+        except NetworkError as error:
+            rows = rows if training is None else training.state()
+            # The last step is done again, so that there is a last record.
+            t = course.t if training is None else min(training.t, prepared.steps - 1)
+            going = course.lose(error, stage, t)
+
+
+def _started(prepared: Prepared, place: Path, course: Course) -> Training:
+    """The run at its beginning, or at its last checkpoint."""
+    saved, names = course.world.decide(lambda: _cleared(place))
+    course.names = names or list(range(prepared.nodes))
+    training = prepared.start_with(course.names)
     if saved > 0:
         load_checkpoint(training, place / CHECKPOINT, saved)
-    if world.rank == 0 and not (place / SCENE).exists():
+    return training
+
+
+def _left(prepared: Prepared, place: Path, course: Course, rows: Rows | None) -> Training:
+    """The run with the nodes that are left, with their rows, and at the step that the farthest has come to."""
+    saved = newest_step(place / CHECKPOINT) if rows is None else None
+    if course.names is None:  # lost before this process has begun
+        course.names = names_of_nodes(place / CHECKPOINT, saved) if saved else list(range(prepared.nodes))
+    if saved:
+        rows = read_checkpoint(place / CHECKPOINT, course.own_places(len(course.names)), step=saved)
+    training = prepared.start_with(course.remaining(course.names))
+    if rows is None:
+        training.begin_at(course.t)
+    else:
+        training.take_over(*rows, course.t)
+    if course.world.rank == 0:
+        _cut(place, course.t)
+    return training
+
+
+def _records(
+    prepared: Prepared, training: Training, place: Path, course: Course, config: RunConfig
+) -> Iterator[dict[str, Any]]:
+    """New records, written as they come."""
+    world, saved, n = course.world, training.t, training.network.graph.n
+    writes, whole = world.rank == 0, n == prepared.nodes
+    if writes and whole and not (place / SCENE).exists():
         (place / SCENE).write_text(json.dumps(scene(config, training, prepared.steps)), "utf-8")
-    yield from _records_before(place / METRICS, saved)[0]
+    lost = _lost(prepared, course)
     with ExitStack() as files:
         mixings = prepared.steps // training.local_steps
-        path = place / WEIGHTS if world.rank == 0 else None
+        path = place / WEIGHTS if writes and whole else None  # a picture is of all nodes
         weights = files.enter_context(WeightsLog(path, training.network.graph, mixings, training.local_steps))
         metrics, timings = (
-            files.enter_context((place / name if world.rank == 0 else Path(os.devnull)).open("a", encoding="utf-8"))
+            files.enter_context((place / name if writes else Path(os.devnull)).open("a", encoding="utf-8"))
             for name in (METRICS, TIMINGS)
         )
-        path = place if world.rank == 0 and config.tensorboard else None
+        path = place if writes and config.tensorboard else None
         board = files.enter_context(TensorBoardLog(path, training.network.graph, saved, prepared.steps))
 
         def see(step: Step) -> None:
@@ -125,18 +195,17 @@ def _run(prepared: Prepared, place: Path, world: World, config: RunConfig) -> It
 
         flushed = time.monotonic()
         for record in prepared.records_of(training, see):
+            if not whole:
+                record.values["nodes"] = n
+            if lost:
+                record.values["lost_nodes"], lost = lost, ""  # told once
             board.add(record)
             metrics.write(record.to_json() + "\n")
             timings.write(record.timings_to_json() + "\n")
             due = training.t - saved >= prepared.checkpoint_every or training.t == prepared.steps
             if due or time.monotonic() - flushed > _WATCHED:
-                for file in (
-                    metrics,
-                    timings,
-                    weights,
-                    board,
-                ):  # a checkpoint must not know of steps that the records do not
-                    file.flush()
+                for file in (metrics, timings, weights, board):
+                    file.flush()  # a checkpoint must not know of steps that the records do not
                 flushed = time.monotonic()
             if due:
                 save_checkpoint(training, place / CHECKPOINT)
@@ -144,16 +213,29 @@ def _run(prepared: Prepared, place: Path, world: World, config: RunConfig) -> It
             yield {"step": record.step, **record.values}
 
 
-def _cleared(place: Path) -> int:
-    """Leave in the folder of a run only what belongs to its newest complete checkpoint; the steps done until then."""
+def _lost(prepared: Prepared, course: Course) -> str:
+    """The nodes that were lost since the run has begun, or was resumed."""
+    assert course.names is not None
+    left = set(course.remaining(course.names))
+    return listed([name for name in course.names if name not in left])
+
+
+def _cleared(place: Path) -> tuple[int, list[int] | None]:
+    """Leave in the folder of a run only what belongs to its newest complete checkpoint; the steps done until then, and
+    the nodes that have done them."""
     place.mkdir(parents=True, exist_ok=True)
     step = newest_step(place / CHECKPOINT) or 0
     keep_only(place / CHECKPOINT, step)
+    _cut(place, step)
+    return step, names_of_nodes(place / CHECKPOINT, step) if step else None
+
+
+def _cut(place: Path, step: int) -> None:
+    """Leave only the records of the first steps."""
     for path in (place / METRICS, place / TIMINGS, place / WEIGHTS):
         _, size = _records_before(path, step)
         if path.exists() and size < path.stat().st_size:
             os.truncate(path, size)  # cut, not written anew: a run that is killed here loses nothing that it needs
-    return step
 
 
 def _records_before(path: Path, steps: int) -> tuple[list[dict[str, Any]], int]:

@@ -25,7 +25,7 @@ from mixwise.graphs import Graph
 from mixwise.network.base import Network
 from mixwise.network.board import Board
 from mixwise.network.distributed import DistributedNetwork
-from mixwise.network.membership import leave_at_once
+from mixwise.network.membership import GRACE, SUPERVISED, Membership, leave_at_once
 from mixwise.network.world import Alone, Value, World
 
 _TICK = 0.02
@@ -56,10 +56,21 @@ class Processes:
         rank, size: of this process, and how many there are.
         group: the name of this group of processes.
         timeout: the longest wait for the others, in seconds.
+        membership: how they go on without those that are lost, if they do.
     """
 
-    def __init__(self, board: Board, rank: int, size: int, group: str, timeout: float) -> None:
+    def __init__(
+        self,
+        board: Board,
+        rank: int,
+        size: int,
+        group: str,
+        timeout: float,
+        membership: Membership | None = None,
+    ) -> None:
         self.board, self.rank, self.size, self.group, self.timeout = board, rank, size, group, timeout
+        self.members: tuple[int, ...] = tuple(range(size))
+        self._membership, self.survives = membership, membership is not None
         self._decisions = 0
         self._backend: str | None = None
 
@@ -72,7 +83,9 @@ class Processes:
             board = Board.at(host, port, timeout)
         else:  # a launcher that leaves the store to rank 0
             board = Board(TCPStore(host, port, is_master=True, wait_for_workers=False))
-        return cls(board, rank, size, _name_of_group(board, rank, size, timeout), timeout)
+        group = _name_of_group(board, rank, size, timeout)
+        membership = Membership(board, rank, size, float(env[GRACE])) if env.get(SUPERVISED) == "1" else None
+        return cls(board, rank, size, group, timeout, membership)
 
     def network(self, graph: Graph, device: str = "cpu") -> Network:
         """A network of all nodes of a graph, divided over the processes; the first one connects them if nobody has."""
@@ -97,6 +110,17 @@ class Processes:
             reason = str(error).partition("\n")[0]
             raise NetworkError(f"rank {self.rank} cannot connect to the other processes: {reason}") from None
         self._backend = backend
+
+    def reform(self, error: NetworkError, at: tuple[int, ...]) -> tuple[int, ...]:
+        """Form a group with those who are left, under `mixwise launch --on-loss continue`."""
+        if self._membership is None:
+            raise error
+        backend = self._backend or "gloo"
+        generation = self._membership.reform(at, self.timeout, backend)
+        self.members = generation.members
+        self.rank, self.size = self.members.index(self._membership.rank), len(self.members)
+        self.group, self._decisions, self._backend = f"generation-{generation.number}", 0, backend
+        return generation.at
 
     # --- to agree ---
     def decide(self, decision: Callable[[], Value]) -> Value:

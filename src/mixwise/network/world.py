@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from mixwise.errors import NetworkError
 from mixwise.graphs import Graph
 from mixwise.network.base import Network
 from mixwise.network.simulated import SimulatedNetwork
@@ -18,10 +19,14 @@ class World(Protocol):
     Attributes:
         rank: of this process; 0 writes, prints and decides.
         size: how many processes there are.
+        members: the processes that are there, by their rank at the start.
+        survives: whether those who are left can go on when a process is lost.
     """
 
     rank: int
     size: int
+    members: tuple[int, ...]
+    survives: bool
 
     def network(self, graph: Graph, device: str = "cpu") -> Network:
         """A network of all nodes of a graph, divided over the processes; rows are kept on `device`."""
@@ -29,6 +34,11 @@ class World(Protocol):
 
     def decide(self, decision: Callable[[], Value]) -> Value:
         """What process 0 comes to, on all of them; it must be a value of JSON. Its error is an error on all of them."""
+        ...
+
+    def reform(self, error: NetworkError, at: tuple[int, ...]) -> tuple[int, ...]:
+        """Go on with those who are left, or raise the error; `at` is how far this process has come, the answer how far
+        the farthest has."""
         ...
 
     def first_to_fail(self) -> bool:
@@ -48,6 +58,8 @@ class Alone:
     """One process that owns all nodes: a simulation."""
 
     rank, size = 0, 1
+    members: tuple[int, ...] = (0,)
+    survives = False
 
     def network(self, graph: Graph, device: str = "cpu") -> Network:
         """All nodes are here."""
@@ -56,6 +68,10 @@ class Alone:
     def decide(self, decision: Callable[[], Value]) -> Value:
         """There is nobody else to ask."""
         return decision()
+
+    def reform(self, error: NetworkError, at: tuple[int, ...]) -> tuple[int, ...]:
+        """There is nobody to go on with."""
+        raise error
 
     def first_to_fail(self) -> bool:
         """And the last."""

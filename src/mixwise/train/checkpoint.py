@@ -36,6 +36,8 @@ def save_checkpoint(training: Training, folder: Path) -> None:
     network, nodes = training.network, training.network.nodes
     tensors, values = training.state()
     belongs = {name: _belongs(training, name, tensors[name]) for name in sorted(tensors)}
+    names = getattr(training.task, "names", range(network.graph.n))  # other than 0 to n − 1 where nodes were lost
+    values["names"] = list(names[nodes.start : nodes.stop])
     values |= {"nodes": [nodes.start, nodes.stop], "arcs": training.algorithm.arcs_into(nodes), "belongs": belongs}
     if nodes.start > 0:  # what all share is written once
         tensors = {name: value for name, value in tensors.items() if belongs[name] != "all"}
@@ -57,6 +59,18 @@ def save_checkpoint(training: Training, folder: Path) -> None:
 def newest_step(folder: Path) -> int | None:
     """After how many steps the newest complete checkpoint was taken, if there is one."""
     return max(_complete(folder), default=None)
+
+
+def names_of_nodes(folder: Path, step: int) -> list[int]:
+    """The nodes that a complete checkpoint holds, by the numbers that they had when the run began."""
+    names: list[int] = []
+    for path in _complete(folder)[step]:
+        try:
+            with safe_open(path, framework="pt") as file:
+                names += json.loads(file.metadata()["mixwise"])["names"]
+        except _UNREADABLE as error:
+            raise _unfit(path, error) from None
+    return names
 
 
 def keep_only(folder: Path, step: int) -> None:
@@ -125,18 +139,18 @@ def _read_part(
 
 def _complete(folder: Path) -> dict[int, tuple[Path, ...]]:
     """The files of every step for which those of all nodes are there."""
-    parts: dict[int, list[tuple[int, int, int, Path]]] = {}  # step -> (first node, last node, n, file)
+    parts: dict[tuple[int, int], list[tuple[int, int, Path]]] = {}  # (step, n) -> (first node, last node, file)
     for path in folder.glob("step-*"):
         if name := _NAME.fullmatch(path.name):
             step, first, last, n = map(int, name.groups())
-            parts.setdefault(step, []).append((first, last, n, path))
+            parts.setdefault((step, n), []).append((first, last, path))
     complete = {}
-    for step, found in parts.items():
+    for (step, n), found in sorted(parts.items(), reverse=True):  # the smaller n last: nodes were lost at that step
         next_node = 0
-        for first, last, _, _ in sorted(found):
+        for first, last, _ in sorted(found):
             next_node = last + 1 if first == next_node else -1  # a gap, or files of two divisions
-        if next_node == found[0][2]:
-            complete[step] = tuple(path for _, _, _, path in sorted(found))
+        if next_node == n:
+            complete[step] = tuple(path for _, _, path in sorted(found))
     return complete
 
 
