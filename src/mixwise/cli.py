@@ -50,6 +50,7 @@ from mixwise.network.processes import world_of_this_process
 from mixwise.network.world import World
 from mixwise.report.graph_picture import save_picture, terminal_picture
 from mixwise.report.page import save_page
+from mixwise.report.paper_figures import FORMATS, save_paper_figures
 from mixwise.report.watch import WatchServer
 from mixwise.terminal import err, out, progress_line, run_with_progress, summary_table
 
@@ -277,6 +278,21 @@ def watch(
     with WatchServer(folders, port) as server:
         out.print(f"watch at {server.url}, end with Ctrl-C", highlight=False, markup=False, soft_wrap=True)
         server.serve_forever()
+
+
+@app.command()
+def figures(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    formats: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}, or several of them.")] = "pdf",
+    width: Annotated[Literal["column", "text"], typer.Option(help="3.25 or 6.75 inches.")] = "column",
+    target: Annotated[Path | None, typer.Option("--out", help="By default RUN/figures.")] = None,
+) -> None:
+    """Figures for a paper: curves, the graph with its weights, the partition.
+
+    Example: mixwise figures runs/digits/… --format pdf,png --width column
+    """
+    for path in save_paper_figures(folder, [name.strip() for name in formats.split(",")], width, target):
+        out.print(str(path), highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()

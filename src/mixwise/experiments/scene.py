@@ -37,6 +37,28 @@ _CLASS_NAMES = {
     ),
 }  # fmt: skip
 
+_SCHEMES: dict[str, str] = {
+    "metropolis-hastings": "Metropolis-Hastings weights",
+    "lazy-metropolis-hastings": "lazy Metropolis-Hastings weights",
+    "optimal-gap": "weights with the best spectral gap",
+    "max-degree": "max-degree weights",
+    "uniform": "uniform weights",
+    "uniform-sender": "uniform weights of the senders",
+    "full-averaging": "full averaging: every node hears all others",
+}
+_ALGORITHMS = {
+    "dsgd": "D-SGD",
+    "dadam": "D-Adam",
+    "d2": "D²",
+    "extra": "EXTRA",
+    "decentlam": "DecentLaM",
+    "choco": "CHOCO-SGD",
+    "relay": "RelaySGD",
+    "local-sgd": "local SGD",
+    "quasi-global": "quasi-global momentum",
+    "quasi-global-adam": "quasi-global Adam",
+}
+
 
 def scene(config: RunConfig, training: Training, steps: int) -> dict[str, Any]:
     """The scene of a run, as JSON holds it."""
@@ -75,7 +97,8 @@ def _policy_kind(policy: PolicyConfig) -> str:
 
 def _algorithm_words(config: AlgorithmConfig) -> str:
     options = config.model_dump(exclude={"kind"}, exclude_none=True, exclude_defaults=True)
-    return config.kind + (f" ({', '.join(f'{key} {value}' for key, value in options.items())})" if options else "")
+    name = _ALGORITHMS.get(config.kind, config.kind.replace("-", " "))
+    return name + (f" ({', '.join(f'{key} {value}' for key, value in options.items())})" if options else "")
 
 
 def policy_words(policy: PolicyConfig) -> str:
@@ -124,7 +147,7 @@ def policy_words(policy: PolicyConfig) -> str:
 
 
 def _scheme_words(weights: str | Cliques) -> str:
-    return weights.replace("-", " ") + " weights" if isinstance(weights, str) else "averaging inside groups"
+    return _SCHEMES[weights] if isinstance(weights, str) else "averaging inside groups"
 
 
 def _aware_words(policy: HeterogeneityAwarePolicy) -> str:

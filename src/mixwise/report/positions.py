@@ -9,6 +9,7 @@ from mixwise.graphs import Graph
 
 DRAWN = 300  # nodes; more are a blot
 _DRAWN_EDGES = 4000
+_DENSE = 3.2  # edges per node from which on only a circle keeps nodes and edges apart
 _SPRINGS = 120  # nodes above which exact distances take too long
 
 
@@ -21,7 +22,7 @@ def positions(graph: Graph) -> npt.NDArray[np.float64] | None:
     if graph.n > DRAWN or len(graph.edge_array) > _DRAWN_EDGES:
         return None
     order = _walk(graph)
-    if order is None and len(graph.edge_array) > graph.n * graph.n / 4:
+    if order is None and len(graph.edge_array) > _DENSE * graph.n:
         order = list(range(graph.n))
     if order is not None:
         angle = np.empty(graph.n)

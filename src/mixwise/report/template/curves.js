@@ -64,7 +64,7 @@ function drawChart(all, log) {
   const shown = all.filter(({ v }) => visible(v));
   const width = Math.max(280, place.clientWidth), height = width < 560 ? 300 : 420;
   const labels = width >= 720 && shown.length <= 12;
-  const box = { left: 58, right: width - (labels ? 168 : 14), top: 12, bottom: height - 42 };
+  const box = { left: 58, right: width - (labels ? 186 : 14), top: 12, bottom: height - 42 };
   const inside = ({ x }) => !chosen.zoom || (x >= chosen.zoom[0] && x <= chosen.zoom[1]);
   const drawable = ({ mean }) => !log || mean > 0;
   const points = shown.flatMap(curve => curve.points).filter(point => inside(point) && drawable(point));
@@ -79,7 +79,7 @@ function drawChart(all, log) {
   const ys = points.flatMap(({ mean, sd, all: each }) => (chosen.seeds ? each.filter(y => y != null && (!log || y > 0))
     : sd != null && (!log || mean > sd) ? [mean - sd, mean + sd] : [mean]));
   const X = scale(...(chosen.zoom || extent(xs)), box.left, box.right, false);
-  const Y = scale(...padded(extent(ys), log, metric.percent), box.bottom, box.top, log);
+  const Y = scale(...padded(log ? logExtent(ys) : extent(ys), log, metric.percent), box.bottom, box.top, log);
   plot = { X, Y, box, shown, metric, axisFormat, log };
   const id = 'plot-area';
   const drawing = svg('svg', {
@@ -98,6 +98,12 @@ function drawChart(all, log) {
   drawCurveNumbers(shown, axisLabel, axisFormat, metric);
 }
 
+// On a log scale a few values next to zero, such as a first step that has not moved yet, would take all the room.
+function logExtent(values) {
+  const sorted = values.filter(y => y > 0).sort((a, b) => a - b), low = sorted[Math.floor(sorted.length * 0.04)];
+  return [Math.max(sorted[0], low / 30), sorted.at(-1)];
+}
+
 const extent = values => [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))];
 
 function padded([low, high], log, percent) {
@@ -114,10 +120,10 @@ function scale(low, high, from, to, log) {
 }
 
 function axes(X, Y, box, axisLabel, axisFormat, metric, log, height) {
-  const across = Math.max(2, Math.floor((box.right - box.left) / 110));
+  const across = Math.max(3, Math.floor((box.right - box.left) / 105));
   return svg('g', {},
     ticks(Y.low, Y.high, 6, log).map(y => svg('g', {}, svg('line', { class: 'grid', x1: box.left, x2: box.right, y1: Y(y), y2: Y(y) }),
-      svg('text', { x: box.left - 9, y: Y(y) + 4, 'text-anchor': 'end', text: metric.percent ? `${significant(100 * y, 3)} %` : number(y) }))),
+      svg('text', { x: box.left - 9, y: Y(y) + 4, 'text-anchor': 'end', text: metric.percent ? `${significant(100 * y, 3)} %` : log ? power(y) : number(y) }))),
     ticks(X.low, X.high, across, false).map(x => svg('text', { x: X(x), y: box.bottom + 20, 'text-anchor': 'middle', text: axisFormat(x) })),
     svg('line', { class: 'axis', x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }),
     svg('text', { x: (box.left + box.right) / 2, y: height - 4, 'text-anchor': 'middle', text: axisLabel }));
@@ -142,7 +148,7 @@ function drawCurve({ v, points }, X, Y, log) {
     const band = there.filter(({ sd }) => sd != null);
     const low = ({ mean, sd }) => Y(log ? Math.max(mean - sd, Math.min(mean, Y.low)) : mean - sd);
     const outline = [...band.map(p => [X(p.x), Y(p.mean + p.sd)]), ...band.map(p => [X(p.x), low(p)]).reverse()];
-    if (band.length > 1) path({ class: 'band', d: `${line(outline)}Z` }, 'fill');
+    if (band.length > 1) path({ class: 'band', opacity: plot.shown.length > 3 ? .09 : .16, d: `${line(outline)}Z` }, 'fill');
     else if (band.length) path({ class: 'curve', d: line(outline) });
   }
   path({ class: 'curve', 'stroke-dasharray': dash, d: line(there.map(({ x, mean }) => [X(x), Y(mean)])) });

@@ -15,6 +15,13 @@ function number(value, percent = false) {
   return size >= 1e5 || size < 1e-3 ? value.toExponential(2).replace('e+', 'e') : significant(value, 3);
 }
 
+// Powers of ten as such: 10⁻⁴.
+function power(value) {
+  const exponent = Math.log10(value), whole = Math.round(exponent);
+  if (Math.abs(exponent - whole) > 1e-6 || (whole > -3 && whole < 4)) return number(value);
+  return `10${[...String(whole)].map(c => (c === '-' ? '⁻' : '⁰¹²³⁴⁵⁶⁷⁸⁹'[c])).join('')}`;
+}
+
 function seconds(value) {
   if (value >= 3600) return `${significant(value / 3600, 3)} h`;
   if (value >= 60) return `${significant(value / 60, 3)} min`;

@@ -23,8 +23,9 @@ function drawNetwork() {
 function choosePair(there) {
   const usable = name => there.includes(variantNamed(name));
   const ranked = [...there].sort((a, b) => data.variants[a].rank - data.variants[b].rank);
-  const moves = v => pictured(v).some(run => run.weights && run.weights.at.length > 1);
-  const still = ranked.find(v => data.variants[v].plain) ?? ranked.find(v => !moves(v)) ?? ranked[0];
+  const looks = v => Math.max(0, ...pictured(v).map(run => (run.weights ? run.weights.at.length : 0)));
+  const most = Math.max(...there.map(looks)), moves = v => looks(v) > 1 && looks(v) >= most / 2;
+  const still = ranked.find(v => data.variants[v].plain) ?? ranked.find(v => looks(v) === 1) ?? ranked[0];
   if (!usable(chosen.left)) chosen.left = data.variants[still].name;
   if (!usable(chosen.right)) {
     const other = ranked.find(v => v !== still && moves(v)) ?? ranked.find(v => v !== still) ?? still;
@@ -87,7 +88,7 @@ function panel(side, there) {
 
 function drawFrame(atOnce = false) {
   const steps = timeline(), slider = at('time');
-  if (chosen.time === null || chosen.time > steps.at(-1)) chosen.time = steps[0] ?? 0;
+  if (chosen.time === null) chosen.time = steps[Math.ceil(steps.length * 0.3)] ?? steps[0] ?? 0;  // past the first, often empty, looks
   let k = steps.length - 1;
   while (k > 0 && steps[k] > chosen.time) k--;
   slider.max = Math.max(0, steps.length - 1);

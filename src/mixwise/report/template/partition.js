@@ -23,7 +23,7 @@ function drawPartition() {
     viewBox: `0 0 ${width} ${top + n * row + 8}`, width: '100%', role: 'img',
     'aria-label': `How many samples of each of ${classes.length} classes each of ${n} nodes holds; the numbers are below`,
   },
-  classes.map((name, k) => (column > 15 ? svg('text', { x: left + (k + .5) * column, y: top - 8, text: short(name, 11), transform: `rotate(-38 ${left + (k + .5) * column} ${top - 8})` }) : null)),
+  classes.map((name, k) => (column > 15 ? svg('text', { x: left + (k + .5) * column, y: top - 8, text: short(name, 11), ...(name.length < 3 ? { 'text-anchor': 'middle' } : {}), transform: `rotate(${name.length < 3 ? 0 : -38} ${left + (k + .5) * column} ${top - 8})` }) : null)),
   svg('text', { x: width - bars, y: top - 8, text: 'samples' }),
   totals.map((total, i) => svg('g', {},
     svg('text', { x: left - 10, y: top + (i + .5) * row + 4, 'text-anchor': 'end', text: i }),

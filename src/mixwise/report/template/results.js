@@ -29,7 +29,7 @@ function drawTables() {
 
 function resultTable(experiment, e) {
   const columns = [...experiment.metrics.map(metric => [metric.label, metric.higher]), ['Sent per node', false]];
-  const { sort } = chosen;
+  const sort = chosen.sort || { e, c: 0, down: columns[0][1] };
   const value = (row, c) => (c < experiment.metrics.length ? row.cells[c] && row.cells[c].mean : row.bytes);
   const rows = [...experiment.rows];
   if (sort && sort.e === e) {

@@ -25,7 +25,7 @@ function graphPicture(scene, run) {
         const [hear, heard] = [weight(on, edge.j, edge.i), weight(on, edge.i, edge.j)];  // by i from j, by j from i
         ribbons[e].setAttribute('d', hear + heard < 0.002 ? '' : ribbon(edge, spot, hear * widest * 2, heard * widest * 2));
         ribbons[e].setAttribute('data-weight', ((hear + heard) / 2).toFixed(3));
-        ribbons[e].style.opacity = 0.35 + 0.6 * Math.min(1, hear + heard);
+        ribbons[e].style.opacity = 0.3 + 0.7 * Math.min(1, hear + heard);
       });
     },
   };
@@ -74,8 +74,8 @@ function ribbon(edge, spot, from, to) {
 }
 
 function nodeRing(i, [x, y], radius, scene) {
-  const group = svg('g', { class: 'node', 'data-node': i }, svg('circle', { class: 'node-back', cx: x, cy: y, r: radius }));
   const counts = scene.counts && scene.counts[i], total = counts ? counts.reduce((a, b) => a + b, 0) : 0;
+  const group = svg('g', { class: counts ? 'node' : 'node plain', 'data-node': i }, svg('circle', { class: 'node-back', cx: x, cy: y, r: counts ? radius : radius * 0.75 }));
   const thick = radius * 0.38, middle = radius - thick / 2, around = 2 * Math.PI * middle;
   let before = 0;
   if (total) {
@@ -90,7 +90,7 @@ function nodeRing(i, [x, y], radius, scene) {
       before += count;
     });
   }
-  if (radius >= 9) group.append(svg('text', { x, y, 'font-size': radius * (total ? 0.62 : 0.8), text: scene.labels ? short(scene.labels[i], 4) : i }));
+  if (radius >= 9) group.append(svg('text', { x, y, 'font-size': radius * 0.62, text: scene.labels ? short(scene.labels[i], 4) : i }));
   return group;
 }
 
