@@ -33,7 +33,9 @@ def fuse_where_safe(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Switch on the fused kernels of torch, unless the caller has chosen, where the rows are one block.
 
     The fused kernels of the CPU take the memory of a tensor as one piece, also if it is not (seen with torch 2.13):
-    on one of several blocks of columns they would change the wrong entries, so that is refused.
+    on one of several blocks of columns they would change the wrong entries, so that is refused. They also round the
+    last few numbers of that piece in another way, so that a row's values depend on how many rows a process has; rows in
+    float64 are there for the sake of their digits and stay without them.
     """
     for group in optimizer.param_groups:
         whole = all(block.is_contiguous() for block in group["params"])
@@ -42,7 +44,9 @@ def fuse_where_safe(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
                 "fused=True does not work on one of several blocks of columns, as parameter groups are; leave it out"
             )
         free = group.get("fused", False) is None and not group.get("foreach") and not group.get("differentiable")
-        if isinstance(optimizer, _FUSED) and free and whole and group["params"][0].device.type in ("cpu", "cuda"):
+        first = group["params"][0]
+        fast = first.device.type == "cuda" or (first.device.type == "cpu" and first.dtype != torch.float64)
+        if isinstance(optimizer, _FUSED) and free and whole and fast:
             group["fused"] = True
     return optimizer
 
