@@ -14,9 +14,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from mixwise.algorithms import D2, DSGD
 from mixwise.errors import GraphError, MixingError
+from mixwise.experiments.build_policy import PolicyBuilder
+from mixwise.experiments.policy_config import PolicyConfig
 from mixwise.graphs import (
     Graph,
     chain,
@@ -34,6 +37,7 @@ from mixwise.mixing.neighbor_gme import NeighborGme, on_simplex
 from mixwise.mixing.tree_sweeps import TreeSweeps, exchange_here
 from mixwise.network import SimulatedNetwork, block
 from mixwise.policies import HeterogeneityAware, Observation
+from mixwise.policies.neighbor_estimate import NeighborEstimate
 from mixwise.sketch import CountSketch, ExactSketch
 from mixwise.tasks import random_quadratics
 from mixwise.train import Training
@@ -463,3 +467,14 @@ def test_many_nodes(n):
     found, _ = problem.solve(problem.look(S))
     assert found.status == "solved"
     assert found.objective < np.vdot(S - S.mean(0), S - S.mean(0)) / 4.9  # Γ is about 10 I, so 1/5 is near the optimum
+
+
+def test_a_recipe_asks_for_it_by_name():
+    config = TypeAdapter(PolicyConfig).validate_python(
+        {"kind": "heterogeneity-aware", "solver": "local", "tolerance": 1e-2, "max_iterations": 50}
+    )
+    policy = PolicyBuilder(ring(6), list(range(6)), seed=0).build(config)
+    assert isinstance(policy.estimate, NeighborEstimate)
+    assert (policy.solver, policy.estimate.tolerance, policy.estimate.max_iterations) == ("local", 1e-2, 50)
+    plan = policy.plan(0, observation(np.random.default_rng(0).standard_normal((6, 4))), SimulatedNetwork(ring(6)))
+    assert plan.solve.residual <= 1e-2

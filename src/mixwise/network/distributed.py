@@ -27,7 +27,8 @@ from mixwise.network.transport import Message, Transport
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-_KEPT = 64  # matrices, and graphs, whose routes are remembered
+_KEPT = 64  # matrices whose routes are remembered
+_KEPT_GRAPHS = 1024  # and graphs of exchanges: every level of a tree is one
 _SHORT = 64  # numbers; rows up to here travel as they are: casting saves nothing, and they may be weights of push-sum
 _PACKED_BELOW = 1 << 16  # bytes of a row; shorter ones are cheaper to copy into one message than to send apart
 _made = itertools.count()  # networks made by this process
@@ -212,7 +213,7 @@ class DistributedNetwork:
         """Those of a graph that was here before are still known."""
         if graph not in self._exchanges:
             self._exchanges[graph] = self._router.exchange(graph)
-            if len(self._exchanges) > _KEPT:
+            if len(self._exchanges) > _KEPT_GRAPHS:
                 self._exchanges.popitem(last=False)
         self._exchanges.move_to_end(graph)
         return self._exchanges[graph]
