@@ -22,7 +22,7 @@ def from_edges(
 ) -> Graph:
     """The graph of these edges; without n, the largest number named is the last node.
 
-    >>> from_edges([(0, 1), (1, 2)]) == chain(3)
+    >>> from_edges([(0, 1), (1, 2)]) == Graph(3, [(0, 1), (1, 2)])
     True
     """
     listed = edges if isinstance(edges, np.ndarray) else list(edges)
