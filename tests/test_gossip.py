@@ -153,7 +153,7 @@ def test_a_newer_gossip_takes_the_place_of_an_older_one():
         model = net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(times):
-            gossip = mw.Gossip(model, optimizer, ALONE, algorithm=mw.algorithms.QuasiGlobalMomentum())
+            gossip = mw.Gossip(model, optimizer, ALONE, algorithm=mw.algorithms.QuasiGlobalMomentum(nesterov=True))
         train(model, optimizer, gossip.step)
         return gossip.row.X
 
