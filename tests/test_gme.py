@@ -442,7 +442,7 @@ def entry(value: float) -> np.ndarray:
         (np.ones((4, 3)), r"the Gram matrix has shape \(4, 3\), but"),
     ],
 )
-@pytest.mark.parametrize("solver", ["piqp", "cvxpy"])
+@pytest.mark.parametrize("solver", ["piqp", "cvxpy", "local"])
 def test_gram_matrices_that_are_none_are_refused(gram, message, solver):
     with pytest.raises(MixingError, match=message):
         minimize_gme(gram, ring(4), solver=solver)

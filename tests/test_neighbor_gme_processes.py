@@ -1,5 +1,7 @@
 """The neighbors' weights on real processes: the same bits as in a simulation, and no process knows the others'."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from mixwise.policies import HeterogeneityAware
 from mixwise.sketch import CountSketch
 from mixwise.tasks import random_quadratics
 from mixwise.train import Training, train
+from mixwise.train.checkpoint import load_checkpoint, save_checkpoint
 from processes import in_processes, run_in_processes
 
 pytestmark = in_processes
@@ -61,6 +64,35 @@ def test_the_same_weights_and_iterates_as_in_a_simulation(case, world):
             assert told is None or told[:2] == all_told[:2]
         np.testing.assert_array_equal(seen[0][1].to_dense()[own], expected[0][1].to_dense()[own])
         assert counted["sketches"] == traffic["sketches"]
+
+
+def saved(rank, world, folder):
+    training = Training(*parts(ring(7), DSGD, {"smoothing": 0.5}, DistributedNetwork(ring(7), timeout=20)))
+    for _ in range(3):
+        training.step()
+    save_checkpoint(training, Path(folder))
+
+
+def resumed(rank, world, folder):
+    network = DistributedNetwork(ring(7), timeout=20)
+    training = Training(*parts(ring(7), DSGD, {"smoothing": 0.5}, network))
+    load_checkpoint(training, Path(folder))
+    return network.nodes, [training.step() and training.X.clone() for _ in range(3)]
+
+
+def test_a_checkpoint_may_be_read_by_other_numbers_of_processes(tmp_path):
+    """Steps 3 to 5: the kept weights, a solve that begins where the last one ended, and what came of it."""
+    alone = Training(*parts(ring(7), DSGD, {"smoothing": 0.5}, SimulatedNetwork(ring(7))))
+    expected = [alone.step() and alone.X.clone() for _ in range(6)][3:]
+    run_in_processes(3, saved, str(tmp_path))
+    for nodes, found in run_in_processes(2, resumed, str(tmp_path)):
+        for X, all_X in zip(found, expected, strict=True):
+            torch.testing.assert_close(X, all_X[nodes.start : nodes.stop], rtol=1e-12, atol=1e-12)
+    one = Training(*parts(ring(7), DSGD, {"smoothing": 0.5}, SimulatedNetwork(ring(7))))
+    load_checkpoint(one, tmp_path)
+    for X in expected:
+        one.step()
+        torch.testing.assert_close(one.X, X, rtol=1e-12, atol=1e-12)
 
 
 def recorded(rank, world):
