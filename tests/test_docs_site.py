@@ -1,4 +1,4 @@
-"""What the documentation shows is true: its code runs and prints what stands below it, and no public name is left out."""
+"""The documentation is true: its code runs and prints what stands below it, and no public name is left out."""
 
 import doctest
 import importlib
