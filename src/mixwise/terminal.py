@@ -26,8 +26,6 @@ _WINDOW, _SHORTEST, _QUIET = 5.0, 0.05, 30.0  # seconds: a rate is of the last 5
 
 def run_with_progress(experiment: Experiment, folder: Path, resume: bool, world: World) -> Summary:
     """A live bar in a terminal; elsewhere a line per run, and one every half minute. Process 0 shows it."""
-    if world.rank > 0:
-        return run_experiment(experiment, folder, resume=resume, world=world)
     total = len(experiment.recipe.seeds) * len(experiment.runs)
     columns = (
         TextColumn("{task.description}", justify="left"),
@@ -35,7 +33,7 @@ def run_with_progress(experiment: Experiment, folder: Path, resume: bool, world:
         TextColumn("{task.fields[detail]}"),
         TimeRemainingColumn(),
     )
-    with ProgressBar(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
+    with ProgressBar(*columns, console=err, transient=True, disable=not err.is_terminal or world.rank > 0) as bars:
         bar = bars.add_task("preparing", total=total, detail="")
         watch = Watch()
         done, printed = 0.0, watch.clock()
@@ -47,6 +45,11 @@ def run_with_progress(experiment: Experiment, folder: Path, resume: bool, world:
             share = (progress.step + 1) / progress.steps
             bars.update(bar, completed=done + share, description=name, detail=figures)
             done += last
+            if world.rank > 0:  # process 0 speaks; after a loss that may be another one
+                return
+            if "lost_nodes" in progress.values:
+                left = f"{progress.values['nodes']} go on at step {progress.step}"
+                err.print(f"{name}: nodes {progress.values['lost_nodes']} are lost; {left}", highlight=False)
             if not err.is_terminal and (last or watch.clock() - printed > _QUIET):
                 err.print(f"{name}: {figures}", highlight=False, soft_wrap=True)
                 printed = watch.clock()

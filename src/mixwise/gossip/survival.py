@@ -71,7 +71,7 @@ class Survival:
                 network = self.connect(graph)
             except NetworkError:  # another one is lost
                 continue
-            keep_counting(before, network)
+            keep_counting(vars(before.traffic), before.graph.n, network)
             return at, network, self.policy(graph), copy.deepcopy(self._algorithm)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mixwise.errors import NetworkError
 from mixwise.graphs import Graph
@@ -27,11 +27,10 @@ def remaining_graph(graph: Graph, nodes: Sequence[int]) -> Graph:
     return left
 
 
-def keep_counting(before: Network, after: Network) -> None:
-    """The bytes per node that were counted before a loss count on after it."""
-    share = after.graph.n / before.graph.n
-    for name, count in vars(before.traffic).items():
-        setattr(after.traffic, name, getattr(after.traffic, name) + round(count * share))
+def keep_counting(traffic: Mapping[str, int], n: int, network: Network) -> None:
+    """What n nodes have sent before a loss counts on after it, as far as those that are left have sent it."""
+    for name, count in traffic.items():
+        setattr(network.traffic, name, getattr(network.traffic, name) + round(count * network.graph.n / n))
 
 
 def listed(nodes: Sequence[int]) -> str:

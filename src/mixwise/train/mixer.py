@@ -137,6 +137,7 @@ class Mixer:
             "lr": self.lr,
             "began": self.began,
             "traffic": vars(self.network.traffic).copy(),
+            "n": self.network.graph.n,
             "policy": policy_values,
             "waiting": waiting_values,
             "under_way": self._pending is not None,

@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from mixwise.algorithms import Algorithm
 from mixwise.errors import MixingError, NetworkError, TrainingError
 from mixwise.network import Network
+from mixwise.network.survivors import keep_counting
 from mixwise.policies import Plan, Policy
 from mixwise.tasks import Task
 from mixwise.train.mixer import Mixer, below
@@ -216,6 +217,7 @@ class Training:
         for _ in range(t - int(values["t"])):  # others were ahead
             if self.scheduler is not None:
                 self.scheduler.step()
+        keep_counting(values["traffic"], values["n"], self.network)
         self.begin_at(t)
 
     def begin_at(self, t: int) -> None:
