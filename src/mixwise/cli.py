@@ -19,6 +19,7 @@ from rich.table import Table
 
 from mixwise import __version__
 from mixwise.algorithms.catalog import CATALOG
+from mixwise.completion import offer_graphs, offer_overrides, offer_recipes, offer_schemes
 from mixwise.errors import ConfigError, MixwiseError, TrainingError
 from mixwise.experiments import load_recipe, plan_experiment, recipe_names
 from mixwise.experiments.build_policy import SCHEMES
@@ -60,6 +61,7 @@ app = typer.Typer(add_completion=True, rich_markup_mode=None, pretty_exceptions_
 UsageError: type[Exception] = typer.BadParameter.mro()[1]
 
 _TIMEOUT_HELP = "Under torchrun: seconds to wait for another process at most."
+_RECIPE_HELP = "A recipe's name (see: mixwise recipes), or a YAML file."
 _SPEC_HELP = "A graph: " + ", ".join(SPECS.values())
 
 
@@ -83,10 +85,13 @@ def _options(
 
 @app.command()
 def run(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name (see: mixwise recipes), or a YAML file.")],
+    recipe: Annotated[str, typer.Argument(help=_RECIPE_HELP, autocompletion=offer_recipes)],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="key=value, such as steps=50, variants=ha-dsgd,dsgd-metropolis, ha-dsgd.policy.period=10."),
+        typer.Argument(
+            help="key=value, such as steps=50, variants=ha-dsgd,dsgd-metropolis, ha-dsgd.policy.period=10.",
+            autocompletion=offer_overrides,
+        ),
     ] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="Where to write; by default runs/RECIPE/TIME.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2 or 0-9.")] = None,
@@ -202,9 +207,12 @@ def _say(message: str) -> None:
 
 @app.command()
 def sweep(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name, or a YAML file.")],
+    recipe: Annotated[str, typer.Argument(help=_RECIPE_HELP, autocompletion=offer_recipes)],
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="key=value; several values make a grid, such as lr=0.03,0.1.")
+        list[str] | None,
+        typer.Argument(
+            help="key=value; several values make a grid, such as lr=0.03,0.1.", autocompletion=offer_overrides
+        ),
     ] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="By default runs/RECIPE-sweep/TIME.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2 or 0-9.")] = None,
@@ -319,7 +327,7 @@ def recipes() -> None:
 
 @app.command()
 def graph(
-    spec: Annotated[str, typer.Argument(help=_SPEC_HELP)],
+    spec: Annotated[str, typer.Argument(help=_SPEC_HELP, autocompletion=offer_graphs)],
     seed: Annotated[int, typer.Option(help="Seed of a random graph.")] = 0,
     picture: Annotated[Path | None, typer.Option("--out", help="Save a picture: .png, .svg or .pdf.")] = None,
 ) -> None:
@@ -357,8 +365,11 @@ def graph(
 
 @app.command()
 def weights(
-    spec: Annotated[str, typer.Argument(help=_SPEC_HELP)],
-    scheme: Annotated[str, typer.Option(help=f"{', '.join(SCHEMES)}, or gme (needs --gradients).")],
+    spec: Annotated[str, typer.Argument(help=_SPEC_HELP, autocompletion=offer_graphs)],
+    scheme: Annotated[
+        str,
+        typer.Option(help=f"{', '.join(SCHEMES)}, or gme (needs --gradients).", autocompletion=offer_schemes),
+    ],
     gradients: Annotated[Path | None, typer.Option(help="Gradients, one row per node, as a .npy file.")] = None,
     regularization: Annotated[float, typer.Option(help="λ of the gme scheme.")] = 0.0,
     symmetric: Annotated[bool, typer.Option("--symmetric", help="Symmetric weights from the gme scheme.")] = False,
