@@ -30,7 +30,8 @@ import torch
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, column_sums, row_sums
-from mixwise.mixing.neighbor_gme import TIE_BREAK, NeighborGme, check_limits, need_doubly
+from mixwise.mixing.neighbor_gme import NeighborGme, check_limits, check_regularization, need_doubly
+from mixwise.mixing.neighbor_objective import TIE_BREAK
 from mixwise.mixing.solution import GmeSolution
 from mixwise.mixing.solvers import dense_cvxpy
 from mixwise.mixing.solvers.edge_qp import EdgeQP, RawSolution
@@ -93,8 +94,7 @@ class GmeProblem:
     def solve(self, gram: npt.ArrayLike | torch.Tensor, regularization: float = 0.0) -> GmeSolution:
         """The best weights for the Gram matrix `gram` (n, n) of the nodes' centered updates."""
         start = time.perf_counter()
-        if not (math.isfinite(regularization) and regularization >= 0):
-            raise MixingError(f"regularization = {regularization}; λ is a finite number, 0 or larger")
+        check_regularization(regularization)
         Gamma, scale = scaled_gram(gram, self.graph.n)
         if self._neighbors is not None:
             tolerance, max_iterations = self._limits

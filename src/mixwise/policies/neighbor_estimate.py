@@ -15,7 +15,8 @@ import torch
 from mixwise.graphs import Graph
 from mixwise.mixing import GmeSolution
 from mixwise.mixing.matrix import FloatArray
-from mixwise.mixing.neighbor_gme import Blocks, NeighborGme, Start, check_limits
+from mixwise.mixing.neighbor_gme import NeighborGme, Start, check_limits
+from mixwise.mixing.neighbor_objective import Blocks
 from mixwise.network import Network
 from mixwise.policies.gram import Estimate, Objective
 from mixwise.policies.plan import Observation, PolicyState
