@@ -58,6 +58,10 @@ def sgd(parameters):
     return torch.optim.SGD(parameters, lr=0.1)
 
 
+def standing(parameters):
+    return torch.optim.SGD(parameters, lr=0.0)
+
+
 def momentum(parameters):
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True)
 
@@ -76,6 +80,7 @@ RUNS = {
     "d2": (lambda n: mw.HeterogeneityAware(period=2), mw.algorithms.D2, sgd, {}),
     "local-steps": (lambda n: mw.HeterogeneityAware(), mw.algorithms.GradientTracking, sgd, {"local_steps": 3}),
     "overlap": (lambda n: mw.HeterogeneityAware(), mw.algorithms.CombineWhileAdapt, momentum, {"overlap": True}),
+    "warm-up": (lambda n: mw.HeterogeneityAware(), mw.algorithms.DSGD, standing, {}),  # U = 0: weights from gradients
     "averaged-buffers": (metropolis, mw.algorithms.DSGD, momentum, {"buffers": "averaged"}),
 }
 STEPS = 9
