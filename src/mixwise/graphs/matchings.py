@@ -8,7 +8,6 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TypeAlias
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
@@ -62,6 +61,8 @@ def heaviest_matching(graph: Graph, weights: FloatArray) -> Graph:
     steps = np.rint(weights / max(float(weights.max(initial=0.0)), 1e-300) * _WEIGHT_STEPS).astype(np.int64)
     if graph.n * len(steps) > _BLOSSOM_LIMIT:
         return _taken_in_order(graph, np.argsort(-steps, kind="stable")[: np.count_nonzero(steps)])
+    import networkx as nx  # here: it is slow to import, and little else needs it
+
     weighted: nx.Graph[int] = nx.Graph()
     edges = zip(graph.edge_array.tolist(), steps.tolist(), strict=True)
     weighted.add_weighted_edges_from((i, j, w) for (i, j), w in edges if w > 0)
