@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,22 +52,15 @@ def _group(records: Steps, kept: tuple[int, ...], names: list[str]) -> dict[str,
             group["x"][axis] = [rounded(record[axis], 6) for record in last]
     starts = np.concatenate([[0], ends[:-1]])
     for name in names:
-        values = np.array([_float(record.get(name)) for record in there])
-        group["y"][name] = [rounded(_mean(values[a:b])) for a, b in zip(starts, ends, strict=True)]
+        values = np.array([value if is_number(value := record.get(name)) else np.nan for record in there], dtype=float)
+        means = np.add.reduceat(values[: ends[-1]], starts) / (ends - starts)
+        group["y"][name] = [rounded(mean) for mean in means.tolist()]
     return group
-
-
-def _float(value: object) -> float:
-    return float(value) if is_number(value) else float("nan")
-
-
-def _mean(values: np.ndarray[Any, np.dtype[np.float64]]) -> float:
-    return float(values[0]) if len(values) == 1 else float(values.mean())
 
 
 def rounded(value: float, digits: int = DIGITS) -> float | int | None:
     """A number with so many significant digits; None for what JSON does not know."""
-    if not np.isfinite(value):
+    if not math.isfinite(value):
         return None
     short = float(f"{value:.{digits}g}")
     return int(short) if short == int(short) and abs(short) < 1e15 else short

@@ -6,7 +6,7 @@ thousandths to the base 64, or, if few of them carry something, a list: arc, wei
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from mixwise.report.results import Steps
 from mixwise.report.weights import decoded
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+_PAIRS = [LETTERS[w >> 6] + LETTERS[w & 63] for w in range(1002)]
+Frame: TypeAlias = dict[str, list[list[tuple[int, int, int]]]]  # channel -> rounds -> (i, j, thousandths)
+
 _CHANNELS = ("params", "updates")
 
 
@@ -33,22 +36,27 @@ def numbers_of(run: Run) -> int:
 
 def moving_weights(run: Run, most: int) -> dict[str, Any] | None:
     """{arcs: i, j, i, j, …; at: steps; params, updates: rounds of each; trees}, or None if there is nothing to show."""
-    if run.scene is None or not run.weights:
-        return None
-    graph = graph_of(run.scene)
-    try:
-        frames = [(line["step"], _frame(line, graph)) for line in _thinned(run.weights, most)]
-    except (KeyError, ValueError, TypeError, IndexError):
-        return None  # damaged: weights for another graph than the scene's
-    arcs = sorted({(i, j) for _, frame in frames for rounds in frame.values() for r in rounds for i, j, _ in r})
+    looked = frames(run, _thinned(run.weights, most))
+    arcs = sorted({(i, j) for _, frame in looked for rounds in frame.values() for r in rounds for i, j, _ in r})
     index = {arc: k for k, arc in enumerate(arcs)}
-    packed: dict[str, Any] = {"arcs": [end for arc in arcs for end in arc], "at": [step for step, _ in frames]}
+    packed: dict[str, Any] = {"arcs": [end for arc in arcs for end in arc], "at": [step for step, _ in looked]}
     for channel in _CHANNELS:
-        if any(frame.get(channel) for _, frame in frames):
-            packed[channel] = [[_packed(r, index) for r in frame.get(channel, [])] for _, frame in frames]
+        if any(frame.get(channel) for _, frame in looked):
+            packed[channel] = [[_packed(r, index) for r in frame.get(channel, [])] for _, frame in looked]
     if any(line.get("tree") for line in run.weights):
         packed["tree"] = True
     return packed if arcs else None
+
+
+def frames(run: Run, lines: Steps) -> list[tuple[int, Frame]]:
+    """Step and rounds of each line; none if the lines speak of another graph than the scene, or are damaged."""
+    if run.scene is None:
+        return []
+    graph = graph_of(run.scene)
+    try:
+        return [(line["step"], _frame(line, graph)) for line in lines]
+    except (KeyError, ValueError, TypeError, IndexError):
+        return []
 
 
 def _thinned(lines: Steps, most: int) -> Steps:
@@ -58,7 +66,7 @@ def _thinned(lines: Steps, most: int) -> Steps:
     return [lines[k] for k in chosen]
 
 
-def _frame(line: dict[str, Any], graph: Graph) -> dict[str, list[list[tuple[int, int, int]]]]:
+def _frame(line: dict[str, Any], graph: Graph) -> Frame:
     """The rounds of each channel; a tree is shown as a round in which both ends of an edge hear each other."""
     frame = {channel: [decoded(r, graph) for r in line[channel]] for channel in _CHANNELS if line.get(channel)}
     if line.get("tree"):
@@ -75,4 +83,4 @@ def _packed(arcs: list[tuple[int, int, int]], index: dict[tuple[int, int], int])
     weights = [0] * len(index)
     for i, j, w in arcs:
         weights[index[i, j]] = w
-    return "".join(LETTERS[w >> 6] + LETTERS[w & 63] for w in weights)
+    return "".join([_PAIRS[w] for w in weights])

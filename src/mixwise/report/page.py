@@ -96,7 +96,6 @@ def page_data(folders: list[RunFolder]) -> dict[str, Any]:
     for folder, name in zip(folders, names, strict=True):
         table = standings(folder)
         first = len(variants)
-        experiments.append(_experiment(folder, name, table, first))
         ranks = {row.variant: rank for rank, row in enumerate(table.ranked())} if table.metrics else {}
         gossip = [row for row in table.ranked() if row.gossip] if table.metrics else []
         baseline = next((row.variant for row in gossip if row.plain), None)
@@ -114,6 +113,9 @@ def page_data(folders: list[RunFolder]) -> dict[str, Any]:
             )
             for run, groups in zip(mine, columns(mine, metrics, points), strict=True):
                 runs.append(_run(run, len(variants) - 1, groups, scenes, looks))
+                if run.weights and run.scene is not None and runs[-1]["weights"] is None:
+                    folder.problems.append(f"{run.variant}, seed {run.seed}: weights.jsonl does not fit the graph")
+        experiments.append(_experiment(folder, name, table, first))
     curves = {name for run in runs for group in run["groups"] if len(group["steps"]) > 1 for name in group["y"]}
     return {
         "version": version("mixwise"),

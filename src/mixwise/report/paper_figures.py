@@ -15,10 +15,9 @@ from mixwise.report.columns import columns
 from mixwise.report.figures import COLORS, LINES
 from mixwise.report.folder import Run, RunFolder, read_folder
 from mixwise.report.metric_names import MetricName, metric_name
-from mixwise.report.moving_weights import graph_of
+from mixwise.report.moving_weights import Frame, frames, graph_of
 from mixwise.report.positions import positions
 from mixwise.report.standings import numbers
-from mixwise.report.weights import decoded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,7 +97,11 @@ def _new(width: float, height: float) -> tuple[Figure, Axes]:
 
 # --- curves ---
 def _curve(folder: RunFolder, metric: MetricName, width: float) -> Figure:
-    figure, panel = _new(width, 0.68 * width if width < 5 else 0.45 * width)
+    columns_ = max(
+        1, int(width / (0.45 + 0.062 * max(map(len, folder.variants))))
+    )  # of the legend: letters are so wide
+    rows = -(-len(folder.variants) // columns_)
+    figure, panel = _new(width, (0.62 if width < 5 else 0.42) * width + 0.14 * rows)
     unit = 100.0 if metric.percent else 1.0
     drawn = []
     for v, variant in enumerate(folder.variants):
@@ -119,11 +122,12 @@ def _curve(folder: RunFolder, metric: MetricName, width: float) -> Figure:
     positive = values[values > 0]
     if not metric.higher and len(positive) and positive.max() / positive.min() > 20:
         panel.set_yscale("log")
-        panel.set_ylim(bottom=max(positive.min(), float(np.quantile(positive, 0.04)) / 30))
+        panel.set_ylim(bottom=max(positive.min() / 1.2, float(np.quantile(positive, 0.04)) / 30))
     panel.set(xlabel="step", ylabel=metric.label + (" (%)" if metric.percent else ""))
     panel.grid(alpha=0.3, linewidth=0.4)
-    count = len(drawn)
-    figure.legend(loc="outside lower center", ncols=min(count, 2 if width < 5 else 4), frameon=False, handlelength=2.4)
+    figure.legend(
+        loc="outside lower center", ncols=columns_, frameon=False, handlelength=2.2, columnspacing=1.0, labelspacing=0.2
+    )
     return figure
 
 
@@ -140,19 +144,13 @@ def _by_step(runs: list[Run], metric: str) -> dict[int, list[float]]:
 
 # --- the graph ---
 def _graph(run: Run, width: float) -> Figure | None:
-    """The graph with the weights of the last mixing that was looked at, rounds added up."""
+    """The graph with the weights of the last two looks, which are a whole turn of a policy that takes turns."""
     assert run.scene is not None
     graph = graph_of(run.scene)
-    spots = positions(graph)
-    line = run.weights[-1]
-    if spots is None or not (line.get("params") or line.get("tree")):
+    spots, last = positions(graph), frames(run, run.weights[-2:])
+    arcs = _mean_weights([frame for _, frame in last])
+    if spots is None or not arcs:
         return None
-    arcs: dict[tuple[int, int], float] = {}
-    for round_ in line.get("params", []):
-        for i, j, w in decoded(round_, graph):
-            arcs[i, j] = arcs.get((i, j), 0.0) + w / 1000
-    for i, j in line.get("tree", []):
-        arcs[i, j] = arcs[j, i] = 0.5
     side = min(width, 3.25)
     figure, panel = _new(side, side)
     spots = spots * (1, -1)
@@ -163,9 +161,23 @@ def _graph(run: Run, width: float) -> Figure | None:
     radius = min(0.05, 0.22 / np.sqrt(graph.n))
     for i in range(graph.n):
         _node(panel, spots[i], radius, i, run.scene)
-    panel.set(xlim=(-0.1, 1.1), ylim=(-1.1, 0.1), aspect="equal", title=f"{_plain(run.variant)}, step {line['step']}")
+    panel.set(
+        xlim=(-0.1, 1.1),
+        ylim=(-1.1, 0.1),
+        aspect="equal",
+        title=f"{_plain(run.variant)}, step {' and '.join(str(step) for step, _ in last)}",
+    )
     panel.axis("off")
     return figure
+
+
+def _mean_weights(looks: list[Frame]) -> dict[tuple[int, int], float]:
+    """By arc, rounds added up."""
+    arcs: dict[tuple[int, int], float] = {}
+    for frame in looks:
+        for i, j, w in (arc for round_ in frame.get("params", []) for arc in round_):
+            arcs[i, j] = arcs.get((i, j), 0.0) + w / 1000 / len(looks)
+    return arcs
 
 
 def _ribbon(panel: Axes, start: Any, stop: Any, heard_at_start: float, heard_at_stop: float) -> None:
@@ -209,12 +221,9 @@ def _partition(run: Run, width: float) -> Figure:
     colors = [_class_color(int(label), classes) for label in k]
     panel.scatter(k, i, s=70 * counts[i, k] / counts.max(), c=colors, marker="s", linewidths=0)
     panel.set(ylabel="node", xlim=(-0.6, classes - 0.4), ylim=(n - 0.4, -0.6))
-    panel.set_xticks(
-        range(classes),
-        [_plain(str(name)) for name in run.scene["classes"]],
-        rotation=45 if classes > 1 else 0,
-        ha="right",
-    )
+    names = [_plain(str(name)) for name in run.scene["classes"]]
+    long = max(map(len, names)) > 2
+    panel.set_xticks(range(classes), names, rotation=45 if long else 0, ha="right" if long else "center")
     panel.set_yticks(range(0, n, 1 if n <= 32 else 10))
     panel.grid(alpha=0.2, linewidth=0.4)
     return figure
