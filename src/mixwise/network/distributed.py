@@ -242,7 +242,7 @@ class DistributedNetwork:
         to all others: as many bytes as a ring all-reduce, in two rounds."""
         (_, d), n = rows.shape, self.graph.n
         self.traffic.parameters += 2 * (n - 1) * d * rows.element_size()
-        total = rows.sum(dim=0)
+        total = rows[0].clone() if len(rows) == 1 else rows.sum(dim=0)
         if d * rows.element_size() < _PACKED_BELOW:  # one round is faster
             return self._gathered(total[None], self._one_each, "average").sum(dim=0).div_(n)
         bounds = [d * rank // self.world for rank in range(self.world + 1)]
