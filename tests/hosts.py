@@ -71,7 +71,7 @@ class Hosts:
     def __exit__(self, *error: object) -> None:
         for keeper in reversed(self._keepers):
             keeper.kill()
-            keeper.wait()
+            keeper.communicate()
 
     def address(self, host: int) -> str:
         """The address of a host."""

@@ -1,14 +1,21 @@
-"""Killed and stopped processes under `mixwise launch --on-loss continue`: survivors finish, and with the right result."""
+"""Killed and stopped processes under `mixwise launch --on-loss continue`: survivors finish, with the right result."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+
 from hosts import Hosts, why_not
+from mixwise.experiments import load_recipe, plan_experiment, run_experiment
+from mixwise.tasks import random_quadratics
+from mixwise.train.checkpoint import names_of_nodes, newest_step, read_checkpoint
 from processes import in_processes
 
 pytestmark = in_processes
@@ -42,18 +49,49 @@ dist.destroy_process_group()
 """
 
 
+def launch_line(*command, processes, grace=3, options=()):
+    line = [sys.executable, "-m", "mixwise", "launch", "--on-loss", "continue", "--nproc-per-node", str(processes)]
+    return [*line, "--grace", str(grace), *options, "--", *map(str, command)]
+
+
 @pytest.fixture
-def launched(tmp_path):
+def start(tmp_path):
+    """Starts a command; it has ended when the test has."""
+    started = []
+
+    def begin(line):
+        process = subprocess.Popen(
+            line,
+            cwd=tmp_path,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.communicate(timeout=15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+
+
+def end_of(process, timeout=90):
+    """How a process ended, and what it said."""
+    out, err = process.communicate(timeout=timeout)
+    return SimpleNamespace(code=process.returncode, out=out, err=err)
+
+
+@pytest.fixture
+def launched(start):
     """Runs `mixwise launch --on-loss continue` to its end."""
-
-    def run(*command, processes, grace=3, inside=lambda line: line, timeout=90):
-        line = [sys.executable, "-m", "mixwise", "launch", "--on-loss", "continue", "--nproc-per-node", str(processes)]
-        line += ["--grace", str(grace), "--", *map(str, command)]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=timeout, env=environment)
-        return SimpleNamespace(code=done.returncode, out=done.stdout, err=done.stderr)
-
-    return run
+    return lambda *command, processes: end_of(start(launch_line(*command, processes=processes)))
 
 
 @pytest.fixture
@@ -96,3 +134,121 @@ def test_a_chain_without_its_middle_has_fallen_apart(loop, launched):
     assert done.code not in (0, None)
     assert "fallen apart: 0 | 2 cannot reach each other" in done.err
     assert not results(done.out)
+
+
+# --- recipes ---
+RECIPE = ["quadratics", "variants=dsgd-metropolis", "algorithm=gradient-tracking", "task.noise=0", "task.dim=3"]
+RECIPE += ["graph=ring:6", "seeds=3", "steps=1400", "record_every=50", "evaluate_every=50", "checkpoint_every=200"]
+RECIPE += ["optimizer.lr=0.1/L"]
+
+
+def worker(launched, rank):
+    """The process id of a worker."""
+    children = Path(f"/proc/{launched.pid}/task/{launched.pid}/children").read_text().split()
+    of_rank = [pid for pid in children if f"\0RANK={rank}\0" in Path(f"/proc/{pid}/environ").read_text()]
+    return int(of_rank[0])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are looked up in /proc")
+def test_a_recipe_goes_on_without_the_process_that_wrote_its_records(start, tmp_path):
+    run = start(launch_line("run", *RECIPE, "--out", "run", "--timeout", "5", processes=3))
+    folder = tmp_path / "run" / "dsgd-metropolis" / "seed-3"
+    last = time.monotonic() + 60
+    while newest_step(folder / "checkpoint") is None:
+        assert time.monotonic() < last, end_of(run)
+        time.sleep(0.02)
+    os.kill(worker(run, 0), signal.SIGKILL)
+    done = end_of(run)
+    assert done.code == 0, done.err
+    assert "2 of 3 processes finished; lost: rank 0 (killed by SIGKILL)" in done.err.splitlines()[-1]
+    assert "nodes 0-1 are lost; 4 go on at step" in done.err
+    assert "[1] quadratics: " in done.out  # another one prints the table
+
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    told = [record["step"] for record in records if "lost_nodes" in record]
+    assert len(told) == 1
+    assert [record["step"] for record in records if record.get("nodes") == 4] == [
+        record["step"] for record in records if record["step"] >= told[0]
+    ]
+    assert records[-1]["step"] == 1399
+    # The survivors' mean objective has its minimum at −(Σ AᵀA)⁻¹ Σ Aᵀb over nodes 2 to 5.
+    task, left = random_quadratics(6, 3, 0.0, 3), [2, 3, 4, 5]
+    stacked = torch.cat(list(task.A[left])), torch.cat(list(task.b[left]))
+    optimum = torch.linalg.lstsq(stacked[0], -stacked[1]).solution
+    assert names_of_nodes(folder / "checkpoint", 1400) == left
+    rows = read_checkpoint(folder / "checkpoint")[0]["X"]
+    assert torch.allclose(rows, optimum.expand(4, -1), rtol=0, atol=1e-4)
+    assert records[-1]["distance_to_optimum"] == pytest.approx(
+        float((rows - optimum).square().sum(1).mean()), abs=1e-12
+    )
+    assert not torch.allclose(task.optimum, optimum, rtol=0, atol=1e-2)  # that of all six is another one
+
+    # It can be resumed, here with more steps, by a simulation of the nodes that are left.
+    longer = [*RECIPE[1:], "steps=1402"]
+    experiment = plan_experiment(load_recipe("quadratics"), longer)
+    (tmp_path / "run" / "config.yaml").write_text(experiment.to_yaml())
+    run_experiment(experiment, tmp_path / "run", resume=True)
+    assert len(read_checkpoint(folder / "checkpoint", step=1402)[0]["X"]) == 4
+
+
+# --- several machines ---
+MACHINES = """
+import sys, time, torch, torch.distributed as dist, mixwise as mw
+from mixwise.mixing import metropolis_hastings
+on_loss, steps, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+model = torch.nn.Linear(1, 20000, bias=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+gossip = mw.Gossip(model, optimizer, mw.graphs.complete(world), policy=metropolis_hastings, on_loss=on_loss, timeout=4)
+for step in range(steps):
+    optimizer.zero_grad()
+    ((model.weight - rank) ** 2).sum().backward()
+    gossip.step()
+    time.sleep(pause)
+    if step == 10:
+        print("running", flush=True)
+print("result", gossip.t, *gossip.members, round(gossip.average()["weight"].mean().item(), 3))
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def machines(tmp_path):
+    if why_not() is not None:
+        pytest.skip(why_not())
+    (tmp_path / "loop.py").write_text(MACHINES)
+    with Hosts(2) as hosts:
+        yield hosts
+
+
+def on_machine(hosts, here, processes, on_loss, *arguments):
+    options = ["--machines", "2", "--machine", str(here), "--master", f"{hosts.address(0)}:29500"]
+    line = launch_line("loop.py", on_loss, *arguments, processes=processes, options=[*options, "--on-loss", on_loss])
+    return hosts.command(here, line)
+
+
+def test_torchrun_over_a_slow_and_a_lossy_link(machines, start):
+    machines.link(0, "slow")
+    machines.link(1, "lossy")
+    runs = [start(on_machine(machines, here, 1, "stop", 40, 0.0)) for here in (0, 1)]
+    for run in runs:
+        done = end_of(run)
+        assert done.code == 0, done.err
+        # Nodes 0 and 1 pull to 0 and 1; the mean starts anywhere and comes closer to 0.5 by 0.8 per step.
+        assert "result 40 0 1 0.5" in done.out
+    assert machines.dropped(1) > 0
+
+
+def test_a_machine_that_is_unplugged_is_left_behind(machines, start):
+    runs = [start(on_machine(machines, here, 2, "continue", 60, 0.05)) for here in (0, 1)]
+    while "running" not in runs[0].stdout.readline():
+        assert runs[0].poll() is None, end_of(runs[0])
+    machines.unplug(1)
+    stays, goes = (end_of(run) for run in runs)
+    assert stays.code == 0, stays.err
+    assert stays.out.count("result 60 0 1 0.5") == 2
+    assert "lost: rank 2 (" in stays.err.splitlines()[-1]
+    assert "rank 3 (" in stays.err.splitlines()[-1]
+    assert goes.code not in (0, None)
+    assert "without the supervisor that hosts it the run cannot go on" in goes.err

@@ -31,6 +31,7 @@ from mixwise.graphs import SPECS, Graph, parse
 from mixwise.launch import (
     Machines,
     check_options,
+    gloo_interface,
     launch_line,
     parse_master,
     python_line,
@@ -196,7 +197,8 @@ def launch(
             out.print(shlex.join(line), highlight=False, markup=False, soft_wrap=True)
     elif stops:
         sys.stdout.flush()
-        os.execv(sys.executable, python_line(torchrun_line(machines, worker, max_restarts)))
+        line = python_line(torchrun_line(machines, worker, max_restarts))
+        os.execve(sys.executable, line, gloo_interface(machines.master) | os.environ)
     else:
         raise typer.Exit(supervise(machines, worker, grace, _say))
 

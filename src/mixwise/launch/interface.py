@@ -7,6 +7,14 @@ import struct
 import sys
 
 
+def gloo_interface(master: tuple[str, int] | None) -> dict[str, str]:
+    """The environment variable by which gloo takes the interface that leads to machine 0; on one machine, loopback."""
+    if master is None:
+        return {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+    name = interface_towards(*master)
+    return {} if name is None else {"GLOO_SOCKET_IFNAME": name}
+
+
 def interface_towards(host: str, port: int) -> str | None:
     """The name of the interface whose address this machine shows to `host`; None where that cannot be found out."""
     if sys.platform != "linux":

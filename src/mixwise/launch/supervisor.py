@@ -18,7 +18,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from mixwise.errors import ConfigError, NetworkError
 from mixwise.launch.command import Machines
 from mixwise.launch.generations import FINISHED, Generations
-from mixwise.launch.interface import interface_towards
+from mixwise.launch.interface import gloo_interface
 from mixwise.launch.workers import Workers
 from mixwise.network.board import Board
 from mixwise.network.membership import GRACE, SUPERVISED, Generation
@@ -56,7 +56,7 @@ def supervise(machines: Machines, command: Sequence[str], grace: float, say: Say
                 watch.look(time.monotonic())
         finally:
             workers.end(interrupts.last or signal.SIGTERM)
-            watch.report_ended()
+        watch.report_ended()
         if interrupts.last:
             say(f"stopped by {interrupts.last.name}")
             return 128 + interrupts.last
@@ -195,15 +195,10 @@ def _gather_machines(board: Board, machines: Machines, interrupts: _Interrupts) 
 
 def _environment(machines: Machines, address: tuple[str, int], grace: float) -> dict[str, str]:
     """What the workers need to find each other: init_process_group("gloo") does the rest."""
-    interface = "lo" if machines.master is None and sys.platform == "linux" else interface_towards(*address)
-    defaults = {
+    return {
         "OMP_NUM_THREADS": "1",  # as under torchrun: processes share the cores
         "TORCH_CPP_LOG_LEVEL": "ERROR",  # a lost peer is told in our words, once
-    }
-    if interface is not None:
-        defaults["GLOO_SOCKET_IFNAME"] = interface
-    return {
-        **defaults,
+        **gloo_interface(machines.master),
         **os.environ,
         "PYTHONUNBUFFERED": "1",
         "WORLD_SIZE": str(machines.most * machines.processes),
