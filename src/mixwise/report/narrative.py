@@ -128,8 +128,8 @@ def _certainty(winner: Standing, other: Standing) -> str:
 def _ratio(mine: float | None, theirs: float | None) -> str | None:
     if not mine or not theirs:
         return None
-    if abs(mine / theirs - 1) < 0.01:
-        return "the same number of bytes"
+    if abs(mine / theirs - 1) < 0.02:
+        return "about the same number of bytes" if mine != theirs else "the same number of bytes"
     return f"{mine / theirs:.2g} times the bytes" if mine > theirs else f"{mine / theirs:.0%} of the bytes"
 
 

@@ -78,7 +78,7 @@ function drawChart(all, log) {
   const xs = points.map(point => point.x);
   const ys = points.flatMap(({ mean, sd, all: each }) => (chosen.seeds ? each.filter(y => y != null && (!log || y > 0))
     : sd != null && (!log || mean > sd) ? [mean - sd, mean + sd] : [mean]));
-  const X = scale(...(chosen.zoom || extent(xs)), box.left, box.right, false);
+  const X = scale(...(chosen.zoom || fromZero(extent(xs))), box.left, box.right, false);
   const Y = scale(...padded(log ? logExtent(ys) : extent(ys), log, metric.percent), box.bottom, box.top, log);
   plot = { X, Y, box, shown, metric, axisFormat, log };
   const id = 'plot-area';
@@ -105,6 +105,8 @@ function logExtent(values) {
 }
 
 const extent = values => [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))];
+
+const fromZero = ([low, high]) => [low > 0 && low < high / 2 ? 0 : low, high];
 
 function padded([low, high], log, percent) {
   if (log) return [low / 1.15, high * 1.15];
@@ -167,7 +169,7 @@ function endLabels(shown, X, Y, box, log) {
   for (let k = ends.length - 1, floor = box.bottom; k >= 0; k--) floor = (ends[k].want = Math.min(ends[k].want, floor)) - 16;
   return svg('g', { 'aria-hidden': 'true' }, ends.map(({ v, y, want, x }) => {
     const lead = svg('path', { d: `M${x + 4} ${y}L${box.right + 8} ${want}`, fill: 'none', opacity: .5 });
-    const label = svg('text', { class: 'label', x: box.right + 12, y: want + 4, text: short(data.variants[v].name, 22) });
+    const label = svg('text', { class: 'label', x: box.right + 12, y: want + 4, text: short(data.variants[v].name, 25) });
     lead.style.stroke = look(v).color;
     label.style.fill = look(v).color;
     return svg('g', {}, lead, label);

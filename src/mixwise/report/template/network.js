@@ -112,13 +112,25 @@ function drawFrame(atOnce = false) {
 const stateText = ({ rounds, step }, mean) => `W: what the column's node takes from the row's. ${mean > 1 ? `Mean of the last ${mean} looks.` : `Mixing of step ${step}.`}`
   + (rounds > 1 ? ` ${rounds} rounds per mixing: widths add up, W is their product.` : '');
 
+// The widest arc over the whole run.
+function widestArc({ run }) {
+  let most = 0;
+  for (const step of looksAt(run)) for (const w of weightsAt(run, step, 1, chosen.channel).on) if (w > most) most = w;
+  return most;
+}
+
+// Some looks, spread over the run.
+function looksAt({ weights: { at: steps } }) {
+  const stride = Math.max(1, Math.floor(steps.length / 20));
+  return steps.filter((_, k) => k % stride === 0);
+}
+
 // The largest entry of W over the whole run, so that colors keep their meaning while it plays.
 function highest(one) {
   if (!one.highest) {
     one.highest = 0.05;
-    const stride = Math.max(1, Math.floor(one.run.weights.at.length / 20));
-    for (let k = 0; k < one.run.weights.at.length; k += stride) {
-      for (const w of weightsAt(one.run, one.run.weights.at[k], 1, chosen.channel).W) if (w > one.highest) one.highest = w;
+    for (const step of looksAt(one.run)) {
+      for (const w of weightsAt(one.run, step, 1, chosen.channel).W) if (w > one.highest) one.highest = w;
     }
   }
   return one.highest;
@@ -129,6 +141,8 @@ let settling = null;
 function settle() {
   const still = matchMedia('(prefers-reduced-motion: reduce)').matches;
   cancelAnimationFrame(settling);
+  // Several rounds add up to more than 1/2; both pictures shrink alike, so that widths can be compared.
+  const scale = Math.min(1, 0.6 / Math.max(...panels.map(one => (one.now ? one.widest ??= widestArc(one) : 0)), 0.6));
   const move = () => {
     let rest = 0;
     for (const { graph, on, now } of panels) {
@@ -138,7 +152,7 @@ function settle() {
         on[a] = still || Math.abs(gap) < 0.004 ? now.on[a] : on[a] + 0.4 * gap;
         rest = Math.max(rest, Math.abs(now.on[a] - on[a]));
       }
-      graph.draw(on);
+      graph.draw(on, scale);
     }
     if (rest > 0) settling = requestAnimationFrame(move);
   };

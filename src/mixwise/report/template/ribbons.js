@@ -7,7 +7,7 @@ function graphPicture(scene, run) {
   const radius = Math.max(3.5, Math.min(23, 88 / Math.sqrt(n)));
   const spot = i => [34 + xy[2 * i] * (SIDE - 68), 34 + xy[2 * i + 1] * (SIDE - 68)];
   const edges = pairs(scene, run).map(([i, j]) => ({ i, j, bend: bendOf(i, j, n, spot, radius) }));
-  const widest = Math.max(5, Math.min(26, radius * 1.35));
+  const widest = Math.max(5, Math.min(24, radius * 1.2));  // of a weight of 1/2
   const ribbons = edges.map(({ i, j }) => svg('path', { class: 'ribbon', 'data-edge': `${i}-${j}` }));
   const lines = edges.map(edge => svg('path', { class: 'base', d: centerLine(edge, spot) }));
   const nodes = [...Array(n).keys()].map(i => nodeRing(i, spot(i), radius, scene));
@@ -20,10 +20,10 @@ function graphPicture(scene, run) {
   const weight = (on, i, j) => (arcs.has(i * n + j) ? on[arcs.get(i * n + j)] : 0);
   return {
     place, edges, ribbons, nodes, weight,
-    draw(on) {
+    draw(on, scale = 1) {
       edges.forEach((edge, e) => {
         const [hear, heard] = [weight(on, edge.j, edge.i), weight(on, edge.i, edge.j)];  // by i from j, by j from i
-        ribbons[e].setAttribute('d', hear + heard < 0.002 ? '' : ribbon(edge, spot, hear * widest * 2, heard * widest * 2));
+        ribbons[e].setAttribute('d', hear + heard < 0.002 ? '' : ribbon(edge, spot, hear * scale * widest * 2, heard * scale * widest * 2));
         ribbons[e].setAttribute('data-weight', ((hear + heard) / 2).toFixed(3));
         ribbons[e].style.opacity = 0.3 + 0.7 * Math.min(1, hear + heard);
       });
