@@ -18,7 +18,7 @@ from mixwise.tasks import random_quadratics
 from mixwise.train.checkpoint import names_of_nodes, newest_step, read_checkpoint
 from processes import in_processes
 
-pytestmark = in_processes
+pytestmark = [in_processes, pytest.mark.timeout(240)]
 
 # Each rank minimizes ‖x − b_i‖² with gradient tracking, which converges to the mean of the b_i of those who take part.
 # Its memory knows all ranks: kept over a loss it would lead to another point than the mean of the survivors.
@@ -138,7 +138,7 @@ def test_a_chain_without_its_middle_has_fallen_apart(loop, launched):
 
 # --- recipes ---
 RECIPE = ["quadratics", "variants=dsgd-metropolis", "algorithm=gradient-tracking", "task.noise=0", "task.dim=3"]
-RECIPE += ["graph=ring:6", "seeds=3", "steps=1400", "record_every=50", "evaluate_every=50", "checkpoint_every=200"]
+RECIPE += ["graph=ring:6", "seeds=10", "steps=1400", "record_every=50", "evaluate_every=50", "checkpoint_every=100"]
 RECIPE += ["optimizer.lr=0.1/L"]
 
 
@@ -152,7 +152,7 @@ def worker(launched, rank):
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are looked up in /proc")
 def test_a_recipe_goes_on_without_the_process_that_wrote_its_records(start, tmp_path):
     run = start(launch_line("run", *RECIPE, "--out", "run", "--timeout", "5", processes=3))
-    folder = tmp_path / "run" / "dsgd-metropolis" / "seed-3"
+    folder = tmp_path / "run" / "dsgd-metropolis" / "seed-10"
     last = time.monotonic() + 60
     while newest_step(folder / "checkpoint") is None:
         assert time.monotonic() < last, end_of(run)
@@ -172,12 +172,12 @@ def test_a_recipe_goes_on_without_the_process_that_wrote_its_records(start, tmp_
     ]
     assert records[-1]["step"] == 1399
     # The survivors' mean objective has its minimum at −(Σ AᵀA)⁻¹ Σ Aᵀb over nodes 2 to 5.
-    task, left = random_quadratics(6, 3, 0.0, 3), [2, 3, 4, 5]
+    task, left = random_quadratics(6, 3, 0.0, 10), [2, 3, 4, 5]
     stacked = torch.cat(list(task.A[left])), torch.cat(list(task.b[left]))
     optimum = torch.linalg.lstsq(stacked[0], -stacked[1]).solution
     assert names_of_nodes(folder / "checkpoint", 1400) == left
     rows = read_checkpoint(folder / "checkpoint")[0]["X"]
-    assert torch.allclose(rows, optimum.expand(4, -1), rtol=0, atol=1e-4)
+    assert torch.allclose(rows, optimum.expand(4, -1), rtol=0, atol=1e-4)  # 0.979 per step, for 500 or more
     assert records[-1]["distance_to_optimum"] == pytest.approx(
         float((rows - optimum).square().sum(1).mean()), abs=1e-12
     )
