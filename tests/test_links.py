@@ -1,0 +1,151 @@
+"""Simulated network time, against the formulas written out."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from mixwise.errors import ConfigError, NetworkError
+from mixwise.experiments import load_recipe, plan_experiment, run_experiment
+from mixwise.experiments.build import prepare
+from mixwise.graphs import Graph, ring
+from mixwise.mixing import MixingMatrix, metropolis_hastings
+from mixwise.network import Link, Links, LossyNetwork, SimulatedNetwork
+
+FAST, SLOW = Link(0.01, 1e6), Link(0.5, 1e3)
+ROWS = torch.zeros(4, 25, dtype=torch.float64)  # 200 bytes each
+
+
+def seconds(links, act, graph=None):
+    network = SimulatedNetwork(graph or ring(4), links)
+    act(network)
+    return network.traffic.seconds
+
+
+def test_a_round_lasts_as_long_as_its_slowest_message():
+    mix = lambda network: network.mix(ROWS, metropolis_hastings(ring(4)))  # noqa: E731
+    assert seconds(Links(FAST), mix) == pytest.approx(0.01 + 200 / 1e6)
+    assert seconds(Links(FAST, {(1, 2): SLOW}), mix) == pytest.approx(0.5 + 200 / 1e3)
+    assert seconds(Links(SLOW, {(2, 1): FAST}), mix) == pytest.approx(0.5 + 200 / 1e3)  # the others are slow
+    every = dict.fromkeys(ring(4).edges, FAST)
+    assert seconds(Links(SLOW, every), mix) == pytest.approx(0.01 + 200 / 1e6)
+    assert seconds(None, mix) == 0
+
+
+def test_an_edge_without_weight_slows_nobody_down():
+    W = MixingMatrix.from_dense(np.kron(np.eye(2), np.full((2, 2), 0.5)), ring(4))  # 0-1 and 2-3 only
+    links = Links(FAST, {(1, 2): SLOW})
+    assert seconds(links, lambda network: network.mix(ROWS, W)) == pytest.approx(0.01 + 200 / 1e6)
+    still = MixingMatrix.from_dense(np.eye(4), ring(4))
+    assert seconds(links, lambda network: network.mix(ROWS, still)) == 0
+
+
+def test_compressed_rows_take_the_time_of_their_own_bytes():
+    W = metropolis_hastings(ring(4))
+    assert seconds(Links(FAST), lambda network: network.mix(ROWS, W, message_bytes=50)) == pytest.approx(
+        0.01 + 50 / 1e6
+    )
+
+
+def test_gathers_and_means_go_around_a_ring_at_the_slowest_pace():
+    links = Links(FAST, {(0, 3): SLOW})
+    assert seconds(links, lambda network: network.gather(ROWS)) == pytest.approx(3 * (0.5 + 200 / 1e3))
+    assert seconds(links, lambda network: network.average(ROWS)) == pytest.approx(6 * (0.5 + 50 / 1e3))
+    unused = Links(FAST, {(0, 2): SLOW})  # no edge of the ring
+    assert seconds(unused, lambda network: network.gather(ROWS)) == pytest.approx(3 * (0.01 + 200 / 1e6))
+
+
+def test_messages_along_arcs_are_one_round():
+    tree = Graph(4, [(0, 1), (1, 2), (2, 3)])
+    act = lambda network: network.exchange(torch.zeros(6, 25, dtype=torch.float64), tree)  # noqa: E731
+    assert seconds(Links(FAST, {(2, 3): SLOW}), act) == pytest.approx(0.5 + 200 / 1e3)
+    assert seconds(Links(FAST, {(0, 3): SLOW}), act) == pytest.approx(0.01 + 200 / 1e6)
+
+
+def test_what_is_not_counted_takes_no_time_and_lossy_networks_count_too():
+    network = LossyNetwork(ring(4), 0.0, links=Links(FAST))
+    with network.uncounted():
+        network.average(ROWS)
+    assert network.traffic.seconds == 0
+    network.average(ROWS)
+    assert network.traffic.seconds > 0
+
+
+def test_links_move_with_the_nodes():
+    moved = Links(FAST, {(0, 1): SLOW}).permuted([2, 0, 1, 3])
+    assert moved.edges == {(2, 0): SLOW}
+    arc = np.array([0]), np.array([2])
+    assert moved.round(*arc, 0) == 0.5
+
+
+@pytest.mark.parametrize("bad", [(-1, 1), (0, 0), (float("nan"), 1), (0, float("nan"))])
+def test_links_that_cannot_be_are_refused(bad):
+    with pytest.raises(NetworkError, match="latency is 0 seconds or more"):
+        Link(*bad)
+
+
+# --- in recipes ---
+def planned(links, *changes):
+    overrides = ["steps=6", "variants=ha-dsgd,dsgd-metropolis", "seeds=0", "graph=ring:16", f"links={links}", *changes]
+    return plan_experiment(load_recipe("quadratics"), overrides)
+
+
+def test_records_hold_the_time_also_after_an_interruption(tmp_path):
+    experiment = planned("{latency: 0.01, bandwidth: 1.0e6}", "checkpoint_every=2")
+    run_experiment(experiment, tmp_path / "whole")
+
+    def interrupt(progress):
+        if progress.step == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(experiment, tmp_path / "cut", interrupt)
+    run_experiment(experiment, tmp_path / "cut", resume=True)
+    path = "ha-dsgd/seed-0/metrics.jsonl"
+    assert (tmp_path / "cut" / path).read_bytes() == (tmp_path / "whole" / path).read_bytes()
+    times = [json.loads(line)["network_seconds"] for line in (tmp_path / "whole" / path).read_text().splitlines()]
+    round_, sketches = 0.01 + 10 * 8 / 1e6, 15 * (0.01 + 100 * 8 / 1e6)  # sketches at even steps
+    assert times == pytest.approx(np.cumsum([round_ + sketches * (t % 2 == 0) for t in range(6)]))
+
+
+def test_without_links_there_is_no_time(tmp_path):
+    record = next(prepare(plan_experiment(load_recipe("quadratics"), ["steps=1"]).runs["ha-dsgd"], 0)())
+    assert "network_seconds" not in record.values
+
+
+@pytest.mark.parametrize(
+    ("links", "says"),
+    [
+        ("{latency: -1, bandwidth: 1}", "latency = -1: input should be greater than or equal to 0"),
+        ("{latency: 1}", "bandwidth: field required"),
+        ("{bandwidth: 0}", "bandwidth = 0: input should be greater than 0"),
+        ("{bandwidth: 1, edges: {a-b: {latency: 1}}}", "'a-b' is no edge; write the two places"),
+        ("{bandwidth: 1, edges: {0-1: {speed: 1}}}", "unknown key 'speed'"),
+    ],
+)
+def test_wrong_links_are_one_line(links, says):
+    with pytest.raises(ConfigError) as error:
+        planned(links)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_edge_that_the_graph_has_not_is_named():
+    with pytest.raises(ConfigError, match="the graph has no edge 0-7"):
+        prepare(planned("{bandwidth: 1, edges: {0-7: {latency: 1}}}").runs["ha-dsgd"], 0)
+
+
+def test_links_between_real_processes_are_refused():
+    class Two:
+        rank, size = 0, 2
+
+    with pytest.raises(ConfigError, match="links are for simulations"):
+        prepare(planned("{bandwidth: 1}").runs["ha-dsgd"], 0, Two())
+
+
+def test_an_edge_in_a_recipe_names_places():
+    experiment = planned("{bandwidth: 1.0e6, edges: {0-1: {latency: 2}}}", "graph=chain:3", "placement=[2, 0, 1]")
+    training = prepare(experiment.runs["dsgd-metropolis"], 0).start()
+    assert list(training.network.links.edges) == [(2, 0)]
+    assert training.network.links.edges[2, 0] == Link(2, 1e6)
