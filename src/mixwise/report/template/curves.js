@@ -64,7 +64,7 @@ function drawChart(all, log) {
   const shown = all.filter(({ v }) => visible(v));
   const width = Math.max(280, place.clientWidth), height = width < 560 ? 300 : 420;
   const labels = width >= 720 && shown.length <= 12;
-  const box = { left: 58, right: width - (labels ? 186 : 14), top: 12, bottom: height - 42 };
+  const box = { left: 58, right: width - (labels ? 198 : 14), top: 12, bottom: height - 42 };
   const inside = ({ x }) => !chosen.zoom || (x >= chosen.zoom[0] && x <= chosen.zoom[1]);
   const drawable = ({ mean }) => !log || mean > 0;
   const points = shown.flatMap(curve => curve.points).filter(point => inside(point) && drawable(point));

@@ -101,7 +101,7 @@ function drawFrame(atOnce = false) {
     const now = weightsAt(one.run, steps[k], mean, chosen.channel);
     Object.assign(one, { now });
     one.on = one.on && !atOnce ? one.on : Float32Array.from(now.on);
-    one.state.textContent = stateText(now, mean);
+    one.state.textContent = stateText(now, mean, one.run.weights.at.length === 1);
   }
   const top = panels.filter(one => one.heat && one.now).map(one => highest(one));
   panels.forEach(one => { if (one.heat && one.now) one.heat.draw(one.now.W, Math.max(...top)); });
@@ -109,7 +109,8 @@ function drawFrame(atOnce = false) {
   if (at('network-numbers').parentElement.open) drawNetworkNumbers();
 }
 
-const stateText = ({ rounds, step }, mean) => `W: what the column's node takes from the row's. ${mean > 1 ? `Mean of the last ${mean} looks.` : `Mixing of step ${step}.`}`
+const stateText = ({ rounds, step }, mean, fixed) => `W: what the column's node takes from the row's. `
+  + (fixed ? 'The same at every mixing.' : mean > 1 ? `Mean of the last ${mean} looks.` : `Mixing of step ${step}.`)
   + (rounds > 1 ? ` ${rounds} rounds per mixing: widths add up, W is their product.` : '');
 
 // The widest arc over the whole run.

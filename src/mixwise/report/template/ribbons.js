@@ -6,7 +6,8 @@ function graphPicture(scene, run) {
   const { n, xy } = scene;
   const radius = Math.max(3.5, Math.min(23, 88 / Math.sqrt(n)));
   const spot = i => [34 + xy[2 * i] * (SIDE - 68), 34 + xy[2 * i + 1] * (SIDE - 68)];
-  const edges = pairs(scene, run).map(([i, j]) => ({ i, j, bend: bendOf(i, j, n, spot, radius) }));
+  const ends = pairs(scene, run), sparse = ends.length <= 3 * n;  // among many edges a bend is only one more line
+  const edges = ends.map(([i, j]) => ({ i, j, bend: sparse ? bendOf(i, j, n, spot, radius) : 0 }));
   const widest = Math.max(5, Math.min(24, radius * 1.2));  // of a weight of 1/2
   const ribbons = edges.map(({ i, j }) => svg('path', { class: 'ribbon', 'data-edge': `${i}-${j}` }));
   const lines = edges.map(edge => svg('path', { class: 'base', d: centerLine(edge, spot) }));
