@@ -20,7 +20,7 @@ from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware, 
 from mixwise.sketch import CountSketch, GaussianSketch
 from mixwise.tasks import ModuleTask, random_quadratics
 from mixwise.train import Training, factor, records
-from mixwise.train.checkpoint import load_checkpoint, save_checkpoint
+from mixwise.train.checkpoint import keep_only, load_checkpoint, newest_step, save_checkpoint
 
 NODES = 6
 GRAPH = ring(NODES)
@@ -354,3 +354,15 @@ def test_rows_of_another_shape_or_precision_are_refused(other, tmp_path):
     save_checkpoint(make(other), path)
     with pytest.raises(TrainingError, match=r"other.*expected \(6, 160\) of torch\.float32"):
         load_checkpoint(make("nesterov"), path)
+
+
+def test_what_a_shared_file_system_does_not_show_yet_is_not_removed(tmp_path, monkeypatch):
+    training = make("nesterov")
+    advance(training, 2)
+    save_checkpoint(training, tmp_path / "c")
+    advance(training, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr("mixwise.train.checkpoint._complete", lambda folder: {})  # the files of others come late
+        save_checkpoint(training, tmp_path / "c")
+        keep_only(tmp_path / "c", 3)
+    assert newest_step(tmp_path / "c") == 3

@@ -41,7 +41,7 @@ def save_checkpoint(training: Training, folder: Path) -> None:
     values |= {"nodes": [nodes.start, nodes.stop], "arcs": training.algorithm.arcs_into(nodes), "belongs": belongs}
     if nodes.start > 0:  # what all share is written once
         tensors = {name: value for name, value in tensors.items() if belongs[name] != "all"}
-    path = folder / f"step-{training.t:08}.nodes-{nodes[0]}-{nodes[-1]}-of-{network.graph.n}.safetensors"
+    path = folder / _name(training.t, nodes.start, nodes.stop, network.graph.n)
     temporary = path.with_suffix(".part")
     try:
         folder.mkdir(exist_ok=True)
@@ -50,10 +50,10 @@ def save_checkpoint(training: Training, folder: Path) -> None:
     except (SafetensorError, OSError) as error:
         temporary.unlink(missing_ok=True)
         raise TrainingError(f"the checkpoint {path} cannot be written: {error}; the one before it is kept") from None
-    with network.uncounted():
-        network.gather(torch.zeros(len(nodes), 1))  # comes back when all have written
-    if nodes.start == 0:
-        keep_only(folder, training.t)
+    with network.uncounted():  # comes back when all have written
+        blocks = network.gather(torch.tensor([[nodes.start, nodes.stop]]).repeat(len(nodes), 1)).tolist()
+    if nodes.start == 0:  # by name: a shared file system may show the files of other machines later
+        _remove_others(folder, {folder / _name(training.t, start, stop, network.graph.n) for start, stop in blocks})
 
 
 def newest_step(folder: Path) -> int | None:
@@ -74,8 +74,12 @@ def names_of_nodes(folder: Path, step: int) -> list[int]:
 
 
 def keep_only(folder: Path, step: int) -> None:
-    """Remove all files that are not of the complete checkpoint of this step."""
-    kept = set(_complete(folder).get(step, ()))
+    """Remove all files that are not of the complete checkpoint of this step, if that is there."""
+    if kept := _complete(folder).get(step):
+        _remove_others(folder, set(kept))
+
+
+def _remove_others(folder: Path, kept: set[Path]) -> None:
     for path in folder.glob("step-*"):
         if path not in kept:
             path.unlink(missing_ok=True)
@@ -135,6 +139,10 @@ def _read_part(
                 rows = slice(begin, end) if belongs == "nodes" else slice(arcs[begin], arcs[end])
                 pieces.setdefault(name, []).append(file.get_slice(name)[rows])
     return values
+
+
+def _name(step: int, start: int, stop: int, n: int) -> str:
+    return f"step-{step:08}.nodes-{start}-{stop - 1}-of-{n}.safetensors"
 
 
 def _complete(folder: Path) -> dict[int, tuple[Path, ...]]:
