@@ -12,17 +12,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from mixwise.errors import NetworkError
 from mixwise.network.board import Board
+from mixwise.network.transport import Transport
 
 SUPERVISED, GRACE = "MIXWISE_SUPERVISED", "MIXWISE_GRACE"  # environment variables that the supervisor sets
 END = 10.0  # seconds from the order to end a process to the moment when it counts as ended
@@ -175,24 +174,10 @@ def leave_at_once() -> None:
     assert group is not None
     for device in group._device_types:
         if device.type == "cpu":
-            _close_gloo()
+            Transport(None, timeout=1.0).close()
         else:
             group._get_backend(device).abort()
     dist.destroy_process_group()
-
-
-def _close_gloo() -> None:
-    """Gloo's abort closes nothing, and destroying a group waits for operations under way.
-
-    But a receive that times out closes all connections of its process. One from a process that is gone fails at once,
-    and closes none, so try them all.
-    """
-    for peer in range(dist.get_world_size()):
-        if peer != dist.get_rank():
-            with suppress(RuntimeError):
-                work = dist.irecv(torch.empty(1), peer)
-                assert work is not None  # we are in the group
-                work.wait(timedelta(milliseconds=1))
 
 
 def _until(true: Callable[[], bool], seconds: float) -> bool:
