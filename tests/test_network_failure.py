@@ -21,6 +21,7 @@ OPERATIONS = {
     "exchange": lambda network, X: network.exchange(X.repeat(2, 1), network.graph),
     "gather": lambda network, X: network.gather(X),
     "average": lambda network, X: network.average(X),
+    "all-reduce": lambda network, X: network.mix(X, uniform(complete(network.graph.n)), out=X),
 }
 
 
@@ -54,7 +55,8 @@ def one_dies(rank, world, name, d):
 
 
 @pytest.mark.parametrize(
-    ("name", "d"), [("mix", 10), ("mix", 300_000), ("exchange", 10), ("gather", 10), ("average", 9)]
+    ("name", "d"),
+    [("mix", 10), ("mix", 300_000), ("exchange", 10), ("gather", 10), ("average", 9), ("all-reduce", 300_000)],
 )
 def test_a_process_that_is_killed_is_named_at_once(name, d):
     """Also by those that are no neighbors of it and only see their neighbors give up."""
@@ -64,9 +66,10 @@ def test_a_process_that_is_killed_is_named_at_once(name, d):
         assert outcomes[rank].error is None, outcomes[rank].error
         found = outcomes[rank].result
         assert found["missing"] == (2,)
-        assert found["operation"] == name
+        operation = "mix" if name == "all-reduce" else name
+        assert found["operation"] == operation
         assert found["step"] >= 5
-        assert found["message"].startswith(f"{name}, step {found['step']}: rank 2 is ")
+        assert found["message"].startswith(f"{operation}, step {found['step']}: rank 2 is ")
         assert found["message"].endswith("see what rank 2 wrote last")
         assert found["seconds"] < 20  # far from the timeout
 

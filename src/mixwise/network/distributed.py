@@ -20,7 +20,7 @@ from mixwise.mixing import MixingMatrix
 from mixwise.network.base import Cargo, Traffic
 from mixwise.network.blocks import block
 from mixwise.network.buffers import BufferPool
-from mixwise.network.pending import PendingMix
+from mixwise.network.pending import PendingAverage, PendingMix
 from mixwise.network.routes import ExchangeRoutes, MixingRoutes, Route, Router
 from mixwise.network.transport import Message, Transport
 
@@ -52,7 +52,8 @@ class DistributedNetwork:
             both are in one process. The same number on every process.
         sent: bytes that this process has really handed to the transport. With one node per process these are the bytes
             that its node has sent, except for rows that algorithms compress: they are counted as compressed in
-            `traffic`, but travel, and count here, in full.
+            `traffic`, but travel, and count here, in full; and except for averages of long rows over all nodes
+            (W = J), which are all-reduced: 2 (n − 1) / n rows per process, where `traffic` counts n − 1.
     """
 
     def __init__(
@@ -112,11 +113,11 @@ class DistributedNetwork:
         """The owned rows of Wᵀ X; each row travels once to every process that has a use for it."""
         return self._start(rows, W, message_bytes).wait(out)
 
-    def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> PendingMix:
+    def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> PendingMix | PendingAverage:
         """Send the rows; while they travel, something else can be computed."""
         return self._start(rows, W, None)
 
-    def _start(self, rows: torch.Tensor, W: MixingMatrix, message_bytes: int | None) -> PendingMix:
+    def _start(self, rows: torch.Tensor, W: MixingMatrix, message_bytes: int | None) -> PendingMix | PendingAverage:
         if W.n != self.graph.n or rows.ndim != 2 or len(rows) != len(self.nodes):
             raise MixingError(
                 f"rows of shape {tuple(rows.shape)} cannot be mixed by a matrix for {W.n} nodes: this process has "
@@ -127,6 +128,10 @@ class DistributedNetwork:
         wire = rows.dtype if message_bytes is not None or d <= _SHORT else self.wire_dtype or rows.dtype
         size = d * wire.itemsize
         self.traffic.parameters += routes.messages * (size if message_bytes is None else message_bytes)
+        if routes.averages and wire == rows.dtype and size >= _PACKED_BELOW:  # of short rows one round is faster
+            total = self._buffers.take(m, d, wire, rows.device)
+            torch.div(rows, self.world, out=total)
+            return PendingAverage(self._buffers, self.transport.post_sum(total, "mix", self.step))
         source, lent = rows.contiguous(), []
         if wire != rows.dtype:
             source = self._buffers.take(m, d, wire, rows.device)

@@ -9,7 +9,7 @@ import torch
 
 from mixwise.network.buffers import BufferPool
 from mixwise.network.routes import MixingRoutes, Terms
-from mixwise.network.transport import Transfer
+from mixwise.network.transport import Sum, Transfer
 
 _BLOCK = 1 << 17  # numbers of one block of columns that is summed up before it is written: it stays in the cache
 
@@ -58,6 +58,20 @@ class PendingMix:
                     _sum_up(sources, terms, sums[0], target)
         self._buffers.give_back(memory)
         return out
+
+
+class PendingAverage:
+    """The mean of all rows, under way as one all-reduce."""
+
+    def __init__(self, buffers: BufferPool, total: Sum) -> None:
+        self._buffers, self._sum = buffers, total
+
+    def wait(self, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The mean, in a new tensor or in `out`; to be called once."""
+        self._sum.wait()
+        mixed = self._sum.tensor.clone() if out is None else out.copy_(self._sum.tensor)
+        self._buffers.give_back(self._sum.tensor)
+        return mixed
 
 
 def _sum_up(sources: list[torch.Tensor], terms: Terms, memory: torch.Tensor, out: torch.Tensor) -> None:

@@ -48,6 +48,7 @@ class MixingRoutes:
         arriving: r, how many rows arrive.
         terms: for each owned node the position and the weight of every row that it hears, senders ascending.
         messages: rows that all nodes send to other nodes; if W is known in part, those that the owned ones send.
+        averages: whether every process has one row, and all give and get the same share: an all-reduce does it.
     """
 
     sends: tuple[Route, ...]
@@ -56,6 +57,7 @@ class MixingRoutes:
     arriving: int
     terms: tuple[Terms, ...]
     messages: int
+    averages: bool
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class Router:
             arriving=len(arriving),
             terms=tuple(tuple(pairs[a:b]) for a, b in pairwise(bounds)),
             messages=W.messages if W.whole else int(np.count_nonzero(senders != receivers)),
+            averages=W.whole and 2 < n == len(self.starts) and len(W.weights) == n * n and bool(np.ptp(W.weights) == 0),
         )
 
     def exchange(self, graph: Graph) -> ExchangeRoutes:

@@ -104,6 +104,32 @@ class Transport:
             transfer.works.append((message, work))
         return transfer
 
+    def post_sum(self, tensor: torch.Tensor, operation: str, step: int | None) -> Sum:
+        """Set an all-reduce going that leaves the sum over all processes in the tensor, the same bits everywhere."""
+        if self._failure is not None:
+            raise self._failure
+        self.sent += 2 * (self.world - 1) * tensor.numel() * tensor.element_size() // self.world
+        try:
+            return Sum(self, tensor, dist.all_reduce(tensor, group=self.group, async_op=True), operation, step)
+        except RuntimeError as error:
+            self.fail_together(error, operation, step)
+
+    def fail_together(self, error: RuntimeError, operation: str, step: int | None) -> NoReturn:
+        """The same for operations in which everybody waits for everybody: whoever gives no sign of life is missing."""
+        notes = _Notes(self.notes, self.name(self.rank))
+        notes.sign()
+        self.close()  # so that the others notice, and sign as well
+        for peer in range(self.world):
+            if peer != self.rank and not notes.signed(self.name(peer)):
+                self.fail(peer, error, operation, step)
+        where = operation if step is None else f"{operation}, step {step}"
+        self._failure = NetworkError(
+            f"{where}: it failed though all ranks live ({error}); if they are only slow, raise the timeout",
+            operation=operation,
+            step=step,
+        )
+        raise self._failure from error
+
     def fail(self, peer: int, error: RuntimeError, operation: str, step: int | None) -> NoReturn:
         """Say who is missing, here and to the others, and leave: after this the connections are of no use."""
         timed_out = "timed out" in str(error).lower()
@@ -161,6 +187,20 @@ class Transfer:
         self.works.clear()
 
 
+class Sum:
+    """An all-reduce under way."""
+
+    def __init__(self, transport: Transport, tensor: torch.Tensor, work: Any, operation: str, step: int | None) -> None:
+        self.transport, self.tensor, self.work, self.operation, self.step = transport, tensor, work, operation, step
+
+    def wait(self) -> None:
+        """Until the sum is there."""
+        try:
+            self.work.wait(timedelta(seconds=self.transport.timeout))
+        except RuntimeError as error:
+            self.transport.fail_together(error, self.operation, self.step)
+
+
 class _Notes:
     """What processes that gave up have left in the store: whom they missed.
 
@@ -175,6 +215,16 @@ class _Notes:
         """Tell the others whom this process missed."""
         _bounded(lambda: _store().set(f"{self.prefix}/{self.rank}", str(missing)))
 
+    def sign(self) -> None:
+        """Tell the others that this process lives."""
+        _bounded(lambda: _store().set(f"{self.prefix}/lives/{self.rank}", ""))
+
+    def signed(self, rank: int) -> bool:
+        """Whether a process has told that it lives, or does so soon."""
+        found: list[bool] = []
+        _bounded(lambda: found.append(_appears(_store(), f"{self.prefix}/lives/{rank}")))
+        return found == [True]
+
     def follow(self, peer: int) -> tuple[int, int | None]:
         """Who is missing in the end, if this process missed the peer; and who said so, if it was somebody else."""
         found: list[tuple[int, int | None]] = [(peer, None)]
@@ -186,11 +236,19 @@ class _Notes:
         while (suspect := found[-1][0]) not in seen:
             seen.add(suspect)
             key = f"{self.prefix}/{suspect}"
-            while not store.check([key]):
-                if time.monotonic() > deadline:
-                    return  # it left no note, so it is the one
-                time.sleep(0.02)
+            if not _appears(store, key, deadline):
+                return  # it left no note, so it is the one
             found.append((int(store.get(key)), suspect))
+
+
+def _appears(store: Any, key: str, deadline: float | None = None) -> bool:
+    """Whether a key is there, or will be within the time of grace."""
+    deadline = time.monotonic() + GRACE if deadline is None else deadline
+    while not store.check([key]):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def _store() -> Any:
