@@ -20,7 +20,6 @@ project_copyright = "the mixwise authors, Apache-2.0"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 exclude_patterns = ["_build"]
-suppress_warnings = ["toc.empty_glob"]
 root_doc = "index"
 default_role = "py:obj"  # single backticks in docstrings: a link where the name is known, else code
 

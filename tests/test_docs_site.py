@@ -95,8 +95,24 @@ def test_a_name_that_is_left_out_is_found(names):
     assert names.missing_names(described() - {"mixwise.Graph"}) == []
 
 
-def test_pictures_are_there_and_have_a_text():
-    for page in DOCS.rglob("*.md"):
-        for text, path in re.findall(r"!\[(.*?)\]\((.*?)\)", page.read_text("utf-8")):
-            assert text, f"{page}: {path} has no text for those who do not see it"
-            assert (page.parent / path).is_file(), f"{page}: there is no {path}"
+def pictures(page):
+    """(text, path) of every picture of a page, in Markdown or HTML."""
+    text = page.read_text("utf-8")
+    yield from re.findall(r"!\[(.*?)\]\((.*?)\)", text)
+    for tag in re.findall(r"<img .*?>", text, flags=re.DOTALL):
+        yield re.search(r'alt="(.*?)"', tag)[1], re.search(r'src="(.*?)"', tag)[1]
+    for path in re.findall(r'srcset="(.*?)"', text):
+        yield "in place of another one", path
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda page: page.name)
+def test_pictures_are_there_and_have_a_text(page):
+    for text, path in pictures(page):
+        assert text, f"{path} has no text for those who do not see it"
+        assert (page.parent / path).is_file(), f"there is no {path}"
+
+
+def test_readme_shows_a_picture_of_the_report_first():
+    shown = [path for _, path in pictures(ROOT / "README.md")]
+    assert shown[0] == "docs/images/report-light.png"
+    assert "<picture>" in "\n".join((ROOT / "README.md").read_text("utf-8").splitlines()[:15])
