@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -287,7 +288,8 @@ def watch(
     """
     with WatchServer(folders, port) as server:
         out.print(f"watch at {server.url}, end with Ctrl-C", highlight=False, markup=False, soft_wrap=True)
-        server.serve_forever()
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 @app.command()
