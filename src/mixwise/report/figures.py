@@ -44,7 +44,8 @@ def save_curves(results: Results, metrics: Sequence[str], window: int, folder: P
             log = positive and not higher_is_better(metric)
             panel.set(xlabel="step", title=metric.replace("_", " "), yscale="log" if log else "linear")
             panel.grid(alpha=0.3, linewidth=0.5)
-        panels[0].legend(fontsize=8, loc="upper right")  # "best" is slow, and warns of it
+        # Where curves end low, or high, there is room above, or below; matplotlib's own search warns if it is slow.
+        panels[0].legend(fontsize=8, loc="lower right" if higher_is_better(metrics[0]) else "upper right")
         folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / "curves.png", folder / "curves.svg"]
         figure.savefig(paths[0], dpi=160)
