@@ -13,6 +13,7 @@ from benchmarks.report import large_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mixwise.cli import main
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment
 from mixwise.graphs import complete, directed_ring, grid, ring, star, torus
 from mixwise.mixing import MixingMatrix, metropolis_hastings, minimize_gme, uniform_sender
@@ -395,3 +396,44 @@ def test_matrices_of_another_size_than_the_graph_are_not_mistaken_for_its_own():
     W = MixingMatrix.from_dense(np.full((3, 3), 1 / 3))
     (only,) = encoded(Plan((W,)), ring(4))["params"]
     assert "list" in only
+
+
+# --- commands ---
+def command(monkeypatch, *words):
+    monkeypatch.setattr("sys.argv", ["mixwise", *map(str, words)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code
+
+
+def test_the_commands_work_on_a_run_folder(copy, tmp_path, monkeypatch, capsys):
+    assert command(monkeypatch, "report", copy, copy, "--out", tmp_path / "new" / "page.html") == 0
+    assert (tmp_path / "new" / "page.html").exists()
+    assert command(monkeypatch, "figures", copy, "--format", "svg", "--out", tmp_path / "figures") == 0
+    assert "curve-loss.svg" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["report", "nowhere"], "there is no folder nowhere; name a folder that mixwise run has made"),
+        (["watch", "nowhere"], "there is no folder nowhere"),
+        (["figures", "nowhere"], "there is no folder nowhere"),
+        (["figures", ".", "--format", "gif"], "--format gif: choose from pdf, png, svg"),
+        (["figures", "."], "holds nothing to draw"),
+        (["report", ".", "--out", "/proc/nowhere/page.html"], "cannot be written"),
+    ],
+)
+def test_a_wrong_folder_is_one_line(words, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert command(monkeypatch, *words) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_one_line(copy, monkeypatch, capsys):
+    with WatchServer([copy]) as server:
+        assert command(monkeypatch, "watch", copy, "--port", server.server_port) == 2
+    assert f"--port {server.server_port} cannot be used" in capsys.readouterr().err
