@@ -14,6 +14,7 @@ import torch
 
 from hosts import Hosts, why_not
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment
+from mixwise.launch import Machines, supervise
 from mixwise.tasks import random_quadratics
 from mixwise.train.checkpoint import names_of_nodes, newest_step, read_checkpoint
 from processes import in_processes
@@ -90,9 +91,16 @@ def end_of(process, timeout=90):
 
 
 @pytest.fixture
-def launched(start):
-    """Runs `mixwise launch --on-loss continue` to its end."""
-    return lambda *command, processes: end_of(start(launch_line(*command, processes=processes)))
+def launched(capfd):
+    """Runs a command to its end under a supervisor in this process, which has imported everything already."""
+
+    def run(*command, processes, grace=3.0):
+        said = []
+        code = supervise(Machines(processes), list(map(str, command)), grace, said.append)
+        out, err = capfd.readouterr()
+        return SimpleNamespace(code=code, out=out, err=err + "\n".join(said))
+
+    return run
 
 
 @pytest.fixture
