@@ -6,7 +6,7 @@ function graphPicture(scene, run) {
   const { n, xy } = scene;
   const radius = Math.max(3.5, Math.min(23, 88 / Math.sqrt(n)));
   const spot = i => [34 + xy[2 * i] * (SIDE - 68), 34 + xy[2 * i + 1] * (SIDE - 68)];
-  const ends = pairs(scene, run), sparse = ends.length <= 3 * n;  // among many edges a bend is only one more line
+  const ends = pairs(scene, run), sparse = ends.length <= 2.2 * n;  // among many edges a bend is only one more line
   const edges = ends.map(([i, j]) => ({ i, j, bend: sparse ? bendOf(i, j, n, spot, radius) : 0 }));
   const widest = Math.max(5, Math.min(24, radius * 1.2));  // of a weight of 1/2
   const ribbons = edges.map(({ i, j }) => svg('path', { class: 'ribbon', 'data-edge': `${i}-${j}` }));
@@ -91,7 +91,7 @@ function nodeRing(i, [x, y], radius, scene) {
       before += count;
     });
   }
-  if (radius >= 9) group.append(svg('text', { x, y, 'font-size': radius * 0.62, text: scene.labels ? short(scene.labels[i], 4) : i }));
+  if (radius >= 9) group.append(svg('text', { x, y, 'font-size': radius * 0.62, text: scene.labels && scene.labels.every(label => label.length <= 3) ? scene.labels[i] : i }));
   return group;
 }
 
