@@ -17,6 +17,7 @@ import torch
 
 from mixwise.algorithms import Algorithm
 from mixwise.algorithms.base import mix_rounds, one_channel
+from mixwise.errors import MixingError, TrainingError
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network import Network, Pending
@@ -79,8 +80,12 @@ class Mixer:
             updates = self.algorithm.update(self.start, X, place)
             self.start = self.start if self.algorithm.needs_previous else None
         stepped = None if self._sums is None else StepSums(self._sums, X)
-        with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges is told so by what comes of it
-            plan = self.policy.plan(t, Observation(updates, G, rows, stepped), self.network)
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is named below
+                plan = self.policy.plan(t, Observation(updates, G, rows, stepped), self.network)
+        except MixingError as error:
+            step = self.t if self.network.step is None else self.network.step
+            raise TrainingError(f"step {step}: {error}; if the run diverges, lower the step size (lr)") from error
         self._check_matrices(plan.matrices)
         if self.algorithm.mixes_early:  # these are for the next mixing; those of this one are under way
             rounds = one_channel(plan, type(self.algorithm).__name__)

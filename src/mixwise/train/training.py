@@ -18,7 +18,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from mixwise.algorithms import Algorithm
-from mixwise.errors import MixingError, NetworkError, TrainingError
+from mixwise.errors import NetworkError, TrainingError
 from mixwise.network import Network
 from mixwise.network.survivors import keep_counting
 from mixwise.policies import Plan, Policy
@@ -104,7 +104,7 @@ class Training:
         plan = None
         if (self.t + 1) % self.local_steps == 0:
             with self._all_or_nothing():
-                plan = self._plan(G)
+                plan = self.mixer.plan(self.X, G)
                 planned = time.perf_counter()
                 self.mixer.mix(self.X, plan, getattr(self.task, "mixed_buffers", None))
             mixed = time.perf_counter()
@@ -151,12 +151,6 @@ class Training:
             self.scheduler.step()
         self._check_finite(X, "a parameter")  # here, since a sketch and a mixing pass it on to other nodes
         return losses, G
-
-    def _plan(self, G: torch.Tensor) -> Plan:
-        try:
-            return self.mixer.plan(self.X, G)
-        except MixingError as error:
-            raise TrainingError(f"step {self.t}: {error}; if the run diverges, lower the step size (lr)") from error
 
     def _check_finite(self, values: torch.Tensor, what: str) -> None:
         # A sum passes on every NaN and infinity, at a twentieth of the cost of looking at each entry.
