@@ -25,9 +25,8 @@ class CombineWhileAdapt(Algorithm):
     mixes_early = True
 
     def combine_early(self, X: torch.Tensor, X_prime: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
-        """Take the step from the mixed rows."""
-        U = X.sub_(X_prime)
-        return mixed.sub_(U)
+        """Take the step from the mixed rows, where X′ is: X′ − X is −U."""
+        return X_prime.sub_(X).add_(mixed)
 
     def combine(
         self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0

@@ -69,9 +69,11 @@ class PendingAverage:
     def wait(self, out: torch.Tensor | None = None) -> torch.Tensor:
         """The mean, in a new tensor or in `out`; to be called once."""
         self._sum.wait()
-        mixed = self._sum.tensor.clone() if out is None else out.copy_(self._sum.tensor)
+        if out is None:
+            return self._sum.tensor  # it leaves the pool
+        out.copy_(self._sum.tensor)
         self._buffers.give_back(self._sum.tensor)
-        return mixed
+        return out
 
 
 def _sum_up(sources: list[torch.Tensor], terms: Terms, memory: torch.Tensor, out: torch.Tensor) -> None:
