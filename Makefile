@@ -40,7 +40,11 @@ $(VENV)/.ready-docs: $(READY)
 docs: $(VENV)/.ready-docs  ## the documentation site, in docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 
-bench: $(READY)  ## benchmarks: a table and benchmarks/results/*.json
+$(VENV)/.ready-bench: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@touch $@
+
+bench: $(VENV)/.ready-bench  ## benchmarks: a table and benchmarks/results/*.json
 	$(BIN)/python -m benchmarks
 
 clean:  ## remove what the commands above made

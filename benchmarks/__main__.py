@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import distributed, gme, report, sketch, training
+from benchmarks import distributed, gme, report, sketch, slow_link, training
 from benchmarks.measure import Measurement, environment
 
 SUITES = {
@@ -20,6 +20,7 @@ SUITES = {
     "sketch": sketch.measurements,
     "training": training.measurements,
     "distributed": distributed.measurements,
+    "slow-link": slow_link.measurements,
     "report": report.measurements,
 }
 RESULTS = Path(__file__).parent / "results" / "latest.json"

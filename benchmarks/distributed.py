@@ -32,21 +32,22 @@ def measurements() -> list[Measurement]:
     return taken
 
 
-def _ratio(seconds: dict[str, list[float]], ours: str, theirs: str) -> float:
+def ratio(seconds: dict[str, list[float]], ours: str, theirs: str) -> float:
     """The median over the rounds of our time over theirs in the same round."""
     return median(a / b for a, b in zip(seconds[ours], seconds[theirs], strict=True))
 
 
-def _in_words(name: str, seconds: dict[str, list[float]], moved: dict[str, float]) -> str:
+def in_words(name: str, seconds: dict[str, list[float]], moved: dict[str, float]) -> str:
+    """Speed and bytes of a contender."""
     return f"{1 / median(seconds[name]):.1f} steps/s, {moved[name] / 1e6:.2f} MB/step"
 
 
 def _per_byte(title: str, seconds: dict[str, list[float]], moved: dict[str, float]) -> Measurement:
-    value = _ratio(seconds, "ring", "ddp") * moved["ddp"] / moved["ring"]
+    value = ratio(seconds, "ring", "ddp") * moved["ddp"] / moved["ring"]
     return Measurement(
         f"{title}: ring gossip against DDP, time per byte moved", value, "×", 1.2, "lower",
-        _in_words("ring", seconds, moved), "DDP: " + _in_words("ddp", seconds, moved),
-        {"seconds": seconds, "bytes": moved, "per step": _ratio(seconds, "ring", "ddp")},
+        in_words("ring", seconds, moved), "DDP: " + in_words("ddp", seconds, moved),
+        {"seconds": seconds, "bytes": moved, "per step": ratio(seconds, "ring", "ddp")},
     )  # fmt: skip
 
 
@@ -57,8 +58,8 @@ def _against_decent(
     if theirs not in seconds:
         return Measurement(name, None, "×", 1.0, "higher", theirs="pip install decent-dp==0.2.3")
     return Measurement(
-        name, 1 / _ratio(seconds, pattern, theirs), "×", 1.0, "higher",
-        _in_words(pattern, seconds, moved), "Decent-DP: " + _in_words(theirs, seconds, moved),
+        name, 1 / ratio(seconds, pattern, theirs), "×", 1.0, "higher",
+        in_words(pattern, seconds, moved), "Decent-DP: " + in_words(theirs, seconds, moved),
     )  # fmt: skip
 
 

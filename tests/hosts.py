@@ -53,16 +53,16 @@ class Hosts:
     def __enter__(self) -> Hosts:
         try:
             self._keep(["unshare", "--map-root-user", "--net"])
-            self._run(None, "ip link add switch type bridge")
-            self._run(None, "ip link set switch up")
+            self.run(None, "ip link add switch type bridge")
+            self.run(None, "ip link set switch up")
             for host in range(self.count):
                 self._keep([*self._inside(None), "unshare", "--net"])
                 pid = self._keepers[-1].pid
-                self._run(None, f"ip link add port{host} type veth peer name eth0 netns {pid}")
-                self._run(None, f"ip link set port{host} master switch up")
-                self._run(host, f"ip address add {self.address(host)}/24 dev eth0")
-                self._run(host, "ip link set eth0 up")
-                self._run(host, "ip link set lo up")
+                self.run(None, f"ip link add port{host} type veth peer name eth0 netns {pid}")
+                self.run(None, f"ip link set port{host} master switch up")
+                self.run(host, f"ip address add {self.address(host)}/24 dev eth0")
+                self.run(host, "ip link set eth0 up")
+                self.run(host, "ip link set lo up")
         except BaseException:
             self.__exit__()
             raise
@@ -86,27 +86,35 @@ class Hosts:
         for where, device in ((None, f"port{host}"), (host, "eth0")):
             netem, bucket = LINKS[kind]
             try:
-                self._run(where, f"tc qdisc replace dev {device} root {netem}")
+                self.run(where, f"tc qdisc replace dev {device} root {netem}")
             except HostsError:
-                self._run(where, f"tc qdisc replace dev {device} root {bucket}")
+                self.run(where, f"tc qdisc replace dev {device} root {bucket}")
+
+    def connect(self, one: int, other: int, device: str) -> None:
+        """A cable between two hosts, beside the switch; what they send to each other takes it from now on."""
+        self.run(one, f"ip link add {device} type veth peer name {device} netns {self._keepers[other + 1].pid}")
+        for host, peer in ((one, other), (other, one)):
+            self.run(host, f"ip link set {device} up")
+            self.run(host, f"ip route add {self.address(peer)}/32 dev {device} src {self.address(host)}")
 
     def dropped(self, host: int) -> int:
         """Packets that the link of a host has dropped."""
         shown = [
-            self._run(None, f"tc -s -j qdisc show dev port{host}"),
-            self._run(host, "tc -s -j qdisc show dev eth0"),
+            self.run(None, f"tc -s -j qdisc show dev port{host}"),
+            self.run(host, "tc -s -j qdisc show dev eth0"),
         ]
         return sum(queue.get("drops", 0) for text in shown for queue in json.loads(text))
 
     def unplug(self, host: int) -> None:
         """Pull the cable of a host."""
-        self._run(None, f"ip link set port{host} down")
+        self.run(None, f"ip link set port{host} down")
 
     def _inside(self, host: int | None) -> list[str]:
         pid = self._keepers[0 if host is None else host + 1].pid
         return ["nsenter", f"--target={pid}", "--user", "--preserve-credentials", "--net"]
 
-    def _run(self, host: int | None, command: str) -> str:
+    def run(self, host: int | None, command: str) -> str:
+        """What a command prints on a host; on the switch if there is none."""
         done = subprocess.run([*self._inside(host), *command.split()], capture_output=True, text=True, timeout=10)
         if done.returncode:
             raise HostsError(f"{command}: {done.stderr.strip()}")

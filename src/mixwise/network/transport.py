@@ -86,9 +86,10 @@ class Transport:
         prefix = f"{self._operations % _TAGS}"
         self._operations += 1
         transfer = Transfer(self, operation, step)
-        # Sends first: measured, 4.5 against 6.6 ms for pairs that compute meanwhile, 0.4 MB each, 4 processes on 2 cores.
-        calls: list[tuple[Any, Message]] = [(dist.isend, message) for message in sends]
-        calls += [(dist.irecv, message) for message in receives]
+        # Receives first: gloo tells the peer that it may send, and that word must not queue up behind our own rows.
+        # With sends first a slow link carried one direction after the other and took twice as long.
+        calls: list[tuple[Any, Message]] = [(dist.irecv, message) for message in receives]
+        calls += [(dist.isend, message) for message in sends]
         calls = [(call, message) for call, message in calls if message.bytes > 0]
         self.sent += sum(message.bytes for call, message in calls if call is dist.isend)
         if self._batched and calls:
