@@ -1,7 +1,7 @@
 """Four hosts, network namespaces of this machine, one slow cable among fast ones: ring gossip against DDP.
 
-The ring all-reduce of DDP sends 1.5 rows over the slow cable in each step, all in one direction; gossip sends one row in
-each direction, at the same time.
+The ring all-reduce of DDP sends 1.5 rows over the slow cable in each step, all in one direction; gossip sends one row
+in each direction, at the same time.
 """
 
 from __future__ import annotations
