@@ -8,6 +8,7 @@ Legend: X, G (1, d), the row of this node; B (1, b) its buffers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -229,7 +230,7 @@ class Gossip:
 
     def _check_finite(self) -> None:
         # A sum passes on every NaN and infinity, at a twentieth of the cost of looking at each entry.
-        if not bool(torch.isfinite(self.row.X.sum())) and not bool(torch.isfinite(self.row.X).all()):
+        if not math.isfinite(self.row.X.sum()) and not bool(torch.isfinite(self.row.X).all()):
             raise TrainingError(
                 f"mixing {self.t}: a parameter of rank {self.rank} is not finite any more, so nothing was sent; "
                 f"lower the learning rate"
