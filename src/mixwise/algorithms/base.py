@@ -101,7 +101,7 @@ class Algorithm:
         raise NotImplementedError
 
     def combine_early(self, X: torch.Tensor, X_prime: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
-        """The new parameters (m, d) from Wᵀ X, if the method mixes early; it may use the memory of X and of `mixed`."""
+        """The new parameters (m, d) from Wᵀ X, if the method mixes early; it may use their memory."""
         raise NotImplementedError
 
     def check_buffers(self) -> None:

@@ -47,7 +47,7 @@ def heaviest_matching(graph: Graph, weights: FloatArray) -> Graph:
 
     The heaviest one where nodes × edges are at most 20,000 (Edmonds' blossom algorithm, exact; 0.9 ms for 16 nodes on
     a ring or torus, 10 ms for 64). On larger graphs heavy edges first, each one taken if both its ends are free: at
-    least half of the best sum, and 92 to 96 % of it on tori with random weights. Edges of weight 0 are left out.
+    least half of the best sum, and 92 to 94 % of it on tori with random weights. Edges of weight 0 are left out.
 
     >>> heaviest_matching(Graph(4, [(0, 1), (1, 2), (2, 3)]), np.array([1.0, 3.0, 1.0])).edges
     ((1, 2),)
