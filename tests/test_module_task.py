@@ -553,7 +553,8 @@ def test_evaluation_against_a_direct_computation():
         abs=1e-12,
     )
     assert json.dumps(figures)  # plain numbers
-    assert task.accuracy(task.module_of(X[0]), test, batch=7) == each[0]  # in pieces, the last of them shorter
+    pieces = make_task(test=test, test_batch=7)  # the last of them shorter
+    assert pieces.accuracy(task.module_of(X[0]), test) == each[0]
 
 
 def test_evaluation_needs_a_test_set():

@@ -11,6 +11,7 @@ from mixwise.data.files import data_folder
 from mixwise.data.gaussian_mixture import gaussian_mixture
 from mixwise.data.mnist import mnist
 from mixwise.data.partition import Partition
+from mixwise.data.samples import Samples
 from mixwise.data.transforms import averaged_down, normalized
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "FlipsAndCrops",
     "NodeBatches",
     "Partition",
+    "Samples",
     "Splits",
     "averaged_down",
     "batch_indices",

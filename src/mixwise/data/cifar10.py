@@ -24,7 +24,8 @@ from mixwise.errors import DataError
 ByteArray: TypeAlias = npt.NDArray[np.uint8]
 Decoder: TypeAlias = Callable[[bytes, int], tuple[ByteArray, ByteArray]]  # content, images -> (images, 3072), (images,)
 
-_CLASSES, _PIXELS = 10, 3 * 32 * 32
+_PIXELS = 3 * 32 * 32
+_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _TRAIN, _TEST = tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",)
 _PAGE = "https://www.cs.toronto.edu/~kriz"
 
@@ -100,7 +101,7 @@ def _dataset(files: Files, names: tuple[str, ...], layout: Layout) -> Dataset:
     batches = [_decoded(*files[name], layout) for name in names]
     pixels, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
     y = torch.from_numpy(labels.astype(np.int64))
-    return Dataset(torch.from_numpy(pixels).reshape(-1, 3, 32, 32), y, _CLASSES, "cifar10")
+    return Dataset(torch.from_numpy(pixels).reshape(-1, 3, 32, 32), y, len(_NAMES), "cifar10", _NAMES)
 
 
 def _decoded(where: str, content: bytes, layout: Layout) -> tuple[ByteArray, ByteArray]:
@@ -108,7 +109,7 @@ def _decoded(where: str, content: bytes, layout: Layout) -> tuple[ByteArray, Byt
         pixels, labels = layout.decode(content, layout.images)
     except DataError as error:
         raise DataError(f"{where}: {error}; delete it or replace it by the original") from None
-    if labels.max() >= _CLASSES:
+    if labels.max() >= len(_NAMES):
         raise DataError(f"{where}: a label {labels.max()}, expected 0 to 9; delete it or replace it by the original")
     return pixels, labels
 

@@ -1,13 +1,14 @@
-"""Data sets in memory: inputs, labels, and a part for training beside a part for testing.
+"""Data sets: inputs, labels, and a part for training beside a part for testing.
 
-Legend: x (N, …), y (N,) int64, N samples. Inputs are float32, except images, which stay uint8 as published, a quarter
-of the memory; a byte v there means v / 255, and `normalized` and `averaged_down` make that float32.
+Legend: x (N, …), y (N,) int64, N samples. Inputs in memory are float32, except images, which stay uint8 as published, a
+quarter of the memory; a byte v there means v / 255, and `normalized` and `averaged_down` make that float32. Inputs that
+are read when they are needed are `Samples`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from mixwise.data.partition import IntArray, label_counts
+from mixwise.data.samples import Samples
 from mixwise.errors import DataError
 from mixwise.seeding import numpy_generator
 
@@ -26,21 +28,24 @@ class Dataset:
     """N labeled samples.
 
     Args:
-        x: inputs (N, …).
+        x: inputs (N, …), or `Samples` that are read when they are needed.
         y: labels (N,), int64, each in 0 … classes − 1.
         classes: how many labels there are, whether or not all of them occur.
         name: for messages and reports.
+        class_names: what the labels mean, if that is known.
     """
 
-    x: torch.Tensor
+    x: torch.Tensor | Samples
     y: torch.Tensor
     classes: int
     name: str = "data"
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.y.ndim != 1 or self.y.dtype != torch.int64 or self.x.ndim < 1 or len(self.x) != len(self.y):
+        shape: tuple[object, ...] = tuple(self.x.shape) if isinstance(self.x, torch.Tensor) else (len(self.x), "…")
+        if self.y.ndim != 1 or self.y.dtype != torch.int64 or len(shape) < 1 or shape[0] != len(self.y):
             raise DataError(
-                f"{self.name}: x has shape {tuple(self.x.shape)}, y {tuple(self.y.shape)} of {self.y.dtype}; "
+                f"{self.name}: x has shape {shape}, y {tuple(self.y.shape)} of {self.y.dtype}; "
                 f"expected (N, …) and (N,) of torch.int64"
             )
         if len(self.y) == 0:
@@ -51,9 +56,36 @@ class Dataset:
                 f"{self.name}: labels run from {low} to {high}, expected 0 to {self.classes - 1}; "
                 f"renumber them and leave unlabeled samples out"
             )
+        if self.class_names and len(self.class_names) != self.classes:
+            raise DataError(f"{self.name}: {len(self.class_names)} names for {self.classes} classes; give one for each")
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @property
+    def kind(self) -> str:
+        """What one sample is, in words."""
+        x = self.x
+        sample = f"{tuple(x.shape[1:])} of {x.dtype}" if isinstance(x, torch.Tensor) else x.kind
+        return f"{sample} with {self.classes} classes"
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """All inputs as one tensor, if they are in memory."""
+        if not isinstance(self.x, torch.Tensor):
+            raise DataError(f"{self.name} ({self.x.kind}) is read piece by piece; what needs all of it does not work")
+        return self.x
+
+    def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """All samples in order, as they are judged: (b, …) and (b,), b = `size` but for the last."""
+        for start in range(0, len(self), size):
+            at = slice(start, min(start + size, len(self)))
+            if isinstance(self.x, torch.Tensor):
+                yield self.x[at], self.y[at]
+                continue
+            if at.stop < len(self):
+                self.x.expect(torch.arange(at.stop, min(at.stop + size, len(self))))
+            yield self.x.take(torch.arange(at.start, at.stop)), self.y[at]
 
     def subset(self, indices: Indices) -> Dataset:
         """The samples at these positions, in this order, copied."""
@@ -62,15 +94,18 @@ class Dataset:
             raise DataError(f"indices of shape {tuple(at.shape)} and {at.dtype}; expected whole numbers, one axis")
         if len(at) and not 0 <= int(at.min()) <= int(at.max()) < len(self):
             raise DataError(f"indices from {int(at.min())} to {int(at.max())}; {self.name} has 0 to {len(self) - 1}")
-        return Dataset(self.x[at.long()], self.y[at.long()], self.classes, self.name)
+        at = at.long()
+        x = self.x[at] if isinstance(self.x, torch.Tensor) else self.x.subset(at.cpu())
+        return replace(self, x=x, y=self.y[at])
 
     def label_counts(self, parts: Iterable[npt.ArrayLike]) -> IntArray:
         """How often each label occurs on each node, (n, classes); `parts` is a Partition or lists of indices."""
         return label_counts(self.y, parts, self.classes)
 
     def to(self, device: torch.device | str) -> Dataset:
-        """The same samples on another device."""
-        return Dataset(self.x.to(device), self.y.to(device), self.classes, self.name)
+        """The same samples on another device; those that are read when they are needed stay where they are."""
+        x = self.x.to(device) if isinstance(self.x, torch.Tensor) else self.x
+        return replace(self, x=x, y=self.y.to(device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +116,7 @@ class Splits:
     test: Dataset
 
     def __post_init__(self) -> None:
-        train, test = (_kind(part) for part in (self.train, self.test))
+        train, test = (part.kind for part in (self.train, self.test))
         if train != test:
             raise DataError(f"training data are {train}, test data {test}; both must be of one kind")
 
@@ -142,7 +177,3 @@ def _checked_item(item: Any, what: str) -> tuple[torch.Tensor, int]:
     if not exact:
         raise DataError(f"{what} has the label {label!r}; expected a whole number")
     return x, whole
-
-
-def _kind(dataset: Dataset) -> str:
-    return f"{tuple(dataset.x.shape[1:])} of {dataset.x.dtype} with {dataset.classes} classes"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mixwise.data.dataset import Splits
 from mixwise.data.files import Folder, Progress, RemoteFile, data_folder
 from mixwise.data.idx import idx_splits, published
 
+_NAMES = ("T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 FILES = published(
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
     (
@@ -27,4 +30,5 @@ def fashion_mnist(
         progress: told about downloads: file name, bytes so far, bytes in all.
         files: what to download if missing.
     """
-    return idx_splits("fashion_mnist", data_folder(data_dir, "fashion_mnist"), files, progress)
+    splits = idx_splits("fashion_mnist", data_folder(data_dir, "fashion_mnist"), files, progress)
+    return splits.map(lambda part: replace(part, class_names=_NAMES))

@@ -7,6 +7,7 @@ set exists in float32 once and in float64 never, and a machine whose cores are t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,7 +25,7 @@ _PIECE = 256  # samples
 
 def averaged_down(dataset: Dataset, factor: int) -> Dataset:
     """Images (N, C, H, W) shrunk to (N, C, H / factor, W / factor): each pixel the mean of factor × factor pixels."""
-    shape = tuple(dataset.x.shape)
+    shape = tuple(dataset.tensor.shape)
     if len(shape) != 4 or factor < 1 or shape[2] % factor or shape[3] % factor:
         raise DataError(
             f"factor = {factor} for {dataset.name} of shape {shape}; it takes images (N, C, H, W) and a factor "
@@ -43,10 +44,12 @@ def normalized(splits: Splits) -> Splits:
 
     Inputs without further axes, (N, d), are normalized feature by feature. What never varies becomes 0.
     """
-    if splits.train.x.ndim < 2:
-        raise DataError(f"{splits.train.name} has shape {tuple(splits.train.x.shape)}; expected (N, C, …) or (N, d)")
-    mean, std = channel_moments(splits.train.x)
-    return splits.map(lambda part: _mapped(part, lambda x: (x - mean) / std, tuple(part.x.shape)))
+    if splits.train.tensor.ndim < 2:
+        raise DataError(
+            f"{splits.train.name} has shape {tuple(splits.train.tensor.shape)}; expected (N, C, …) or (N, d)"
+        )
+    mean, std = channel_moments(splits.train.tensor)
+    return splits.map(lambda part: _mapped(part, lambda x: (x - mean) / std, tuple(part.tensor.shape)))
 
 
 def channel_moments(x: torch.Tensor) -> tuple[FloatArray, FloatArray]:
@@ -67,9 +70,9 @@ def channel_moments(x: torch.Tensor) -> tuple[FloatArray, FloatArray]:
 
 def _mapped(dataset: Dataset, f: Callable[[FloatArray], FloatArray], shape: tuple[int, ...]) -> Dataset:
     x = np.empty(shape, np.float32)
-    for number, piece in enumerate(_pieces(dataset.x)):
+    for number, piece in enumerate(_pieces(dataset.tensor)):
         x[number * _PIECE : (number + 1) * _PIECE] = f(piece)
-    return Dataset(torch.from_numpy(x).to(dataset.x.device), dataset.y, dataset.classes, dataset.name)
+    return replace(dataset, x=torch.from_numpy(x).to(dataset.tensor.device))
 
 
 def _pieces(x: torch.Tensor) -> Iterator[FloatArray]:

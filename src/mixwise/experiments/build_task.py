@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import nn
 
-from mixwise import data as datasets
 from mixwise import models
-from mixwise.data import Dataset, FlipsAndCrops, Partition, Splits, averaged_down, holdout, normalized, partition
+from mixwise.data import Dataset, FlipsAndCrops
 from mixwise.errors import ConfigError
+from mixwise.experiments.build_data import divided, train_and_test
 from mixwise.experiments.config import RunConfig
-from mixwise.experiments.task_config import ClassificationConfig, DataConfig, PartitionConfig
+from mixwise.experiments.task_config import ClassificationConfig
 from mixwise.seeding import stream
 from mixwise.tasks import ModuleTask, QuadraticTask, random_quadratics, two_class_quadratics
 from mixwise.train.optimizers import factor
@@ -74,6 +73,11 @@ def build_scheduler(config: RunConfig, steps: int) -> SchedulerFactory | None:
     return lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, at)
 
 
+def _augment(data: Dataset) -> FlipsAndCrops | None:
+    """The random changes of images in memory; samples that are read when they are needed know their own."""
+    return FlipsAndCrops(max(1, data.x.shape[-1] // 8)) if isinstance(data.x, torch.Tensor) else None
+
+
 def _step_size(config: RunConfig, task: QuadraticTask | ModuleTask) -> float:
     lr = config.optimizer.lr
     if not isinstance(lr, str):
@@ -84,23 +88,16 @@ def _step_size(config: RunConfig, task: QuadraticTask | ModuleTask) -> float:
 
 
 def _classification(config: RunConfig, task: ClassificationConfig, nodes: int, seed: int) -> ModuleTask:
-    source = task.data.model_dump_json(), config.data_dir
-    splits = _splits(*source)
-    train, test = splits.train, splits.test
-    if task.data.validation > 0:
-        train, validation = _held_out(*source, seed)
-        test = validation if task.evaluate_on == "validation" else test
-    elif task.evaluate_on == "validation":
-        raise ConfigError("task.evaluate_on = 'validation' needs task.data.validation, the share that is held out")
+    train, test = train_and_test(config, task, seed)
     options = {"classes": train.classes} if task.model.kind != "mlp" else {}
     module_seed = stream(seed, "model")
     return ModuleTask(
         lambda: models.build(task.model.kind, seed=module_seed, **{**options, **task.model.options}),
         train,
-        _partition(task.partition, train, nodes, seed),
+        divided(train, task.partition, nodes, seed),
         batch=task.batch,
         test=test,
-        augment=FlipsAndCrops(max(1, train.x.shape[-1] // 8)) if task.augment else None,
+        augment=_augment(train) if task.augment else None,
         gradients=task.gradients,
         buffers=task.buffers,
         group_of=lambda name, parameter: 0 if config.optimizer.decay_norms_and_biases else int(parameter.ndim < 2),
@@ -108,36 +105,3 @@ def _classification(config: RunConfig, task: ClassificationConfig, nodes: int, s
         dtype=getattr(torch, config.dtype),
         seed=seed,
     )
-
-
-def _partition(config: PartitionConfig, data: Dataset, nodes: int, seed: int) -> Partition:
-    if config.kind == "dirichlet":
-        return partition.dirichlet(data.y, nodes, config.alpha, seed)
-    if config.kind == "by-label":
-        return partition.by_label(data.y, nodes, config.labels_per_node, seed)
-    return partition.iid(len(data), nodes, seed)
-
-
-@lru_cache(maxsize=1)  # the variants of a seed share them
-def _held_out(config_json: str, data_dir: str | None, seed: int) -> tuple[Dataset, Dataset]:
-    share = DataConfig.model_validate_json(config_json).validation
-    return holdout(_splits(config_json, data_dir).train, share, seed)
-
-
-@lru_cache(maxsize=2)  # variants and seeds share one data set
-def _splits(config_json: str, data_dir: str | None) -> Splits:
-    config = DataConfig.model_validate_json(config_json)
-    loaders: dict[str, Callable[..., Splits]] = {
-        "digits": datasets.digits,
-        "gaussian-mixture": datasets.gaussian_mixture,
-        "cifar10": lambda **options: datasets.cifar10(data_dir, **options),
-        "mnist": lambda **options: datasets.mnist(data_dir, **options),
-        "fashion-mnist": lambda **options: datasets.fashion_mnist(data_dir, **options),
-    }
-    try:
-        splits = loaders[config.kind](**config.options)
-    except TypeError as error:
-        raise ConfigError(f"task.data.options = {config.options} do not fit {config.kind}: {error}") from None
-    if config.average_down > 1:
-        splits = splits.map(lambda part: averaged_down(part, config.average_down))
-    return normalized(splits) if config.normalize else splits

@@ -30,13 +30,6 @@ from mixwise.experiments.task_config import ClassificationConfig
 from mixwise.tasks import ModuleTask
 from mixwise.train import Training
 
-_CLASS_NAMES = {
-    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-    "fashion-mnist": (
-        "T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
-    ),
-}  # fmt: skip
-
 _SCHEMES: dict[str, str] = {
     "metropolis-hastings": "Metropolis-Hastings weights",
     "lazy-metropolis-hastings": "lazy Metropolis-Hastings weights",
@@ -79,11 +72,10 @@ def scene(config: RunConfig, training: Training, steps: int) -> dict[str, Any]:
         "algorithm_kind": config.algorithm.kind,
     }
     if isinstance(task, ModuleTask) and isinstance(config.task, ClassificationConfig):
-        kind = config.task.data.kind
         found |= {
-            "data": kind,
+            "data": config.task.data.kind,
             "counts": task.partition.label_counts(task.data.y, task.data.classes).tolist(),
-            "classes": list(_CLASS_NAMES.get(kind, map(str, range(task.data.classes)))),
+            "classes": list(task.data.class_names) or [str(label) for label in range(task.data.classes)],
             "steps_per_epoch": len(task.data) / (task.nodes * task.batch),
         }
     return found

@@ -12,6 +12,7 @@ from typing import Literal, Protocol, TypeAlias
 import torch
 from torch import nn
 
+from mixwise.data import Dataset
 from mixwise.errors import TrainingError
 from mixwise.seeding import stream
 from mixwise.tasks.buffers import NodeBuffers, collect
@@ -99,8 +100,10 @@ class NodeByNode:
         return [(p._version, p.data_ptr()) for p in self._frozen]
 
 
-def refusal(module: nn.Module) -> str | None:
-    """Why "stacked" would not give the same result for this module, as far as its layers show; None if it would."""
+def refusal(module: nn.Module, data: Dataset) -> str | None:
+    """Why "stacked" would not give the same result, as far as layers and data show; None if it would."""
+    if not isinstance(data.x, torch.Tensor):
+        return f"{data.name}, which is read piece by piece"
     for name, part in module.named_modules():
         if isinstance(part, _BATCH_NORMS):
             return f"the batch normalization {name!r}, whose statistics change in place"
@@ -109,11 +112,11 @@ def refusal(module: nn.Module) -> str | None:
     return None
 
 
-def chosen(gradients: Gradients, module: nn.Module) -> Literal["measure", "loop", "stacked"]:
+def chosen(gradients: Gradients, module: nn.Module, data: Dataset) -> Literal["measure", "loop", "stacked"]:
     """The way to the gradients as far as it is known before a first batch."""
     if gradients not in ("auto", "measure", "loop", "stacked"):
         raise TrainingError(f'gradients = {gradients!r}; choose "auto", "measure", "loop" or "stacked"')
-    reason = refusal(module)
+    reason = refusal(module, data)
     if gradients == "stacked" and reason is not None:
         raise TrainingError(f'gradients = "stacked" cannot run {reason}; take gradients = "loop"')
     if reason is not None:

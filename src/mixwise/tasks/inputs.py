@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 
 from mixwise.data import Dataset, NodeBatches, Partition
-from mixwise.seeding import generator
+from mixwise.seeding import generator, stream
 
 Augment: TypeAlias = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 Batch: TypeAlias = tuple[torch.Tensor, torch.Tensor]
@@ -21,7 +21,7 @@ class Inputs:
         data: the whole training set.
         partition: which samples each node holds.
         batch: samples per node and step, b.
-        augment: changes a batch of inputs at random.
+        augment: changes a batch of inputs at random; `Samples` know themselves what to change.
         device, dtype: where and in what precision the batches are.
         seed: names the order of the data and the augmentation.
     """
@@ -37,18 +37,25 @@ class Inputs:
         seed: int,
     ) -> None:
         self._indices = NodeBatches(partition, batch, seed)
-        self._x, self._y = data.x.to(device), data.y.to(device)
+        self._data, self.device = data.to(device), device
+        self._y = self._data.y
         self.augment, self.dtype, self.seed = augment, dtype, seed
 
     def one(self, node: int, step: int) -> Batch:
         """The batch of one node, (b, …) and (b,)."""
-        index = self._indices(node, step).to(self._x.device)
-        return self.as_input(self._augmented(self._x.index_select(0, index), node, step)), self._y[index]
+        index, samples = self._indices(node, step), self._data.x
+        if isinstance(samples, torch.Tensor):
+            x = self._augmented(samples.index_select(0, index.to(self.device)), node, step)
+        else:
+            x = samples.take(index, self._draws(node, step)).to(self.device)
+            samples.expect(self._indices(node, step + 1), self._draws(node, step + 1))
+        return self.as_input(x), self._y[index.to(self.device)]
 
     def all(self, nodes: Sequence[int], step: int) -> Batch:
-        """The batches of several nodes, (m, b, …) and (m, b)."""
-        index = torch.stack([self._indices(node, step) for node in nodes]).to(self._x.device)
-        x = self._x.index_select(0, index.reshape(-1)).view(*index.shape, *self._x.shape[1:])
+        """The batches of several nodes, (m, b, …) and (m, b), of inputs in memory."""
+        inputs = self._data.tensor
+        index = torch.stack([self._indices(node, step) for node in nodes]).to(self.device)
+        x = inputs.index_select(0, index.reshape(-1)).view(*index.shape, *inputs.shape[1:])
         if self.augment is not None:
             x = torch.stack([self._augmented(part, node, step) for part, node in zip(x, nodes, strict=True)])
         return self.as_input(x), self._y[index]
@@ -61,3 +68,6 @@ class Inputs:
 
     def _augmented(self, x: torch.Tensor, node: int, step: int) -> torch.Tensor:
         return x if self.augment is None else self.augment(x, generator(self.seed, "augment", node, step))
+
+    def _draws(self, node: int, step: int) -> int:
+        return stream(self.seed, "augment", node, step)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -39,6 +39,7 @@ class ModuleTask:
         partition: which samples each node holds.
         batch: samples per node and step.
         test: the common test set, for `evaluate`.
+        test_batch: samples that are judged at once; 1000, or 100 of those that are read when they are needed.
         loss: of outputs and labels, averaged over the batch.
         augment: changes a batch of inputs at random.
         gradients: "loop", "stacked", "auto" (stacked if every layer with parameters is dense), or "measure": both
@@ -60,6 +61,7 @@ class ModuleTask:
         *,
         batch: int = 32,
         test: Dataset | None = None,
+        test_batch: int | None = None,
         loss: Loss = nn.functional.cross_entropy,
         augment: Augment | None = None,
         gradients: Gradients = "auto",
@@ -79,8 +81,9 @@ class ModuleTask:
             self.template.train()
         self.layout = RowLayout(self.template, group_of)
         self.dim, self.blocks = self.layout.dim, self.layout.blocks
-        self.gradients = chosen(gradients, self.template)
+        self.gradients = chosen(gradients, self.template, data)
         self._measures = self.gradients == "measure"
+        self.test_batch = test_batch or (1000 if isinstance(data.x, torch.Tensor) else 100)
         self._inputs = Inputs(data, partition, batch, augment, self.device, dtype, seed)
         self._runs = WeakTensorKeyDictionary()  # the rows of a run -> the run
         self._run: _Run | None = None  # the one that was started or went on last
@@ -157,11 +160,12 @@ class ModuleTask:
             raise TrainingError("there is no test set to evaluate on; give one with test=…")
         buffers, others = self._buffers(X), others or AllHere(len(X))
         mean, mean_buffers = mean_of_all(X, others), buffers.average(others)  # asked by all
-        accuracies = torch.zeros(len(X), 2, dtype=torch.float64)  # of each node; of the averaged model
-        for i, row in enumerate(X):
-            accuracies[i, 0] = self.accuracy(self._view(row, buffers.of(i)), self.test)
+        modules = [self._view(row, buffers.of(i)) for i, row in enumerate(X)]
         if others.nodes.start == 0:  # the averaged model is judged once, where the first node is
-            accuracies[0, 1] = self.accuracy(self._view(mean, mean_buffers), self.test)
+            modules.append(self._view(mean, mean_buffers))
+        found = self.accuracies(modules, self.test)
+        accuracies = torch.zeros(len(X), 2, dtype=torch.float64)  # of each node; of the averaged model
+        accuracies[:, 0], accuracies[0, 1:] = found[: len(X)], found[len(X) :]
         each, average = others.gather(accuracies).unbind(1)
         return {
             "accuracy": float(each.mean()),
@@ -170,17 +174,22 @@ class ModuleTask:
             "accuracy_average_model": float(average[0]),
         }
 
-    @torch.no_grad()
-    def accuracy(self, module: nn.Module, data: Dataset, batch: int = 1000) -> float:
+    def accuracy(self, module: nn.Module, data: Dataset) -> float:
         """Share of samples that a module, put into eval mode, classifies as labeled."""
-        module.eval()
-        right = 0
+        return float(self.accuracies([module], data)[0])
+
+    @torch.no_grad()
+    def accuracies(self, modules: Sequence[nn.Module], data: Dataset) -> torch.Tensor:
+        """The same of several modules, float64; every sample is read once for all of them."""
+        right = torch.zeros(len(modules), dtype=torch.float64)
+        for module in modules:
+            module.eval()
         with own_randomness(self.device) as reseed:
-            reseed(stream(self.seed, "evaluate"))
-            for start in range(0, len(data), batch):
-                x, y = data.x[start : start + batch].to(self.device), data.y[start : start + batch].to(self.device)
-                outputs: Any = module(self._inputs.as_input(x))
-                right += int((outputs.argmax(1) == y).sum())
+            for number, (x, y) in enumerate(data.batches(self.test_batch)):
+                x, y = self._inputs.as_input(x.to(self.device)), y.to(self.device)
+                for i, module in enumerate(modules):
+                    reseed(stream(self.seed, "evaluate", number))
+                    right[i] += (module(x).argmax(1) == y).sum().item()
         return right / len(data)
 
     def _view(self, row: torch.Tensor, buffers: Mapping[str, torch.Tensor]) -> nn.Module:
