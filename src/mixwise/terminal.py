@@ -24,6 +24,12 @@ err = Console(stderr=True)
 _WINDOW, _SHORTEST, _QUIET = 5.0, 0.05, 30.0  # seconds: a rate is of the last 5; a log hears something every 30
 
 
+def fail(message: str, status: int = 2) -> int:
+    """Say in one line what is wrong; the exit code."""
+    err.print(f"error: {' '.join(message.split())}", highlight=False, markup=False, soft_wrap=True)
+    return status
+
+
 def run_with_progress(experiment: Experiment, folder: Path, resume: bool, world: World) -> Summary:
     """A live bar in a terminal; elsewhere a line per run, and one every half minute. Process 0 shows it."""
     total = len(experiment.recipe.seeds) * len(experiment.runs)

@@ -1,0 +1,63 @@
+"""The command line; with its terminal, the only place that prints.
+
+Each command is a function in the file of its topic; here they become one program, in the order in which help shows
+them.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from mixwise import __version__
+from mixwise.cli.inventory import doctor, recipes
+from mixwise.cli.launching import launch
+from mixwise.cli.looking import export, figures, report, watch
+from mixwise.cli.running import run, sweep
+from mixwise.cli.weighing import graph, weights
+from mixwise.errors import MixwiseError
+from mixwise.terminal import fail, out
+
+app = typer.Typer(add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+# What typer raises for a wrong option or argument: click's UsageError, or that of the click inside newer typers.
+UsageError: type[Exception] = typer.BadParameter.mro()[1]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"mixwise {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """mixwise: decentralized learning with gossip weights that fit the data."""
+    if context.invoked_subcommand is None:
+        out.print(context.get_help(), highlight=False, markup=False)
+
+
+for _command in (run, launch, sweep, export, report, watch, figures, recipes, graph, weights, doctor):
+    app.command()(_command)
+
+
+def main() -> None:
+    """The entry point: a user's mistake is one line and exit code 2, never a traceback."""
+    try:
+        status = typer.main.get_command(app).main(prog_name="mixwise", standalone_mode=False)
+    except MixwiseError as error:
+        status = fail(str(error))
+    except UsageError as error:
+        message = getattr(error, "format_message", error.__str__)().rstrip(".")
+        command = getattr(getattr(error, "ctx", None), "command_path", "mixwise")
+        status = fail(f"{message}; {command} --help shows what is allowed")
+    except (typer.Abort, KeyboardInterrupt):
+        status = fail("stopped", 130)
+    sys.exit(status if isinstance(status, int) else 0)
