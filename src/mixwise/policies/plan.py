@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any, Literal, Protocol, TypeAlias
@@ -16,6 +17,8 @@ from mixwise.network import Network
 from mixwise.sketch import CountSketch, Sketch
 from mixwise.sketch.base import as_sketch
 
+_COLUMNS = 1 << 16  # of U that are there at a time
+
 
 @dataclass(frozen=True)
 class StepSums:
@@ -26,16 +29,33 @@ class StepSums:
 
 
 @dataclass(frozen=True)
+class StepRows:
+    """X and X′, each (m, d), where both are there anyway: U = X − X′ comes out of them piece by piece."""
+
+    before: torch.Tensor
+    after: torch.Tensor
+
+    def pieces(self) -> Iterator[torch.Tensor]:
+        """U, some columns at a time."""
+        for start in range(0, self.before.shape[1], _COLUMNS):
+            columns = slice(start, start + _COLUMNS)
+            yield self.before[:, columns] - self.after[:, columns]
+
+
+@dataclass(frozen=True)
 class Observation:
     """The owned rows at mixing t, each (m, d)."""
 
     updates: torch.Tensor | None  # U = X − X′: what the optimizer did; only if the policy said that it observes
     gradients: torch.Tensor  # G
     parameters: torch.Tensor  # X′: the rows that are about to be mixed
-    stepped: StepSums | None = None  # instead of the updates, if their sketches are all that the policy asks for
+    # Instead of the updates, if their sketches are all that the policy asks for:
+    stepped: StepSums | StepRows | None = None
 
     def sketched_updates(self, sketch: Sketch) -> torch.Tensor:
         """S (m, k) of the updates."""
+        if isinstance(self.stepped, StepRows):
+            return sketch.streamed(self.stepped.pieces())
         if self.stepped is not None and isinstance(sketch, CountSketch) and sketch in self.stepped.before:
             return as_sketch(self.stepped.before[sketch] - sketch.sums(self.stepped.after), self.stepped.after)
         assert self.updates is not None  # the policy said that it observes

@@ -1,6 +1,7 @@
 """What every sketch is, and how a random one is applied: row by row, block of coordinates by block of coordinates.
 
-Legend: G (m, d) rows; S (m, k) their sketches; u (c,) one row's numbers in one block of c coordinates.
+Legend: G (m, d) rows, or pieces (m, c₁), (m, c₂), … of them; S (m, k) their sketches; u (c,) one row's numbers in one
+block of c coordinates.
 
 A row's sketch is the same to the last bit whichever rows come with it, wherever it lies in memory and however many
 threads there are. So each row is copied into the same buffer, and only serial NumPy kernels touch it; a BLAS product
@@ -10,7 +11,7 @@ would be faster, but its last bits change with the number of threads and with th
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
@@ -44,6 +45,9 @@ class Sketch(Protocol):
     def __call__(self, G: Rows) -> Rows:
         """S (m, k), on the device of G and in its dtype; float32 if that is a shorter one."""
 
+    def streamed(self, pieces: Iterable[Rows]) -> Rows:
+        """The same S, to the last bit, of rows that come as pieces of their columns, (m, c₁), (m, c₂), …, in order."""
+
 
 @dataclass(frozen=True)
 class RandomSketch:
@@ -67,8 +71,100 @@ class RandomSketch:
 
 def sketch_rows(G: Rows, dim: int, block: int, block_map: Callable[[int, int], BlockMap]) -> Rows:
     """The sketches of `sketch_sums`, rounded once to the dtype of S."""
-    S = sketch_sums(G, dim, block, block_map)
-    return as_sketch(S, G) if isinstance(G, torch.Tensor) else S.astype(sketch_dtype(G), copy=False)
+    return _rounded(sketch_sums(G, dim, block, block_map), G)
+
+
+def sketch_stream(pieces: Iterable[Rows], dim: int, block: int, block_map: Callable[[int, int], BlockMap]) -> Rows:
+    """The same of rows that come in pieces; nothing is kept of a piece but the columns of a block that it began."""
+    sums = RowSums(dim, block, block_map)
+    kind: Rows | None = None
+    for number, piece in enumerate(pieces):
+        check_piece(piece, kind, number)
+        kind = piece[:, :0] if kind is None else kind  # no columns: it tells type, rows, dtype and device
+        sums.add(piece)
+    if kind is None:
+        raise SketchError("no piece of any row came; a sketch takes rows of length 1 or more")
+    return _rounded(sums.finished(), kind)
+
+
+def sketch_sums(G: Array | torch.Tensor, dim: int, block: int, block_map: Callable[[int, int], BlockMap]) -> FloatArray:
+    """The sums of rows that come as one piece."""
+    check_rows(G)
+    sums = RowSums(dim, block, block_map)
+    sums.add(G, last=True)
+    return sums.finished()
+
+
+class RowSums:
+    """S[i] = Σ_b M_b u_ib, in float64 and in the order of the blocks b, of rows that may come in pieces.
+
+    A block is multiplied when all of its columns are there, so that it does not matter where the pieces are cut.
+
+    Args:
+        dim: k.
+        block: how many coordinates a block has; the last one of a row may have fewer.
+        block_map: (b, c) -> M_b, the map of the c coordinates in block b; drawn once, used for all rows, dropped.
+
+    On a GPU too, this runs on the CPU: that is where the operator is drawn, and it is larger than a row.
+    """
+
+    def __init__(self, dim: int, block: int, block_map: Callable[[int, int], BlockMap]) -> None:
+        self.dim, self.block, self.block_map = dim, block, block_map
+        self._S: FloatArray | None = None
+        self._b = 0  # the block that is next
+        self._begun: Array | None = None  # (m, block), the columns of it that are there
+        self._filled = 0
+
+    def add(self, G: Array | torch.Tensor, *, last: bool = False) -> None:
+        """The next columns of all rows; of the last ones nothing has to be kept."""
+        m, d = G.shape
+        if self._S is None:
+            self._S = np.zeros((m, self.dim))
+        start = 0
+        if self._filled > 0:
+            start = self._keep(G[:, : self.block - self._filled])
+            if self._filled < self.block:
+                return
+            self._multiply_begun()
+        while start < d and (last or d - start >= self.block):
+            self._multiply(G[:, start : start + self.block])
+            start += self.block
+        if start < d:
+            self._keep(G[:, start:])
+
+    def finished(self) -> FloatArray:
+        """S (m, k), when all columns have come."""
+        if self._filled > 0:
+            self._multiply_begun()
+        if self._S is None or self._b == 0:
+            raise SketchError("rows without coordinates have no sketch; pass rows of length 1 or more")
+        return self._S
+
+    def _keep(self, G: Array | torch.Tensor) -> int:
+        """Copy some columns of the block that is next; how many."""
+        m, c = G.shape
+        if self._begun is None:
+            short = sketch_dtype(G) in (torch.float32, np.float32)
+            self._begun = np.empty((m, self.block), dtype=np.float32 if short else np.float64)
+        for i in range(m):
+            self._begun[i, self._filled : self._filled + c] = _on_host(G[i])
+        self._filled += c
+        return c
+
+    def _multiply_begun(self) -> None:
+        assert self._begun is not None
+        self._multiply(self._begun[:, : self._filled])
+        self._filled = 0
+
+    def _multiply(self, G: Array | torch.Tensor) -> None:
+        """Add the shares of one block, G (m, c)."""
+        assert self._S is not None
+        u = np.empty(G.shape[1])
+        M = self.block_map(self._b, len(u))
+        for i in range(len(G)):
+            u[:] = _on_host(G[i])
+            self._S[i] += M(u)
+        self._b += 1
 
 
 def as_sketch(S: FloatArray, G: torch.Tensor) -> torch.Tensor:
@@ -76,38 +172,31 @@ def as_sketch(S: FloatArray, G: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(S).to(sketch_dtype(G)).to(G.device)  # in this order: not every device has float64
 
 
-def sketch_sums(G: Array | torch.Tensor, dim: int, block: int, block_map: Callable[[int, int], BlockMap]) -> FloatArray:
-    """S[i] = Σ_b M_b u_ib, in float64 and in the order of the blocks b.
-
-    Args:
-        G: rows (m, d).
-        dim: k.
-        block: how many coordinates a block has; the last one of a row may have fewer.
-        block_map: (b, c) -> M_b, the map of the c coordinates in block b; drawn once, used for all rows, dropped.
-
-    On a GPU too, this runs on the CPU: that is where the operator is drawn, and it is larger than a row.
-    """
-    check_rows(G)
-    m, d = G.shape
-    S = np.zeros((m, dim))
-    buffer = np.empty(min(block, d))
-    for b, start in enumerate(range(0, d, block)):
-        u = buffer[: d - start]
-        M = block_map(b, len(u))
-        for i in range(m):
-            u[:] = _on_host(G[i, start : start + block])
-            S[i] += M(u)
-    return S
+def _rounded(S: FloatArray, G: Rows) -> Rows:
+    return as_sketch(S, G) if isinstance(G, torch.Tensor) else S.astype(sketch_dtype(G), copy=False)
 
 
-def check_rows(G: object) -> None:
-    """Refuse what has no sketch."""
+def check_piece(piece: Array | torch.Tensor, first: Array | torch.Tensor | None, number: int) -> None:
+    """Refuse a piece that cannot belong to the same rows as the first one."""
+    check_rows(piece, empty=True)
+    if first is None:
+        return
+    same = isinstance(piece, torch.Tensor) == isinstance(first, torch.Tensor) and piece.dtype == first.dtype
+    if not same or len(piece) != len(first):
+        raise SketchError(
+            f"piece {number} has {len(piece)} rows of {piece.dtype}, the first one {len(first)} of {first.dtype}; "
+            f"all pieces are columns of the same rows"
+        )
+
+
+def check_rows(G: object, *, empty: bool = False) -> None:
+    """Refuse what has no sketch; a piece of rows may be `empty`."""
     if not isinstance(G, np.ndarray | torch.Tensor):
         raise SketchError(f"rows of type {type(G).__name__}; a sketch takes a NumPy array or a torch tensor (m, d)")
     shape = tuple(G.shape)
     if len(shape) != 2:
         raise SketchError(f"rows of shape {shape}; a sketch takes one row per node, (m, d): pass u[None] for a vector")
-    if shape[1] == 0:
+    if shape[1] == 0 and not empty:
         raise SketchError(f"rows of shape {shape} have no coordinates to sketch; pass rows of length 1 or more")
     real = G.is_floating_point() if isinstance(G, torch.Tensor) else G.dtype.kind == "f"
     if not real:

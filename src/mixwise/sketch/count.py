@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from mixwise.seeding import numpy_generator
-from mixwise.sketch.base import Array, BlockMap, FloatArray, RandomSketch, Rows, sketch_rows, sketch_sums
+from mixwise.sketch.base import (
+    Array,
+    BlockMap,
+    FloatArray,
+    RandomSketch,
+    Rows,
+    sketch_rows,
+    sketch_stream,
+    sketch_sums,
+)
 
 _BLOCK = 1 << 16  # coordinates drawn at a time: 0.5 MB of indices; part of the operator's definition
 
@@ -31,6 +41,15 @@ class CountSketch(RandomSketch):
     def __call__(self, G: Rows) -> Rows:
         """The sketches (m, k) of the rows (m, d)."""
         return sketch_rows(G, self.dim, _BLOCK, self._block)
+
+    def streamed(self, pieces: Iterable[Rows]) -> Rows:
+        """The same of rows that come as pieces of their columns, (m, c₁), (m, c₂), …, such as layer by layer.
+
+        >>> G = np.arange(12.0).reshape(2, 6)
+        >>> bool((CountSketch(3).streamed([G[:, :4], G[:, 4:]]) == CountSketch(3)(G)).all())
+        True
+        """
+        return sketch_stream(pieces, self.dim, _BLOCK, self._block)
 
     def sums(self, G: Array | torch.Tensor) -> FloatArray:
         """The same in float64, before they are rounded: sums(X) − sums(X′) is sums(X − X′), without that tensor."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from mixwise.sketch.base import Rows, check_rows, sketch_dtype
+from mixwise.errors import SketchError
+from mixwise.sketch.base import Rows, check_piece, check_rows, sketch_dtype
 
 
 @dataclass(frozen=True)
@@ -36,3 +39,15 @@ class ExactSketch:
         if isinstance(G, torch.Tensor):
             return G.detach().to(sketch_dtype(G))
         return G.astype(sketch_dtype(G), copy=False)
+
+    def streamed(self, pieces: Iterable[Rows]) -> Rows:
+        """The rows put together again: as long as they are, so that nothing is saved by their coming in pieces."""
+        parts: list[Rows] = []
+        for number, piece in enumerate(pieces):
+            check_piece(piece, parts[0] if parts else None, number)
+            parts.append(piece.detach().clone() if isinstance(piece, torch.Tensor) else piece.copy())
+        if not parts:
+            raise SketchError("no piece of any row came; a sketch takes rows of length 1 or more")
+        if isinstance(parts[0], torch.Tensor):
+            return self(torch.cat(parts, 1))
+        return self(np.concatenate(parts, 1))

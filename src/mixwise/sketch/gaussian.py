@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from mixwise.seeding import generator
-from mixwise.sketch.base import BlockMap, FloatArray, RandomSketch, Rows, sketch_rows
+from mixwise.sketch.base import BlockMap, FloatArray, RandomSketch, Rows, sketch_rows, sketch_stream
 
 _NUMBERS = 1 << 18  # of A in one block: 1 MB in float32, and 2 MB in float64; part of the operator's definition
 
@@ -29,7 +30,15 @@ class GaussianSketch(RandomSketch):
 
     def __call__(self, G: Rows) -> Rows:
         """The sketches (m, k) of the rows (m, d)."""
-        return sketch_rows(G, self.dim, max(1, _NUMBERS // self.dim), self._block)
+        return sketch_rows(G, self.dim, self._width, self._block)
+
+    def streamed(self, pieces: Iterable[Rows]) -> Rows:
+        """The same of rows that come as pieces of their columns, (m, c₁), (m, c₂), …, such as layer by layer."""
+        return sketch_stream(pieces, self.dim, self._width, self._block)
+
+    @property
+    def _width(self) -> int:
+        return max(1, _NUMBERS // self.dim)
 
     def _block(self, b: int, c: int) -> BlockMap:
         """u ↦ A_b u / √k, with A_b (k, c) the columns of A in block b."""

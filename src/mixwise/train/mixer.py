@@ -22,8 +22,9 @@ from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network import Network, Pending
 from mixwise.policies import Observation, Plan, Policy
-from mixwise.policies.plan import StepSums
+from mixwise.policies.plan import StepRows, StepSums
 from mixwise.sketch import CountSketch
+from mixwise.sketch.base import RandomSketch
 from mixwise.train.waiting import as_matrices, as_tensors
 
 
@@ -72,14 +73,16 @@ class Mixer:
         """The weights of this mixing, accepted by the algorithm; X is X′ now."""
         t = self.t - self.began
         updates, rows, observes = None, X, self.policy.observes(t)
+        stepped: StepSums | StepRows | None = None if self._sums is None else StepSums(self._sums, X)
         if self.start is not None and observes:
             rows = self.algorithm.rows_to_mix(self.start, X)
-        if self.start is not None and observes and self._sums is None:
+        if self.start is not None and observes and self._streams(t):
+            stepped = StepRows(self.start, X)
+        elif self.start is not None and observes and self._sums is None:
             # The update takes the place of X where the algorithm does not need that any more.
             place = None if self.algorithm.needs_previous else self.start
             updates = self.algorithm.update(self.start, X, place)
             self.start = self.start if self.algorithm.needs_previous else None
-        stepped = None if self._sums is None else StepSums(self._sums, X)
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is named below
                 plan = self.policy.plan(t, Observation(updates, G, rows, stepped), self.network)
@@ -91,6 +94,12 @@ class Mixer:
             rounds = one_channel(plan, type(self.algorithm).__name__)
             plan, self._waiting = Plan(self._waiting, solve=plan.solve), rounds
         return plan
+
+    def _streams(self, t: int) -> bool:
+        """Whether U is only sketched and X stays: then U would be one tensor more, and is made piece by piece."""
+        sketches = self.policy.sketches(t) if self._sums is None else None
+        stays = self.algorithm.needs_previous and self.algorithm.mixes_steps
+        return stays and sketches is not None and all(isinstance(sketch, RandomSketch) for sketch in sketches)
 
     def mix(self, X: torch.Tensor, plan: Plan, B: torch.Tensor | None = None) -> None:
         """X′ becomes X⁺, in place, and so do the buffers that are to be mixed."""
