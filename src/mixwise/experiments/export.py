@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from mixwise.errors import ConfigError
-from mixwise.experiments.runner import CHECKPOINT
+from mixwise.experiments.experiment_folder import CHECKPOINT
 from mixwise.experiments.strict import unknown
 from mixwise.tasks.buffers import mean_row
 from mixwise.tasks.parts import below, complete

@@ -1,14 +1,4 @@
-"""Runs an experiment and leaves a folder with everything in it.
-
-DIR/config.yaml                           the experiment as it was run; itself a recipe
-DIR/<variant>/seed-<s>/metrics.jsonl      one line per record, the same bits for the same seed
-DIR/<variant>/seed-<s>/timings.jsonl      wall-clock seconds of the same steps
-DIR/<variant>/seed-<s>/scene.json         who talks to whom, and who holds what; for pictures
-DIR/<variant>/seed-<s>/weights.jsonl      the weights over time, thinned; for pictures
-DIR/<variant>/seed-<s>/tensorboard/       if asked for: numbers, graph and weights for TensorBoard
-DIR/<variant>/seed-<s>/checkpoint/        where to go on; at the end, the result
-DIR/summary.csv, summary.md, figures/     the last window of every run, averaged over seeds; curves
-DIR/report.html                           all of it, to look at
+"""Runs an experiment and leaves a folder with everything in it (`experiment_folder` says what lies where).
 
 With several processes, all of them run the nodes that they own and write those into checkpoints; the first one writes
 everything else.
@@ -18,19 +8,28 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from mixwise.errors import ConfigError, NetworkError
+from mixwise.errors import NetworkError
 from mixwise.experiments.build import Prepared, prepare
 from mixwise.experiments.config import RunConfig
 from mixwise.experiments.course import Course
+from mixwise.experiments.experiment_folder import (
+    CHECKPOINT,
+    METRICS,
+    SCENE,
+    TIMINGS,
+    WEIGHTS,
+    clear_run,
+    cut_run,
+    open_folder,
+    records_before,
+)
 from mixwise.experiments.recipe import Experiment
 from mixwise.experiments.scene import scene
 from mixwise.network.survivors import listed
@@ -43,7 +42,6 @@ from mixwise.report.tensorboard import TensorBoardLog, check_installed
 from mixwise.report.weights import WeightsLog
 from mixwise.train.checkpoint import (
     Tensors,
-    keep_only,
     load_checkpoint,
     names_of_nodes,
     newest_step,
@@ -51,9 +49,6 @@ from mixwise.train.checkpoint import (
     save_checkpoint,
 )
 from mixwise.train.training import Step, Training
-
-METRICS, TIMINGS, CHECKPOINT = "metrics.jsonl", "timings.jsonl", "checkpoint"
-SCENE, WEIGHTS = "scene.json", "weights.jsonl"
 
 _WATCHED = 1.0  # seconds after which somebody who watches the folder may see new records
 
@@ -91,7 +86,7 @@ def run_experiment(
     while course.begin(0):
         try:
             _check(experiment, world)
-            _begin(folder, experiment, resume, world)
+            open_folder(folder, experiment, resume, world)
             break
         except NetworkError as error:
             course.lose(error, 0, 0)
@@ -132,7 +127,7 @@ def _run(prepared: Prepared, place: Path, course: Course, stage: int, config: Ru
         try:
             training = _started(prepared, place, course) if course.is_whole else _left(prepared, place, course, rows)
             if course.is_whole:
-                yield from _records_before(place / METRICS, training.t)[0]
+                yield from records_before(place / METRICS, training.t)[0]
             yield from _records(prepared, training, place, course, config)
             return
         except NetworkError as error:
@@ -144,7 +139,7 @@ def _run(prepared: Prepared, place: Path, course: Course, stage: int, config: Ru
 
 def _started(prepared: Prepared, place: Path, course: Course) -> Training:
     """The run at its beginning, or at its last checkpoint."""
-    saved, names = course.world.decide(lambda: _cleared(place))
+    saved, names = course.world.decide(lambda: clear_run(place))
     course.names = names or list(range(prepared.nodes))
     training = prepared.start_with(course.names)
     if saved > 0:
@@ -165,7 +160,7 @@ def _left(prepared: Prepared, place: Path, course: Course, rows: Rows | None) ->
     else:
         training.take_over(*rows, course.t)
     if course.world.rank == 0:
-        _cut(place, course.t)
+        cut_run(place, course.t)
     return training
 
 
@@ -177,7 +172,7 @@ def _records(
     writes, whole = world.rank == 0, n == prepared.nodes
     if writes and whole and not (place / SCENE).exists():
         (place / SCENE).write_text(json.dumps(scene(config, training, prepared.steps)), "utf-8")
-    lost = _lost(prepared, course)
+    lost = _lost(course)
     with ExitStack() as files:
         mixings = prepared.steps // training.local_steps
         path = place / WEIGHTS if writes and whole else None  # a picture is of all nodes
@@ -213,91 +208,8 @@ def _records(
             yield {"step": record.step, **record.values}
 
 
-def _lost(prepared: Prepared, course: Course) -> str:
+def _lost(course: Course) -> str:
     """The nodes that were lost since the run has begun, or was resumed."""
     assert course.names is not None
     left = set(course.remaining(course.names))
     return listed([name for name in course.names if name not in left])
-
-
-def _cleared(place: Path) -> tuple[int, list[int] | None]:
-    """Leave in the folder of a run only what belongs to its newest complete checkpoint; the steps done until then, and
-    the nodes that have done them."""
-    place.mkdir(parents=True, exist_ok=True)
-    step = newest_step(place / CHECKPOINT) or 0
-    keep_only(place / CHECKPOINT, step)
-    _cut(place, step)
-    return step, names_of_nodes(place / CHECKPOINT, step) if step else None
-
-
-def _cut(place: Path, step: int) -> None:
-    """Leave only the records of the first steps."""
-    for path in (place / METRICS, place / TIMINGS, place / WEIGHTS):
-        _, size = _records_before(path, step)
-        if path.exists() and size < path.stat().st_size:
-            os.truncate(path, size)  # cut, not written anew: a run that is killed here loses nothing that it needs
-
-
-def _records_before(path: Path, steps: int) -> tuple[list[dict[str, Any]], int]:
-    """The records of the first `steps` steps, and their bytes; a line that is cut off, or being written, is none."""
-    kept, size = [], 0
-    if path.exists():
-        for line in path.read_bytes().splitlines(keepends=True):
-            try:
-                record = json.loads(line)
-            except ValueError:
-                break
-            if record["step"] >= steps:
-                break
-            kept.append(record)
-            size += len(line)
-    return kept, size
-
-
-def _begin(folder: Path, experiment: Experiment, resume: bool, world: World) -> None:
-    """Open the folder, which process 0 does, and see that it is there for all."""
-    begun = f"begun {folder.absolute()}"
-
-    def open_it() -> None:
-        # What was begun before a restart is ours.
-        _open(folder, experiment, resume or world.recall(begun) is not None)
-        world.note(begun, "yes")
-
-    world.decide(open_it)
-    if not (folder / "config.yaml").exists():
-        raise ConfigError(
-            f"process {world.rank} does not see {folder}, which process 0 has made; "
-            f"choose a folder with --out that all machines share"
-        )
-
-
-def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
-    """Make the folder, or, to resume, see that it belongs to this experiment."""
-    config = folder / "config.yaml"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        occupied = any(folder.iterdir())
-    except OSError as error:
-        raise ConfigError(f"the folder {folder} cannot be made: {error.strerror}; choose another with --out") from None
-    if occupied and not resume:
-        raise ConfigError(
-            f"the folder {folder} is not empty, and no run is ever overwritten; "
-            f"choose another with --out, or go on there with --resume"
-        )
-    if occupied:
-        if not config.exists() or _without_comments(config.read_text("utf-8")) != experiment.to_yaml():
-            raise ConfigError(
-                f"{folder} holds another experiment; go on with it: mixwise run {config} --out {folder} --resume"
-            )
-        return
-    config.write_text(_provenance(experiment.command) + experiment.to_yaml(), "utf-8")
-
-
-def _without_comments(text: str) -> str:
-    return "".join(line + "\n" for line in text.splitlines() if not line.startswith("#"))
-
-
-def _provenance(command: str) -> str:
-    packages = ", ".join(f"{name} {version(name)}" for name in ("mixwise", "torch", "numpy", "scipy", "piqp"))
-    typed = f"# command: {' '.join(command.split())}\n" if command else ""
-    return f"# {packages}, Python {platform.python_version()}\n{typed}"

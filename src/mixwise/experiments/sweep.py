@@ -18,8 +18,9 @@ from typing import Any
 from mixwise.errors import ConfigError
 from mixwise.experiments.build import prepare
 from mixwise.experiments.config import Recipe
+from mixwise.experiments.experiment_folder import CHECKPOINT
 from mixwise.experiments.recipe import Experiment, plan_experiment
-from mixwise.experiments.runner import CHECKPOINT, OnProgress, run_experiment
+from mixwise.experiments.runner import OnProgress, run_experiment
 from mixwise.network.world import Alone, World
 from mixwise.report.results import Results, higher_is_better
 from mixwise.report.table import Summary, summarize

@@ -1,0 +1,114 @@
+"""The folder of an experiment: what lies where, opened for a new run, and cut back to where an old one goes on.
+
+DIR/config.yaml                           the experiment as it was run; itself a recipe
+DIR/<variant>/seed-<s>/metrics.jsonl      one line per record, the same bits for the same seed
+DIR/<variant>/seed-<s>/timings.jsonl      wall-clock seconds of the same steps
+DIR/<variant>/seed-<s>/scene.json         who talks to whom, and who holds what; for pictures
+DIR/<variant>/seed-<s>/weights.jsonl      the weights over time, thinned; for pictures
+DIR/<variant>/seed-<s>/tensorboard/       if asked for: numbers, graph and weights for TensorBoard
+DIR/<variant>/seed-<s>/checkpoint/        where to go on; at the end, the result
+DIR/summary.csv, summary.md, figures/     the last window of every run, averaged over seeds; curves
+DIR/report.html                           all of it, to look at
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from mixwise.errors import ConfigError
+from mixwise.experiments.recipe import Experiment
+from mixwise.network.world import World
+from mixwise.train.checkpoint import keep_only, names_of_nodes, newest_step
+
+METRICS, TIMINGS, CHECKPOINT = "metrics.jsonl", "timings.jsonl", "checkpoint"
+SCENE, WEIGHTS = "scene.json", "weights.jsonl"
+
+
+# --- the folder of all runs ---
+def open_folder(folder: Path, experiment: Experiment, resume: bool, world: World) -> None:
+    """Open the folder, which process 0 does, and see that it is there for all."""
+    begun = f"begun {folder.absolute()}"
+
+    def open_it() -> None:
+        # What was begun before a restart is ours.
+        _open(folder, experiment, resume or world.recall(begun) is not None)
+        world.note(begun, "yes")
+
+    world.decide(open_it)
+    if not (folder / "config.yaml").exists():
+        raise ConfigError(
+            f"process {world.rank} does not see {folder}, which process 0 has made; "
+            f"choose a folder with --out that all machines share"
+        )
+
+
+def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
+    """Make the folder, or, to resume, see that it belongs to this experiment."""
+    config = folder / "config.yaml"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        occupied = any(folder.iterdir())
+    except OSError as error:
+        raise ConfigError(f"the folder {folder} cannot be made: {error.strerror}; choose another with --out") from None
+    if occupied and not resume:
+        raise ConfigError(
+            f"the folder {folder} is not empty, and no run is ever overwritten; "
+            f"choose another with --out, or go on there with --resume"
+        )
+    if occupied:
+        if not config.exists() or _without_comments(config.read_text("utf-8")) != experiment.to_yaml():
+            raise ConfigError(
+                f"{folder} holds another experiment; go on with it: mixwise run {config} --out {folder} --resume"
+            )
+        return
+    config.write_text(_provenance(experiment.command) + experiment.to_yaml(), "utf-8")
+
+
+def _without_comments(text: str) -> str:
+    return "".join(line + "\n" for line in text.splitlines() if not line.startswith("#"))
+
+
+def _provenance(command: str) -> str:
+    packages = ", ".join(f"{name} {version(name)}" for name in ("mixwise", "torch", "numpy", "scipy", "piqp"))
+    typed = f"# command: {' '.join(command.split())}\n" if command else ""
+    return f"# {packages}, Python {platform.python_version()}\n{typed}"
+
+
+# --- the folder of one run ---
+def clear_run(place: Path) -> tuple[int, list[int] | None]:
+    """Leave in the folder of a run only what belongs to its newest complete checkpoint; the steps done until then, and
+    the nodes that have done them."""
+    place.mkdir(parents=True, exist_ok=True)
+    step = newest_step(place / CHECKPOINT) or 0
+    keep_only(place / CHECKPOINT, step)
+    cut_run(place, step)
+    return step, names_of_nodes(place / CHECKPOINT, step) if step else None
+
+
+def cut_run(place: Path, step: int) -> None:
+    """Leave only the records of the first steps."""
+    for path in (place / METRICS, place / TIMINGS, place / WEIGHTS):
+        _, size = records_before(path, step)
+        if path.exists() and size < path.stat().st_size:
+            os.truncate(path, size)  # cut, not written anew: a run that is killed here loses nothing that it needs
+
+
+def records_before(path: Path, steps: int) -> tuple[list[dict[str, Any]], int]:
+    """The records of the first `steps` steps, and their bytes; a line that is cut off, or being written, is none."""
+    kept, size = [], 0
+    if path.exists():
+        for line in path.read_bytes().splitlines(keepends=True):
+            try:
+                record = json.loads(line)
+            except ValueError:
+                break
+            if record["step"] >= steps:
+                break
+            kept.append(record)
+            size += len(line)
+    return kept, size
