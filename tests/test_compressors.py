@@ -8,12 +8,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixwise.algorithms import DSGD, Choco, Quantize, TopK
+from mixwise.algorithms import DSGD, Choco, Quantize, QuasiGlobalMomentum, TopK
 from mixwise.errors import TrainingError
 from mixwise.graphs import random_connected
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Alternating, Fixed, HeterogeneityAware, Plan, RandomChoice
+from mixwise.policies import (
+    Alternating,
+    Cycle,
+    EdgeSampling,
+    Fixed,
+    HeterogeneityAware,
+    HeterogeneityAwareMatchings,
+    LearnedTopology,
+    Matcha,
+    Matchings,
+    Plan,
+    RandomChoice,
+)
 from mixwise.seeding import generator
 from mixwise.tasks import random_quadratics
 from mixwise.train import Training
@@ -201,22 +213,48 @@ def test_values_out_of_range_are_refused(build, message):
         build()
 
 
-@pytest.mark.parametrize(
-    "policy", [Alternating(Fixed(W), Fixed(lazy(W))), RandomChoice([W, lazy(W)])], ids=["alternating", "random"]
-)
-def test_weights_that_change_are_refused_before_the_first_step(policy):
-    with pytest.raises(TrainingError, match="the weights must stay the same; take a policy with one fixed matrix"):
-        make(Choco(), policy)
+CHANGING = {
+    "alternating": lambda: Alternating(Fixed(W), Fixed(lazy(W))),
+    "alternating with optimized weights": lambda: Alternating(Fixed(W), HeterogeneityAware()),
+    "random choice": lambda: RandomChoice([W, lazy(W)]),
+    "cycle": lambda: Cycle([W, lazy(W)]),
+    "matchings": lambda: Matchings(W.graph),
+    "matcha": lambda: Matcha(W.graph, 0.5),
+    "edges": lambda: EdgeSampling(W.graph, 0.5),
+    "optimized": lambda: HeterogeneityAware(2),
+    "optimized, other weights in between": lambda: HeterogeneityAware(2, alternate_with=W),
+    "chosen matchings": lambda: HeterogeneityAwareMatchings(1),
+    "learned": lambda: LearnedTopology(2, looks=2),
+}
 
 
-def test_weights_that_are_optimized_again_are_refused_before_they_mix():
-    training = make(Choco(), HeterogeneityAware(2))
-    training.step()
+@pytest.mark.parametrize("algorithm", [Choco, lambda: QuasiGlobalMomentum(inner=Choco())], ids=["alone", "inside"])
+@pytest.mark.parametrize("name", CHANGING)
+def test_weights_that_change_are_refused_before_the_first_step(name, algorithm):
+    policy = CHANGING[name]()
+    rule = f"{type(policy).__name__} changes the weights .* must stay the same: take one fixed matrix"
+    with pytest.raises(TrainingError, match=rule):
+        make(algorithm(), policy)
+
+
+def test_weights_that_change_against_what_was_said_are_refused_before_they_mix():
+    class Deceiver(Fixed):
+        def plan(self, t, observed, network):
+            return Plan((W if t == 0 else lazy(W),))
+
+    training = make(Choco(), Deceiver(W))
     training.step()
     before = training.network.traffic.parameters
-    with pytest.raises(TrainingError, match="the weights must stay the same"):
+    with pytest.raises(TrainingError, match="must stay the same"):
         training.step()
     assert training.network.traffic.parameters == before
+
+
+@pytest.mark.parametrize("policy", [lambda: Fixed(W), lambda: Cycle([W]), lambda: LearnedTopology(2, looks=1)])
+def test_weights_that_stay_are_welcome(policy):
+    training = make(Choco(), policy())
+    for _ in range(3):
+        training.step()
 
 
 def test_the_same_weights_in_another_object_are_welcome():

@@ -34,7 +34,7 @@ class Algorithm:
         mixes_with: what it needs of a policy's plans.
         needs_previous: whether `combine` looks at X, which costs a copy of the rows.
         mixes_steps: whether `update` is X − X′; then its sketches can be had without it.
-        mixes_early: whether X is mixed while the gradients are computed; then `combine_early` finishes the mixing.
+        mixes_early: whether X is mixed while the gradients are computed, and not X′ after them: X⁺ = Wᵀ X − U.
         needs_symmetric, needs_lazy: what it asks of weights that a policy makes: W = Wᵀ, and (I + W) / 2 in place of W.
         owns_momentum: whether it has its own momentum, so that the optimizer must be SGD without one.
         state: tensors that it remembers between mixings, by name; all of them are checkpointed.
@@ -98,10 +98,6 @@ class Algorithm:
             network: the way to the other nodes.
             lr: the sum of the step sizes since the last mixing.
         """
-        raise NotImplementedError
-
-    def combine_early(self, X: torch.Tensor, X_prime: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
-        """The new parameters (m, d) from Wᵀ X, if the method mixes early; it may use their memory."""
         raise NotImplementedError
 
     def check_buffers(self) -> None:

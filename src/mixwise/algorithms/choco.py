@@ -18,8 +18,13 @@ from mixwise.algorithms.base import Algorithm, Belongs, one_matrix
 from mixwise.errors import TrainingError
 from mixwise.mixing import MixingMatrix
 from mixwise.network import Network
-from mixwise.policies import Plan
+from mixwise.policies import Plan, Policy
 from mixwise.seeding import generator
+
+_SAME_WEIGHTS = (
+    "CHOCO keeps sums over its neighbors' public copies, so the weights must stay the same: "
+    "take one fixed matrix, such as metropolis-hastings"
+)
 
 
 class Compressor(Protocol):
@@ -97,14 +102,17 @@ class Choco(Algorithm):
         self.compressor, self.gamma = TopK(0.1) if compressor is None else compressor, gamma
         self._W: MixingMatrix | None = None
 
+    def check_policy(self, policy: Policy) -> None:
+        """One matrix for all mixings."""
+        super().check_policy(policy)
+        if policy.changes:
+            raise TrainingError(f"{type(policy).__name__} changes the weights while the run goes on; {_SAME_WEIGHTS}")
+
     def check_weights(self, W: MixingMatrix) -> None:
         """Doubly stochastic, and the same at every mixing."""
         super().check_weights(W)
         if self._W is not None and self._W != W:
-            raise TrainingError(
-                "CHOCO keeps sums over its neighbors' public copies, so the weights must stay the same; "
-                "take a policy with one fixed matrix"
-            )
+            raise TrainingError(f"the weights are not those of the mixing before; {_SAME_WEIGHTS}")
         self._W = W
 
     def combine(

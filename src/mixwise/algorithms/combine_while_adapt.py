@@ -24,13 +24,9 @@ class CombineWhileAdapt(Algorithm):
     needs_previous = True
     mixes_early = True
 
-    def combine_early(self, X: torch.Tensor, X_prime: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
-        """Take the step from the mixed rows, where X′ is: X′ − X is −U."""
-        return X_prime.sub_(X).add_(mixed)
-
     def combine(
         self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
     ) -> torch.Tensor:
         """Mix the old rows and take the step."""
         mixed = mix_rounds(X, one_channel(plan, "combine-while-adapt"), network)
-        return self.combine_early(X, X_prime, mixed)
+        return X_prime.sub_(X).add_(mixed)  # X′ − X is −U

@@ -15,7 +15,7 @@ from mixwise.algorithms.dsgd import DSGD
 from mixwise.errors import TrainingError
 from mixwise.mixing import MixingMatrix
 from mixwise.network import Network
-from mixwise.policies import Plan
+from mixwise.policies import Plan, Policy
 
 
 class _AroundAnother(Algorithm):
@@ -38,6 +38,11 @@ class _AroundAnother(Algorithm):
         """SGD without momentum, and what the mixing needs."""
         super().check_optimizer(optimizer, local_steps)
         self.inner.check_optimizer(optimizer, local_steps)
+
+    def check_policy(self, policy: Policy) -> None:
+        """What the mixing needs."""
+        super().check_policy(policy)
+        self.inner.check_policy(policy)
 
     def check_weights(self, W: MixingMatrix) -> None:
         """What the mixing needs."""

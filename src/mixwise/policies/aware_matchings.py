@@ -39,6 +39,7 @@ class HeterogeneityAwareMatchings:
     """
 
     gives: Gives = "weights"
+    changes = True
     lazy = False
 
     def __init__(

@@ -30,6 +30,11 @@ class ChosenEarly:
         self.chosen: Plan | None = None
         self._chosen_from: FloatArray | None = None  # the sum that the choice was made from
 
+    @property
+    def changes(self) -> bool:
+        """At the last look, if that is not the first one."""
+        return self.looks > 1
+
     def choose(self, graph: Graph, gram: FloatArray) -> Plan:
         """The plan for a Gram matrix; subclasses say how."""
         raise NotImplementedError

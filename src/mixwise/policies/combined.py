@@ -26,6 +26,11 @@ class Combined:
     gives: Gives = "weights"
     policies: tuple[Policy, ...]
 
+    @property
+    def changes(self) -> bool:
+        """If any part does."""
+        return any(policy.changes for policy in self.policies)
+
     def observes(self, t: int) -> bool:
         """If any part does."""
         return any(policy.observes(t) for policy in self.policies)
@@ -70,6 +75,11 @@ class Alternating(Combined):
             listed = ", ".join(sorted({policy.gives for policy in policies}))
             raise MixingError(f"policies that take turns must give the same, but these give {listed}")
         self.policies, self.gives = policies, policies[0].gives
+
+    @property
+    def changes(self) -> bool:
+        """If any part does, or the parts differ."""
+        return super().changes or len(set(self.known_matrices())) != 1
 
     def observes(self, t: int) -> bool:
         """If the one whose turn it is does."""

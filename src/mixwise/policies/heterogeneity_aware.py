@@ -52,6 +52,7 @@ class HeterogeneityAware:
     """
 
     gives: Gives = "weights"
+    changes = True
 
     def __init__(
         self,

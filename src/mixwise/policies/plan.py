@@ -105,6 +105,11 @@ class Policy(Protocol):
         """What its plans hold; an algorithm refuses what it cannot mix with."""
         ...
 
+    @property
+    def changes(self) -> bool:
+        """Whether its weights may be others at another mixing; some algorithms refuse that."""
+        ...
+
     def observes(self, t: int) -> bool:
         """Whether it will look at the updates of mixing t, which costs a copy of the rows."""
         ...
@@ -145,6 +150,11 @@ class Stateless:
     """A policy that neither looks nor remembers."""
 
     gives: Gives = "weights"
+
+    @property
+    def changes(self) -> bool:
+        """Unless one matrix is all that it knows."""
+        return len(set(self.known_matrices())) != 1
 
     def observes(self, t: int) -> bool:
         """Never."""
