@@ -120,7 +120,9 @@ def dirichlet(labels: Labels, nodes: int, alpha: float, seed: int) -> Partition:
     for first in range(0, nodes, _GROUP):
         group = range(first, min(first + _GROUP, nodes))
         own = order[cuts[group.start] : cuts[group.stop]]
-        members = [own[y[own] == label] for label in np.unique(y[own])]
+        own_labels = y[own]
+        order_by_label = own[np.argsort(own_labels, kind="stable")]
+        members = np.split(order_by_label, np.cumsum(np.unique(own_labels, return_counts=True)[1])[:-1])
         counts = _skewed_counts([len(indices) for indices in members], group, alpha, stream)
         pieces = [np.split(indices, np.cumsum(row)[:-1]) for indices, row in zip(members, counts, strict=True)]
         dealt += [piece for node in zip(*pieces, strict=True) for piece in node]
