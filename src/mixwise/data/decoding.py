@@ -1,7 +1,7 @@
 """From the file of an image to pixels: what is cut out of it, and at what size.
 
-Also runs as a program: the processes of `decoding_workers` execute this file alone. So it imports nothing of mixwise and
-nothing large; they start in a fraction of a second and take some 20 MB each.
+Also runs as a program: the processes of `decoding_workers` execute this file alone. So it imports nothing of mixwise
+and nothing large; they start in a fraction of a second and take some 20 MB each.
 
 Legend: a box is (left, top, right, bottom) in pixels of the image; pixels are bytes, red, green and blue one after the
 other, (3, size, size).
@@ -29,8 +29,8 @@ REPLY = struct.Struct("<iI")  # which image of the request failed (−1: none), 
 
 _AREA, _RATIO, _TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
 _MARGIN = 256 / 224  # images are judged by the middle of what is this much larger
-# A JPEG is decoded at a fraction of its size only if this many pixels per side are left for one of ours: photographs then
-# differ by 0.6 of 255 levels on average, 8 at most (with 1 instead of 2: 2.4 and 35).
+# A JPEG is decoded at a fraction of its size only if this many pixels per side are left for one of ours: photographs
+# then differ by 0.6 of 255 levels on average, 8 at most (with 1 instead of 2: 2.4 and 35).
 _SPARE = 2
 
 

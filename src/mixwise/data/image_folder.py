@@ -84,7 +84,7 @@ class ImageListing:
         self.root = root
         self.folders = _class_folders(root)
         names: list[bytes] = []
-        counts = []
+        lengths: list[IntArray] = []
         for folder in self.folders:
             found = sorted(_images(os.path.join(root, folder)))
             if not found:
@@ -93,11 +93,11 @@ class ImageListing:
                     f"so put some there or remove the folder"
                 )
             # One string per class instead of one per image: an object of Python is three times as large as a name.
-            names.append(os.fsencode("".join(found)))
-            counts.append([len(os.fsencode(name)) for name in found])
-        self.folder_of: IntArray = np.repeat(np.arange(len(counts)), [len(lengths) for lengths in counts])
-        self._names = b"".join(names)
-        self._ends = np.cumsum(np.concatenate([np.array(lengths, dtype=np.int64) for lengths in counts]))
+            encoded = [os.fsencode(name) for name in found]
+            names.append(b"".join(encoded))
+            lengths.append(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+        self.folder_of: IntArray = np.repeat(np.arange(len(lengths)), [len(each) for each in lengths])
+        self._names, self._ends = b"".join(names), np.cumsum(np.concatenate(lengths))
 
     def __len__(self) -> int:
         return len(self._ends)
