@@ -17,7 +17,7 @@ from mixwise.network import Network
 from mixwise.sketch import CountSketch, Sketch
 from mixwise.sketch.base import as_sketch
 
-_COLUMNS = 1 << 16  # of U that are there at a time
+_PIECE = 1 << 18  # numbers of U that are there at a time
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,10 @@ class StepRows:
 
     def pieces(self) -> Iterator[torch.Tensor]:
         """U, some columns at a time."""
-        for start in range(0, self.before.shape[1], _COLUMNS):
-            columns = slice(start, start + _COLUMNS)
+        m, d = self.before.shape
+        width = max(1, _PIECE // m)
+        for start in range(0, d, width):
+            columns = slice(start, start + width)
             yield self.before[:, columns] - self.after[:, columns]
 
 

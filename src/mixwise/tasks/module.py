@@ -84,7 +84,7 @@ class ModuleTask:
         self.gradients = chosen(gradients, self.template, data)
         self._measures = self.gradients == "measure"
         self.test_batch = test_batch or (1000 if isinstance(data.x, torch.Tensor) else 100)
-        self._inputs = Inputs(data, partition, batch, augment, self.device, dtype, seed)
+        self.inputs = Inputs(data, partition, batch, augment, self.device, dtype, seed)
         self._runs = WeakTensorKeyDictionary()  # the rows of a run -> the run
         self._run: _Run | None = None  # the one that was started or went on last
 
@@ -105,8 +105,8 @@ class ModuleTask:
         self._run = run
         if self.gradients == "measure":
             self.gradients = self._measured(X, run, step)
-        way = run.bound(X, lambda G: self._way(self.gradients, X, G, run.buffers))
-        return way(nodes, step, self._inputs), way.G
+        way = run.bound(X, lambda G: self.way(self.gradients, X, G, run.buffers))
+        return way(nodes, step, self.inputs), way.G
 
     def _run_of(self, X: torch.Tensor) -> _Run | None:
         run: _Run | None = self._runs.get(X, self._run)  # type: ignore[no-untyped-call]
@@ -117,7 +117,8 @@ class ModuleTask:
         self._runs[X] = run
         return run
 
-    def _way(self, name: str, X: torch.Tensor, G: torch.Tensor, buffers: NodeBuffers) -> Way:
+    def way(self, name: str, X: torch.Tensor, G: torch.Tensor, buffers: NodeBuffers) -> Way:
+        """The way to the gradients of these rows, by name."""
         if name == "stacked":
             return Stacked(self.template, self.layout, self.loss, X, G)
         return NodeByNode(self.template, self.layout, self.loss, X, G, buffers, self.seed)
@@ -125,8 +126,8 @@ class ModuleTask:
     def _measured(self, X: torch.Tensor, run: _Run, step: int) -> Literal["loop", "stacked"]:
         buffers = NodeBuffers(self.template, len(X), self.dtype)
         buffers.load_state(run.buffers.state())
-        loop, stacked = (self._way(name, X, torch.empty_like(X), buffers) for name in ("loop", "stacked"))
-        return faster(loop, stacked, run.nodes, step, self._inputs)
+        loop, stacked = (self.way(name, X, torch.empty_like(X), buffers) for name in ("loop", "stacked"))
+        return faster(loop, stacked, run.nodes, step, self.inputs)
 
     # --- models ---
     def module_of(self, row: torch.Tensor, buffers: Mapping[str, torch.Tensor] | None = None) -> nn.Module:
@@ -186,7 +187,7 @@ class ModuleTask:
             module.eval()
         with own_randomness(self.device) as reseed:
             for number, (x, y) in enumerate(data.batches(self.test_batch)):
-                x, y = self._inputs.as_input(x.to(self.device)), y.to(self.device)
+                x, y = self.inputs.as_input(x.to(self.device)), y.to(self.device)
                 for i, module in enumerate(modules):
                     reseed(stream(self.seed, "evaluate", number))
                     right[i] += (module(x).argmax(1) == y).sum().item()

@@ -1,0 +1,125 @@
+"""How many tensors (m, d) a run holds: seen in a rehearsal of three mixings with short rows.
+
+The optimizer, the algorithm and the policy are those of the run, only the rows are short and their gradients random. So
+what is counted is what the run does, also for a method that somebody has written a minute ago.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+from mixwise.tasks import Task
+from mixwise.tasks.allocations import Allocations
+from mixwise.train.training import Training
+
+# Numbers in all rows of the two rehearsals: far more than what a method works on at a time (blocks of columns).
+_NUMBERS = (1 << 19, 1 << 20)
+_LOOKS = 10_000  # mixings in which a policy that will ever look again at the updates does so
+
+
+@dataclass(frozen=True)
+class RowCount:
+    """How many tensors (m, d) there are, X and G included; all of them may be fractions.
+
+    Attributes:
+        optimizer: what the optimizer remembers.
+        algorithm: what the algorithm remembers.
+        gradients: all that are there while gradients are computed.
+        most: all that are there at any moment.
+    """
+
+    optimizer: float
+    algorithm: float
+    gradients: float
+    most: float
+
+    def __str__(self) -> str:
+        parts = [("optimizer", self.optimizer), ("algorithm", self.algorithm)]
+        parts.append(("for a moment", self.most - 2 - self.optimizer - self.algorithm))
+        return ", ".join(["X", "G", *(f"{_plain(count)} {name}" for name, count in parts if count >= 0.005)])
+
+
+def count_rows(
+    start: Callable[[Task], Training], nodes: int, *, blocks: int = 1, dtype: torch.dtype = torch.float32
+) -> RowCount:
+    """Rehearse.
+
+    Args:
+        start: makes the run of a task; it is called with tasks of short rows, in one process.
+        nodes: n.
+        blocks: of columns, one per group of the optimizer.
+        dtype: of the rows.
+    """
+    short, long = (_rehearsed(start, nodes, max(blocks, numbers // nodes), blocks, dtype) for numbers in _NUMBERS)
+    unit = nodes * dtype.itemsize * (long.dim - short.dim)  # what does not grow with the rows falls out
+    return RowCount(
+        optimizer=round((long.optimizer - short.optimizer) / unit, 2),
+        algorithm=round((long.algorithm - short.algorithm) / unit, 2),
+        gradients=round((long.gradients - short.gradients) / unit, 2),
+        most=round((long.most - short.most) / unit, 2),
+    )
+
+
+@dataclass(frozen=True)
+class _Bytes:
+    dim: int
+    optimizer: int
+    algorithm: int
+    gradients: int
+    most: int
+
+
+def _rehearsed(start: Callable[[Task], Training], nodes: int, dim: int, blocks: int, dtype: torch.dtype) -> _Bytes:
+    seen = Allocations()
+    with seen:
+        task = _ShortRows(nodes, dim, blocks, dtype, seen)
+        training = start(task)
+        # Between several local steps it does not matter how many they are.
+        tau = training.local_steps = training.mixer.local_steps = min(2, training.local_steps)
+        later = next((t for t in range(2, _LOOKS) if training.policy.observes(t)), 2)
+        for t in (0, 1, later):  # nothing is remembered yet; all is; and somebody looks
+            training.t, training.mixer.t = t * tau, t
+            for _ in range(tau):
+                training.step()
+    remembered = [value for entries in training.optimizer.state.values() for value in entries.values()]
+    return _Bytes(dim, _size(remembered), _size(training.algorithm.state.values()), task.most, seen.peak)
+
+
+class _ShortRows:
+    """A task without data."""
+
+    def __init__(self, nodes: int, dim: int, blocks: int, dtype: torch.dtype, seen: Allocations) -> None:
+        self.nodes, self.dim, self.dtype, self._seen = nodes, dim, dtype, seen
+        ends = [dim * number // blocks for number in range(blocks + 1)]
+        self.blocks = list(pairwise(ends))
+        self.most = 0  # bytes that were there while gradients were computed
+        self._G: torch.Tensor | None = None
+        self._draws = torch.Generator().manual_seed(0)
+
+    def initial(self, nodes: Sequence[int]) -> torch.Tensor:
+        return torch.zeros(len(nodes), self.dim, dtype=self.dtype)
+
+    def losses_and_gradients(
+        self, X: torch.Tensor, nodes: Sequence[int], step: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._G is None:  # kept from step to step, as `ModuleTask` does
+            self._G = torch.zeros_like(X)
+        self.most = max(self.most, self._seen.live)
+        self._G.normal_(generator=self._draws)
+        return torch.zeros(len(nodes), dtype=self.dtype), self._G
+
+    def evaluate(self, X: torch.Tensor, others: object = None) -> dict[str, float]:
+        return {}
+
+
+def _size(values: object) -> int:
+    assert hasattr(values, "__iter__")
+    return sum(value.numel() * value.element_size() for value in values if isinstance(value, torch.Tensor))
+
+
+def _plain(count: float) -> str:
+    return f"{count:.2f}".rstrip("0").rstrip(".")
