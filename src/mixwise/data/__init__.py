@@ -9,6 +9,8 @@ from mixwise.data.digits import digits
 from mixwise.data.fashion_mnist import fashion_mnist
 from mixwise.data.files import data_folder
 from mixwise.data.gaussian_mixture import gaussian_mixture
+from mixwise.data.image_folder import image_folder
+from mixwise.data.image_samples import ImageForm, ImageSamples, ImageSource
 from mixwise.data.mnist import mnist
 from mixwise.data.partition import Partition
 from mixwise.data.samples import Samples
@@ -17,6 +19,9 @@ from mixwise.data.transforms import averaged_down, normalized
 __all__ = [
     "Dataset",
     "FlipsAndCrops",
+    "ImageForm",
+    "ImageSamples",
+    "ImageSource",
     "NodeBatches",
     "Partition",
     "Samples",
@@ -30,6 +35,7 @@ __all__ = [
     "from_torch",
     "gaussian_mixture",
     "holdout",
+    "image_folder",
     "mnist",
     "normalized",
     "partition",

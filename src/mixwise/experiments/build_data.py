@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
+
+import torch
 
 from mixwise import data as datasets
 from mixwise.data import Dataset, Partition, Splits, averaged_down, holdout, normalized, partition
@@ -14,7 +17,7 @@ from mixwise.experiments.task_config import ClassificationConfig, DataConfig, Pa
 
 def train_and_test(config: RunConfig, task: ClassificationConfig, seed: int) -> tuple[Dataset, Dataset]:
     """What is trained on, and what the models are judged by."""
-    source = task.data.model_dump_json(), config.data_dir
+    source = task.data.model_dump_json(), config.data_dir, task.augment
     splits = _splits(*source)
     if task.data.validation > 0:
         train, validation = _held_out(*source, seed)
@@ -34,13 +37,13 @@ def divided(data: Dataset, config: PartitionConfig, nodes: int, seed: int) -> Pa
 
 
 @lru_cache(maxsize=1)  # the variants of a seed share them
-def _held_out(config_json: str, data_dir: str | None, seed: int) -> tuple[Dataset, Dataset]:
+def _held_out(config_json: str, data_dir: str | None, augment: bool, seed: int) -> tuple[Dataset, Dataset]:
     share = DataConfig.model_validate_json(config_json).validation
-    return holdout(_splits(config_json, data_dir).train, share, seed)
+    return holdout(_splits(config_json, data_dir, augment).train, share, seed)
 
 
 @lru_cache(maxsize=2)  # variants and seeds share one data set
-def _splits(config_json: str, data_dir: str | None) -> Splits:
+def _splits(config_json: str, data_dir: str | None, augment: bool) -> Splits:
     config = DataConfig.model_validate_json(config_json)
     loaders: dict[str, Callable[..., Splits]] = {
         "digits": datasets.digits,
@@ -48,6 +51,7 @@ def _splits(config_json: str, data_dir: str | None) -> Splits:
         "cifar10": lambda **options: datasets.cifar10(data_dir, **options),
         "mnist": lambda **options: datasets.mnist(data_dir, **options),
         "fashion-mnist": lambda **options: datasets.fashion_mnist(data_dir, **options),
+        "image-folder": lambda **options: _image_folder(config, data_dir, augment, options),
     }
     try:
         splits = loaders[config.kind](**config.options)
@@ -55,4 +59,18 @@ def _splits(config_json: str, data_dir: str | None) -> Splits:
         raise ConfigError(f"task.data.options = {config.options} do not fit {config.kind}: {error}") from None
     if config.average_down > 1:
         splits = splits.map(lambda part: averaged_down(part, config.average_down))
-    return normalized(splits) if config.normalize else splits
+    if config.test_share < 1:  # the same part for all seeds and variants
+        splits = Splits(splits.train, holdout(splits.test, config.test_share, seed=0)[1])
+    in_memory = isinstance(splits.train.x, torch.Tensor)
+    return normalized(splits) if config.normalize and in_memory else splits
+
+
+def _image_folder(config: DataConfig, data_dir: str | None, augment: bool, options: dict[str, Any]) -> Splits:
+    """Images know themselves how they are normalized and changed at random."""
+    if data_dir is None:
+        raise ConfigError(
+            "data_dir is missing: name the folder of your images with data_dir=…; "
+            "below it are train/CLASS/*.jpg and val/CLASS/*.jpg"
+        )
+    plain = {} if config.normalize else {"mean": None, "std": None}
+    return datasets.image_folder(data_dir, augment=augment, **{**plain, **options})

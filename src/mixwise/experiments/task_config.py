@@ -22,10 +22,11 @@ class QuadraticsConfig(Strict):
 class DataConfig(Strict):
     """A data set, and what is done to it once."""
 
-    kind: Literal["digits", "cifar10", "mnist", "fashion-mnist", "gaussian-mixture"]
+    kind: Literal["digits", "cifar10", "mnist", "fashion-mnist", "gaussian-mixture", "image-folder"]
     average_down: int = Field(default=1, ge=1)
     normalize: bool = True
     validation: float = Field(default=0.0, ge=0, lt=1)
+    test_share: float = Field(default=1.0, gt=0, le=1)
     options: dict[str, Any] = {}
 
 

@@ -35,7 +35,9 @@ def resnet20(classes: int = 10, norm: Norm = "evonorm", channels: int = 3) -> Re
     return ResNet(stem, widths=(16, 32, 64), depth=3, project=False, layers=layers, classes=classes)
 
 
-def resnet18(classes: int = 1000, norm: Norm = "evonorm", channels: int = 3) -> ResNet:
+def resnet18(
+    classes: int = 1000, norm: Norm = "evonorm", channels: int = 3, width: int = 64, small_images: bool = False
+) -> ResNet:
     """ResNet-18 for 224×224 images: four stages of two blocks with 64 to 512 channels; 11.7 million parameters.
 
     Where the size changes, the shortcut is a 1×1 convolution (He's option B), as in the published network.
@@ -44,13 +46,18 @@ def resnet18(classes: int = 1000, norm: Norm = "evonorm", channels: int = 3) -> 
         classes: how many logits.
         norm: "evonorm" (EvoNorm-S0), "group" (GroupNorm and ReLU) or "none" (ReLU).
         channels: of the images.
+        width: channels of the first stage, w; the others have 2w, 4w and 8w. 16 gives 0.7 million parameters.
+        small_images: of some 32×32 pixels: begin with a 3×3 convolution of every pixel instead of a 7×7 convolution and
+            pooling, which leave a sixteenth of them.
     """
-    layers = norm_layers(norm)
-    stem = nn.Sequential(
-        _conv_activated(checked_size("channels", channels), 64, layers, kernel=7, stride=2),
+    layers, w = norm_layers(norm), checked_size("width", width)
+    stem: nn.Module = nn.Sequential(
+        _conv_activated(checked_size("channels", channels), w, layers, kernel=7, stride=2),
         nn.MaxPool2d(kernel_size=3, stride=2, padding=1),
     )
-    return ResNet(stem, widths=(64, 128, 256, 512), depth=2, project=True, layers=layers, classes=classes)
+    if small_images:
+        stem = _conv_activated(channels, w, layers, kernel=3, stride=1)
+    return ResNet(stem, widths=(w, 2 * w, 4 * w, 8 * w), depth=2, project=True, layers=layers, classes=classes)
 
 
 class ResNet(nn.Module):
