@@ -17,7 +17,7 @@ from mixwise.network import Network
 from mixwise.sketch import CountSketch, Sketch
 from mixwise.sketch.base import as_sketch
 
-_PIECE = 1 << 18  # numbers of U that are there at a time
+_PIECE = 1 << 17  # numbers of U that are there at a time
 
 
 @dataclass(frozen=True)

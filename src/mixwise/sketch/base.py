@@ -80,7 +80,8 @@ def sketch_stream(pieces: Iterable[Rows], dim: int, block: int, block_map: Calla
     kind: Rows | None = None
     for number, piece in enumerate(pieces):
         check_piece(piece, kind, number)
-        kind = piece[:, :0] if kind is None else kind  # no columns: it tells type, rows, dtype and device
+        if kind is None:  # no columns: it tells type, rows, dtype and device
+            kind = piece[:, :0].clone() if isinstance(piece, torch.Tensor) else piece[:, :0].copy()
         sums.add(piece)
     if kind is None:
         raise SketchError("no piece of any row came; a sketch takes rows of length 1 or more")
