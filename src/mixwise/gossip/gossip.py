@@ -210,9 +210,11 @@ class Gossip:
         G = self.row.gradients() if self.policy.observes(self.t - mixer.began) else X  # nobody else may look at it
         B = self.row.buffer_row() if self.buffers == "averaged" else None
         self.network.step = self.t
-        with self._hint_at_join():
+        try:
             self.plan = mixer.plan(X, G)
             mixer.mix(X, self.plan, B)
+        except NetworkError as error:
+            raise self._with_a_hint(error) from error
         if B is not None:
             self.row.put_buffers(B)
         self.steps.mixed()
@@ -236,17 +238,12 @@ class Gossip:
                 f"lower the learning rate"
             )
 
-    @contextmanager
-    def _hint_at_join(self) -> Iterator[None]:
-        try:
-            yield
-        except NetworkError as error:
-            if self._joined:
-                raise
-            hint = "if ranks have different numbers of batches, put the loop into `with gossip.join():`"
-            raise NetworkError(
-                f"{error}; {hint}", missing=error.missing, operation=error.operation, step=error.step
-            ) from error
+    def _with_a_hint(self, error: NetworkError) -> NetworkError:
+        """What went wrong, and at what it often lies."""
+        if self._joined:
+            return error
+        hint = "if ranks have different numbers of batches, put the loop into `with gossip.join():`"
+        return NetworkError(f"{error}; {hint}", missing=error.missing, operation=error.operation, step=error.step)
 
     # --- nodes with different amounts of data ---
     @contextmanager
@@ -258,6 +255,7 @@ class Gossip:
         try:
             yield
             with torch.no_grad():
+                self.row.settle()
                 # Steps that were not mixed yet, local ones, are still to be shared.
                 while self._mix_with_survivors(lambda: self._tell(_WORKING if self.steps.since_mixing else _DONE)):
                     pass

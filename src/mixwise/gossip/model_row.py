@@ -69,20 +69,25 @@ class ModelRow:
                     f"the {key} of a {type(part).__name__} is another tensor than when Gossip was made, and not the "
                     f"optimizer's any more; use load_state_dict without assign=True, or make optimizer and Gossip anew"
                 )
-        if any(parameter.requires_grad for parameter in self.frozen.values()):
-            name = next(name for name, parameter in self.frozen.items() if parameter.requires_grad)
-            raise TrainingError(
-                f"the parameter {name!r} was frozen when Gossip was made and is not any more, so it would be trained "
-                f"but never mixed; make Gossip anew after changing requires_grad"
-            )
-        if any(parameter.data_ptr() != at for parameter, at in self._at):
-            for slot, parameter in self._trained:
-                if (parameter.dtype, parameter.device) != (self.dtype, self.device):
-                    raise TrainingError(
-                        f"the parameter {slot.name!r} has moved from {self.dtype} on {self.device} to "
-                        f"{parameter.dtype} on {parameter.device}; move the model before Gossip is made"
-                    )
-            self.bind()
+        for name, parameter in self.frozen.items():
+            if parameter.requires_grad:
+                raise TrainingError(
+                    f"the parameter {name!r} was frozen when Gossip was made and is not any more, so it would be "
+                    f"trained but never mixed; make Gossip anew after changing requires_grad"
+                )
+        for parameter, at in self._at:
+            if parameter.data_ptr() != at:
+                self._bring_back()
+                break
+
+    def _bring_back(self) -> None:
+        for slot, parameter in self._trained:
+            if (parameter.dtype, parameter.device) != (self.dtype, self.device):
+                raise TrainingError(
+                    f"the parameter {slot.name!r} has moved from {self.dtype} on {self.device} to "
+                    f"{parameter.dtype} on {parameter.device}; move the model before Gossip is made"
+                )
+        self.bind()
 
     def views(self, row: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
         """Every trained parameter, and its place in another row (d,)."""

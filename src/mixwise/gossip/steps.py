@@ -46,9 +46,8 @@ class Steps:
         ]
 
     def remember(self) -> None:
-        """Before the first step after a mixing: X is what U counts from."""
+        """Before the first step after a mixing: X, which has settled, is what U counts from."""
         if not self.remembered and not self.paused:
-            self.row.settle()
             self.mixer.remember(self.row.X)
             self.remembered = True
 
@@ -62,18 +61,21 @@ class Steps:
         """A mixing is done."""
         self.remembered, self.since_mixing = False, 0
 
-    @torch.no_grad()
     def _before(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        while True:
+        while self._turns or not self.remembered:
             try:
-                return self._prepare(optimizer, args, kwargs)
+                self._prepare(optimizer, args, kwargs)
+                break
             except NetworkError as error:
                 if self.on_loss is None:
                     raise
                 self.on_loss(error)
 
+    @torch.no_grad()
     def _prepare(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.remember()
+        if not self.remembered:
+            self.row.settle()
+            self.remember()
         if not self._turns or self.paused or _is_skipped(optimizer):
             return
         if len(args) > 1 or kwargs.get("closure") is not None:  # the first one is the optimizer
@@ -90,7 +92,6 @@ class Steps:
             G.mul_(scale)
         self.row.use_gradients(G)
 
-    @torch.no_grad()
     def _after(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if _is_skipped(optimizer):
             return

@@ -47,6 +47,10 @@ class Pending(Protocol):
         """The owned rows of Wᵀ X."""
         ...
 
+    def move(self, rows: torch.Tensor) -> None:
+        """Instead of `wait`: add Wᵀ X − X to these rows, in place; the memory of X may be used for it."""
+        ...
+
 
 class Network(Protocol):
     """Moves rows between nodes; the only way in which nodes learn of each other.

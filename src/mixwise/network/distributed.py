@@ -23,6 +23,7 @@ from mixwise.network.buffers import BufferPool
 from mixwise.network.pending import PendingAverage, PendingMix
 from mixwise.network.routes import ExchangeRoutes, MixingRoutes, Route, Router
 from mixwise.network.transport import Message, Transport
+from mixwise.network.whereabouts import whereabouts
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -93,7 +94,8 @@ class DistributedNetwork:
         key = (self.graph.n, self.graph.directed, self.graph.edge_array.tobytes())
         settings = {"graph": repr(key), "wire_dtype": str(self.wire_dtype)}
         digests = [_number(value) for value in settings.values()]
-        mine = torch.tensor([[*digests, next(_made)]], device=self.device)
+        here = whereabouts()
+        mine = torch.tensor([[*digests, -1 if here is None else _number(here), next(_made)]], device=self.device)
         table = self._gathered(mine, self._one_each, "making the network")
         for (name, value), column in zip(settings.items(), table.T.tolist(), strict=False):
             others = [self.transport.name(rank) for rank in range(self.world) if column[rank] != column[0]]
@@ -103,6 +105,9 @@ class DistributedNetwork:
                     f"{_ranks(others)} and rank {self.transport.name(0)} have not the same {name} (here: {shown}); "
                     f"give every process the same"
                 )
+        places = table[:, len(settings)].tolist()
+        if here is not None:
+            self.transport.near = frozenset(peer for peer in self._peers if places[peer] == places[self.rank])
         # Networks made one after the other on the same store leave their notes in different places.
         self.transport.notes = f"mixwise/{_number(repr(table[:, -1].tolist()))}"
 
@@ -131,7 +136,7 @@ class DistributedNetwork:
         if routes.averages and wire == rows.dtype and size >= _PACKED_BELOW:  # of short rows one round is faster
             total = self._buffers.take(m, d, wire, rows.device)
             torch.div(rows, self.world, out=total)
-            return PendingAverage(self._buffers, self.transport.post_sum(total, "mix", self.step))
+            return PendingAverage(self._buffers, rows, self.transport.post_sum(total, "mix", self.step))
         source, lent = rows.contiguous(), []
         if wire != rows.dtype:
             source = self._buffers.take(m, d, wire, rows.device)
@@ -148,11 +153,11 @@ class DistributedNetwork:
                 torch.index_select(source, 0, route.index.to(rows.device), out=packed)
                 sends.append(Message(route.peer, packed))
             else:
-                sends += [Message(route.peer, source[first : first + count]) for first, count in route.runs]
+                sends += [Message(route.peer, _part(source, first, count)) for first, count in route.runs]
         for route in routes.receives:
             parts = [len(route.positions)] if self._packed(route, size) else [count for _, count in route.runs]
             for count in parts:
-                receives.append(Message(route.peer, arriving[at : at + count]))
+                receives.append(Message(route.peer, _part(arriving, at, count)))
                 at += count
         transfer = self.transport.post(sends, receives, "mix", self.step)
         return PendingMix(self._buffers, rows, arriving, routes, transfer, lent)
@@ -267,6 +272,11 @@ class DistributedNetwork:
     def uncounted(self) -> AbstractContextManager[None]:
         """What is sent inside is left out of `traffic`; `sent` counts it nevertheless."""
         return self.traffic.unchanged()
+
+
+def _part(rows: torch.Tensor, first: int, count: int) -> torch.Tensor:
+    """Rows that follow each other; all of them are no part."""
+    return rows if count == len(rows) else rows[first : first + count]
 
 
 def _number(text: str) -> int:

@@ -5,13 +5,15 @@ Legend: m owned rows of length d; r rows that arrive.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from mixwise.network.buffers import BufferPool
 from mixwise.network.routes import MixingRoutes, Terms
 from mixwise.network.transport import Sum, Transfer
 
-_BLOCK = 1 << 17  # numbers of one block of columns that is summed up before it is written: it stays in the cache
+_BLOCK = 1 << 17  # numbers of one block of columns that is summed up before the next: it stays in the cache
 
 
 class PendingMix:
@@ -37,16 +39,25 @@ class PendingMix:
             self._buffers.give_back(tensor)
         return mixed
 
+    def move(self, rows: torch.Tensor) -> None:
+        """rows + (Wᵀ X − X), in their place; X is overwritten. Instead of `wait`."""
+        self._transfer.wait()  # before anything changes: it may fail
+        rows.sub_(self._rows)
+        rows.add_(self.wait(self._rows))
+
     def _summed(self, out: torch.Tensor | None) -> torch.Tensor:
         """Σ_i w_ij x_i for each owned node j, senders ascending, so that it does not matter who sits where."""
         rows, arriving, (m, d) = self._rows, self._arriving, self._rows.shape
+        if m == 1 and out is rows and arriving.dtype == rows.dtype:  # a copy of what arrived could not be overwritten
+            for columns in _blocks(d, _BLOCK):
+                _sum_in_place([rows[0, columns], *arriving[:, columns].unbind()], self._routes.terms[0])
+            return rows
         # Several rows that are written where they are read must all be summed up before the first is written.
         apart = m if out is not None and m > 1 else 1
         out = torch.empty_like(rows, memory_format=torch.contiguous_format) if out is None else out
         width = min(d, max(1, _BLOCK // apart))
         memory = self._buffers.take(apart, width, rows.dtype, rows.device)
-        for start in range(0, d, width):  # block by block: sums stay in the cache
-            columns = slice(start, min(start + width, d))
+        for columns in _blocks(d, width):
             sources = [*rows[:, columns].unbind(), *arriving[:, columns].to(rows.dtype).unbind()]
             sums = memory[:, : columns.stop - columns.start]
             if apart > 1:
@@ -63,8 +74,8 @@ class PendingMix:
 class PendingAverage:
     """The mean of all rows, under way as one all-reduce."""
 
-    def __init__(self, buffers: BufferPool, total: Sum) -> None:
-        self._buffers, self._sum = buffers, total
+    def __init__(self, buffers: BufferPool, rows: torch.Tensor, total: Sum) -> None:
+        self._buffers, self._rows, self._sum = buffers, rows, total
 
     def wait(self, out: torch.Tensor | None = None) -> torch.Tensor:
         """The mean, in a new tensor or in `out`; to be called once."""
@@ -74,6 +85,17 @@ class PendingAverage:
         out.copy_(self._sum.tensor)
         self._buffers.give_back(self._sum.tensor)
         return out
+
+    def move(self, rows: torch.Tensor) -> None:
+        """rows + (mean − X), in their place. Instead of `wait`."""
+        self._sum.wait()
+        rows.sub_(self._rows).add_(self._sum.tensor)
+        self._buffers.give_back(self._sum.tensor)
+
+
+def _blocks(d: int, width: int) -> Iterator[slice]:
+    """The columns, block by block."""
+    return (slice(start, min(start + width, d)) for start in range(0, d, width))
 
 
 def _sum_up(sources: list[torch.Tensor], terms: Terms, memory: torch.Tensor, out: torch.Tensor) -> None:
@@ -90,3 +112,18 @@ def _sum_up(sources: list[torch.Tensor], terms: Terms, memory: torch.Tensor, out
     for position, weight in others:
         memory.add_(sources[position], alpha=weight)
     torch.add(memory, sources[last], alpha=last_weight, out=out)
+
+
+def _sum_in_place(sources: list[torch.Tensor], terms: Terms) -> None:
+    """The same sum, where the first source is; all of them may be overwritten, so that no other memory is touched."""
+    out = sources[0]
+    if not terms:
+        out.zero_()
+        return
+    (first, weight), *others = terms
+    total = sources[first].mul_(weight)
+    for position, weight in others:
+        # Once the own row had its turn, the sum goes on there.
+        total = torch.add(total, sources[position], alpha=weight, out=out if position == 0 else total)
+    if total is not out:
+        out.copy_(total)

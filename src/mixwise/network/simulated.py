@@ -61,7 +61,7 @@ class SimulatedNetwork:
 
     def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> Arrived:
         """Nothing has to travel, so it is done at once."""
-        return Arrived(self.mix(rows, W))
+        return Arrived(rows, self.mix(rows, W))
 
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
         """The same rows in the order of their receivers."""
@@ -97,11 +97,16 @@ class SimulatedNetwork:
 class Arrived:
     """A gossip step that is done."""
 
-    rows: torch.Tensor
+    before: torch.Tensor
+    mixed: torch.Tensor
 
     def wait(self) -> torch.Tensor:
-        """The rows, at once."""
-        return self.rows
+        """Wᵀ X, at once."""
+        return self.mixed
+
+    def move(self, rows: torch.Tensor) -> None:
+        """rows − X + Wᵀ X."""
+        rows.sub_(self.before).add_(self.mixed)
 
 
 def _product(W: MixingMatrix, rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:

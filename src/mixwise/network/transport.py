@@ -13,9 +13,8 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -27,17 +26,11 @@ _NEVER_SENT = 2**31 - 1  # a tag
 _TAGS = 256  # messages that cannot be mistaken for each other before names are used again
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """A tensor for, or from, a peer."""
 
     peer: int  # rank in the group
     tensor: torch.Tensor
-
-    @property
-    def bytes(self) -> int:
-        """What it weighs."""
-        return self.tensor.numel() * self.tensor.element_size()
 
 
 class Transport:
@@ -49,6 +42,7 @@ class Transport:
 
     Attributes:
         sent: bytes of all tensors that this process has handed over for sending.
+        near: peers on the other end of a loopback, for whom rows are posted in another order.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, timeout: float) -> None:
@@ -63,6 +57,7 @@ class Transport:
         if self.rank < 0:
             raise NetworkError("this process is not in the group; make the network on its members only")
         self.sent = 0
+        self.near: frozenset[int] = frozenset()
         self.notes = "mixwise"  # where processes that give up leave a word, in the store
         self._operations = 0
         self._batched = "nccl" in dist.get_backend(group)  # there, calls one by one would wait for each other
@@ -81,30 +76,46 @@ class Transport:
         """Set everything going at once; all processes take part in the same operations in the same order."""
         if self._failure is not None:
             raise self._failure
-        # A message of another size or of another operation than the one expected must not be taken for it: gloo ends
-        # the process then. With a tag of its own it is never received, which a bounded wait reports.
-        prefix = f"{self._operations % _TAGS}"
+        number = self._operations % _TAGS
         self._operations += 1
-        transfer = Transfer(self, operation, step)
-        # Receives first: gloo tells the peer that it may send, and that word must not queue up behind our own rows.
-        # With sends first a slow link carried one direction after the other and took twice as long.
-        calls: list[tuple[Any, Message]] = [(dist.irecv, message) for message in receives]
-        calls += [(dist.isend, message) for message in sends]
-        calls = [(call, message) for call, message in calls if message.bytes > 0]
-        self.sent += sum(message.bytes for call, message in calls if call is dist.isend)
-        if self._batched and calls:
-            ops = [dist.P2POp(call, message.tensor, self.name(message.peer), self.group) for call, message in calls]
-            works = dist.batch_isend_irecv(ops)  # one for all of them
-            transfer.works += [(message, work) for work in works for _, message in calls]
+        sends, receives = ([message for message in them if message.tensor.nbytes > 0] for them in (sends, receives))
+        self.sent += sum(message.tensor.nbytes for message in sends)
+        transfer = Transfer(self, operation, step, (sends, receives))
+        if self._batched:
+            transfer.works = self._batch(sends, receives)
             return transfer
-        for call, message in calls:
-            tag = zlib.crc32(f"{prefix}/{message.bytes}".encode()) >> 1
+        for call, message in self._in_order(sends, receives):
+            tag = _tag(number, message)
             try:
                 work = call(message.tensor, self.name(message.peer), group=self.group, tag=tag)
             except RuntimeError as error:
                 self.fail(message.peer, error, operation, step)
-            transfer.works.append((message, work))
+            transfer.works.append((message.peer, work))
         return transfer
+
+    def _in_order(self, sends: Sequence[Message], receives: Sequence[Message]) -> list[tuple[Any, Message]]:
+        """Which calls come first.
+
+        Far: receives. They tell the peer that it may send, and that word must not queue up behind our own rows: with
+        sends first a slow link carried one direction after the other and took twice as long. Near: sends. A row that
+        arrives while we hand over another one to the same peer keeps gloo's thread spinning; none arrives before we
+        have said that we receive.
+        """
+        near = self.near
+        return [
+            *[(dist.irecv, message) for message in receives if message.peer not in near],
+            *[(dist.isend, message) for message in sends if message.peer in near],
+            *[(dist.irecv, message) for message in receives if message.peer in near],
+            *[(dist.isend, message) for message in sends if message.peer not in near],
+        ]
+
+    def _batch(self, sends: Sequence[Message], receives: Sequence[Message]) -> list[tuple[int, Any]]:
+        """All at once, as nccl wants it."""
+        calls: list[tuple[Any, Message]] = [(dist.irecv, message) for message in receives]
+        calls += [(dist.isend, message) for message in sends]
+        ops = [dist.P2POp(call, message.tensor, self.name(message.peer), self.group) for call, message in calls]
+        works = dist.batch_isend_irecv(ops) if ops else []  # one for all of them
+        return [(message.peer, work) for work in works for _, message in calls]
 
     def post_sum(self, tensor: torch.Tensor, operation: str, step: int | None) -> Sum:
         """Set an all-reduce going that leaves the sum over all processes in the tensor, the same bits everywhere."""
@@ -171,22 +182,29 @@ class Transport:
                     work.wait(timedelta(milliseconds=1))
 
 
+def _tag(number: int, message: Message) -> int:
+    """A message of another size or of another operation than the one expected must not be taken for it: gloo ends the
+    process then. With a tag of its own it is never received, which a bounded wait reports."""
+    return zlib.crc32(b"%d/%d" % (number, message.tensor.nbytes)) >> 1
+
+
 class Transfer:
     """Messages under way."""
 
-    def __init__(self, transport: Transport, operation: str, step: int | None) -> None:
+    def __init__(self, transport: Transport, operation: str, step: int | None, messages: object) -> None:
         self.transport, self.operation, self.step = transport, operation, step
-        self.works: list[tuple[Message, Any]] = []  # the messages keep their tensors alive
+        self.works: list[tuple[int, Any]] = []  # and the peer of each
+        self._messages = messages  # whose tensors must live until all is done
 
     def wait(self) -> None:
         """Until all have arrived, and all that was sent may be overwritten; the timeout is for all of them."""
         deadline = time.monotonic() + self.transport.timeout
-        for message, work in self.works:
+        for peer, work in self.works:
             try:
                 work.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.05)))
             except RuntimeError as error:
-                self.transport.fail(message.peer, error, self.operation, self.step)
-        self.works.clear()
+                self.transport.fail(peer, error, self.operation, self.step)
+        self.works, self._messages = [], None
 
 
 class Sum:

@@ -72,23 +72,7 @@ class Mixer:
     def plan(self, X: torch.Tensor, G: torch.Tensor) -> Plan:
         """The weights of this mixing, accepted by the algorithm; X is X′ now."""
         t = self.t - self.began
-        updates, rows, observes = None, X, self.policy.observes(t)
-        stepped: StepSums | StepRows | None = None if self._sums is None else StepSums(self._sums, X)
-        if self.start is not None and observes:
-            rows = self.algorithm.rows_to_mix(self.start, X)
-        if self.start is not None and observes and self._streams(t):
-            stepped = StepRows(self.start, X)
-        elif self.start is not None and observes and self._sums is None:
-            # The update takes the place of X where the algorithm does not need that any more.
-            place = None if self.algorithm.needs_previous else self.start
-            updates = self.algorithm.update(self.start, X, place)
-            self.start = self.start if self.algorithm.needs_previous else None
-        try:
-            with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is named below
-                plan = self.policy.plan(t, Observation(updates, G, rows, stepped), self.network)
-        except MixingError as error:
-            step = self.t if self.network.step is None else self.network.step
-            raise TrainingError(f"step {step}: {error}; if the run diverges, lower the step size (lr)") from error
+        plan = self._observed_plan(t, X, G) if self.policy.observes(t) else self._made(t, Observation(None, G, X))
         self._check_matrices(plan.matrices)
         if self.algorithm.mixes_early:  # these are for the next mixing; those of this one are under way
             rounds = one_channel(plan, type(self.algorithm).__name__)
@@ -101,28 +85,55 @@ class Mixer:
         stays = self.algorithm.needs_previous and self.algorithm.mixes_steps
         return stays and sketches is not None and all(isinstance(sketch, RandomSketch) for sketch in sketches)
 
+    def _observed_plan(self, t: int, X: torch.Tensor, G: torch.Tensor) -> Plan:
+        """For a policy that looks at the updates, or at sketches of them."""
+        updates, rows = None, X
+        stepped: StepSums | StepRows | None = None if self._sums is None else StepSums(self._sums, X)
+        if self.start is not None:
+            rows = self.algorithm.rows_to_mix(self.start, X)
+        if self.start is not None and self._streams(t):
+            stepped = StepRows(self.start, X)
+        elif self.start is not None and self._sums is None:
+            # The update takes the place of X where the algorithm does not need that any more.
+            place = None if self.algorithm.needs_previous else self.start
+            updates = self.algorithm.update(self.start, X, place)
+            self.start = self.start if self.algorithm.needs_previous else None
+        with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is named by the error
+            return self._made(t, Observation(updates, G, rows, stepped))
+
+    def _made(self, t: int, observed: Observation) -> Plan:
+        try:
+            return self.policy.plan(t, observed, self.network)
+        except MixingError as error:
+            step = self.t if self.network.step is None else self.network.step
+            raise TrainingError(f"step {step}: {error}; if the run diverges, lower the step size (lr)") from error
+
     def mix(self, X: torch.Tensor, plan: Plan, B: torch.Tensor | None = None) -> None:
         """X′ becomes X⁺, in place, and so do the buffers that are to be mixed."""
         before = X if self.start is None else self.start
         if B is not None:
             self.algorithm.mix_buffers(B, plan, self.network)
         if self.algorithm.mixes_early:
-            mixed = self.algorithm.combine_early(before, X, self._mixed_early(before, plan))
+            self._mix_early(before, X, plan)
         else:
             mixed = self.algorithm.combine(before, X, plan, self.network, self.lr)
-        if mixed is not X:
-            X.copy_(mixed)
+            if mixed is not X:
+                X.copy_(mixed)
         self.start, self._sums, self.lr = None, None, 0.0
         self.t += 1
 
-    def _mixed_early(self, X: torch.Tensor, plan: Plan) -> torch.Tensor:
-        """The first round is under way, unless a state was loaded since; the others follow."""
+    def _mix_early(self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan) -> None:
+        """X⁺ = Wᵀ X − U, where X′ = X − U is. The first round is under way, unless a state was loaded since."""
         pending, self._pending = self._pending, None
         if pending is None:
             with self.network.uncounted() if self._counted else nullcontext():
                 pending = self.network.start_mix(X, plan.params[0])
         self._counted = False
-        return mix_rounds(pending.wait(), plan.params[1:], self.network, in_place=True)
+        if len(plan.params) == 1:
+            pending.move(X_prime)
+        else:
+            mixed = mix_rounds(pending.wait(), plan.params[1:], self.network, in_place=True)
+            X_prime.sub_(X).add_(mixed)
 
     def _check_matrices(self, matrices: tuple[MixingMatrix, ...]) -> None:
         """Let the algorithm refuse a matrix before it is used; those of the last mixing need no second look."""
