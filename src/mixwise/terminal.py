@@ -18,15 +18,15 @@ from mixwise.experiments.runner import Progress
 from mixwise.network.world import World
 from mixwise.report.table import Summary
 
-out = Console()
-err = Console(stderr=True)
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
 
 _WINDOW, _SHORTEST, _QUIET = 5.0, 0.05, 30.0  # seconds: a rate is of the last 5; a log hears something every 30
 
 
 def fail(message: str, status: int = 2) -> int:
     """Say in one line what is wrong; the exit code."""
-    err.print(f"error: {' '.join(message.split())}", highlight=False, markup=False, soft_wrap=True)
+    err.print(f"error: {' '.join(message.split())}", markup=False, soft_wrap=True)
     return status
 
 
@@ -55,9 +55,9 @@ def run_with_progress(experiment: Experiment, folder: Path, resume: bool, world:
                 return
             if "lost_nodes" in progress.values:
                 left = f"{progress.values['nodes']} go on at step {progress.step}"
-                err.print(f"{name}: nodes {progress.values['lost_nodes']} are lost; {left}", highlight=False)
+                err.print(f"{name}: nodes {progress.values['lost_nodes']} are lost; {left}")
             if not err.is_terminal and (last or watch.clock() - printed > _QUIET):
-                err.print(f"{name}: {figures}", highlight=False, soft_wrap=True)
+                err.print(f"{name}: {figures}", soft_wrap=True)
                 printed = watch.clock()
 
         return run_experiment(experiment, folder, on_progress, resume, world)

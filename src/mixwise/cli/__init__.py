@@ -6,6 +6,8 @@ them.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 from typing import Annotated
 
@@ -28,7 +30,7 @@ UsageError: type[Exception] = typer.BadParameter.mro()[1]
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        out.print(f"mixwise {__version__}", highlight=False)
+        out.print(f"mixwise {__version__}")
         raise typer.Exit
 
 
@@ -41,7 +43,7 @@ def _options(
 ) -> None:
     """mixwise: decentralized learning with gossip weights that fit the data."""
     if context.invoked_subcommand is None:
-        out.print(context.get_help(), highlight=False, markup=False)
+        out.print(context.get_help(), markup=False)
 
 
 for _command in (run, launch, sweep, export, report, watch, figures, recipes, graph, weights, doctor):
@@ -50,6 +52,7 @@ for _command in (run, launch, sweep, export, report, watch, figures, recipes, gr
 
 def main() -> None:
     """The entry point: a user's mistake is one line and exit code 2, never a traceback."""
+    atexit.register(gc.freeze)  # to look for garbage in all of torch once more would take half a second
     try:
         status = typer.main.get_command(app).main(prog_name="mixwise", standalone_mode=False)
     except MixwiseError as error:

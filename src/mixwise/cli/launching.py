@@ -54,7 +54,7 @@ def launch(
         for machine in range(machines.most):
             there = replace(machines, here=machine)
             line = torchrun_line(there, worker, max_restarts) if stops else launch_line(there, grace, command)
-            out.print(shlex.join(line), highlight=False, markup=False, soft_wrap=True)
+            out.print(shlex.join(line), markup=False, soft_wrap=True)
     elif stops:
         sys.stdout.flush()
         line = python_line(torchrun_line(machines, worker, max_restarts))
@@ -64,4 +64,4 @@ def launch(
 
 
 def _say(message: str) -> None:
-    err.print(f"mixwise launch: {message}", highlight=False, markup=False, soft_wrap=True)
+    err.print(f"mixwise launch: {message}", markup=False, soft_wrap=True)

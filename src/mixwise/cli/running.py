@@ -64,17 +64,17 @@ def _run(recipe: str, changes: list[str], folder: Path | None, resume: bool, wor
         if world.rank > 0:
             raise typer.Exit(130) from None
         hint = f"stopped; go on with: mixwise run {folder}/config.yaml --out {folder} --resume"
-        err.print(hint, highlight=False, markup=False, soft_wrap=True)
+        err.print(hint, markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
     except TrainingError as error:
         raise TrainingError(f"{error}; the records so far: {folder}" if folder.exists() else str(error)) from None
     if world.rank > 0:
         return
-    out.print(f"{experiment.recipe.name}: {experiment.recipe.description}", highlight=False)
+    out.print(f"{experiment.recipe.name}: {experiment.recipe.description}")
     out.print(summary_table(summary))
-    out.print(f"[dim]{summary.caption}.[/dim]", highlight=False)
-    out.print(f"\nTable, figures and records: {folder}{'' if str(folder).endswith('/') else '/'}", highlight=False)
-    out.print(f"To look at: {folder / 'report.html'}", highlight=False, soft_wrap=True)
+    out.print(f"[dim]{summary.caption}.[/dim]")
+    out.print(f"\nTable, figures and records: {folder}{'' if str(folder).endswith('/') else '/'}")
+    out.print(f"To look at: {folder / 'report.html'}", soft_wrap=True)
 
 
 def sweep(
@@ -99,15 +99,15 @@ def sweep(
 
         def on_progress(progress: Progress) -> None:
             if world.rank == 0 and progress.step + 1 == progress.steps:
-                err.print(progress_line(progress), highlight=False)
+                err.print(progress_line(progress))
 
         result = run_sweep(found, _changes(overrides, seeds), folder, on_progress, world)
     if world.rank > 0:
         return
     for variant, point in result.chosen.items():
-        out.print(f"{variant}: {point}", highlight=False)
+        out.print(f"{variant}: {point}")
     out.print(summary_table(result.summary))
-    out.print(f"On the test set. Table, runs and chosen.yaml: {folder}", highlight=False)
+    out.print(f"On the test set. Table, runs and chosen.yaml: {folder}")
 
 
 def _changes(overrides: list[str] | None, seeds: str | None) -> list[str]:

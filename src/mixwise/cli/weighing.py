@@ -42,14 +42,14 @@ def graph(
     if picture is not None:
         save_picture(g, picture)
     low, high = min(g.degrees), max(g.degrees)
-    out.print(f"{spec}: {g.n} nodes, {len(g.edges)} {'arcs' if g.directed else 'edges'}", highlight=False)
-    out.print(f"degrees: {low if low == high else f'{low} to {high}, mean {np.mean(g.degrees):.3g}'}", highlight=False)
+    out.print(f"{spec}: {g.n} nodes, {len(g.edges)} {'arcs' if g.directed else 'edges'}")
+    out.print(f"degrees: {low if low == high else f'{low} to {high}, mean {np.mean(g.degrees):.3g}'}")
     if g.is_connected:
-        out.print(f"diameter: {g.diameter}", highlight=False)
+        out.print(f"diameter: {g.diameter}")
     else:
         sizes = sorted((len(component) for component in g.components), reverse=True)
         listed = ", ".join(map(str, sizes[:8])) + (", …" if len(sizes) > 8 else "")
-        out.print(f"not connected: {len(sizes)} components of {listed} nodes", highlight=False)
+        out.print(f"not connected: {len(sizes)} components of {listed} nodes")
     table = Table(box=None, pad_edge=False)
     for column in ("scheme", "consensus factor p", "spectral gap"):
         table.add_column(column)
@@ -61,9 +61,9 @@ def graph(
             table.add_row(name, f"– ({str(error).partition(';')[0]})", "–")
     out.print(table)
     if g.n <= 64:
-        out.print(terminal_picture(g), highlight=False, markup=False)
+        out.print(terminal_picture(g), markup=False)
     if picture is not None:
-        out.print(f"picture: {picture}", highlight=False)
+        out.print(f"picture: {picture}")
 
 
 def weights(
@@ -100,16 +100,16 @@ def weights(
         _save_weights(W, file)
     if g.n <= 16:
         with np.printoptions(precision=3, suppress=True, linewidth=200):
-            out.print(str(W.to_dense()), highlight=False, markup=False)
-    out.print(f"messages per step: {W.messages}", highlight=False)
-    out.print(f"consensus factor p: {consensus_factor(W):.6f}", highlight=False)
-    out.print(f"spectral gap: {spectral_gap(W):.6f}", highlight=False)
+            out.print(str(W.to_dense()), markup=False)
+    out.print(f"messages per step: {W.messages}")
+    out.print(f"consensus factor p: {consensus_factor(W):.6f}")
+    out.print(f"spectral gap: {spectral_gap(W):.6f}")
     if G is not None:
         error, total = gradient_mixing_error(G, W), heterogeneity(G) * g.n
         share = f", {error / total:.2%} of the disagreement before mixing" if total > 0 else ""
-        out.print(f"gradient mixing error: {error:.6g}{share}", highlight=False)
+        out.print(f"gradient mixing error: {error:.6g}{share}")
     if file is not None:
-        out.print(f"weights: {file}", highlight=False)
+        out.print(f"weights: {file}")
 
 
 def _gradients(path: Path, g: Graph) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
