@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+
+import torch
 
 from mixwise.errors import ConfigError
 from mixwise.experiments.build_algorithm import build_algorithm
@@ -11,6 +14,7 @@ from mixwise.experiments.build_policy import PolicyBuilder
 from mixwise.experiments.build_task import build_optimizer, build_scheduler, build_task, run_length
 from mixwise.experiments.config import RunConfig
 from mixwise.experiments.links_config import build_links
+from mixwise.experiments.memory import Need, checked, memory_needed
 from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
 from mixwise.mixing.matrix import FloatArray
@@ -35,6 +39,7 @@ class Prepared:
     record_every: int
     evaluate_every: int
     checkpoint_every: int
+    need: Need | None = None  # of memory, if it is much and was looked at
 
     def records_of(self, training: Training, on_step: Callable[[Step], None] = lambda step: None) -> Iterator[Record]:
         """The records from where the training is to the end; `on_step` sees every step."""
@@ -54,12 +59,10 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
     world = world or Alone()
     places = base_graph(config, seed)
     task = build_task(config, places.n, seed)
-    order = _order(config, places, task, seed)
     labels = task.partition.label_counts(task.data.y, task.data.classes) if isinstance(task, ModuleTask) else None
     steps = run_length(config, task)
     optimizer, scheduler = build_optimizer(config, task), build_scheduler(config, steps)
-    graph = places.permuted(order)
-    links = None if config.links is None else build_links(config.links, places).permuted(order)
+    symmetric = build_algorithm(config.algorithm, seed).needs_symmetric
 
     def training(own: Task, network: Network, builder: PolicyBuilder) -> Training:
         made = Training(
@@ -75,7 +78,17 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
         made.survives = world.survives
         return made
 
-    symmetric = build_algorithm(config.algorithm, seed).needs_symmetric
+    def rehearsal(short: Task) -> Training:
+        builder = PolicyBuilder(places, list(range(places.n)), seed, labels, symmetric=symmetric)
+        return training(short, _network(config, places, None, Alone(), seed), builder)
+
+    need = memory_needed(task, places, world, rehearsal) if check else None
+    if need is not None:  # before any rows are made
+        need = checked(need, world, torch.device(config.device))
+
+    order = _order(config, places, task, seed)
+    graph = places.permuted(order)
+    links = None if config.links is None else build_links(config.links, places).permuted(order)
 
     def start() -> Training:
         builder = PolicyBuilder(places, order, seed, labels, symmetric=symmetric)
@@ -91,6 +104,8 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
 
     if check:
         start()  # a wrong value or combination is found now; the run makes its own
+        if need is not None:
+            gc.collect()  # schedulers and optimizers hold each other, and so the rows
     return Prepared(
         steps,
         graph.n,
@@ -99,6 +114,7 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
         config.record_every,
         config.evaluate_every or (1 if config.task.kind == "quadratics" else steps),
         config.checkpoint_every or max(1, steps // 4),
+        need,
     )
 
 

@@ -1,0 +1,182 @@
+"""What a run needs, said before it starts; a run that cannot fit is refused with what would make it fit.
+
+Legend: n nodes, of which this process has m; rows of d numbers; a tensor (m, d) is the unit that counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from mixwise.errors import ConfigError
+from mixwise.experiments.free_memory import free_memory, process_memory, processes_here
+from mixwise.graphs import Graph
+from mixwise.network import block
+from mixwise.network.world import World
+from mixwise.tasks import ModuleTask, Task
+from mixwise.tasks.pass_memory import buffer_bytes, evaluation_bytes, pass_bytes
+from mixwise.train.row_count import RowCount, count_rows
+from mixwise.train.training import Training
+
+GB = 10**9
+_MOST_TENSORS = 16  # more than any method holds: where even these are small, nobody needs to count
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one process of a run needs at its peak, in bytes.
+
+    Attributes:
+        nodes: m, those whose rows it has.
+        processes: how many the run has.
+        dim: d.
+        itemsize: bytes of a number in a row.
+        rows: how many tensors (m, d).
+        arriving: rows of other processes' nodes that are there while they are mixed.
+        one_pass, evaluation: what computing gradients, and judging models, takes besides.
+        buffers: what the nodes' models carry besides parameters.
+        process: what is there already: the program, the data, the module.
+        free: what is free, if somebody can tell.
+    """
+
+    nodes: int
+    processes: int
+    dim: int
+    itemsize: int
+    rows: RowCount
+    arriving: int = 0
+    one_pass: int = 0
+    evaluation: int = 0
+    buffers: int = 0
+    process: int = 0
+    free: int | None = None
+
+    @property
+    def unit(self) -> int:
+        """Bytes of a tensor (m, d)."""
+        return self.nodes * self.dim * self.itemsize
+
+    @property
+    def row_bytes(self) -> int:
+        """All rows, when there are most of them."""
+        return round(self.rows.most * self.unit) + self.arriving * self.dim * self.itemsize
+
+    @property
+    def still(self) -> int:
+        """What is not there yet: the largest of its three moments, gradients, mixing, judging."""
+        between = (2 + self.rows.optimizer + self.rows.algorithm) * self.unit
+        moments = (self.rows.gradients * self.unit + self.one_pass, self.row_bytes, between + self.evaluation)
+        return round(max(moments)) + self.buffers
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.process + self.still
+
+    def __str__(self) -> str:
+        here = f"{self.nodes} nodes" + (f" in each of {self.processes} processes" if self.processes > 1 else "")
+        tensors = f"{self.rows.most:.2f}".rstrip("0").rstrip(".")
+        return (
+            f"{here} × {_millions(self.dim)} parameters × {tensors} tensors ({self.rows}) = {size(self.row_bytes)}; "
+            f"with the data, the program and a pass of a node {size(self.total)}"
+        )
+
+
+def memory_needed(
+    task: Task, graph: Graph, world: World, start: Callable[[Task], Training], *, least: int = GB
+) -> Need | None:
+    """What a run needs, if that may be more than `least` bytes; the same answer on every process.
+
+    Args:
+        task: what is learned; nothing of it is started.
+        graph: who talks to whom.
+        world: the processes.
+        start: makes the run of another task of as many nodes in one process: for the rehearsal.
+        least: below this nobody asks.
+    """
+    m = math.ceil(graph.n / world.size)
+    device = getattr(task, "device", torch.device("cpu"))
+    dtype = getattr(task, "dtype", torch.float64)
+    if _MOST_TENSORS * m * task.dim * dtype.itemsize < least:
+        return None
+    blocks: Sequence[object] = getattr(task, "blocks", [None])
+    rows = count_rows(start, graph.n, blocks=len(blocks), dtype=dtype)
+    return Need(
+        nodes=m,
+        processes=world.size,
+        dim=task.dim,
+        itemsize=dtype.itemsize,
+        rows=rows,
+        arriving=_arriving(graph, world.size),
+        one_pass=pass_bytes(task, m) if isinstance(task, ModuleTask) else 0,
+        evaluation=evaluation_bytes(task) if isinstance(task, ModuleTask) else 0,
+        buffers=buffer_bytes(task, m) if isinstance(task, ModuleTask) else 0,
+        process=process_memory() if device.type == "cpu" else 0,
+    )
+
+
+def checked(need: Need, world: World, device: torch.device) -> Need:
+    """The same with what is free; refuse a run that does not fit into it. To be called by all processes."""
+    here = processes_here(world.size)
+
+    def decide() -> int | None:
+        free = free_memory(device, here)
+        if free is None or need.still <= free:
+            return free
+        shared = f" for each of {here} processes" if here > 1 else ""
+        raise ConfigError(
+            f"the run does not fit: {need}, of which {size(need.still)} are still to come, and {size(free)} are "
+            f"free{shared}; what would fit: {'; '.join(_options(need, free)) or 'nothing that is known'}"
+        )
+
+    return replace(need, free=world.decide(decide))
+
+
+def statement(need: Need | None) -> str | None:
+    """One line, before a run starts, if it needs much."""
+    if need is None or need.total < GB:
+        return None
+    return f"memory: {need}" + ("" if need.free is None else f"; {size(need.free)} are free")
+
+
+def size(number: float) -> str:
+    """Bytes for people.
+
+    >>> size(17_320_000_000), size(450_000_000)
+    ('17.3 GB', '0.45 GB')
+    """
+    return f"{number / GB:.{1 if number >= GB else 2}f} GB"
+
+
+def _options(need: Need, free: int) -> list[str]:
+    """What would make it fit, each with what it would need then."""
+    rest = need.still - need.row_bytes
+    per_node = need.row_bytes / need.nodes
+    nodes = int((free - rest) / per_node)
+    found = []
+    if 1 <= nodes < need.nodes and need.processes == 1:
+        found.append(f"a graph of at most {nodes} nodes ({size(need.process + rest + nodes * per_node)})")
+    if 1 <= nodes < need.nodes:
+        machines = math.ceil(need.nodes / nodes)
+        found.append(
+            f"{machines * need.processes} processes on as many machines with torchrun "
+            f"({size(need.process + rest + math.ceil(need.nodes / machines) * per_node)} each)"
+        )
+    return found
+
+
+def _arriving(graph: Graph, processes: int) -> int:
+    """The most rows that come from other processes in one mixing, if all edges are used."""
+    senders, receivers = graph.pattern.rows, graph.pattern.cols
+    most = 0
+    for nodes in (block(graph.n, rank, processes) for rank in range(processes)):
+        here = (receivers >= nodes.start) & (receivers < nodes.stop)
+        most = max(most, len(set(senders[here].tolist()) - set(nodes)))
+    return most
+
+
+def _millions(number: int) -> str:
+    return f"{number / 1e6:.1f} M" if number >= 10**5 else f"{number:,}"
