@@ -11,10 +11,6 @@ from mixwise.mixing import clique_averaging, consensus_factor, metropolis_hastin
 from mixwise.seeding import numpy_generator
 
 
-def property_test(examples: int):
-    return settings(max_examples=examples, deadline=None, derandomize=True)
-
-
 def random_cliques(n: int, size: int, seed: int) -> list[np.ndarray]:
     return np.array_split(numpy_generator(seed, "d_cliques").permutation(n), -(-n // size))
 
@@ -24,7 +20,7 @@ def counts_of(n: int, classes: int, alpha: float, seed: int) -> np.ndarray:
     return rng.multinomial(rng.integers(20, 200, n), rng.dirichlet(np.full(classes, alpha), n))
 
 
-@property_test(60)
+@settings(max_examples=60)
 @given(
     n=st.integers(1, 30),
     classes=st.integers(1, 6),
@@ -49,7 +45,7 @@ def test_cliques_cover_the_nodes_and_the_graph_is_connected(n, classes, size, se
     assert clique_skew(counts, found.cliques) <= clique_skew(counts, random_cliques(n, size, seed)) + 1e-9
 
 
-@property_test(40)
+@settings(max_examples=40)
 @given(n=st.integers(4, 20), seed=st.integers(0, 1000))
 def test_every_swap_lowers_the_skew_and_in_the_end_none_does(n, seed):
     counts = counts_of(n, 5, 0.1, seed)

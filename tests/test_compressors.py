@@ -30,7 +30,7 @@ from mixwise.seeding import generator
 from mixwise.tasks import random_quadratics
 from mixwise.train import Training
 
-property_test = settings(max_examples=60, deadline=None, derandomize=True)
+property_test = settings(max_examples=60)
 N = 6
 W = metropolis_hastings(random_connected(N, seed=3))
 

@@ -38,10 +38,6 @@ TIE_BREAK = 1e-8  # λ₀: it may cost λ₀ (‖W*‖²_F − ‖W‖²_F) ≤ 
 LAMBDAS = [0.0, 1e-8, 1e-6, 1e-3, 0.05, 1.0, 100.0, 1e6]
 
 
-def property_test(examples: int):
-    return settings(max_examples=examples, deadline=None, derandomize=True)
-
-
 # --- the two judges ---
 def scaled(gram: np.ndarray) -> np.ndarray:
     Gamma = np.asarray(gram, dtype=np.float64)
@@ -124,7 +120,7 @@ def assert_optimal(
 
 
 # --- the optimum ---
-@property_test(60)
+@settings(max_examples=60)
 @given(data=st.data(), graph=connected_graphs(1, 10), symmetric=st.booleans())
 def test_objective_is_the_one_cvxpy_finds(data, graph, symmetric):
     """Within 1e-6, relative to the optimum, or to 1 % of Tr Γ where the optimum is less than that."""
@@ -135,7 +131,7 @@ def test_objective_is_the_one_cvxpy_finds(data, graph, symmetric):
     assert solution.objective == pytest.approx(optimum, rel=1e-6, abs=1e-8 * np.trace(gram))
 
 
-@property_test(40)
+@settings(max_examples=40)
 @given(data=st.data(), graph=connected_graphs(2, 10), penalty=st.sampled_from(LAMBDAS[1:]), symmetric=st.booleans())
 def test_regularized_objective_is_the_one_cvxpy_finds(data, graph, penalty, symmetric):
     gram = data.draw(gram_matrices(graph.n, min_rank=1))
@@ -145,7 +141,7 @@ def test_regularized_objective_is_the_one_cvxpy_finds(data, graph, penalty, symm
     assert f(scaled(gram), W, penalty) == pytest.approx(optimum, rel=1e-6, abs=1e-8 * graph.n)
 
 
-@property_test(25)
+@settings(max_examples=25)
 @given(data=st.data(), graph=connected_graphs(1, 8), penalty=st.sampled_from(LAMBDAS), symmetric=st.booleans())
 def test_both_solvers_agree(data, graph, penalty, symmetric):
     gram = data.draw(gram_matrices(graph.n, centered=graph.n > 1))
@@ -156,14 +152,14 @@ def test_both_solvers_agree(data, graph, penalty, symmetric):
     assert ours.objective == pytest.approx(theirs.objective, rel=1e-4, abs=1e-7 * np.trace(gram))
 
 
-@property_test(150)
+@settings(max_examples=150)
 @given(data=st.data(), graph=connected_graphs(1, 24), penalty=st.sampled_from(LAMBDAS), symmetric=st.booleans())
 def test_optimal_by_certificate_on_connected_graphs(data, graph, penalty, symmetric):
     gram = data.draw(gram_matrices(graph.n, centered=data.draw(st.booleans())))
     assert_optimal(gram, graph, penalty, symmetric)
 
 
-@property_test(100)
+@settings(max_examples=100)
 @given(data=st.data(), graph=graphs(1, 14), penalty=st.sampled_from([0.0, 0.0, 0.05]))
 def test_optimal_by_certificate_on_any_graph(data, graph, penalty):
     """Directed or not, in one piece or many, isolated nodes among them."""
@@ -292,7 +288,7 @@ def test_weights_may_be_asymmetric_and_are_better_for_it():
     assert free.objective < 0.99 * tied.objective
 
 
-@property_test(40)
+@settings(max_examples=40)
 @given(data=st.data(), graph=connected_graphs(2, 12))
 def test_symmetric_weights_are_symmetric_to_the_last_bit(data, graph):
     gram = data.draw(gram_matrices(graph.n))
@@ -332,7 +328,7 @@ def test_tie_break_is_the_smallest_optimum(seed):
     np.testing.assert_allclose(W, smallest, atol=2e-3)
 
 
-@property_test(40)
+@settings(max_examples=40)
 @given(data=st.data(), graph=connected_graphs(2, 12))
 def test_regularization_trades_error_for_norm(data, graph):
     """Along λ the error never falls and ‖W‖_F never rises, as for every penalty; in the end Γ does not matter."""
@@ -346,7 +342,7 @@ def test_regularization_trades_error_for_norm(data, graph):
 
 
 # --- units ---
-@property_test(40)
+@settings(max_examples=40)
 @given(data=st.data(), graph=connected_graphs(1, 12), power=st.integers(-900, 900), penalty=st.sampled_from(LAMBDAS))
 def test_the_unit_of_the_gradients_does_not_matter(data, graph, power, penalty):
     """Powers of 2 change no digit, so W is the same to the last bit, λ included, and the error scales with Γ."""
@@ -386,7 +382,7 @@ def test_torch_tensors():
     assert (gram.detach().numpy() == gram.detach().T.numpy()).all()  # the caller's Γ is as it was
 
 
-@property_test(60)
+@settings(max_examples=60)
 @given(graph=connected_graphs(2, 24), seed=st.integers(0, 2**32 - 1), rank=st.integers(1, 6), offset=st.booleans())
 def test_float32_sketches_are_repaired(graph, seed, rank, offset):
     """Γ summed in float32 is indefinite by rounding; its W is as good for the true Γ as rounding allows."""
@@ -403,7 +399,7 @@ def test_float32_sketches_are_repaired(graph, seed, rank, offset):
     assert f(exact, W) <= f(exact, minimize_gme(exact, graph).W.to_dense()) + 1e-6 * graph.n**2
 
 
-@property_test(30)
+@settings(max_examples=30)
 @given(data=st.data(), graph=connected_graphs(3, 10), kind=st.sampled_from(["skew", "indefinite"]))
 def test_errors_up_to_a_millionth_of_the_trace_are_repaired_and_larger_ones_refused(data, graph, kind):
     gram = data.draw(gram_matrices(graph.n, min_rank=1))

@@ -19,10 +19,6 @@ from strategies import gram_matrices, graphs
 TIE_BREAK = 1e-8
 
 
-def property_test(examples: int):
-    return settings(max_examples=examples, deadline=None, derandomize=True)
-
-
 def scaled(gram: np.ndarray) -> np.ndarray:
     return gram / (np.trace(gram) / len(gram)) if gram.any() else gram
 
@@ -58,7 +54,7 @@ def feasible(gram, graph: Graph, penalty: float = 0.0, least_heard: float = 0.0,
     return W
 
 
-@property_test(50)
+@settings(max_examples=50)
 @given(data=st.data(), graph=graphs(1, 10), penalty=st.sampled_from([0.0, 0.05, 1.0]))
 def test_objective_is_the_one_cvxpy_finds(data, graph, penalty):
     gram = data.draw(gram_matrices(graph.n, min_rank=1, centered=graph.n > 1))
@@ -69,7 +65,7 @@ def test_objective_is_the_one_cvxpy_finds(data, graph, penalty):
     assert f(scaled(gram), W, penalty) == pytest.approx(optimum, rel=1e-6, abs=1e-7 * graph.n)
 
 
-@property_test(150)
+@settings(max_examples=150)
 @given(data=st.data(), graph=graphs(1, 16), penalty=st.sampled_from([0.0, 0.0, 0.05, 10.0]))
 def test_optimal_by_certificate(data, graph, penalty):
     gram = data.draw(gram_matrices(graph.n, centered=data.draw(st.booleans())))
@@ -82,7 +78,7 @@ def test_optimal_by_certificate(data, graph, penalty):
     assert (slope * W).sum() - on_graph.min(axis=1).sum() <= 1e-10 * (1 + used) * graph.n
 
 
-@property_test(40)
+@settings(max_examples=40)
 @given(data=st.data(), graph=graphs(2, 10))
 def test_between_free_columns_and_doubly_stochastic(data, graph):
     """More room for the columns can only help, and c = 1 leaves none: n columns of at least 1 sum to n."""

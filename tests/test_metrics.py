@@ -26,7 +26,7 @@ from mixwise.mixing import (
 )
 from strategies import connected_graphs
 
-property_test = settings(max_examples=60, deadline=None, derandomize=True)
+property_test = settings(max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
 
 

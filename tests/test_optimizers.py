@@ -55,6 +55,16 @@ def backward(module, task, node, step):
     nn.functional.cross_entropy(module(task.data.x[index].double()), task.data.y[index]).backward()
 
 
+def assert_same_steps(training, modules, optimizers):
+    """Every row moves as its module does with an optimizer of its own."""
+    for t in range(15):
+        training.step()
+        for node, (module, optimizer) in enumerate(zip(modules, optimizers, strict=True)):
+            backward(module, training.task, node, t)
+            optimizer.step()
+    assert_same_rows(training.X, modules, training.task.layout)
+
+
 def assert_same_rows(X, modules, layout):
     """The rows are those of separate modules; element by element the operations are the same, so 1e-12 is generous."""
     expected = torch.stack([layout.flatten(module) for module in modules])
@@ -72,12 +82,7 @@ def test_rows_move_as_separate_modules_with_separate_optimizers(name, options):
     optimizers = [kind(module.parameters(), **options) for module in modules]
     training = alone(task, lambda blocks: kind(blocks, **options))
     start = training.X.clone()
-    for t in range(15):
-        training.step()
-        for node, (module, optimizer) in enumerate(zip(modules, optimizers, strict=True)):
-            backward(module, task, node, t)
-            optimizer.step()
-    assert_same_rows(training.X, modules, task.layout)
+    assert_same_steps(training, modules, optimizers)
     assert not torch.allclose(training.X, start, atol=1e-3)
 
 
@@ -95,12 +100,7 @@ def test_two_groups_with_and_without_weight_decay(name):
         for m in modules
     ]
     training = alone(task, lambda blocks: kind(groups([blocks[0]], [blocks[1]]), **options))
-    for t in range(15):
-        training.step()
-        for node, (module, optimizer) in enumerate(zip(modules, optimizers, strict=True)):
-            backward(module, task, node, t)
-            optimizer.step()
-    assert_same_rows(training.X, modules, task.layout)
+    assert_same_steps(training, modules, optimizers)
 
 
 def test_every_allowed_optimizer_is_tested_above():

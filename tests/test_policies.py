@@ -406,7 +406,7 @@ def test_combinations_of_nothing_are_refused(combined, message):
         combined()
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20)
 @given(period=st.integers(1, 4), cut=st.integers(0, 6), smoothing=st.sampled_from([0.0, 0.5]))
 def test_combinations_go_on_from_their_state(period, cut, smoothing):
     def new():

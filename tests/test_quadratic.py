@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mixwise.errors import TrainingError
 from mixwise.tasks import QuadraticTask, random_quadratics, two_class_quadratics
 
-property_test = settings(max_examples=30, deadline=None, derandomize=True)
+property_test = settings(max_examples=30)
 sizes = {"n": st.integers(1, 6), "d": st.integers(1, 6), "r": st.integers(1, 6), "seed": st.integers(0, 2**31)}
 
 

@@ -25,7 +25,7 @@ def test_streams_are_pinned():
     assert torch.randint(1000, (3,), generator=generator(0, "x")).tolist() == PINNED[3]
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(a=names, b=names, seed=st.integers(0, 3), other=st.integers(0, 3))
 def test_different_names_are_different_streams(a, b, seed, other):
     same = seed == other and a == b
@@ -49,7 +49,7 @@ def test_names_do_not_run_together(a, b):
     assert stream(*a) != stream(*b)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(seed=st.integers(-(2**80), 2**80), name=names)
 def test_any_integer_is_a_seed_and_any_stream_fits_a_generator(seed, name):
     assert 0 <= stream(seed, *name) < 2**63

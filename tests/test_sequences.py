@@ -31,10 +31,6 @@ from mixwise.policies.sequence import Cycle, EdgeSampling, Matcha, Matchings
 from strategies import connected_graphs, graphs
 
 
-def property_test(examples: int):
-    return settings(max_examples=examples, deadline=None, derandomize=True)
-
-
 def multiplied(matrices) -> np.ndarray:
     return reduce(np.matmul, [W.to_dense() for W in matrices])
 
@@ -107,7 +103,7 @@ def test_base_graph_refusals(n, peers, message):
 
 
 # --- matchings ---
-@property_test(100)
+@settings(max_examples=100)
 @given(graph=graphs(1, 12, directed=False))
 def test_matching_decomposition_colors_the_edges(graph):
     """Every edge in one matching, and Δ + 1 matchings at most (Vizing), Δ if bipartite (König)."""
@@ -123,7 +119,7 @@ def test_bipartite_graphs_need_as_many_matchings_as_the_largest_degree(graph):
     assert len(matching_decomposition(graph)) == max(graph.degrees)
 
 
-@property_test(60)
+@settings(max_examples=60)
 @given(graph=graphs(1, 12, directed=False), t=st.integers(0, 1000))
 def test_random_matching_is_maximal(graph, t):
     matching = random_matching(graph, 3, t)
@@ -141,7 +137,7 @@ def test_random_matching_treats_the_edges_of_a_ring_alike():
     assert np.ptp(shares) < 10 * 0.0112
 
 
-@property_test(30)
+@settings(max_examples=30)
 @given(graph=graphs(1, 10), t=st.integers(0, 50))
 def test_edge_sample(graph, t):
     assert edge_sample(graph, 1.0, 0, t) == graph
@@ -202,7 +198,7 @@ def test_matcha_connects_best_within_its_budget(graph, budget):
     assert weights.connectivity == pytest.approx(best, rel=2e-4)
 
 
-@property_test(30)
+@settings(max_examples=30)
 @given(graph=connected_graphs(2, 9), budget=st.floats(0.05, 1))
 def test_matcha_is_at_least_as_connected_as_equal_probabilities(graph, budget):
     weights = matcha(graph, budget)
@@ -240,7 +236,7 @@ def test_matcha_takes_the_best_step(graph, budget):
         assert cut == pytest.approx(weights.rho, abs=1e-9)
 
 
-@property_test(40)
+@settings(max_examples=40)
 @given(graph=connected_graphs(1, 10), budget=st.floats(0.05, 1), t=st.integers(0, 100))
 def test_every_draw_of_matcha_is_symmetric_on_the_graph(graph, budget, t):
     W = matcha(graph, budget).draw(0, t)  # a MixingMatrix: doubly stochastic and nowhere negative

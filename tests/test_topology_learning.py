@@ -12,10 +12,6 @@ from mixwise.mixing import gram_matrix, learn_topology, metropolis_hastings, min
 from strategies import gram_matrices, graphs
 
 
-def property_test(examples: int):
-    return settings(max_examples=examples, deadline=None, derandomize=True)
-
-
 def label_shares(n: int, classes: int, alpha: float, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).dirichlet(np.full(classes, alpha), n)
 
@@ -35,7 +31,7 @@ CASES = {
 }
 
 
-@property_test(40)
+@settings(max_examples=40)
 @given(**CASES)
 def test_falls_at_every_step_within_the_bound_and_the_budget(n, classes, alpha, penalty, seed):
     shares = label_shares(n, classes, alpha, seed)
@@ -50,7 +46,7 @@ def test_falls_at_every_step_within_the_bound_and_the_budget(n, classes, alpha, 
     assert (np.diff(values) <= 1e-12).all()
 
 
-@property_test(40)
+@settings(max_examples=40)
 @given(n=st.integers(2, 14), penalty=st.sampled_from([0.05, 0.5]), seed=st.integers(0, 1000))
 def test_every_step_goes_to_the_best_permutation_as_far_as_it_helps(n, penalty, seed):
     """Frank-Wolfe in our orientation, ∇g = (2/n)(Γ W + λ (W − J)), from its two conditions."""
@@ -86,7 +82,7 @@ def test_one_label_per_node_becomes_unbiased_with_one_step_per_other_label():
     assert g(metropolis_hastings(ring(20)).to_dense(), shares, 0.0) > 0.02  # a ring of 20 sees three labels of five
 
 
-@property_test(30)
+@settings(max_examples=30)
 @given(data=st.data(), n=st.integers(2, 16), penalty=st.sampled_from([0.0, 0.1, 1.0]))
 def test_from_a_gram_matrix_it_falls_to_the_optimum_of_gme_opt(data, n, penalty):
     """Frank-Wolfe's bound, with the optimum of the complete graph from another solver."""
@@ -103,7 +99,7 @@ def test_from_a_gram_matrix_it_falls_to_the_optimum_of_gme_opt(data, n, penalty)
         assert optimum - 1e-7 <= value <= optimum + 16 / (steps + 2) * (1 + penalty) + 1e-9
 
 
-@property_test(30)
+@settings(max_examples=30)
 @given(data=st.data(), graph=graphs(2, 12))
 def test_allowed_arcs_are_kept_and_gme_opt_on_them_is_the_limit(data, graph):
     gram = data.draw(gram_matrices(graph.n, min_rank=1))

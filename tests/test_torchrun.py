@@ -446,7 +446,7 @@ def test_an_error_of_all_processes_is_one_line(tmp_path):
         "error: the folder run is not empty, and no run is ever overwritten; "
         "choose another with --out, or go on there with --resume"
     ]
-    assert 'mixwise/cli/' not in output  # no traceback of ours
+    assert "mixwise/cli/" not in output  # no traceback of ours
 
 
 def test_without_a_lost_process_the_others_end_with_its_name(tmp_path):

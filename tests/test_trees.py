@@ -30,10 +30,6 @@ from mixwise.graphs import (
 from strategies import connected_graphs, gram_matrices
 
 
-def property_test(examples: int):
-    return settings(max_examples=examples, deadline=None, derandomize=True)
-
-
 def all_spanning_trees(graph: Graph) -> list[Graph]:
     candidates = (Graph(graph.n, edges) for edges in combinations(graph.edges, graph.n - 1))
     return [tree for tree in candidates if tree.is_connected]
@@ -47,7 +43,7 @@ def assert_spanning_tree(tree: Graph, graph: Graph) -> None:
 
 
 # --- short trees ---
-@property_test(60)
+@settings(max_examples=60)
 @given(graph=connected_graphs(1, 6))
 def test_short_tree_is_at_most_one_hop_longer_than_the_best(graph):
     tree = spanning_tree(graph)
@@ -94,7 +90,7 @@ def test_the_chain_of_a_ring_starts_at_0():
     assert spanning_tree(ring(9), "chain") == chain(9)
 
 
-@property_test(150)
+@settings(max_examples=150)
 @given(graph=connected_graphs(1, 7))
 def test_a_chain_is_found_if_there_is_one(graph):
     edges = set(graph.edges) | {(j, i) for i, j in graph.edges}
@@ -138,7 +134,7 @@ def bias(tree: Graph, gram: np.ndarray, decay: float, radius: int, weight: float
     return total / np.trace(Gamma) + weight * tree.diameter
 
 
-@property_test(60)
+@settings(max_examples=60)
 @given(
     data=st.data(),
     graph=connected_graphs(2, 9),
@@ -153,7 +149,7 @@ def test_tree_bias_is_its_formula(data, graph, decay, radius, weight):
     assert value == pytest.approx(bias(tree, gram, decay, radius, weight), rel=1e-6, abs=1e-9)
 
 
-@property_test(40)
+@settings(max_examples=40)
 @given(data=st.data(), graph=connected_graphs(2, 10), weight=st.sampled_from([0.0, 0.01, 0.5]))
 def test_gram_tree_is_never_worse_than_its_starts_and_cannot_be_improved_by_a_swap(data, graph, weight):
     gram = data.draw(gram_matrices(graph.n, min_rank=1))

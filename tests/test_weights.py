@@ -41,10 +41,6 @@ from strategies import connected_graphs, graphs
 ONE_WAY = Graph(4, [(0, 1), (1, 2), (2, 3), (3, 0)], directed=True)
 
 
-def property_test(examples: int):
-    return settings(max_examples=examples, deadline=None, derandomize=True)
-
-
 def assert_symmetric_doubly_stochastic(W: MixingMatrix, graph: Graph) -> None:
     dense = W.to_dense()
     assert W.graph == graph
@@ -54,7 +50,7 @@ def assert_symmetric_doubly_stochastic(W: MixingMatrix, graph: Graph) -> None:
 
 
 # --- builders ---
-@property_test(80)
+@settings(max_examples=80)
 @given(graph=graphs(1, 14, directed=False))
 def test_builders_are_doubly_stochastic_on_every_graph(graph):
     for W in (metropolis_hastings(graph), max_degree(graph)):
@@ -62,7 +58,7 @@ def test_builders_are_doubly_stochastic_on_every_graph(graph):
         assert_symmetric_doubly_stochastic(lazy(W), graph)
 
 
-@property_test(80)
+@settings(max_examples=80)
 @given(graph=graphs(1, 14, directed=False))
 def test_metropolis_hastings_and_max_degree_by_their_formulas(graph):
     d = graph.degrees
@@ -97,7 +93,7 @@ def test_uniform_works_on_directed_regular_graphs_only():
         uniform(Graph(2, [(0, 1)], directed=True))
 
 
-@property_test(60)
+@settings(max_examples=60)
 @given(graph=graphs(1, 12))
 def test_uniform_sender_splits_evenly_among_receivers(graph):
     W = uniform_sender(graph)
@@ -123,7 +119,7 @@ def test_builders_of_symmetric_weights_refuse_directed_graphs(builder):
 
 
 # --- lazy and symmetrized ---
-@property_test(60)
+@settings(max_examples=60)
 @given(graph=connected_graphs(1, 12))
 def test_lazy_moves_every_eigenvalue_halfway_to_1(graph):
     W = metropolis_hastings(graph)
@@ -138,7 +134,7 @@ def test_lazy_of_sender_weights_is_of_the_same_kind():
     np.testing.assert_allclose(lazy(W).to_dense(), [[0.6, 0.4], [0, 1]])
 
 
-@property_test(60)
+@settings(max_examples=60)
 @given(graph=connected_graphs(1, 10), seed=st.integers(0, 2**32 - 1))
 def test_symmetrized_is_the_mean_with_the_transpose(graph, seed):
     G = np.random.default_rng(seed).standard_normal((graph.n, graph.n))
@@ -181,7 +177,7 @@ def test_clique_averaging_refuses_what_is_no_clique():
 
 
 # --- weights per edge ---
-@property_test(60)
+@settings(max_examples=60)
 @given(graph=graphs(1, 10), seed=st.integers(0, 2**32 - 1))
 def test_from_edge_weights_keeps_the_edges_and_fills_the_loops(graph, seed):
     w = np.random.default_rng(seed).random(len(graph.edges)) / max(1, graph.n)
@@ -269,7 +265,7 @@ def test_fastest_mixing_on_a_complete_graph_is_full_averaging(n):
     np.testing.assert_allclose(W.to_dense(), 1 / n, atol=1e-6)
 
 
-@property_test(25)
+@settings(max_examples=25)
 @given(graph=connected_graphs(2, 12))
 def test_fastest_mixing_is_no_slower_than_any_other_symmetric_weights(graph):
     W = fastest_mixing(graph)
@@ -301,7 +297,7 @@ def test_fastest_mixing_refusals():
 
 
 # --- what the weights are for ---
-@property_test(40)
+@settings(max_examples=40)
 @given(graph=connected_graphs(2, 10))
 def test_every_builder_reaches_consensus_on_a_connected_graph(graph):
     """W^k → J for lazy weights on any connected graph; 1e-10: rounding, raised to the power 4⁷."""
