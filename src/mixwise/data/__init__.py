@@ -1,6 +1,7 @@
 """Data: what is learned from, and which node holds which part of it."""
 
 from mixwise.data import partition
+from mixwise.data.ag_news import ag_news
 from mixwise.data.augment import FlipsAndCrops, random_crops, random_flips
 from mixwise.data.batches import NodeBatches, batch_indices
 from mixwise.data.cifar10 import cifar10
@@ -13,11 +14,14 @@ from mixwise.data.image_folder import image_folder
 from mixwise.data.image_samples import ImageForm, ImageSamples, ImageSource
 from mixwise.data.mnist import mnist
 from mixwise.data.partition import Partition
+from mixwise.data.ragged_samples import FeatureSamples
 from mixwise.data.samples import Samples
+from mixwise.data.tokens import TokenSamples, tokenized
 from mixwise.data.transforms import averaged_down, normalized
 
 __all__ = [
     "Dataset",
+    "FeatureSamples",
     "FlipsAndCrops",
     "ImageForm",
     "ImageSamples",
@@ -26,6 +30,8 @@ __all__ = [
     "Partition",
     "Samples",
     "Splits",
+    "TokenSamples",
+    "ag_news",
     "averaged_down",
     "batch_indices",
     "cifar10",
@@ -41,4 +47,5 @@ __all__ = [
     "partition",
     "random_crops",
     "random_flips",
+    "tokenized",
 ]

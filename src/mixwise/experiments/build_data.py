@@ -11,13 +11,17 @@ import torch
 from mixwise import data as datasets
 from mixwise.data import Dataset, Partition, Splits, averaged_down, holdout, normalized, partition
 from mixwise.errors import ConfigError
+from mixwise.experiments.build_model import tokenizer_folder
 from mixwise.experiments.config import RunConfig
 from mixwise.experiments.task_config import ClassificationConfig, DataConfig, PartitionConfig
+
+_TEXTS = ("ag-news",)
 
 
 def train_and_test(config: RunConfig, task: ClassificationConfig, seed: int) -> tuple[Dataset, Dataset]:
     """What is trained on, and what the models are judged by."""
-    source = task.data.model_dump_json(), config.data_dir, task.augment
+    tokenizer = tokenizer_folder(config, task) if task.data.kind in _TEXTS else None
+    source = task.data.model_dump_json(), config.data_dir, task.augment, tokenizer
     splits = _splits(*source)
     if task.data.validation > 0:
         train, validation = _held_out(*source, seed)
@@ -37,13 +41,15 @@ def divided(data: Dataset, config: PartitionConfig, nodes: int, seed: int) -> Pa
 
 
 @lru_cache(maxsize=1)  # the variants of a seed share them
-def _held_out(config_json: str, data_dir: str | None, augment: bool, seed: int) -> tuple[Dataset, Dataset]:
+def _held_out(
+    config_json: str, data_dir: str | None, augment: bool, tokenizer: str | None, seed: int
+) -> tuple[Dataset, Dataset]:
     share = DataConfig.model_validate_json(config_json).validation
-    return holdout(_splits(config_json, data_dir, augment).train, share, seed)
+    return holdout(_splits(config_json, data_dir, augment, tokenizer).train, share, seed)
 
 
 @lru_cache(maxsize=2)  # variants and seeds share one data set
-def _splits(config_json: str, data_dir: str | None, augment: bool) -> Splits:
+def _splits(config_json: str, data_dir: str | None, augment: bool, tokenizer: str | None) -> Splits:
     config = DataConfig.model_validate_json(config_json)
     loaders: dict[str, Callable[..., Splits]] = {
         "digits": datasets.digits,
@@ -51,6 +57,7 @@ def _splits(config_json: str, data_dir: str | None, augment: bool) -> Splits:
         "cifar10": lambda **options: datasets.cifar10(data_dir, **options),
         "mnist": lambda **options: datasets.mnist(data_dir, **options),
         "fashion-mnist": lambda **options: datasets.fashion_mnist(data_dir, **options),
+        "ag-news": lambda **options: datasets.ag_news(data_dir, **_with_tokenizer(options, tokenizer)),
         "image-folder": lambda **options: _image_folder(config, data_dir, augment, options),
     }
     try:
@@ -63,6 +70,15 @@ def _splits(config_json: str, data_dir: str | None, augment: bool) -> Splits:
         splits = Splits(splits.train, holdout(splits.test, config.test_share, seed=0)[1])
     in_memory = isinstance(splits.train.x, torch.Tensor)
     return normalized(splits) if config.normalize and in_memory else splits
+
+
+def _with_tokenizer(options: dict[str, Any], tokenizer: str | None) -> dict[str, Any]:
+    if tokenizer is None:
+        raise ConfigError(
+            "texts become tokens of a model; take task.model.kind: text-classifier with a name, "
+            "or name a tokenizer with task.data.options.tokenizer"
+        )
+    return {**options, "tokenizer": tokenizer}
 
 
 def _image_folder(config: DataConfig, data_dir: str | None, augment: bool, options: dict[str, Any]) -> Splits:

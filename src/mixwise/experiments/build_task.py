@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from mixwise import models
 from mixwise.data import Dataset, FlipsAndCrops
 from mixwise.errors import ConfigError
 from mixwise.experiments.build_data import divided, train_and_test
+from mixwise.experiments.build_model import build_model, cached, check_tokens
 from mixwise.experiments.config import RunConfig
 from mixwise.experiments.task_config import ClassificationConfig
-from mixwise.seeding import stream
 from mixwise.tasks import ModuleTask, QuadraticTask, random_quadratics, two_class_quadratics
 from mixwise.train.optimizers import factor
 from mixwise.train.training import OptimizerFactory, SchedulerFactory
@@ -89,10 +88,11 @@ def _step_size(config: RunConfig, task: QuadraticTask | ModuleTask) -> float:
 
 def _classification(config: RunConfig, task: ClassificationConfig, nodes: int, seed: int) -> ModuleTask:
     train, test = train_and_test(config, task, seed)
-    options = {"classes": train.classes} if task.model.kind != "mlp" else {}
-    module_seed = stream(seed, "model")
+    module = build_model(config, task, train.classes, seed)
+    check_tokens(module, train)
+    train, test = cached(task, module, train, test)
     return ModuleTask(
-        lambda: models.build(task.model.kind, seed=module_seed, **{**options, **task.model.options}),
+        lambda: module,
         train,
         divided(train, task.partition, nodes, seed),
         batch=task.batch,

@@ -37,6 +37,7 @@ class RunConfig(Strict):
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
     data_dir: str | None = None
+    model_dir: str | None = None
     tensorboard: bool = False
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ class QuadraticsConfig(Strict):
 class DataConfig(Strict):
     """A data set, and what is done to it once."""
 
-    kind: Literal["digits", "cifar10", "mnist", "fashion-mnist", "gaussian-mixture", "image-folder"]
+    kind: Literal["digits", "cifar10", "mnist", "fashion-mnist", "gaussian-mixture", "image-folder", "ag-news"]
     average_down: int = Field(default=1, ge=1)
     normalize: bool = True
     validation: float = Field(default=0.0, ge=0, lt=1)
@@ -57,6 +57,8 @@ class ClassificationConfig(Strict):
     gradients: Literal["auto", "measure", "loop", "stacked"] = "auto"
     buffers: Literal["local", "averaged"] = "local"
     evaluate_on: Literal["test", "validation"] = "test"
+    train: Literal["all", "head"] | Annotated[int, Field(ge=1)] = "all"
+    cache_features: bool | Literal["float16", "float32"] | None = None
 
 
 def _check_kind(task: Any) -> Any:

@@ -10,6 +10,7 @@ from torch import nn
 
 from mixwise.errors import ConfigError
 from mixwise.models.factory import seeded
+from mixwise.models.hugging_face import image_classifier, text_classifier
 from mixwise.models.mlp import logistic_regression, mlp
 from mixwise.models.resnet import resnet18, resnet20
 from mixwise.models.small_cnn import small_cnn
@@ -20,10 +21,12 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
     "mlp": mlp,
     "logistic": logistic_regression,
+    "text-classifier": text_classifier,
+    "image-classifier": image_classifier,
 }
 
 
-def build(name: str, *, seed: int, **options: Any) -> nn.Module:
+def build(name: str, /, *, seed: int, **options: Any) -> nn.Module:
     """The model called `name`, with parameters that depend on the seed and on nothing else.
 
     Args:

@@ -1,0 +1,70 @@
+"""Samples of different lengths, padded to the longest of their batch: tokens of texts, and features made of them."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from mixwise.data.ragged import Ragged
+
+Own = TypeVar("Own", bound="RaggedSamples")
+
+
+class RaggedSamples:
+    """Rows of a `Ragged`, all of them or those at `index`; see `Samples`."""
+
+    def __init__(self, rows: Ragged, pad: int, index: torch.Tensor | None = None) -> None:
+        self.rows, self.pad = rows, pad
+        self.index = torch.arange(len(rows)) if index is None else index
+
+    @property
+    def kind(self) -> str:
+        """What one sample is."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def take(self, indices: torch.Tensor, draws: int | None = None) -> torch.Tensor:
+        """One batch (b, L, …), L the longest of these samples; nothing here is random."""
+        found = [self.rows[row] for row in self.index[indices].tolist()]
+        shape = (len(found), max((len(row) for row in found), default=0), *self.rows.values.shape[1:])
+        batch = np.full(shape, self.pad, self._dtype())
+        for place, row in zip(batch, found, strict=True):
+            place[: len(row)] = row
+        return torch.from_numpy(batch)
+
+    def subset(self: Own, indices: torch.Tensor) -> Own:
+        """The samples at these positions, in this order."""
+        return self._like(self.index[indices])
+
+    def expect(self, indices: torch.Tensor, draws: int | None = None) -> None:
+        """Nothing is read ahead: the operating system keeps what was read once."""
+
+    def _dtype(self) -> np.dtype[np.generic]:
+        return self.rows.values.dtype
+
+    def _like(self: Own, index: torch.Tensor) -> Own:
+        raise NotImplementedError
+
+
+class FeatureSamples(RaggedSamples):
+    """What enters a block of a model, (b, L, h) of floating point numbers; positions that are only padding are 0.
+
+    Args:
+        rows: (T, h).
+        index: which of them; all by default.
+    """
+
+    def __init__(self, rows: Ragged, index: torch.Tensor | None = None) -> None:
+        super().__init__(rows, 0, index)
+
+    @property
+    def kind(self) -> str:
+        """What one sample is."""
+        return f"features of {self.rows.values.shape[1]} numbers per token"
+
+    def _like(self, index: torch.Tensor) -> FeatureSamples:
+        return FeatureSamples(self.rows, index)
