@@ -103,7 +103,7 @@ def memory_needed(
     if _MOST_TENSORS * m * task.dim * dtype.itemsize < least:
         return None
     blocks: Sequence[object] = getattr(task, "blocks", [None])
-    rows = count_rows(start, graph.n, blocks=len(blocks), dtype=dtype)
+    rows = count_rows(start, graph.n, task.dim, blocks=len(blocks), dtype=dtype)
     return Need(
         nodes=m,
         processes=world.size,

@@ -29,16 +29,16 @@ def check_elementwise(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
 _FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
 
 
-def fuse_where_safe(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def fuse_where_safe(optimizer: torch.optim.Optimizer, *, row_by_row: bool = False) -> torch.optim.Optimizer:
     """Switch on the fused kernels of torch, unless the caller has chosen, where the rows are one block.
 
     The fused kernels of the CPU take the memory of a tensor as one piece, also if it is not (seen with torch 2.13):
     on one of several blocks of columns they would change the wrong entries, so that is refused. They also round the
     last few numbers of that piece in another way, so that a row's values depend on how many rows a process has; rows in
-    float64 are there for the sake of their digits and stay without them.
+    float64 are there for the sake of their digits and stay without them. Row by row, every block is one piece.
     """
     for group in optimizer.param_groups:
-        whole = all(block.is_contiguous() for block in group["params"])
+        whole = row_by_row or all(block.is_contiguous() for block in group["params"])
         if group.get("fused") and not whole:
             raise TrainingError(
                 "fused=True does not work on one of several blocks of columns, as parameter groups are; leave it out"

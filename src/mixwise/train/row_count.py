@@ -14,6 +14,7 @@ import torch
 
 from mixwise.tasks import Task
 from mixwise.tasks.allocations import Allocations
+from mixwise.train.row_steps import LONG
 from mixwise.train.training import Training
 
 # Numbers in all rows of the two rehearsals: far more than what a method works on at a time (blocks of columns).
@@ -44,17 +45,30 @@ class RowCount:
 
 
 def count_rows(
-    start: Callable[[Task], Training], nodes: int, *, blocks: int = 1, dtype: torch.dtype = torch.float32
+    start: Callable[[Task], Training],
+    nodes: int,
+    dim: int,
+    *,
+    blocks: int = 1,
+    dtype: torch.dtype = torch.float32,
 ) -> RowCount:
     """Rehearse.
 
     Args:
         start: makes the run of a task; it is called with tasks of short rows, in one process.
         nodes: n.
+        dim: d of the run.
         blocks: of columns, one per group of the optimizer.
         dtype: of the rows.
     """
-    short, long = (_rehearsed(start, nodes, max(blocks, numbers // nodes), blocks, dtype) for numbers in _NUMBERS)
+
+    def rehearsed(numbers: int) -> _Bytes:
+        seen = Allocations()
+        task = _ShortRows(nodes, max(blocks, numbers // nodes), blocks, dtype, seen)
+        task.row_by_row = dim >= LONG
+        return _rehearsed(start, task, seen)
+
+    short, long = map(rehearsed, _NUMBERS)
     unit = nodes * dtype.itemsize * (long.dim - short.dim)  # what does not grow with the rows falls out
     return RowCount(
         optimizer=round((long.optimizer - short.optimizer) / unit, 2),
@@ -73,10 +87,8 @@ class _Bytes:
     most: int
 
 
-def _rehearsed(start: Callable[[Task], Training], nodes: int, dim: int, blocks: int, dtype: torch.dtype) -> _Bytes:
-    seen = Allocations()
+def _rehearsed(start: Callable[[Task], Training], task: _ShortRows, seen: Allocations) -> _Bytes:
     with seen:
-        task = _ShortRows(nodes, dim, blocks, dtype, seen)
         training = start(task)
         # Between several local steps it does not matter how many they are.
         tau = training.local_steps = training.mixer.local_steps = min(2, training.local_steps)
@@ -86,11 +98,13 @@ def _rehearsed(start: Callable[[Task], Training], nodes: int, dim: int, blocks: 
             for _ in range(tau):
                 training.step()
     remembered = [value for entries in training.optimizer.state.values() for value in entries.values()]
-    return _Bytes(dim, _size(remembered), _size(training.algorithm.state.values()), task.most, seen.peak)
+    return _Bytes(task.dim, _size(remembered), _size(training.algorithm.state.values()), task.most, seen.peak)
 
 
 class _ShortRows:
     """A task without data."""
+
+    row_by_row: bool
 
     def __init__(self, nodes: int, dim: int, blocks: int, dtype: torch.dtype, seen: Allocations) -> None:
         self.nodes, self.dim, self.dtype, self._seen = nodes, dim, dtype, seen

@@ -22,9 +22,11 @@ from mixwise.errors import NetworkError, TrainingError
 from mixwise.network import Network
 from mixwise.network.survivors import keep_counting
 from mixwise.policies import Plan, Policy
+from mixwise.seeding import generator
 from mixwise.tasks import Task
 from mixwise.train.mixer import Mixer, below
 from mixwise.train.optimizers import check_elementwise, clip_rows, fuse_where_safe
+from mixwise.train.row_steps import LONG, step_rows
 
 OptimizerFactory: TypeAlias = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 SchedulerFactory: TypeAlias = Callable[[torch.optim.Optimizer], LRScheduler]
@@ -82,7 +84,8 @@ class Training:
         # One parameter per block of columns, each a view of X: what the optimizer does to it, it does to X.
         self._columns: list[tuple[int, int]] = getattr(task, "blocks", [(0, task.dim)])
         self._blocks = [torch.nn.Parameter(self.X[:, start:stop]) for start, stop in self._columns]
-        self.optimizer = fuse_where_safe(check_elementwise(optimizer(self._blocks)))
+        self._row_by_row: bool = getattr(task, "row_by_row", task.dim >= LONG)
+        self.optimizer = fuse_where_safe(check_elementwise(optimizer(self._blocks)), row_by_row=self._row_by_row)
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
         algorithm.check_optimizer(self.optimizer, local_steps)
         if getattr(task, "mixed_buffers", None) is not None:
@@ -143,14 +146,24 @@ class Training:
         self.algorithm.direction(G, self.network)
         if begins and not early:  # here, where the memory that the gradients took is free again
             self.mixer.remember(X)
-        for block, (first, last) in zip(self._blocks, self._columns, strict=True):
-            block.grad = G[:, first:last]
         self.mixer.lr += float(self.optimizer.param_groups[0]["lr"])
-        self.optimizer.step()
+        self._step_optimizer(G)
         if self.scheduler is not None:
             self.scheduler.step()
         self._check_finite(X, "a parameter")  # here, since a sketch and a mixing pass it on to other nodes
         return losses, G
+
+    def _step_optimizer(self, G: torch.Tensor) -> None:
+        if self._row_by_row:
+            precision = getattr(self.task, "dtype", self.X.dtype)
+            step_rows(self.optimizer, self._blocks, self._columns, self.X, G, precision, self._roundings)
+            return
+        for block, (first, last) in zip(self._blocks, self._columns, strict=True):
+            block.grad = G[:, first:last]
+        self.optimizer.step()
+
+    def _roundings(self, i: int) -> torch.Generator:
+        return generator(getattr(self.task, "seed", 0), "rounding", self.network.nodes[i], self.t)
 
     def _check_finite(self, values: torch.Tensor, what: str) -> None:
         # A sum passes on every NaN and infinity, at a twentieth of the cost of looking at each entry.
