@@ -1,4 +1,4 @@
-"""The model of a run from a configuration: built or loaded, frozen in part; the data as features where that saves work."""
+"""The model of a run from a configuration: built or loaded, frozen in part; features of the data in its place."""
 
 from __future__ import annotations
 

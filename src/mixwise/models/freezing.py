@@ -61,8 +61,8 @@ def blocks_of(module: nn.Module) -> list[nn.Module]:
         return list(listed)
     if isinstance(module, nn.Sequential):
         return [layer for layer in module if any(p.ndim > 1 for p in layer.parameters())][:-1]
-    lists = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
-    return list(max(lists, key=lambda part: sum(p.numel() for p in part.parameters()))) if lists else []
+    lists = [(sum(p.numel() for p in part.parameters()), part) for part in _lists(module)]
+    return list(max(lists, key=lambda item: item[0])[1]) if lists else []
 
 
 def first_trained(module: nn.Module, train: Trained) -> nn.Module | None:
@@ -98,3 +98,7 @@ def from_part(module: nn.Module, first: nn.Module) -> list[nn.Module]:
     """`first` and all parts that the module registers after it."""
     parts = list(module.modules())
     return parts[next(i for i, part in enumerate(parts) if part is first) :]
+
+
+def _lists(module: nn.Module) -> list[nn.ModuleList]:
+    return [part for part in module.modules() if isinstance(part, nn.ModuleList)]
