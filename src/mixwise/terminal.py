@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -28,6 +30,35 @@ def fail(message: str, status: int = 2) -> int:
     """Say in one line what is wrong; the exit code."""
     err.print(f"error: {' '.join(message.split())}", markup=False, soft_wrap=True)
     return status
+
+
+@contextmanager
+def notes_shown(speaks: bool) -> Iterator[None]:
+    """What the library notes meanwhile (tokens being made, a new head) is shown, each note once, if `speaks`."""
+    log, handler = logging.getLogger("mixwise"), _Notes() if speaks else logging.NullHandler()
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        log.removeHandler(handler)
+
+
+class _Notes(logging.Handler):
+    """Prints a note unless it was printed before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print it."""
+        note = record.getMessage()
+        if note not in self._said:
+            self._said.add(note)
+            err.print(note, highlight=False, markup=False, soft_wrap=True)
 
 
 def run_with_progress(experiment: Experiment, folder: Path, resume: bool, world: World) -> Summary:

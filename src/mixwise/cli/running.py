@@ -20,7 +20,7 @@ from mixwise.experiments.runner import Progress
 from mixwise.experiments.sweep import sweep as run_sweep
 from mixwise.network.processes import world_of_this_process
 from mixwise.network.world import World
-from mixwise.terminal import err, out, progress_line, run_with_progress, summary_table
+from mixwise.terminal import err, notes_shown, out, progress_line, run_with_progress, summary_table
 
 _RECIPE_HELP = "A recipe's name (see: mixwise recipes), or a YAML file."
 _TIMEOUT_HELP = "Under torchrun: seconds to wait for another process at most."
@@ -118,7 +118,7 @@ def _changes(overrides: list[str] | None, seeds: str | None) -> list[str]:
 @contextmanager
 def _one_speaks(timeout: float) -> Iterator[World]:
     """The processes that this one belongs to; if they end with an error, the first one to meet it says so."""
-    with world_of_this_process(timeout) as world:
+    with world_of_this_process(timeout) as world, notes_shown(world.rank == 0):
         try:
             yield world
         except MixwiseError:
