@@ -166,7 +166,8 @@ class ModuleTask:
             modules.append(self._view(mean, mean_buffers))
         found = self.accuracies(modules, self.test)
         accuracies = torch.zeros(len(X), 2, dtype=torch.float64)  # of each node; of the averaged model
-        accuracies[:, 0], accuracies[0, 1:] = found[: len(X)], found[len(X) :]
+        accuracies[:, 0] = found[: len(X)]
+        accuracies[: len(found) - len(X), 1] = found[len(X) :]
         each, average = others.gather(accuracies).unbind(1)
         return {
             "accuracy": float(each.mean()),
