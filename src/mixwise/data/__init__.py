@@ -10,6 +10,7 @@ from mixwise.data.digits import digits
 from mixwise.data.fashion_mnist import fashion_mnist
 from mixwise.data.files import data_folder
 from mixwise.data.gaussian_mixture import gaussian_mixture
+from mixwise.data.hub import hugging_face
 from mixwise.data.image_folder import image_folder
 from mixwise.data.image_samples import ImageForm, ImageSamples, ImageSource
 from mixwise.data.mnist import mnist
@@ -41,6 +42,7 @@ __all__ = [
     "from_torch",
     "gaussian_mixture",
     "holdout",
+    "hugging_face",
     "image_folder",
     "mnist",
     "normalized",

@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 
 from mixwise.data.dataset import Dataset, Splits
+from mixwise.data.drawn import drawn
 from mixwise.data.files import Folder, contents, data_folder
 from mixwise.data.tokenizer import Tokenizer
 from mixwise.data.tokens import tokenized
 from mixwise.errors import DataError
-from mixwise.seeding import numpy_generator
 
 Rows = tuple[list[int], list[str]]  # labels from 0, texts
 
@@ -58,15 +58,6 @@ def ag_news(
         y = torch.tensor([rows[0][i] for i in chosen], dtype=torch.int64)
         parts.append(Dataset(samples, y, classes, "ag_news", names))
     return Splits(*parts)
-
-
-def drawn(total: int, count: int | None, option: str, where: str) -> list[int]:
-    """Which samples to take, in order; the same ones whatever the seed of a run is, so that they are prepared once."""
-    if count is None:
-        return list(range(total))
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= total:
-        raise DataError(f"{option} = {count!r}; {where} has {total} samples: give a number from 1 to {total}")
-    return sorted(numpy_generator(0, "drawn").permutation(total)[:count].tolist())
 
 
 def read_csv(path: Path, classes: int | None = None) -> Rows:

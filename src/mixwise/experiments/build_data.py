@@ -15,7 +15,7 @@ from mixwise.experiments.build_model import tokenizer_folder
 from mixwise.experiments.config import RunConfig
 from mixwise.experiments.task_config import ClassificationConfig, DataConfig, PartitionConfig
 
-_TEXTS = ("ag-news",)
+_TEXTS = ("ag-news", "hugging-face")
 
 
 def train_and_test(config: RunConfig, task: ClassificationConfig, seed: int) -> tuple[Dataset, Dataset]:
@@ -58,6 +58,7 @@ def _splits(config_json: str, data_dir: str | None, augment: bool, tokenizer: st
         "mnist": lambda **options: datasets.mnist(data_dir, **options),
         "fashion-mnist": lambda **options: datasets.fashion_mnist(data_dir, **options),
         "ag-news": lambda **options: datasets.ag_news(data_dir, **_with_tokenizer(options, tokenizer)),
+        "hugging-face": lambda **options: _hugging_face(config, data_dir, augment, tokenizer, options),
         "image-folder": lambda **options: _image_folder(config, data_dir, augment, options),
     }
     try:
@@ -79,6 +80,15 @@ def _with_tokenizer(options: dict[str, Any], tokenizer: str | None) -> dict[str,
             "or name a tokenizer with task.data.options.tokenizer"
         )
     return {**options, "tokenizer": tokenizer}
+
+
+def _hugging_face(
+    config: DataConfig, data_dir: str | None, augment: bool, tokenizer: str | None, options: dict[str, Any]
+) -> Splits:
+    """Texts with the tokenizer of the model, or images."""
+    plain = {} if config.normalize else {"mean": None, "std": None}
+    told = {**plain, "augment": augment, **options, "tokenizer": tokenizer}
+    return datasets.hugging_face(data_dir=data_dir, **told)
 
 
 def _image_folder(config: DataConfig, data_dir: str | None, augment: bool, options: dict[str, Any]) -> Splits:

@@ -22,7 +22,9 @@ class QuadraticsConfig(Strict):
 class DataConfig(Strict):
     """A data set, and what is done to it once."""
 
-    kind: Literal["digits", "cifar10", "mnist", "fashion-mnist", "gaussian-mixture", "image-folder", "ag-news"]
+    kind: Literal[
+        "digits", "cifar10", "mnist", "fashion-mnist", "gaussian-mixture", "image-folder", "ag-news", "hugging-face"
+    ]  # fmt: skip
     average_down: int = Field(default=1, ge=1)
     normalize: bool = True
     validation: float = Field(default=0.0, ge=0, lt=1)
