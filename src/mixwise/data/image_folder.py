@@ -134,18 +134,17 @@ def _class_folders(folder: Path) -> list[str]:
     return sorted(found)
 
 
-def _images(folder: str, inside: str = "", links: tuple[str, ...] = ()) -> Iterator[str]:
+def _images(folder: str, inside: str = "", above: tuple[str, ...] = ()) -> Iterator[str]:
     """The images of a folder and of the folders inside it, as paths relative to it."""
+    above = (*above, os.path.realpath(folder))
     with _scanned(folder) as entries:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
             if entry.name.lower().endswith(SUFFIXES) and entry.is_file():
                 yield inside + entry.name
-            elif entry.is_dir():
-                seen = (*links, os.path.realpath(entry.path)) if entry.is_symlink() else links
-                if len(set(seen)) == len(seen):  # a link that leads back to where it lies ends there
-                    yield from _images(entry.path, inside + entry.name + "/", seen)
+            elif entry.is_dir() and not (entry.is_symlink() and os.path.realpath(entry.path) in above):  # a circle
+                yield from _images(entry.path, inside + entry.name + "/", above)
 
 
 def _scanned(folder: str | Path) -> os._ScandirIterator[str]:

@@ -1,0 +1,271 @@
+"""`mixwise run imagenet` and `imagenet-small` on generated images, with the code and the network of the real thing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+import yaml
+
+from image_trees import image_tree
+from mixwise import cli
+from mixwise.data import ImageSamples
+from mixwise.experiments import load_recipe, plan_experiment, run_experiment
+from mixwise.experiments import runner as runner_module
+from mixwise.experiments.build import prepare
+from mixwise.models import resnet18
+from mixwise.network.board import Board
+from mixwise.network.processes import Processes
+from processes import in_processes, run_in_processes
+
+TINY = (
+    "graph=ring:4", "seeds=0", "task.batch=3", "task.partition.kind=iid", "task.data.options.size=16",
+    "task.model.options.width=4", "task.model.options.small_images=true", "record_every=1",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return image_tree(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture
+def mixwise(capfd, tmp_path, monkeypatch):
+    """Runs the command line in this process, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        with patch.object(sys, "argv", ["mixwise", *map(str, words)]), pytest.raises(SystemExit) as end:
+            cli.main()
+        printed = capfd.readouterr()
+        return SimpleNamespace(code=end.value.code, out=printed.out, err=printed.err)
+
+    return run
+
+
+def hide_pictures(replace):
+    for name in ("save_curves", "save_page"):
+        replace(runner_module, name, lambda *args: None)
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    hide_pictures(monkeypatch.setattr)
+
+
+def records(folder, variant):
+    return [json.loads(line) for line in (folder / variant / "seed-0" / "metrics.jsonl").read_text().splitlines()]
+
+
+# --- the recipe of Table 4 ---
+
+
+def test_imagenet_with_the_whole_network(mixwise, root, tmp_path, no_pictures):
+    done = mixwise(
+        "run", "imagenet", f"data_dir={root}", "graph=complete:2", "steps=2", "seeds=0", "task.batch=2",
+        "task.partition.kind=iid", "task.data.options.size=32", "task.data.test_share=0.25", "record_every=1",
+        "variants=ha-dsgd-momentum", "ha-dsgd-momentum.policy.sketch.dim=2", "--out", "run",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    last = records(tmp_path / "run", "ha-dsgd-momentum")[-1]
+    assert last["step"] == 1
+    assert last["accuracy"] in (0, 1 / 6, 1 / 3, 1 / 2, 2 / 3, 5 / 6, 1)  # 2 nodes, 3 test images
+    scene = json.loads((tmp_path / "run" / "ha-dsgd-momentum" / "seed-0" / "scene.json").read_text())
+    assert scene["classes"] == ["ant", "bee", "cat"]
+    assert scene["dim"] == sum(p.numel() for p in resnet18(classes=3).parameters()) > 11e6
+    assert last["bytes_parameters"] == 2 * 4 * scene["dim"]  # two steps, one neighbor
+
+
+def test_the_settings_are_those_of_the_paper():
+    experiment = plan_experiment(load_recipe("imagenet"))
+    for config in experiment.runs.values():
+        o, s, task = config.optimizer, config.schedule, config.task
+        assert o.lr == pytest.approx(0.1 * 32 * 16 / 256)
+        assert (o.momentum, o.nesterov, o.weight_decay, task.batch) == (0.9, True, 1e-4, 32)
+        assert s.warmup * config.epochs == pytest.approx(5, rel=1e-5)
+        assert s.warmup_from * o.lr == pytest.approx(0.1)
+        assert [share * config.epochs for share in s.decay_at] == pytest.approx([30, 60, 80], rel=1e-5)
+        assert (config.epochs, config.graph, task.data.options["size"]) == (90, "ring:16", 224)
+    assert experiment.runs["ha-dsgd-momentum"].policy.period == 1000
+    assert len(experiment.recipe.seeds) == 3
+
+
+def test_the_schedule_over_the_steps_of_imagenet():
+    from mixwise.experiments.build_task import build_scheduler
+
+    config = plan_experiment(load_recipe("imagenet")).runs["ha-dsgd-momentum"]
+    steps = round(90 * 1_281_167 / 512)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=config.optimizer.lr)
+    scheduler = build_scheduler(config, steps)(optimizer)
+    rate = [
+        0.2 * scheduler.lr_lambdas[0](round(epoch * steps / 90)) for epoch in (0, 2.5, 5.01, 29, 31, 59, 61, 81, 89)
+    ]
+    assert rate == pytest.approx([0.1, 0.15, 0.2, 0.2, 0.02, 0.02, 0.002, 0.0002, 0.0002], rel=1e-3)
+
+
+# --- the small one: the same code ---
+
+
+def run_small(root, folder, *overrides, on_progress=lambda progress: None, resume=False, world=None):
+    experiment = plan_experiment(load_recipe("imagenet-small"), (f"data_dir={root}", *TINY, *overrides))
+    run_experiment(experiment, folder, on_progress, resume, world)
+    return {path.parent.parent.name: path.read_bytes() for path in folder.glob("*/seed-*/metrics.jsonl")}
+
+
+@pytest.fixture(scope="module")
+def whole(root, tmp_path_factory):
+    """The records of a run that decodes in its own process and is never interrupted."""
+    with pytest.MonkeyPatch.context() as patches:
+        hide_pictures(patches.setattr)
+        return run_small(root, tmp_path_factory.mktemp("whole") / "run", "steps=6", "task.data.options.workers=0")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_number_of_workers_changes_no_bit(root, whole, tmp_path, workers, no_pictures):
+    assert run_small(root, tmp_path / "run", "steps=6", f"task.data.options.workers={workers}") == whole
+
+
+def test_an_interrupted_run_goes_on_with_the_same_bits(root, whole, tmp_path, no_pictures):
+    class StoppedError(Exception):
+        pass
+
+    def stop(progress):
+        if progress.variant == "ha-dsgd-momentum" and progress.step == 3:
+            raise StoppedError
+
+    run, options = tmp_path / "run", ("steps=6", "checkpoint_every=2", "task.data.options.workers=2")
+    with pytest.raises(StoppedError):
+        run_small(root, run, *options, on_progress=stop)
+    assert run_small(root, run, *options, resume=True) == whole
+
+
+def test_the_network_learns_the_colors(root, tmp_path, no_pictures):
+    run_small(
+        root, tmp_path / "run", "steps=60", "variants=full-averaging", "record_every=60",
+        "optimizer.lr=0.05", "graph=complete:2", "task.batch=8", "task.data.options.workers=1",
+    )  # fmt: skip
+    assert records(tmp_path / "run", "full-averaging")[-1]["accuracy"] > 0.6  # by chance: 0.33
+
+
+def test_augment_normalize_validation_and_test_share(root):
+    def prepared(*changes):
+        experiment = plan_experiment(load_recipe("imagenet-small"), (f"data_dir={root}", *TINY, "steps=1", *changes))
+        return prepare(experiment.runs["dsgd-momentum-metropolis"], 0).start().task
+
+    task = prepared("task.augment=false", "task.data.normalize=false", "task.data.test_share=0.5")
+    assert (task.data.x.form.augment, task.data.x.form.mean, len(task.test)) == (False, None, 6)
+    assert task.data.x.take(torch.arange(2)).dtype == torch.uint8
+    task = prepared("task.data.validation=0.25", "task.evaluate_on=validation")
+    assert (task.data.x.form.augment, len(task.data), len(task.test)) == (True, 18, 6)
+
+
+# --- between processes ---
+
+
+def own_part(rank, world, root, folder):
+    hide_pictures(setattr)
+    taken = []
+    take = ImageSamples.take
+
+    def counted(self, indices, draws=None):
+        if draws is not None:
+            taken.append(draws)
+        return take(self, indices, draws)
+
+    ImageSamples.take = counted
+    try:
+        processes = Processes(Board(dist.distributed_c10d._get_default_store()), rank, world, "test", timeout=30.0)
+        run_small(
+            root, folder, "steps=2", "dtype=float64", "variants=auto", "task.data.options.workers=1", world=processes
+        )
+    finally:
+        ImageSamples.take = take
+    return taken
+
+
+@in_processes
+def test_each_process_decodes_for_its_own_nodes(root, tmp_path, no_pictures):
+    one, other = run_in_processes(2, own_part, root, tmp_path / "shared")
+    assert len(one) == len(other) == 2 * 2  # steps × nodes of a process
+    assert not set(one) & set(other)
+    run_small(root, tmp_path / "alone", "steps=2", "dtype=float64", "variants=auto", "task.data.options.workers=0")
+    shared, alone = (records(tmp_path / name, "auto")[-1] for name in ("shared", "alone"))
+    assert shared["loss"] == pytest.approx(alone["loss"], rel=1e-12)
+    assert shared["accuracy"] == alone["accuracy"]
+
+
+# --- what goes wrong ---
+
+
+def test_the_data_are_asked_for_in_one_line(mixwise, tmp_path):
+    for recipe in ("imagenet", "imagenet-small"):
+        done = mixwise("run", recipe)
+        assert done.code == 2
+        assert done.err == (
+            "error: data_dir is missing: name the folder of your images with data_dir=…; "
+            "below it are train/CLASS/*.jpg and val/CLASS/*.jpg\n"
+        )
+    done = mixwise("run", "imagenet", f"data_dir={tmp_path / 'none'}")
+    assert done.err.startswith("error: there is no folder ")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_image_that_cannot_be_decoded_ends_the_run_in_one_line(mixwise, tmp_path):
+    root = image_tree(tmp_path / "images")
+    for path in (root / "train" / "bee").iterdir():
+        path.write_text("broken")
+    done = mixwise("run", "imagenet-small", f"data_dir={root}", *TINY, "steps=3", "--out", "run")
+    assert done.code == 2
+    last = done.err.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert "train/bee/bee_" in last
+    assert "cannot be decoded: not an image in a known format" in last
+    assert "Traceback" not in done.err
+
+
+def test_options_that_do_not_fit(mixwise, root):
+    done = mixwise("run", "imagenet-small", f"data_dir={root}", *TINY, "task.data.options.color=red")
+    assert done.code == 2
+    assert "do not fit image-folder" in done.err
+    done = mixwise("run", "imagenet-small", f"data_dir={root}", *TINY, "task.data.average_down=2")
+    assert done.code == 2
+    assert "read piece by piece" in done.err
+
+
+@in_processes
+def test_ctrl_c_leaves_no_process_behind(root, tmp_path):
+    command = [
+        sys.executable, "-m", "mixwise", "run", "imagenet-small", f"data_dir={root}", *TINY, "steps=100000",
+        "task.data.options.workers=2", "variants=dsgd-momentum-metropolis", "--out", str(tmp_path / "run"),
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    try:
+        own, children = psutil.Process(process.pid), []
+        deadline = time.monotonic() + 90
+        while len(children) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+            children = own.children(recursive=True)
+        time.sleep(0.3)  # in the middle of it
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130, told
+    assert "stopped; go on with" in told
+    assert len(children) == 2
+    assert psutil.wait_procs(children, timeout=10)[1] == []
+
+
+def test_the_recipes_are_listed(mixwise):
+    listed = mixwise("recipes").out
+    assert "imagenet " in listed
+    assert "imagenet-small" in listed
+    assert yaml.safe_load(plan_experiment(load_recipe("imagenet-small")).to_yaml())["name"] == "imagenet-small"
