@@ -48,7 +48,7 @@ class Pending(Protocol):
         ...
 
     def move(self, rows: torch.Tensor) -> None:
-        """Instead of `wait`: add Wᵀ X − X to these rows, in place; the memory of X may be used for it."""
+        """Instead of `wait`: add (W − I)ᵀ X to these rows, in place; the memory of X may be used for it."""
         ...
 
 

@@ -17,7 +17,7 @@ _BLOCK = 1 << 17  # numbers of one block of columns that is summed up before the
 
 
 class PendingMix:
-    """Rows under way; those that were sent must stay as they are until `wait` returns."""
+    """Rows under way; those that were sent must stay as they are until `wait` or `move` returns."""
 
     def __init__(
         self,
@@ -30,36 +30,49 @@ class PendingMix:
     ) -> None:
         self._buffers, self._rows, self._arriving = buffers, rows, arriving
         self._routes, self._transfer, self._lent = routes, transfer, lent
+        # Whether what one row hears may be overwritten, since no other row here hears it.
+        self._alone = len(rows) == 1 and arriving.dtype == rows.dtype
 
     def wait(self, out: torch.Tensor | None = None) -> torch.Tensor:
         """Wᵀ X, in a new tensor or in `out`, which may be the rows that were sent; to be called once."""
         self._transfer.wait()
-        mixed = self._summed(out)
-        for tensor in self._lent:
-            self._buffers.give_back(tensor)
+        mixed = self._summed_in_place() if self._alone and out is self._rows else self._summed(out)
+        self._give_back()
         return mixed
 
     def move(self, rows: torch.Tensor) -> None:
-        """rows + (Wᵀ X − X), in their place; X is overwritten. Instead of `wait`."""
-        self._transfer.wait()  # before anything changes: it may fail
-        rows.sub_(self._rows)
-        rows.add_(self.wait(self._rows))
+        """rows + (W − I)ᵀ X, where they are; X is overwritten. Instead of `wait`."""
+        self._transfer.wait()
+        if not self._alone:
+            self._lent.append(self._memory(1, _BLOCK))
+        for columns in self._blocks(_BLOCK):
+            sources = self._sources(columns)
+            memory = None if self._alone else self._lent[-1][0, : sources[0].numel()]
+            for target, terms in zip(rows[:, columns].unbind(), self._routes.moves, strict=True):
+                if terms:
+                    target.add_(_chain(sources, terms, memory))
+        self._give_back()
+
+    def _summed_in_place(self) -> torch.Tensor:
+        """Σ_i w_i x_i where the one owned row is; no memory is touched but that of the rows."""
+        for columns in self._blocks(_BLOCK):
+            sources, terms = self._sources(columns), self._routes.terms[0]
+            total = _chain(sources, terms, None) if terms else sources[0].zero_()
+            if total is not sources[0]:
+                sources[0].copy_(total)
+        return self._rows
 
     def _summed(self, out: torch.Tensor | None) -> torch.Tensor:
         """Σ_i w_ij x_i for each owned node j, senders ascending, so that it does not matter who sits where."""
-        rows, arriving, (m, d) = self._rows, self._arriving, self._rows.shape
-        if m == 1 and out is rows and arriving.dtype == rows.dtype:  # a copy of what arrived could not be overwritten
-            for columns in _blocks(d, _BLOCK):
-                _sum_in_place([rows[0, columns], *arriving[:, columns].unbind()], self._routes.terms[0])
-            return rows
+        rows, m = self._rows, len(self._rows)
         # Several rows that are written where they are read must all be summed up before the first is written.
         apart = m if out is not None and m > 1 else 1
         out = torch.empty_like(rows, memory_format=torch.contiguous_format) if out is None else out
-        width = min(d, max(1, _BLOCK // apart))
-        memory = self._buffers.take(apart, width, rows.dtype, rows.device)
-        for columns in _blocks(d, width):
-            sources = [*rows[:, columns].unbind(), *arriving[:, columns].to(rows.dtype).unbind()]
-            sums = memory[:, : columns.stop - columns.start]
+        width = max(1, _BLOCK // apart)
+        memory = self._memory(apart, width)
+        for columns in self._blocks(width):
+            sources = self._sources(columns)
+            sums = memory[:, : sources[0].numel()]
             if apart > 1:
                 for target, terms in zip(sums.unbind(), self._routes.terms, strict=True):
                     _sum_up(sources, terms, target, target)
@@ -69,6 +82,22 @@ class PendingMix:
                     _sum_up(sources, terms, sums[0], target)
         self._buffers.give_back(memory)
         return out
+
+    def _blocks(self, width: int) -> Iterator[slice]:
+        """The columns block by block, so that sums stay in the cache."""
+        return (slice(start, start + width) for start in range(0, self._rows.shape[1], width))
+
+    def _sources(self, columns: slice) -> list[torch.Tensor]:
+        """The rows by position: the owned ones, and those that have arrived."""
+        arrived = self._arriving[:, columns].to(self._rows.dtype)
+        return [*self._rows[:, columns].unbind(), *arrived.unbind()]
+
+    def _memory(self, rows: int, width: int) -> torch.Tensor:
+        return self._buffers.take(rows, min(width, self._rows.shape[1]), self._rows.dtype, self._rows.device)
+
+    def _give_back(self) -> None:
+        for tensor in self._lent:
+            self._buffers.give_back(tensor)
 
 
 class PendingAverage:
@@ -87,15 +116,20 @@ class PendingAverage:
         return out
 
     def move(self, rows: torch.Tensor) -> None:
-        """rows + (mean − X), in their place. Instead of `wait`."""
+        """rows + (mean − X), where they are. Instead of `wait`."""
         self._sum.wait()
         rows.sub_(self._rows).add_(self._sum.tensor)
         self._buffers.give_back(self._sum.tensor)
 
 
-def _blocks(d: int, width: int) -> Iterator[slice]:
-    """The columns, block by block."""
-    return (slice(start, min(start + width, d)) for start in range(0, d, width))
+def _chain(sources: list[torch.Tensor], terms: Terms, memory: torch.Tensor | None) -> torch.Tensor:
+    """Σ w x, one fused multiply-add per term: in `memory`, or in that of the sources, from the own row on there."""
+    (first, weight), *others = terms
+    total = sources[first].mul_(weight) if memory is None else torch.mul(sources[first], weight, out=memory)
+    for position, weight in others:
+        there = sources[0] if memory is None and position == 0 else total
+        total = torch.add(total, sources[position], alpha=weight, out=there)
+    return total
 
 
 def _sum_up(sources: list[torch.Tensor], terms: Terms, memory: torch.Tensor, out: torch.Tensor) -> None:
@@ -107,23 +141,5 @@ def _sum_up(sources: list[torch.Tensor], terms: Terms, memory: torch.Tensor, out
     if not others:
         torch.mul(sources[last], last_weight, out=out)
         return
-    (first, weight), *others = others
-    torch.mul(sources[first], weight, out=memory)
-    for position, weight in others:
-        memory.add_(sources[position], alpha=weight)
-    torch.add(memory, sources[last], alpha=last_weight, out=out)
-
-
-def _sum_in_place(sources: list[torch.Tensor], terms: Terms) -> None:
-    """The same sum, where the first source is; all of them may be overwritten, so that no other memory is touched."""
-    out = sources[0]
-    if not terms:
-        out.zero_()
-        return
-    (first, weight), *others = terms
-    total = sources[first].mul_(weight)
-    for position, weight in others:
-        # Once the own row had its turn, the sum goes on there.
-        total = torch.add(total, sources[position], alpha=weight, out=out if position == 0 else total)
-    if total is not out:
-        out.copy_(total)
+    total = _chain(sources, tuple(others), memory)
+    torch.add(total, sources[last], alpha=last_weight, out=out)

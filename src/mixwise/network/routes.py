@@ -10,13 +10,16 @@ from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
+from mixwise.mixing.matrix import FloatArray
 from mixwise.network.blocks import block
 
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Terms: TypeAlias = tuple[tuple[int, float], ...]  # position and weight of the rows that are summed up
 
 
@@ -47,6 +50,7 @@ class MixingRoutes:
         receives: the rows of each peer that are needed here, by their positions there; put one after the other.
         arriving: r, how many rows arrive.
         terms: for each owned node the position and the weight of every row that it hears, senders ascending.
+        moves: the same for W − I: what has to be added to its own row.
         messages: rows that all nodes send to other nodes; if W is known in part, those that the owned ones send.
         averages: whether every process has one row, and all give and get the same share: an all-reduce does it.
     """
@@ -56,6 +60,7 @@ class MixingRoutes:
     receives: tuple[Route, ...]
     arriving: int
     terms: tuple[Terms, ...]
+    moves: tuple[Terms, ...]
     messages: int
     averages: bool
 
@@ -90,27 +95,36 @@ class Router:
 
     def mixing(self, W: MixingMatrix) -> MixingRoutes:
         """The routes of the non-zero weights in the rows and columns of the owned nodes; no other weight is read."""
-        n, start, m, pattern = W.n, self.nodes.start, len(self.nodes), W.graph.pattern
-        outgoing, incoming = (entries[W.weights[entries] != 0] for entries in self._touching(W.graph))
+        n, start, pattern = W.n, self.nodes.start, W.graph.pattern
+        touching = self._touching(W.graph)
+        outgoing, incoming = (entries[W.weights[entries] != 0] for entries in touching)
         senders, receivers = pattern.rows[outgoing], pattern.cols[outgoing]
         peers = self._owner(receivers)
         away = np.unique(peers[peers != self.rank] * n + senders[peers != self.rank])  # each row once per peer
-        heard, hearing = pattern.rows[incoming], pattern.cols[incoming]
-        inside = (heard >= start) & (heard < self.nodes.stop)
-        arriving = np.unique(heard[~inside])
+        heard = pattern.rows[incoming]
+        arriving = np.unique(heard[~self._owns(heard)])
         origins = self._owner(arriving)
-        positions = np.where(inside, heard - start, m + np.searchsorted(arriving, heard)).tolist()
-        pairs = list(zip(positions, W.weights[incoming].tolist(), strict=True))
-        bounds = np.searchsorted(hearing, np.arange(start, start + m + 1)).tolist()
+        loops = pattern.rows[touching[1]] == pattern.cols[touching[1]]  # every node has one, of whatever weight
+        moving = W.weights[touching[1]] - loops
         return MixingRoutes(
             sends=_by_peer(away // n, away % n - start),
             sent=tuple(np.unique(away % n - start).tolist()),
             receives=_by_peer(origins, arriving - self.starts[origins]),
             arriving=len(arriving),
-            terms=tuple(tuple(pairs[a:b]) for a, b in pairwise(bounds)),
+            terms=self._terms(W.graph, incoming, W.weights[incoming], arriving),
+            moves=self._terms(W.graph, touching[1][moving != 0], moving[moving != 0], arriving),
             messages=W.messages if W.whole else int(np.count_nonzero(senders != receivers)),
             averages=W.whole and 2 < n == len(self.starts) and len(W.weights) == n * n and bool(np.ptp(W.weights) == 0),
         )
+
+    def _terms(self, graph: Graph, entries: IntArray, weights: FloatArray, arriving: IntArray) -> tuple[Terms, ...]:
+        """Positions and weights by owned node, of entries of the pattern that are sorted by column."""
+        start, m = self.nodes.start, len(self.nodes)
+        heard, hearing = graph.pattern.rows[entries], graph.pattern.cols[entries]
+        positions = np.where(self._owns(heard), heard - start, m + np.searchsorted(arriving, heard))
+        pairs = list(zip(positions.tolist(), weights.tolist(), strict=True))
+        bounds = np.searchsorted(hearing, np.arange(start, start + m + 1)).tolist()
+        return tuple(tuple(pairs[a:b]) for a, b in pairwise(bounds))
 
     def exchange(self, graph: Graph) -> ExchangeRoutes:
         """The routes of one row per arc."""
@@ -142,6 +156,9 @@ class Router:
             here = slice(*np.searchsorted(columns, [self.nodes.start, self.nodes.stop]))
             self._arcs = graph, np.arange(first, last), pattern.by_column[here]
         return self._arcs[1:]
+
+    def _owns(self, nodes: IntArray) -> BoolArray:
+        return (nodes >= self.nodes.start) & (nodes < self.nodes.stop)
 
     def _owner(self, nodes: IntArray) -> IntArray:
         return np.searchsorted(self.starts, nodes, side="right") - 1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from mixwise.errors import MixingError
@@ -43,6 +44,13 @@ class SimulatedNetwork:
         self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, message_bytes: int | None = None
     ) -> torch.Tensor:
         """Wᵀ X; a row travels along every arc with a non-zero weight."""
+        return self._start(rows, W, message_bytes).wait(out)
+
+    def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> Arrived:
+        """Nothing has to travel, so it could be done at once."""
+        return self._start(rows, W, None)
+
+    def _start(self, rows: torch.Tensor, W: MixingMatrix, message_bytes: int | None) -> Arrived:
         if rows.ndim != 2 or len(rows) != W.n:
             raise MixingError(f"rows of shape {tuple(rows.shape)} cannot be mixed by a matrix for {W.n} nodes")
         size = rows.shape[1] * rows.element_size() if message_bytes is None else message_bytes
@@ -51,17 +59,7 @@ class SimulatedNetwork:
             pattern = W.graph.pattern
             used = (pattern.rows != pattern.cols) & (W.weights != 0)
             self.traffic.seconds += self.links.round(pattern.rows[used], pattern.cols[used], size)
-        product = _product(W, rows)
-        if out is None:
-            return product(rows)
-        width = max(1, _BLOCK // W.n)
-        for start in range(0, rows.shape[1], width):  # block by block: rows and out may be the same tensor
-            out[:, start : start + width] = product(rows[:, start : start + width])
-        return out
-
-    def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> Arrived:
-        """Nothing has to travel, so it is done at once."""
-        return Arrived(rows, self.mix(rows, W))
+        return Arrived(rows, W)
 
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
         """The same rows in the order of their receivers."""
@@ -95,28 +93,40 @@ class SimulatedNetwork:
 
 @dataclass(frozen=True)
 class Arrived:
-    """A gossip step that is done."""
+    """A gossip step of rows that are all here."""
 
-    before: torch.Tensor
-    mixed: torch.Tensor
+    rows: torch.Tensor
+    W: MixingMatrix
 
-    def wait(self) -> torch.Tensor:
-        """Wᵀ X, at once."""
-        return self.mixed
+    def wait(self, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Wᵀ X, in a new tensor or in `out`, which may be X itself."""
+        product = _product(self.W, self.rows)
+        if out is None:
+            return product(self.rows)
+        for columns in self._blocks():  # rows and out may be the same tensor
+            out[:, columns] = product(self.rows[:, columns])
+        return out
 
     def move(self, rows: torch.Tensor) -> None:
-        """rows − X + Wᵀ X."""
-        rows.sub_(self.before).add_(self.mixed)
+        """rows + (W − I)ᵀ X, in one product, as processes do it: rounded in the same way."""
+        product = _product(self.W, self.rows, minus=1.0)
+        for columns in self._blocks():
+            rows[:, columns] += product(self.rows[:, columns])
+
+    def _blocks(self) -> Iterator[slice]:
+        width = max(1, _BLOCK // self.W.n)
+        return (slice(start, start + width) for start in range(0, self.rows.shape[1], width))
 
 
-def _product(W: MixingMatrix, rows: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Multiplication by Wᵀ, in the precision and on the device of the rows."""
+def _product(W: MixingMatrix, rows: torch.Tensor, minus: float = 0.0) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Multiplication by Wᵀ − minus I, in the precision and on the device of the rows."""
     if W.n <= _DENSE_LIMIT:
-        dense = torch.from_numpy(W.to_dense().T).to(rows)
+        dense = torch.from_numpy(W.to_dense().T - minus * np.eye(W.n)).to(rows)
         return lambda part: dense @ part
     incoming = W.incoming.tocoo()
     index = torch.from_numpy(incoming.coords[0]), torch.from_numpy(incoming.coords[1])
-    weights = torch.tensor(incoming.data, dtype=rows.dtype, device=rows.device)  # a copy: W is read-only
+    values = incoming.data - minus * (incoming.coords[0] == incoming.coords[1])  # every node has a loop in the pattern
+    weights = torch.tensor(values, dtype=rows.dtype, device=rows.device)
     operator = torch.sparse_coo_tensor(
         torch.stack(index).to(rows.device), weights, (W.n, W.n), is_coalesced=True, check_invariants=False
     )
