@@ -1,4 +1,4 @@
-"""Reading images with two processes against torch's DataLoader doing the same by hand; how long training waits for them."""
+"""Reading images with two processes against a DataLoader that does the same by hand; what training waits for them."""
 
 from __future__ import annotations
 
