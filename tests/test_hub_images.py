@@ -1,0 +1,126 @@
+"""Images out of a Hugging Face data set, and a Hugging Face model for images, end to end through a recipe."""
+
+import io
+import json
+import sys
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from image_trees import image_tree, picture
+from mixwise import cli
+from mixwise.data import hugging_face, image_folder
+from mixwise.errors import DataError
+from mixwise.experiments import runner as runner_module
+
+datasets = pytest.importorskip("datasets")
+transformers = pytest.importorskip("transformers")
+
+CLASSES = ["ant", "bee", "cat"]
+
+
+def encoded(label, number):
+    file = io.BytesIO()
+    picture(label, number).save(file, "JPEG", quality=90)
+    return {"bytes": file.getvalue(), "path": None}
+
+
+def rows(count, shift):
+    labels = [number % 3 for number in range(count)]
+    return datasets.Dataset.from_dict(
+        {"photo": [encoded(label, n + shift) for n, label in enumerate(labels)], "animal": labels},
+        features=datasets.Features({"photo": datasets.Image(), "animal": datasets.ClassLabel(names=CLASSES)}),
+    )
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hub") / "animals"
+    datasets.DatasetDict({"train": rows(24, 0), "test": rows(9, 100)}).save_to_disk(str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory):
+    """A tiny ViT with random weights and a head for other classes, as from_pretrained would find it."""
+    folder = tmp_path_factory.mktemp("models") / "tiny-vit"
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=32, patch_size=8,
+        num_labels=7,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    transformers.ViTForImageClassification(config).save_pretrained(folder)
+    return folder
+
+
+def run(*words):
+    with patch.object(sys, "argv", ["mixwise", "run", *map(str, words)]), pytest.raises(SystemExit) as end:
+        cli.main()
+    return end.value.code
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    for name in ("save_curves", "save_page"):
+        monkeypatch.setattr(runner_module, name, lambda *args: None)
+
+
+def last(folder):
+    (path,) = folder.glob("*/seed-0/metrics.jsonl")
+    return json.loads(path.read_text().splitlines()[-1])
+
+
+TINY = ("graph=ring:3", "seeds=0", "steps=2", "task.batch=4", "task.partition.kind=iid", "task.data.options.size=32")
+
+
+def test_images_of_a_data_set_are_those_of_a_folder(saved, tmp_path):
+    for part, count, shift in (("train", 24, 0), ("val", 9, 100)):
+        for number in range(count):
+            place = tmp_path / part / CLASSES[number % 3]
+            place.mkdir(parents=True, exist_ok=True)
+            (place / f"{number:03d}.jpg").write_bytes(encoded(number % 3, number + shift)["bytes"])
+    hub, folder = hugging_face(str(saved), size=16, workers=1), image_folder(tmp_path, 16, workers=0)
+    try:
+        order = torch.argsort(hub.train.y, stable=True)
+        assert torch.equal(hub.train.y[order], folder.train.y)
+        assert hub.train.class_names == folder.train.class_names
+        assert torch.equal(hub.train.x.take(order, 5), folder.train.x.take(torch.arange(24), 5))
+        assert torch.equal(hub.test.x.take(torch.tensor([0, 3, 6])), folder.test.x.take(torch.tensor([0, 1, 2])))
+    finally:
+        hub.train.x.close()
+
+
+def test_an_image_that_cannot_be_decoded_is_named_by_its_row(tmp_path):
+    broken = datasets.Dataset.from_dict(
+        {"image": [encoded(0, 0), {"bytes": b"nothing", "path": None}, None], "label": [0, 1, 0]},
+        features=datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])}),
+    )
+    datasets.DatasetDict({"train": broken, "test": broken}).save_to_disk(str(tmp_path / "broken"))
+    samples = hugging_face(str(tmp_path / "broken"), size=16, workers=0).train.x
+    assert samples.take(torch.tensor([0])).shape == (1, 3, 16, 16)
+    with pytest.raises(DataError, match="broken, row 1 cannot be decoded: not an image in a known format"):
+        samples.take(torch.tensor([0, 1]))
+    with pytest.raises(DataError, match="broken, row 2: there is no image; leave the row out"):
+        samples.take(torch.tensor([2]))
+
+
+def test_a_recipe_with_images_of_a_data_set(saved, tmp_path, no_pictures, capfd):
+    code = run(
+        "imagenet-small", *TINY, "task.data.kind=hugging-face", f"data_dir={saved}", "task.model.options.width=4",
+        "task.model.options.small_images=true", "variants=auto", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert code == 0, capfd.readouterr().err
+    assert 0 <= last(tmp_path / "run")["accuracy"] <= 1
+
+
+def test_a_pretrained_vision_transformer_on_a_folder_of_images(vit, tmp_path, no_pictures, capfd):
+    code = run(
+        "imagenet-small", *TINY, f"data_dir={image_tree(tmp_path / 'images')}", "variants=auto",
+        f"task.model={{kind: image-classifier, options: {{name: {vit}}}}}", "optimizer={kind: adamw, lr: 0.001}",
+        "task.data.options.mean=[0.5, 0.5, 0.5]", "task.data.options.std=[0.5, 0.5, 0.5]", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert code == 0, capfd.readouterr().err
+    assert 0 <= last(tmp_path / "run")["accuracy"] <= 1
+    scene = json.loads(next((tmp_path / "run").glob("*/seed-0/scene.json")).read_text())
+    assert scene["classes"] == CLASSES
