@@ -79,7 +79,7 @@ def test_a_fraction_of_a_photograph_is_cut_out_where_the_whole_would_be(monkeypa
     monkeypatch.setattr(decoding, "_SPARE", 1e9)
     exact = [pixels(source, 32, seed) for seed in range(12)]
     differences = [np.abs(a - b).mean() for a, b in zip(fast, exact, strict=True)]
-    assert max(differences) < 1
+    assert max(differences) < 1.2
     assert any(difference > 0 for difference in differences)
 
 

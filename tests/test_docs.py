@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from image_trees import image_tree
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -24,6 +26,17 @@ def test_your_own_model(tmp_path, monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert "torch.Size([8, 162])" in shown  # what the comments beside the code say
     assert "\n130\n" in shown
+
+
+def test_text_and_images(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    image_tree(tmp_path / "photos", classes=("ant", "bee"), train=20, val=4)
+    names = {}
+    for number, code in enumerate(blocks("docs/text-and-images.md")):
+        run("text-and-images.md", number, code, names)
+    shown = capsys.readouterr().out
+    assert "('ant', 'bee') images of 32 × 32 pixels with 2 classes" in shown
+    assert "'accuracy_worst'" in shown
 
 
 @pytest.mark.parametrize("number", range(len(blocks("README.md"))))

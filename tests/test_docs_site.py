@@ -16,7 +16,11 @@ DOCS = ROOT / "docs"
 
 # Pages whose blocks run one after the other here; the others have tests of their own.
 RUN_HERE = ("start.md", "tutorial.md", "extending.md", "looking.md")
-RUN_ELSEWHERE = {"your-own-model.md": "test_docs.py", "your-own-loop.md": "test_gossip_processes.py"}
+RUN_ELSEWHERE = {
+    "your-own-model.md": "test_docs.py",
+    "text-and-images.md": "test_docs.py",
+    "your-own-loop.md": "test_gossip_processes.py",
+}
 
 MODULES = sorted(
     module.name

@@ -30,7 +30,7 @@ REPLY = struct.Struct("<iI")  # which image of the request failed (−1: none), 
 _AREA, _RATIO, _TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
 _MARGIN = 256 / 224  # images are judged by the middle of what is this much larger
 # A JPEG is decoded at a fraction of its size only if this many pixels per side are left for one of ours: photographs
-# then differ by 0.6 of 255 levels on average, 8 at most (with 1 instead of 2: 2.4 and 35).
+# then differ by one of 255 levels on average at most, and 10 in a few pixels (with 1 instead of 2: 2.4 and 35).
 _SPARE = 2
 
 
