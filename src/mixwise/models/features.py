@@ -24,6 +24,13 @@ from mixwise.models.freezing import first_trained, from_part
 from mixwise.models.hugging_face import TextClassifier
 
 _AT_ONCE = 64
+_ABOVE = (
+    "label",
+    "problem",
+    "dropout",
+    "architectures",
+    "version",
+)  # entries of a configuration that change no feature
 _log = logging.getLogger(__name__)
 
 Precision = Literal["float16", "float32"]
@@ -107,8 +114,9 @@ def _rounded(found: torch.Tensor, precision: Precision) -> npt.NDArray[Any]:
 
 def _lower_part(module: TextClassifier, entry: int) -> str:
     """A checksum of all that features depend on besides the tokens."""
-    config: Any = module.model.config
-    digest = hashlib.sha256(repr((config.to_diff_dict(), entry, module.pad, module.separator)).encode())
+    model: Any = module.model
+    config = {key: value for key, value in model.config.to_diff_dict().items() if not any(w in key for w in _ABOVE)}
+    digest = hashlib.sha256(repr((config, entry, module.pad, module.separator)).encode())
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad:
             digest.update(name.encode())

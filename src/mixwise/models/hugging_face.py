@@ -12,7 +12,7 @@ from torch import nn
 from mixwise.data.files import Folder
 from mixwise.data.hub_files import model_folder, optional, quiet
 from mixwise.data.tokenizer import has_tokenizer, special_tokens
-from mixwise.errors import ConfigError, DataError
+from mixwise.errors import ConfigError, DataError, MixwiseError
 from mixwise.models.factory import checked_size
 from mixwise.models.first_position import only_first_position
 from mixwise.models.freezing import blocks_of, first_trained, from_part
@@ -150,6 +150,7 @@ class TextClassifier(nn.Module):
         """The upper part alone; the embeddings are given anything, and what they say is thrown away."""
         if self.entry is None:
             raise ConfigError("features were given, but not at which block they enter; make them with with_features")
+        features = features.to(next(self.blocks.parameters()).dtype)
         mask = (features != 0).any(-1).long()
         anything = torch.where(mask == 1, int(self.pad == 0), self.pad)
         path, _, name = self._list.rpartition(".")
@@ -226,9 +227,9 @@ def _loaded(
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
-            if isinstance(error, ConfigError | DataError):
-                raise
+        except MixwiseError:
+            raise
+        except Exception as error:  # whatever the many classes behind it raise for files that they cannot read
             reason = " ".join(str(error).split())[:300]
             raise DataError(f"{folder} cannot be loaded as {auto}: {reason}") from None
     _check_loaded(model, info, folder, had, classes)

@@ -1,0 +1,386 @@
+"""Texts as data: a CSV file that says where it is broken, tokens that are made once, data sets of Hugging Face."""
+
+import json
+import logging
+import shutil
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from mixwise.data import Splits, ag_news, hugging_face, tokenized
+from mixwise.data import ragged as ragged_module
+from mixwise.data.ag_news import read_csv
+from mixwise.data.hub_files import model_folder
+from mixwise.data.ragged import content_key, kept, write_rows
+from mixwise.data.tokenizer import Tokenizer, load_tokenizer
+from mixwise.errors import ConfigError, DataError
+from tiny_text import rows, save_csv, save_model, save_tokenizer
+
+pytestmark = pytest.mark.xdist_group("transformers")  # importing it takes seconds: once
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("MIXWISE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def news(tmp_path):
+    return save_csv(tmp_path / "data" / "ag_news").parent
+
+
+# --- the CSV file ---
+def written(tmp_path, content):
+    path = tmp_path / "train.csv"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def test_quotes_backslashes_and_umlauts_are_read_as_they_were_meant(tmp_path):
+    content = '\ufeff"3","Wall St. ""Bears""","profits of\\\\the bank, \\$5"\n"1","Ä","b"\r\n'
+    labels, texts = read_csv(written(tmp_path, content))
+    assert labels == [2, 0]
+    assert texts == ['Wall St. "Bears" profits of the bank, $5', "Ä b"]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('"1","a "quote","b"', "broken.*\"\" for a quote inside"),
+        ('"1","never closed', "broken.*repair or delete it"),
+        ('"5","a","b"', "unknown label '5', expected 1 to 4"),
+        ('"0","a","b"', "unknown label '0', expected 1 to 4"),
+        ('"World","a","b"', "unknown label 'World'"),
+        ('"1","a"', "2 columns, expected 3"),
+        ('"1","a","b","c"', "4 columns, expected 3"),
+        ("", "the line is empty; delete it"),
+        ('"1"," ",""', "no text in it"),
+        (b'"1","\xe9","b"', "byte 6 is not UTF-8; save the file in that encoding"),
+    ],
+)  # fmt: skip
+def test_a_broken_line_is_named_by_its_number(tmp_path, line, says):
+    line = line if isinstance(line, bytes) else line.encode()
+    path = written(tmp_path, b'"1","a","b"\n' * 6 + line + b'\n"1","a","b"\n')
+    with pytest.raises(DataError, match=rf"train\.csv, line 7: {says}"):
+        read_csv(path, 4)
+
+
+def test_an_empty_file_and_a_missing_one_say_what_belongs_there(tmp_path, news, cache, encoder):
+    with pytest.raises(DataError, match="is empty; it has a line per text"):
+        read_csv(written(tmp_path, ""))
+    with pytest.raises(DataError, match=r"there is no .*nowhere/ag_news/train.csv; put train.csv, test.csv"):
+        ag_news(tmp_path / "nowhere", tokenizer=encoder)
+    (news / "ag_news" / "test.csv").unlink()
+    with pytest.raises(DataError, match="there is no file .*test.csv"):
+        ag_news(news, tokenizer=encoder)
+
+
+def test_both_parts_with_their_labels_in_the_order_of_the_file(news, cache, encoder):
+    splits = ag_news(news, tokenizer=encoder, max_length=9)
+    assert (len(splits.train), len(splits.test)) == (48, 12)
+    assert splits.train.y.tolist() == [label - 1 for label, _, _ in rows(48)]
+    assert splits.train.class_names == ("World", "Sports", "Business", "Sci/Tech")
+    inside = ag_news(news / "ag_news", tokenizer=encoder, max_length=9)  # the folder itself
+    assert torch.equal(inside.train.x.take(torch.arange(48)), splits.train.x.take(torch.arange(48)))
+    (news / "ag_news" / "classes.txt").unlink()
+    assert ag_news(news, tokenizer=encoder).train.classes == 4
+
+
+def test_a_part_of_the_data_is_the_same_part_every_time(news, cache, encoder):
+    whole, some = (ag_news(news, tokenizer=encoder, train_samples=n) for n in (None, 10))
+    again = ag_news(news, tokenizer=encoder, train_samples=10)
+    assert len(some.train) == 10
+    assert torch.equal(some.train.y, again.train.y)
+    everything = [row[row > 0].tolist() for row in whole.train.x.take(torch.arange(48))]
+    assert all(row[row > 0].tolist() in everything for row in some.train.x.take(torch.arange(10)))
+    with pytest.raises(DataError, match="train_samples = 49; .* has 48 samples: give a number from 1 to 48"):
+        ag_news(news, tokenizer=encoder, train_samples=49)
+
+
+# --- tokens ---
+def test_tokens_are_those_of_the_tokenizer_padded_to_the_longest_of_the_batch(cache, encoder):
+    texts = ["war news", "goal", "bank profits $ code robot chip", "team"]
+    samples, backend = tokenized(texts, encoder, 6), load_tokenizer(encoder).backend
+    expected = [backend(text, truncation=True, max_length=6)["input_ids"] for text in texts]
+    at = torch.tensor([3, 0, 1])
+    batch = samples.take(at)
+    assert batch.dtype == torch.int64
+    assert batch.tolist() == [expected[i] + [0] * (4 - len(expected[i])) for i in at.tolist()]
+    assert samples.take(torch.tensor([2])).shape == (1, 6)  # cut
+    part = samples.subset(torch.tensor([2, 0])).subset(torch.tensor([1]))
+    assert part.take(torch.tensor([0])).tolist() == [expected[0]]
+    assert len(part) == 1
+
+
+def test_pairs_of_texts_are_joined_as_the_tokenizer_does(cache, encoder):
+    batch = tokenized([("war", "peace news"), ("goal", "team")], encoder).take(torch.arange(2))
+    assert batch.tolist()[0] == load_tokenizer(encoder).backend("war", "peace news")["input_ids"]
+
+
+def test_tokens_are_made_once_for_a_tokenizer_a_length_and_texts(cache, encoder, tmp_path, monkeypatch):
+    made = []
+    call = Tokenizer.__call__
+    monkeypatch.setattr(Tokenizer, "__call__", lambda self, *args: made.append(args) or call(self, *args))
+    texts = ["war news", "goal"]
+    for _ in range(2):
+        tokenized(texts, encoder, 8)
+    assert len(made) == 1
+    copied = tmp_path / "elsewhere"
+    shutil.copytree(encoder, copied)
+    tokenized(texts, copied, 8)  # the same tokenizer at another place
+    assert len(made) == 1
+    tokenized(texts, encoder, 9)
+    tokenized([*texts, "war"], encoder, 8)
+    assert len(made) == 3
+    content = json.loads((copied / "tokenizer.json").read_text())
+    content["normalizer"] = None
+    other = tmp_path / "other"
+    shutil.copytree(copied, other)
+    (other / "tokenizer.json").write_text(json.dumps(content))
+    tokenized(texts, other, 8)
+    assert len(made) == 4
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "no seal", "nonsense", "no offsets"])
+def test_a_damaged_cache_is_made_anew(cache, encoder, damage):
+    texts = ["war news", "goal", "bank profits"]
+    expected = tokenized(texts, encoder).take(torch.arange(3))
+    (place,) = cache.iterdir()
+    values = place / "values.npy"
+    content = values.read_bytes()
+    if damage == "cut":
+        values.write_bytes(content[:-4])
+    elif damage == "flip":
+        values.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "no seal":
+        (place / "seal.json").unlink()
+    elif damage == "nonsense":
+        (place / "seal.json").write_text("{")
+    else:
+        (place / "offsets.npy").unlink()
+    assert torch.equal(tokenized(texts, encoder).take(torch.arange(3)), expected)
+    assert values.read_bytes() == content
+    assert [path.name for path in cache.iterdir()] == [place.name]  # nothing is left behind
+
+
+def test_several_may_make_the_same_at_once(cache):
+    """All are in `make` at the same time; each gets whole rows, and one folder stays."""
+    inside, key, found = threading.Barrier(4), content_key("tokens", "a"), []
+
+    def make(folder):
+        inside.wait(timeout=20)
+        write_rows(folder, [2, 0, 1], (), np.int32, [np.array([1, 2, 3])])
+
+    threads = [threading.Thread(target=lambda: found.append(kept(key, make))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=20)
+    assert [[row.tolist() for row in rows] for rows in found] == [[[1, 2], [], [3]]] * 4
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_what_ends_early_leaves_nothing_behind(cache):
+    def make(folder):
+        write_rows(folder, [1], (), np.int32, [np.array([1])])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kept("tokens-x", make)
+    assert list(cache.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_or_is_full(cache, monkeypatch, tmp_path):
+    def make(folder):
+        write_rows(folder, [10**15], (), np.int32, [])
+
+    with pytest.raises(
+        DataError, match=r"room for .* GB, and 4000000.0 GB are needed; choose another folder with MIXW"
+    ):
+        kept("tokens-x", make)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MIXWISE_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(DataError, match="cannot be written .* choose a folder with MIXWISE_CACHE"):
+        kept("tokens-x", make)
+
+
+def test_progress_is_told_now_and_then(cache, encoder, monkeypatch, caplog):
+    monkeypatch.setattr("mixwise.data.said._EVERY", 0.0)
+    monkeypatch.setattr("mixwise.data.tokens._AT_ONCE", 2)
+    with caplog.at_level(logging.INFO, "mixwise"):
+        tokenized(["war"] * 4, encoder, name="four words")
+    assert [r.getMessage().partition(" %")[0] for r in caplog.records] == [
+        "four words: tokens of 4 texts: 50", "four words: tokens of 4 texts: 100"
+    ]  # fmt: skip
+
+
+def test_a_tokenizer_that_is_missing_or_broken(tmp_path, encoder):
+    (tmp_path / "none").mkdir()
+    with pytest.raises(DataError, match="none holds no tokenizer .*; copy the files of the model's tokenizer there"):
+        load_tokenizer(tmp_path / "none")
+    broken = tmp_path / "broken"
+    save_tokenizer(broken)
+    (broken / "tokenizer.json").write_text("{")
+    with pytest.raises(DataError, match="broken: its tokenizer cannot be read"):
+        load_tokenizer(broken)
+    for wrong in (2, 8.0, True):
+        with pytest.raises(DataError, match=f"max_length = {wrong}"):
+            tokenized(["war"], encoder, wrong)
+
+
+# --- where models lie ---
+def test_a_model_is_looked_for_where_data_lie(tmp_path, monkeypatch, encoder):
+    monkeypatch.setenv("MIXWISE_DATA", str(encoder.parent))
+    assert model_folder("tiny") == encoder
+    assert model_folder("somebody/tiny") == encoder  # a hub's name that lies here
+    assert model_folder("tiny", data_dir=tmp_path) == encoder
+    assert model_folder("else", model_dir=encoder) == encoder
+    assert model_folder("tiny", model_dir=encoder.parent) == encoder
+    with pytest.raises(DataError, match="model_dir = .*nowhere is not a folder; give the one that holds"):
+        model_folder("tiny", model_dir=tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"there is no folder \./nowhere"):
+        model_folder("./nowhere")
+
+
+def test_a_name_of_the_hub_without_a_connection_fails_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("MIXWISE_DATA", str(tmp_path))
+    with pytest.raises(DataError) as offline:
+        model_folder("somebody/no-such-model")
+    for words in ("HF_HUB_OFFLINE is set", "hf download somebody/no-such-model --local-dir DIR", "model_dir=…"):
+        assert words in str(offline.value)
+    asked = []
+
+    def unreachable(url, timeout):
+        asked.append((url, timeout))
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("urllib.request.urlopen", unreachable)
+    with pytest.raises(DataError, match="no route to host"):
+        model_folder("somebody/no-such-model")
+    assert [url.rpartition("/api/")[2] for url, _ in asked] == ["models/somebody/no-such-model"]  # once
+    assert asked[0][1] <= 10
+
+
+def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    from mixwise.data.hub_files import optional
+
+    with pytest.raises(ConfigError, match=r"pip install 'mixwise\[text\]'"):
+        optional("transformers", "text")
+
+
+# --- data sets of Hugging Face ---
+@pytest.fixture
+def hub_cache(tmp_path, monkeypatch):
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "arrow")
+    return datasets
+
+
+def save_json(folder, **parts):
+    folder.mkdir()
+    for name, content in parts.items():
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, content)) + "\n")
+    return folder
+
+
+def test_a_folder_of_files_its_columns_are_found(tmp_path, cache, hub_cache, encoder):
+    content = [{"sentence": f"war {'news ' * i}", "label": ["no", "yes"][i % 2], "id": i} for i in range(6)]
+    folder = save_json(tmp_path / "set", train=content, validation=content[:2])
+    splits = hugging_face(str(folder), tokenizer=encoder)
+    assert isinstance(splits, Splits)
+    assert splits.train.class_names == ("no", "yes")
+    assert splits.train.y.tolist() == [0, 1] * 3
+    assert len(splits.test) == 2
+    assert splits.train.x.take(torch.tensor([1])).tolist() == [load_tokenizer(encoder).backend("war news")["input_ids"]]
+    assert len(hugging_face(None, folder, tokenizer=encoder, train_samples=3).train) == 3
+
+
+def test_what_save_to_disk_has_written_and_pairs_of_texts(tmp_path, cache, hub_cache, encoder):
+    datasets = hub_cache
+    features = datasets.Features(
+        {"a": datasets.Value("string"), "b": datasets.Value("string"), "which": datasets.ClassLabel(names=["x", "y"])}
+    )
+    part = datasets.Dataset.from_dict({"a": ["war", "goal"], "b": ["peace", "team"], "which": [1, 0]}, features)
+    datasets.DatasetDict({"train": part, "test": part}).save_to_disk(tmp_path / "saved")
+    splits = hugging_face("saved", tmp_path, text=["a", "b"], tokenizer=encoder)
+    assert splits.train.class_names == ("x", "y")
+    assert splits.train.y.tolist() == [1, 0]
+    expected = load_tokenizer(encoder).backend("goal", "team")["input_ids"]
+    assert splits.train.x.take(torch.tensor([1])).tolist() == [expected]
+    with pytest.raises(
+        DataError, match=r"columns a \(string\), b \(string\), which .*; which one holds the text is not"
+    ):
+        hugging_face("saved", tmp_path, tokenizer=encoder)
+    with pytest.raises(DataError, match="text = 'c' is none of them: name it with text="):
+        hugging_face("saved", tmp_path, text="c", tokenizer=encoder)
+    with pytest.raises(DataError, match="give one column, or two"):
+        hugging_face("saved", tmp_path, text=["a", "b", "a"], tokenizer=encoder)
+    with pytest.raises(DataError, match="has no part 'dev'; it has train, test: name one with test="):
+        hugging_face("saved", tmp_path, text="a", test="dev", tokenizer=encoder)
+    with pytest.raises(DataError, match="saved holds texts; name the tokenizer"):
+        hugging_face("saved", tmp_path, text="a")
+
+
+def test_rows_that_cannot_be_used_are_named(tmp_path, cache, hub_cache, encoder):
+    good = [{"text": "war", "label": 0}, {"text": "goal", "label": 1}]
+    unknown = save_json(tmp_path / "unknown", train=good, test=[good[0], {"text": "x", "label": 7}])
+    with pytest.raises(DataError, match="test, row 1: unknown label 7 in 'label'; the training part has 0, 1"):
+        hugging_face(str(unknown), tokenizer=encoder)
+    empty = save_json(tmp_path / "empty", train=[*good, {"text": " ", "label": 1}], test=good)
+    with pytest.raises(DataError, match="row 2: no text in 'text'"):
+        hugging_face(str(empty), tokenizer=encoder)
+    numbers = save_json(tmp_path / "numbers", train=[{"text": "war", "label": 0.5}], test=good)
+    with pytest.raises(DataError, match="holds 0.5; labels are whole numbers or names"):
+        hugging_face(str(numbers), tokenizer=encoder)
+    without = save_json(tmp_path / "without", train=[{"text": "war", "kind": 1}])
+    with pytest.raises(DataError, match=r"columns .*text .*kind .*; which one holds the label is not clear"):
+        hugging_face(str(without), tokenizer=encoder, test="train")
+
+
+def test_a_folder_that_is_no_data_set_and_a_name_without_a_connection(tmp_path, hub_cache, monkeypatch, encoder):
+    monkeypatch.setenv("MIXWISE_DATA", str(tmp_path))
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(DataError, match="nothing cannot be read as a data set .* parquet, csv or json"):
+        hugging_face("nothing", tokenizer=encoder)
+    with pytest.raises(DataError, match="--repo-type dataset"):
+        hugging_face("somebody/some-data", tokenizer=encoder)
+    with pytest.raises(DataError, match="which data set"):
+        hugging_face(tokenizer=encoder)
+    for missing in ({"name": "./no"}, {"data_dir": tmp_path / "no"}):
+        with pytest.raises(DataError, match="there is no folder .*no; give one"):
+            hugging_face(**missing, tokenizer=encoder)
+
+
+def test_images_of_a_data_set_are_decoded_when_needed(tmp_path, hub_cache):
+    from PIL import Image
+
+    datasets = hub_cache
+    images = [Image.new("RGB", (12, 10), color) for color in ("red", "blue", "red", "blue")]
+    features = datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(names=["red", "blue"])})
+    part = datasets.Dataset.from_dict({"img": images, "label": [0, 1, 0, 1]}, features)
+    datasets.DatasetDict({"train": part, "test": part}).save_to_disk(tmp_path / "colors")
+    splits = hugging_face(str(tmp_path / "colors"), size=8, workers=0, mean=None, std=None)
+    assert splits.train.kind.startswith("images of 8 × 8")
+    pixels = splits.train.x.take(torch.tensor([1, 2]))
+    assert pixels[0, :, 4, 4].tolist() == [0, 0, 255]
+    assert pixels[1, :, 4, 4].tolist() == [255, 0, 0]
+
+
+def test_large_files_are_checked_by_their_size_alone(cache, monkeypatch, encoder):
+    monkeypatch.setattr(ragged_module, "_CHECKED", 0)
+    texts = ["war news", "goal"]
+    expected = tokenized(texts, encoder).take(torch.arange(2))
+    (place,) = cache.iterdir()
+    (place / "values.npy").write_bytes((place / "values.npy").read_bytes() + b"more")
+    assert torch.equal(tokenized(texts, encoder).take(torch.arange(2)), expected)

@@ -1,0 +1,464 @@
+"""Pretrained classifiers: what they say, which part of them is trained, and features that stand for the frozen part."""
+
+import copy
+import json
+import logging
+import sys
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from torch import nn
+
+from mixwise import cli
+from mixwise.data import TokenSamples, ag_news, partition, tokenized
+from mixwise.errors import ConfigError, DataError
+from mixwise.experiments import load_recipe, plan_experiment
+from mixwise.experiments.build import prepare
+from mixwise.models import build, freeze, mlp, resnet18, resnet20, small_cnn, text_classifier, with_features
+from mixwise.models.features import entry_of
+from mixwise.models.freezing import blocks_of
+from mixwise.tasks import ModuleTask
+from tiny_text import save_csv, save_model
+
+pytestmark = pytest.mark.xdist_group("transformers")  # importing it takes seconds: once
+
+KINDS = ("distilbert", "bert")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    save_csv(root / "ag_news")
+    return {kind: save_model(root / kind, kind) for kind in KINDS}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("MIXWISE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def news(folders):
+    return ag_news(folders["bert"].parent, tokenizer=folders["bert"], max_length=12)
+
+
+def classifier(folder, **options):
+    return build("text-classifier", seed=0, name=str(folder), classes=4, **options)
+
+
+def trained(module):
+    return [name for name, p in module.named_parameters() if p.requires_grad]
+
+
+# --- the wrapper ---
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_are_those_of_transformers(folders, news, kind):
+    """With our mask, our token types, and the last block computed for the first position alone."""
+    import transformers
+
+    own = classifier(folders[kind]).eval()
+    plain = transformers.AutoModelForSequenceClassification.from_config(own.model.config).eval()
+    plain.load_state_dict(own.model.state_dict())
+    texts = news.train.x.take(torch.arange(10))
+    pairs = tokenized([("war news", "peace"), ("goal", "team match stock")], folders[kind]).take(torch.arange(2))
+    for tokens in (texts, pairs):
+        mask = tokens != 0
+        types = {}
+        if kind == "bert":
+            second = torch.zeros_like(tokens)
+            for i, row in enumerate(tokens.tolist()):
+                first_end = row.index(3)
+                second[i, first_end + 1 : int(mask[i].sum())] = 1
+            types = {"token_type_ids": second}
+        expected = plain(input_ids=tokens, attention_mask=mask.long(), **types).logits
+        torch.testing.assert_close(own(tokens), expected, rtol=1e-5, atol=1e-5)
+    assert expected.std() > 0.01
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_last_block_works_on_one_position(folders, news, kind):
+    own = classifier(folders[kind])
+    seen = []
+    own.blocks[-1].register_forward_hook(lambda block, args, out: seen.append(out.shape))
+    own.blocks[0].register_forward_hook(lambda block, args, out: seen.append(out.shape))
+    own(news.train.x.take(torch.arange(5)))
+    assert [shape[1] for shape in seen] == [news.train.x.take(torch.arange(5)).shape[1], 1]
+
+
+def test_padding_changes_nothing(folders, news):
+    own = classifier(folders["bert"]).eval()
+    at = torch.arange(6)
+    together = own(news.train.x.take(at))
+    alone = torch.cat([own(news.train.x.take(at[i : i + 1])) for i in range(6)])
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-6)
+
+
+def test_a_pretrained_lower_part_stays_and_the_seed_makes_the_head(folders):
+    one, same = (classifier(folders["distilbert"]).state_dict() for _ in range(2))
+    other = build("text-classifier", seed=1, name=str(folders["distilbert"]), classes=4).state_dict()
+    saved = load_file(folders["distilbert"] / "model.safetensors")
+    for name, value in one.items():
+        assert torch.equal(value, same[name])
+        inside = name.removeprefix("model.distilbert.")
+        if inside in saved:
+            assert torch.equal(value, saved[inside])
+    assert not torch.equal(one["model.classifier.weight"], other["model.classifier.weight"])
+
+
+def test_options_change_the_configuration(folders):
+    random = classifier(folders["bert"], pretrained=False, overrides={"num_hidden_layers": 2})
+    assert len(random.blocks) == 2
+    assert not torch.equal(
+        random.model.bert.embeddings.word_embeddings.weight,
+        classifier(folders["bert"]).model.bert.embeddings.word_embeddings.weight,
+    )
+    module = classifier(folders["distilbert"], dropout=0.0)
+    assert {part.p for part in module.modules() if isinstance(part, nn.Dropout)} == {0.0}
+    with pytest.raises(ConfigError, match="dropout = 1"):
+        classifier(folders["bert"], dropout=1)
+    with pytest.raises(ConfigError, match="attention = 'flash'; choose sdpa or eager"):
+        classifier(folders["bert"], attention="flash")
+    with pytest.raises(ConfigError, match="has no 'depth'; look at its config.json"):
+        classifier(folders["bert"], overrides={"depth": 2})
+
+
+def test_a_head_that_does_not_fit_is_replaced_and_said(tmp_path, caplog):
+    folder = save_model(tmp_path / "three", classes=3)
+    with caplog.at_level(logging.INFO, "mixwise"):
+        assert classifier(folder).model.classifier.out_features == 4
+    (record,) = caplog.records
+    assert record.getMessage().endswith("three has a head for 3 classes; a new one for 4 is made")
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "mixwise"):
+        kept = text_classifier(str(folder), 3)  # it fits: it is used
+    assert caplog.records == []
+    assert torch.equal(kept.model.classifier.weight, load_file(folder / "model.safetensors")["classifier.weight"])
+
+
+def test_folders_that_hold_no_model(tmp_path, folders):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="empty holds no config.json"):
+        classifier(tmp_path / "empty")
+    folder = save_model(tmp_path / "light")
+    (folder / "model.safetensors").rename(folder / "weights")
+    with pytest.raises(DataError, match=r"light holds no weights \(model.safetensors\); .*pretrained: false"):
+        classifier(folder)
+    assert classifier(folder, pretrained=False).blocks
+    (folder / "model.safetensors").write_bytes((folder / "weights").read_bytes()[:100])
+    with pytest.raises(DataError, match="light cannot be loaded as AutoModelForSequenceClassification"):
+        classifier(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "weights").rename(folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({**config, "n_layers": 5}))
+    with pytest.raises(DataError, match=r"do not fit its config.json: distilbert.transformer.layer.3.* is missing"):
+        classifier(folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": "no-such-type"}))
+    with pytest.raises(DataError, match="light cannot be loaded"):
+        classifier(folder)
+
+
+def test_images_of_hugging_face(tmp_path):
+    import transformers
+
+    config = transformers.ViTConfig(
+        hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, image_size=8, patch_size=4
+    )
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+    module = build("image-classifier", seed=0, name=str(tmp_path / "vit"), classes=5)
+    images = torch.randn(3, 3, 8, 8)
+    assert torch.equal(module.eval()(images), module.model(pixel_values=images).logits)
+    assert module(images).shape == (3, 5)
+    assert trained(freeze(module, "head"))[0] == "model.vit.layernorm.weight"
+
+
+# --- which part is trained ---
+def test_the_last_blocks_and_the_head_are_trained(folders):
+    bert = freeze(classifier(folders["bert"]), 1)
+    assert all(".encoder.layer.2." in name or ".pooler." in name or ".classifier." in name for name in trained(bert))
+    assert sum(".encoder.layer.2." in name for name in trained(bert)) == 16
+    head = freeze(classifier(folders["distilbert"]), "head")
+    assert trained(head) == [
+        f"model.{part}.{what}" for part in ("pre_classifier", "classifier") for what in ("weight", "bias")
+    ]
+    whole = classifier(folders["bert"])
+    assert len(trained(freeze(whole, "all"))) == len(list(whole.parameters()))
+    resnet = freeze(resnet20(), 2)
+    assert {name.partition(".")[0] + "." + name.split(".")[1] for name in trained(resnet)} == {
+        "blocks.7", "blocks.8", "head.weight", "head.bias"
+    }  # fmt: skip
+    assert len(blocks_of(resnet18())) == 8
+    assert trained(freeze(small_cnn(), "head")) == ["11.weight", "11.bias"]
+    assert trained(freeze(small_cnn(), 1)) == [f"{i}.{what}" for i in (7, 8, 11) for what in ("weight", "bias")]
+    assert trained(freeze(mlp((3, 3, 3, 2)), 1)) == ["4.weight", "4.bias", "6.weight", "6.bias"]
+    assert trained(freeze(mlp((3, 2)), "head")) == ["2.weight", "2.bias"]  # all it has
+
+
+def test_frozen_parts_are_without_dropout(folders):
+    module = freeze(classifier(folders["bert"], dropout=0.5), 1)
+    below = [module.model.bert.embeddings, *module.blocks[:2]]
+    assert not any(part.training for block in below for part in block.modules())
+    assert all(part.training for part in module.blocks[2].modules())
+    assert module.training
+    assert module.model.dropout.training
+    sequence = freeze(nn.Sequential(nn.Linear(2, 2), nn.Dropout(), nn.Linear(2, 2), nn.Dropout(), nn.Linear(2, 2)), 1)
+    assert [part.training for part in sequence] == [False, False, True, True, True]
+
+
+@pytest.mark.parametrize("k", [0, 4, True, "blocks"])
+def test_a_number_of_blocks_that_there_is_not(folders, k):
+    with pytest.raises(ConfigError, match=f"train = {k!r}; this model has 3 blocks: choose all, head, or the number"):
+        freeze(classifier(folders["bert"]), k)
+
+
+def test_a_module_without_blocks_says_so():
+    with pytest.raises(ConfigError, match="this model has no blocks"):
+        freeze(nn.Linear(2, 2), 1)
+    with pytest.raises(ConfigError, match="its head is not known"):
+        freeze(nn.Linear(2, 2), "head")
+
+
+# --- features ---
+def losses_and_gradients(module, x, y):
+    module.zero_grad()
+    loss = nn.functional.cross_entropy(module(x), y)
+    loss.backward()
+    return loss.detach(), [p.grad.clone() for p in module.parameters() if p.requires_grad]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("train", [1, 2, "head"])
+def test_features_give_the_logits_and_gradients_of_the_whole_model(folders, news, kind, train):
+    module = freeze(classifier(folders[kind], dropout=0.0), train)
+    features = with_features(news.train, module, "float32")
+    at = torch.randperm(len(news.train))[:16]
+    x, given, y = news.train.x.take(at), features.x.take(at), news.train.y[at]
+    assert given.is_floating_point()
+    assert len(list(module.blocks)) == 3  # the module is whole again
+    loss, gradients = losses_and_gradients(module, x, y)
+    own_loss, own_gradients = losses_and_gradients(module, given, y)
+    torch.testing.assert_close(own_loss, loss, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(own_gradients, gradients, rtol=1e-5, atol=1e-5)
+    assert max(float(g.abs().max()) for g in gradients) > 1e-3
+    rounded = module(with_features(news.train, module, "float16").x.take(at))
+    assert 0 < (rounded - module(x)).abs().max() < 5e-3 * module(x).abs().max()
+
+
+def test_features_are_computed_once_for_data_model_and_depth(folders, news, monkeypatch):
+    module = freeze(classifier(folders["bert"]), 1)
+    calls = []
+    features = type(module).features
+    monkeypatch.setattr(type(module), "features", lambda self, *args: calls.append(args) or features(self, *args))
+
+    def computed(data, module, **options):
+        calls.clear()
+        with_features(data, module, **options)
+        return bool(calls)
+
+    assert computed(news.train, module)
+    assert not computed(news.train, module)
+    assert not computed(news.train.subset([3, 1]), module)  # a part of what is there
+    assert not computed(news.train, freeze(build("text-classifier", seed=5, name=str(folders["bert"]), classes=2), 1))
+    assert computed(news.test, module)
+    assert computed(news.train, module, precision="float32")
+    assert computed(news.train, freeze(classifier(folders["bert"]), 2))
+    changed = copy.deepcopy(module)
+    with torch.no_grad():
+        changed.model.bert.embeddings.word_embeddings.weight[5] += 1
+    assert computed(news.train, changed)
+
+
+def test_parts_of_the_data_have_the_features_of_their_texts(folders, news):
+    module = freeze(classifier(folders["bert"]), 1)
+    whole, part = (with_features(data, module) for data in (news.train, news.train.subset([7, 3])))
+    assert torch.equal(part.x.take(torch.tensor([1, 0])), whole.x.take(torch.tensor([3, 7])))
+    assert torch.equal(part.y, whole.y[[7, 3]])
+    assert whole.kind == part.kind
+
+
+def test_dropout_of_the_trained_part_stays_on_and_modes_come_back(folders, news):
+    module = freeze(classifier(folders["bert"], dropout=0.5), 1)
+    modes = [part.training for part in module.modules()]
+    given = with_features(news.train, module).x.take(torch.arange(4))
+    assert [part.training for part in module.modules()] == modes
+    assert not torch.equal(module(given), module(given))
+
+
+def test_where_there_is_nothing_to_keep(folders, news):
+    module = classifier(folders["bert"])
+    assert entry_of(module) is None
+    with pytest.raises(ConfigError, match="features need a lower part that is frozen"):
+        with_features(news.train, module)
+    freeze(module, 1)
+    module.model.bert.embeddings.LayerNorm.weight.requires_grad_(True)
+    assert entry_of(module) is None
+    with pytest.raises(ConfigError, match="not at which block they enter"):
+        module(torch.zeros(1, 2, 8))
+
+
+def test_a_model_that_cannot_be_entered_is_found_out(folders, news):
+    module = freeze(classifier(folders["bert"]), 1)
+    pooler = module.model.bert.pooler
+    embedded = []
+    module.model.bert.embeddings.register_forward_hook(lambda part, args, out: embedded.append(out))
+    pooler.register_forward_hook(lambda part, args, out: out + embedded[-1].mean(1))  # looks past the blocks
+    with pytest.raises(ConfigError, match="other logits when its block 2 is entered .* task.cache_features=false"):
+        with_features(news.train, module)
+
+
+def test_features_too_large_for_float16(folders, news):
+    module = freeze(classifier(folders["bert"]), 1)
+    with torch.no_grad():
+        module.blocks[1].output.LayerNorm.weight.mul_(1e6)
+    with pytest.raises(ConfigError, match="does not fit float16; take float32"):
+        with_features(news.train, module)
+    assert with_features(news.train, module, "float32")
+
+
+def test_a_task_with_features_takes_the_steps_of_one_with_tokens(folders, news):
+    """Rows hold the trained part alone; gradients and accuracies agree, and the model is complete."""
+    parts = partition.iid(len(news.train), 3, 0)
+
+    def task(keep):
+        module = freeze(classifier(folders["distilbert"], dropout=0.0), 1)
+        data = [with_features(part, module, "float32") if keep else part for part in (news.train, news.test)]
+        return ModuleTask(lambda: module, data[0], parts, batch=5, test=data[1])
+
+    whole, features = task(False), task(True)
+    assert isinstance(whole.data.x, TokenSamples)
+    assert whole.dim == sum(p.numel() for p in whole.template.parameters() if p.requires_grad)
+    X = whole.initial(range(3))
+    X += 0.1 * torch.randn(X.shape, generator=torch.Generator().manual_seed(0))
+    features.initial(range(3))
+    losses, G = (found.clone() for found in whole.losses_and_gradients(X, range(3), 2))
+    own_losses, own_G = features.losses_and_gradients(X, range(3), 2)
+    torch.testing.assert_close(own_losses, losses, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(own_G, G, rtol=1e-4, atol=1e-5)
+    assert whole.evaluate(X) == features.evaluate(X)
+    model = features.node_module(X, 1).eval()
+    torch.testing.assert_close(
+        model(news.test.x.take(torch.arange(3))), model(features.test.x.take(torch.arange(3))), rtol=1e-5, atol=1e-5
+    )
+
+
+# --- through the command line ---
+@pytest.fixture
+def mixwise(capfd, tmp_path, monkeypatch):
+    """Runs the command line in this process, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        with patch.object(sys, "argv", ["mixwise", *map(str, words)]), pytest.raises(SystemExit) as end:
+            cli.main()
+        printed = capfd.readouterr()
+        return SimpleNamespace(code=end.value.code, out=printed.out, err=printed.err)
+
+    return run
+
+
+TINY = ("graph=ring:4", "seeds=0", "task.batch=3", "task.data.options.max_length=12", "optimizer.lr=0.01")
+
+
+def test_mixwise_run_agnews(mixwise, folders, tmp_path):
+    """Table 3 in tiny: the loading code of DistilBERT and AG News, all parameters trained; the model is exported."""
+    where = [f"data_dir={folders['bert'].parent}", f"model_dir={folders['distilbert']}", "topology=ring"]
+    done = mixwise("run", "agnews", *where, *TINY, "steps=3", "record_every=1", "--out", "run")
+    assert done.code == 0, done.err
+    assert "has no head for 4 classes; a new one is made" in done.err
+    assert done.err.count("a new one is made") == 1
+    assert "ha-dadam" in done.out
+    scene = json.loads((tmp_path / "run/dadam/seed-0/scene.json").read_text())
+    assert scene["classes"] == ["World", "Sports", "Business", "Sci/Tech"]
+    steps = [json.loads(line) for line in (tmp_path / "run/ha-dadam/seed-0/metrics.jsonl").read_text().splitlines()]
+    assert [step["step"] for step in steps] == [0, 1, 2]
+    exported = mixwise("export", "run", "--variant", "dadam", "--model", "average", "--out", "m.safetensors")
+    assert exported.code == 0, exported.err
+    model = text_classifier(str(folders["distilbert"]), 4)
+    model.load_state_dict(load_file(tmp_path / "m.safetensors"))
+
+
+def test_mixwise_run_agnews_small(mixwise, folders, tmp_path, cache):
+    """Lower blocks frozen and kept as features; again with --resume there is nothing to do."""
+    where = [f"data_dir={folders['bert'].parent}", f"model_dir={folders['bert']}", "topology=torus", "graph=ring:4"]
+    part = ["task.data.options.train_samples=40", "task.data.options.test_samples=10", "task.partition.alpha=10"]
+    command = ["run", "agnews-small", *where, *TINY, *part, "steps=3", "variants=dadam,ha-dadam,qg-adam-auto"]
+    done = mixwise(*command, "--out", "run")
+    assert done.code == 0, done.err
+    assert {path.name.partition("-")[0] for path in cache.iterdir()} == {"tokens", "features"}
+    scene = json.loads((tmp_path / "run/dadam/seed-0/scene.json").read_text())
+    block, pooler, head = 4 * 72 + 2 * 136 + 8 + 4 * 8, 72, 36
+    assert scene["dim"] == block + pooler + head
+    with_tokens = mixwise(*command[:-1], "variants=dadam", "task.cache_features=false", "--out", "tokens")
+    assert with_tokens.code == 0, with_tokens.err
+    losses = [
+        json.loads((tmp_path / folder / "dadam/seed-0/metrics.jsonl").read_text().splitlines()[-1])["loss"]
+        for folder in ("run", "tokens")
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-2)
+    assert losses[0] != losses[1]  # float16
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (["model_dir=nowhere"], "model_dir = nowhere is not a folder"),
+        (["task.train=7"], "task.train = 7; this model has 3 blocks: choose all, head, or the number of blocks"),
+        (["task.train=some"], "task.train"),
+        (["task.cache_features=true"], "task.cache_features = True: nothing is frozen below what is trained"),
+        (["task.data.options.max_length=64"], "max_length = 64; the model has 24 positions"),
+        (["task.data.options.length=6"], "task.data.options = {'max_length': 12, 'length': 6"),
+        (["task.model.kind=resnet20", "task.model.options={}"], "texts become tokens of a model"),
+        (["task.model.options.nam=x"], "model 'text-classifier' has no option 'nam'"),
+        (["data_dir=nowhere"], "there is no nowhere/ag_news/train.csv"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(mixwise, folders, changes, says):
+    where = [f"data_dir={folders['bert'].parent}", f"model_dir={folders['distilbert']}", "topology=ring"]
+    done = mixwise("run", "agnews", *where, *TINY, "steps=2", "variants=dadam", *changes, "--out", "run")
+    assert done.code == 2
+    assert says in done.err.splitlines()[-1]
+
+
+def test_a_hub_name_without_a_connection_is_one_line(mixwise, folders, monkeypatch, tmp_path):
+    monkeypatch.setenv("MIXWISE_DATA", str(tmp_path))
+    done = mixwise("run", "agnews", f"data_dir={folders['bert'].parent}", "topology=ring", "--out", "run")
+    assert done.code == 2
+    assert "hf download distilbert-base-uncased --local-dir DIR" in done.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_data_set_of_hugging_face_in_a_recipe(folders, tmp_path, monkeypatch):
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "arrow")
+    (tmp_path / "set").mkdir()
+    for part in ("train", "test"):
+        lines = [json.dumps({"text": ["war news", "goal"][i % 2], "label": i % 2}) for i in range(24)]
+        (tmp_path / "set" / f"{part}.jsonl").write_text("\n".join(lines))
+    recipe = yaml.safe_load("""
+        name: own
+        seeds: [0]
+        metrics: [accuracy]
+        base:
+          steps: 2
+          graph: ring:4
+          task:
+            kind: classification
+            data: {kind: hugging-face, options: {name: set, max_length: 8}}
+            partition: {kind: iid}
+            batch: 3
+            train: head
+          optimizer: {kind: adamw, lr: 0.01}
+          policy: auto
+        variants: {a: {}}
+    """)
+    recipe["base"]["task"]["model"] = {"kind": "text-classifier", "options": {"name": str(folders["bert"])}}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(recipe))
+    config = plan_experiment(load_recipe(str(tmp_path / "own.yaml")), [f"data_dir={tmp_path}"]).runs["a"]
+    steps = list(prepare(config, 0)())
+    assert steps[-1].values["accuracy"] >= 0
+    assert steps[-1].step == 1

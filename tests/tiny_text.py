@@ -1,0 +1,86 @@
+"""A random DistilBERT or BERT with a WordPiece tokenizer, and a little CSV of the layout of AG News, as folders."""
+
+import csv
+
+import torch
+
+WORDS = (
+    "news",
+    "war",
+    "peace",
+    "match",
+    "goal",
+    "team",
+    "bank",
+    "stock",
+    "profit",
+    "chip",
+    "robot",
+    "code",
+    "##s",
+    "$",
+)
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+TOPICS = (("war", "peace"), ("match", "goal"), ("bank", "profit"), ("chip", "robot"))
+
+
+def save_tokenizer(folder):
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {word: i for i, word in enumerate(SPECIAL + WORDS)}
+    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.normalizer, backend.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    PreTrainedTokenizerFast(tokenizer_object=backend, **names).save_pretrained(folder)
+
+
+def save_model(folder, kind="distilbert", classes=None, tokenizer=True):
+    """The encoder alone, or a classifier with a head for `classes`."""
+    import transformers
+
+    words = len(SPECIAL) + len(WORDS)
+    if kind == "distilbert":
+        config = transformers.DistilBertConfig(
+            vocab_size=words, dim=8, n_layers=3, n_heads=2, hidden_dim=16, max_position_embeddings=24
+        )
+    else:
+        config = transformers.BertConfig(
+            vocab_size=words, hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=16,
+            max_position_embeddings=24,
+        )  # fmt: skip
+    config.initializer_range = 0.5  # what random numbers of the usual size do is lost in rounding
+    make = transformers.AutoModel
+    if classes is not None:
+        config.num_labels, make = classes, transformers.AutoModelForSequenceClassification
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        make.from_config(config).save_pretrained(folder)
+    if tokenizer:
+        save_tokenizer(folder)
+    return folder
+
+
+def rows(count):
+    """(label from 1 on, title, description)."""
+    return [
+        (
+            i % 4 + 1,
+            f"{TOPICS[i % 4][i // 4 % 2]} news",
+            f"{TOPICS[i % 4][0]} " * (1 + i % 5) + f"team {'stock ' * (i % 3)}",
+        )
+        for i in range(count)
+    ]
+
+
+def save_csv(folder, train=48, test=12, classes=True):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count in (("train", train), ("test", test)):
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(rows(count))
+    if classes:
+        (folder / "classes.txt").write_text("World\nSports\nBusiness\nSci/Tech\n")
+    return folder
