@@ -79,7 +79,7 @@ def test_an_empty_file_and_a_missing_one_say_what_belongs_there(tmp_path, news, 
     with pytest.raises(DataError, match=r"there is no .*nowhere/ag_news/train.csv; put train.csv, test.csv"):
         ag_news(tmp_path / "nowhere", tokenizer=encoder)
     (news / "ag_news" / "test.csv").unlink()
-    with pytest.raises(DataError, match="there is no file .*test.csv"):
+    with pytest.raises(DataError, match=r"there is no file .*test.csv"):
         ag_news(news, tokenizer=encoder)
 
 
@@ -101,7 +101,7 @@ def test_a_part_of_the_data_is_the_same_part_every_time(news, cache, encoder):
     assert torch.equal(some.train.y, again.train.y)
     everything = [row[row > 0].tolist() for row in whole.train.x.take(torch.arange(48))]
     assert all(row[row > 0].tolist() in everything for row in some.train.x.take(torch.arange(10)))
-    with pytest.raises(DataError, match="train_samples = 49; .* has 48 samples: give a number from 1 to 48"):
+    with pytest.raises(DataError, match=r"train_samples = 49; .* has 48 samples: give a number from 1 to 48"):
         ag_news(news, tokenizer=encoder, train_samples=49)
 
 
@@ -208,7 +208,7 @@ def test_a_place_that_cannot_be_written_or_is_full(cache, monkeypatch, tmp_path)
         kept("tokens-x", make)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MIXWISE_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(DataError, match="cannot be written .* choose a folder with MIXWISE_CACHE"):
+    with pytest.raises(DataError, match=r"cannot be written .* choose a folder with MIXWISE_CACHE"):
         kept("tokens-x", make)
 
 
@@ -224,7 +224,7 @@ def test_progress_is_told_now_and_then(cache, encoder, monkeypatch, caplog):
 
 def test_a_tokenizer_that_is_missing_or_broken(tmp_path, encoder):
     (tmp_path / "none").mkdir()
-    with pytest.raises(DataError, match="none holds no tokenizer .*; copy the files of the model's tokenizer there"):
+    with pytest.raises(DataError, match=r"none holds no tokenizer .*; copy the files of the model's tokenizer there"):
         load_tokenizer(tmp_path / "none")
     broken = tmp_path / "broken"
     save_tokenizer(broken)
@@ -244,7 +244,7 @@ def test_a_model_is_looked_for_where_data_lie(tmp_path, monkeypatch, encoder):
     assert model_folder("tiny", data_dir=tmp_path) == encoder
     assert model_folder("else", model_dir=encoder) == encoder
     assert model_folder("tiny", model_dir=encoder.parent) == encoder
-    with pytest.raises(DataError, match="model_dir = .*nowhere is not a folder; give the one that holds"):
+    with pytest.raises(DataError, match=r"model_dir = .*nowhere is not a folder; give the one that holds"):
         model_folder("tiny", model_dir=tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"there is no folder \./nowhere"):
         model_folder("./nowhere")
@@ -341,7 +341,7 @@ def test_rows_that_cannot_be_used_are_named(tmp_path, cache, hub_cache, encoder)
     with pytest.raises(DataError, match="row 2: no text in 'text'"):
         hugging_face(str(empty), tokenizer=encoder)
     numbers = save_json(tmp_path / "numbers", train=[{"text": "war", "label": 0.5}], test=good)
-    with pytest.raises(DataError, match="holds 0.5; labels are whole numbers or names"):
+    with pytest.raises(DataError, match=r"holds 0.5; labels are whole numbers or names"):
         hugging_face(str(numbers), tokenizer=encoder)
     without = save_json(tmp_path / "without", train=[{"text": "war", "kind": 1}])
     with pytest.raises(DataError, match=r"columns .*text .*kind .*; which one holds the label is not clear"):
@@ -351,14 +351,14 @@ def test_rows_that_cannot_be_used_are_named(tmp_path, cache, hub_cache, encoder)
 def test_a_folder_that_is_no_data_set_and_a_name_without_a_connection(tmp_path, hub_cache, monkeypatch, encoder):
     monkeypatch.setenv("MIXWISE_DATA", str(tmp_path))
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(DataError, match="nothing cannot be read as a data set .* parquet, csv or json"):
+    with pytest.raises(DataError, match=r"nothing cannot be read as a data set .* parquet, csv or json"):
         hugging_face("nothing", tokenizer=encoder)
     with pytest.raises(DataError, match="--repo-type dataset"):
         hugging_face("somebody/some-data", tokenizer=encoder)
     with pytest.raises(DataError, match="which data set"):
         hugging_face(tokenizer=encoder)
     for missing in ({"name": "./no"}, {"data_dir": tmp_path / "no"}):
-        with pytest.raises(DataError, match="there is no folder .*no; give one"):
+        with pytest.raises(DataError, match=r"there is no folder .*no; give one"):
             hugging_face(**missing, tokenizer=encoder)
 
 

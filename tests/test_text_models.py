@@ -123,7 +123,7 @@ def test_options_change_the_configuration(folders):
         classifier(folders["bert"], dropout=1)
     with pytest.raises(ConfigError, match="attention = 'flash'; choose sdpa or eager"):
         classifier(folders["bert"], attention="flash")
-    with pytest.raises(ConfigError, match="has no 'depth'; look at its config.json"):
+    with pytest.raises(ConfigError, match=r"has no 'depth'; look at its config.json"):
         classifier(folders["bert"], overrides={"depth": 2})
 
 
@@ -142,7 +142,7 @@ def test_a_head_that_does_not_fit_is_replaced_and_said(tmp_path, caplog):
 
 def test_folders_that_hold_no_model(tmp_path, folders):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="empty holds no config.json"):
+    with pytest.raises(DataError, match=r"empty holds no config.json"):
         classifier(tmp_path / "empty")
     folder = save_model(tmp_path / "light")
     (folder / "model.safetensors").rename(folder / "weights")
@@ -306,7 +306,7 @@ def test_a_model_that_cannot_be_entered_is_found_out(folders, news):
     embedded = []
     module.model.bert.embeddings.register_forward_hook(lambda part, args, out: embedded.append(out))
     pooler.register_forward_hook(lambda part, args, out: out + embedded[-1].mean(1))  # looks past the blocks
-    with pytest.raises(ConfigError, match="other logits when its block 2 is entered .* task.cache_features=false"):
+    with pytest.raises(ConfigError, match=r"other logits when its block 2 is entered .* task.cache_features=false"):
         with_features(news.train, module)
 
 
