@@ -365,6 +365,8 @@ TINY = ("graph=ring:4", "seeds=0", "task.batch=3", "task.data.options.max_length
 
 def test_mixwise_run_agnews(mixwise, folders, tmp_path):
     """Table 3 in tiny: the loading code of DistilBERT and AG News, all parameters trained; the model is exported."""
+    import transformers
+
     where = [f"data_dir={folders['bert'].parent}", f"model_dir={folders['distilbert']}", "topology=ring"]
     done = mixwise("run", "agnews", *where, *TINY, "steps=3", "record_every=1", "--out", "run")
     assert done.code == 0, done.err
@@ -379,6 +381,16 @@ def test_mixwise_run_agnews(mixwise, folders, tmp_path):
     assert exported.code == 0, exported.err
     model = text_classifier(str(folders["distilbert"]), 4)
     model.load_state_dict(load_file(tmp_path / "m.safetensors"))
+    exported = mixwise("export", "run", "--variant", "dadam", "--out", "model")
+    assert exported.code == 0, exported.err
+    tokenizer = transformers.AutoTokenizer.from_pretrained("model")
+    loaded = transformers.AutoModelForSequenceClassification.from_pretrained("model")
+    assert loaded.config.id2label[3] == "Sci/Tech"
+    tokens = tokenizer(["war news"], return_tensors="pt")["input_ids"]
+    torch.testing.assert_close(loaded(tokens).logits, model.eval()(tokens))
+    again = mixwise("export", "run", "--variant", "dadam", "--out", "model")
+    assert again.code == 2
+    assert "--out model is not empty" in again.err
 
 
 def test_mixwise_run_agnews_small(mixwise, folders, tmp_path, cache):

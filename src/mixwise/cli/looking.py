@@ -65,7 +65,9 @@ def export(
     variant: Annotated[str, typer.Option(help="Which variant of the run.")],
     model: Annotated[str, typer.Option(help="average, or node:3.")] = "average",
     seed: Annotated[int | None, typer.Option(help="Which seed; not needed if there is only one.")] = None,
-    file: Annotated[Path, typer.Option("--out", help="The file to write.")] = Path("model.safetensors"),
+    file: Annotated[Path, typer.Option("--out", help="The file, or for models of Hugging Face a folder.")] = Path(
+        "model.safetensors"
+    ),
 ) -> None:
     """Take a trained model out of a run: a plain safetensors state_dict.
 

@@ -15,17 +15,17 @@ from mixwise.experiments.task_config import ClassificationConfig
 from mixwise.models.features import entry_of
 from mixwise.seeding import stream
 
-_PRETRAINED = ("text-classifier", "image-classifier")
+PRETRAINED = ("text-classifier", "image-classifier")
 
 
 def build_model(config: RunConfig, task: ClassificationConfig, classes: int, seed: int) -> nn.Module:
     """The module that every node starts with."""
     options: dict[str, Any] = {"classes": classes} if task.model.kind != "mlp" else {}
     options |= task.model.options
-    if task.model.kind in _PRETRAINED:
+    if task.model.kind in PRETRAINED:
         options = {"model_dir": config.model_dir, "data_dir": config.data_dir, **options}
     elif config.model_dir is not None:
-        raise ConfigError(f"model_dir is for pretrained models ({', '.join(_PRETRAINED)}), not for {task.model.kind}")
+        raise ConfigError(f"model_dir is for pretrained models ({', '.join(PRETRAINED)}), not for {task.model.kind}")
     module = models.build(task.model.kind, seed=stream(seed, "model"), **options)
     try:
         return models.freeze(module, task.train)

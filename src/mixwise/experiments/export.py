@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from mixwise.errors import ConfigError
 from mixwise.experiments.experiment_folder import CHECKPOINT
+from mixwise.experiments.export_pretrained import export_pretrained
 from mixwise.experiments.strict import unknown
 from mixwise.tasks.buffers import mean_row
 from mixwise.tasks.parts import below, complete
@@ -28,7 +29,7 @@ def export_model(run: Path, variant: str, model: str, out: Path, seed: int | Non
         run: a run folder.
         variant: which of its variants; `topology/variant` if it spans topologies.
         model: "average", or "node:3".
-        out: the file to write.
+        out: the file to write; a name without the suffix .safetensors is that of a folder, for models of Hugging Face.
         seed: which seed; not needed if there is only one.
     """
     variants = sorted(str(path.parent.parent.relative_to(run)) for path in run.glob(f"**/seed-*/{CHECKPOINT}"))
@@ -52,6 +53,9 @@ def export_model(run: Path, variant: str, model: str, out: Path, seed: int | Non
     row = mean_row(X) if node is None else X[node]
     trained = {name: row[start : start + _size(shape)].reshape(shape) for name, shape, start in values["layout"]}
     state = complete(trained, below("task.", parts), node)
+    if out.suffix != ".safetensors" and (out.suffix == "" or out.is_dir()):
+        export_pretrained(run, variant, state, out)
+        return state
     try:
         save_file(state, out)
     except (SafetensorError, OSError) as error:
