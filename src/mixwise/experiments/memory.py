@@ -6,7 +6,7 @@ Legend: n nodes, of which this process has m; rows of d numbers; a tensor (m, d)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -102,8 +102,7 @@ def memory_needed(
     dtype = getattr(task, "dtype", torch.float64)
     if _MOST_TENSORS * m * task.dim * dtype.itemsize < least:
         return None
-    blocks: Sequence[object] = getattr(task, "blocks", [None])
-    rows = count_rows(start, graph.n, task.dim, blocks=len(blocks), dtype=dtype)
+    rows = count_rows(start, graph.n, task.dim, blocks=getattr(task, "blocks", ()), dtype=dtype)
     return Need(
         nodes=m,
         processes=world.size,

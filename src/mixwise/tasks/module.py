@@ -90,7 +90,8 @@ class ModuleTask:
 
     def initial(self, nodes: Sequence[int]) -> torch.Tensor:
         """The same starting row on every node; they are the rows of a new run, with buffers of its own."""
-        X = self.layout.flatten(self.template).repeat(len(nodes), 1)
+        row = self.layout.flatten(self.template)
+        X = row.new_empty(len(nodes), self.dim).copy_(row)
         self._run = self._started(X, nodes)
         return X
 

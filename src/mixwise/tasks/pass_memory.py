@@ -10,6 +10,7 @@ from mixwise.tasks.allocations import Allocations
 from mixwise.tasks.buffers import NodeBuffers
 from mixwise.tasks.module import ModuleTask
 from mixwise.tasks.randomness import own_randomness
+from mixwise.tasks.stacked import Stacked
 
 _LOOKED_AT = 8  # batches, of which the largest is taken: texts are not equally long
 
@@ -47,14 +48,17 @@ def _one_after_the_other(task: ModuleTask) -> int:
 
 
 def _together(task: ModuleTask, nodes: int) -> int:
-    one, two = _peak(task, "stacked", [0]), _peak(task, "stacked", [0, 0])
+    one, two = (_peak(task, "stacked", [0] * number, number / nodes) for number in (1, 2))
     return one + (nodes - 1) * (two - one)
 
 
-def _peak(task: ModuleTask, way: str, nodes: list[int]) -> int:
+def _peak(task: ModuleTask, way: str, nodes: list[int], share: float = 1.0) -> int:
+    """Of a pass of some nodes, which are this share of those of the run."""
     X = task.layout.flatten(task.template).repeat(len(nodes), 1)
     buffers = NodeBuffers(task.template, len(nodes), task.dtype)
     pass_ = task.way(way, X, torch.zeros_like(X), buffers)
+    if isinstance(pass_, Stacked):
+        pass_.large = round(pass_.large * share)  # a layer that is large for all is large for some
     seen = Allocations()
     with seen, torch.enable_grad():
         pass_(nodes, 0, task.inputs)

@@ -43,6 +43,7 @@ class Stacked:
     def __init__(self, template: nn.Module, layout: RowLayout, loss: Loss, X: torch.Tensor, G: torch.Tensor) -> None:
         self.template, self.layout, self.loss, self.G = template, layout, loss, G
         self._into = {name: _Place(view) for name, view in layout.named_views(G)}
+        self.large = LARGE
         self._losses = torch.func.vmap(self._loss, randomness="error")
         self._checked = not any(True for _ in template.buffers())
         self.bind(X)
@@ -75,7 +76,7 @@ class Stacked:
         return losses.detach()
 
     def _loss(self, parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        large = [(parameters[name], place) for name, place in self._into.items() if place.view.numel() >= LARGE]
+        large = [(parameters[name], place) for name, place in self._into.items() if place.view.numel() >= self.large]
         with _LinearLayers(large) if large else nullcontext():
             return self.loss(torch.func.functional_call(self.template, parameters, (x,)), y)
 

@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Callable
 from itertools import accumulate
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from mixwise.errors import TrainingError
 from mixwise.train.training import Training
 
 _NAME = re.compile(r"step-(\d+)\.nodes-(\d+)-(\d+)-of-(\d+)\.safetensors")
+_LONG = 1 << 18  # numbers of a row that is read by itself
 _UNREADABLE = (SafetensorError, OSError, KeyError, IndexError, TypeError, ValueError, RuntimeError)
 
 Tensors = dict[str, torch.Tensor]
@@ -87,7 +89,8 @@ def _remove_others(folder: Path, kept: set[Path]) -> None:
 
 def load_checkpoint(training: Training, folder: Path, step: int | None = None) -> None:
     """Put a freshly made training where the checkpoint of a step was, by default the newest complete one."""
-    tensors, values = read_checkpoint(folder, training.network.nodes, step=step)
+    with training.place:
+        tensors, values = read_checkpoint(folder, training.network.nodes, step=step)
     try:
         training.load_state(tensors, values)
     except _UNREADABLE as error:
@@ -137,8 +140,20 @@ def _read_part(
             else:
                 begin, end = low - first, high - first
                 rows = slice(begin, end) if belongs == "nodes" else slice(arcs[begin], arcs[end])
-                pieces.setdefault(name, []).append(file.get_slice(name)[rows])
+                pieces.setdefault(name, []).append(_rows(file.get_slice(name), rows))
     return values
+
+
+def _rows(saved: Any, rows: slice) -> torch.Tensor:
+    """Some rows of a tensor in a file; long ones one after the other, so that they are never there twice."""
+    if rows.stop - rows.start < 2 or prod(saved.get_shape()[1:]) < _LONG:
+        few: torch.Tensor = saved[rows]
+        return few
+    first = saved[rows.start : rows.start + 1]
+    read: torch.Tensor = first.new_empty(rows.stop - rows.start, *first.shape[1:])  # on disk, if that is their place
+    for i in range(len(read)):
+        read[i : i + 1] = saved[rows.start + i : rows.start + i + 1]
+    return read
 
 
 def _name(step: int, start: int, stop: int, n: int) -> str:

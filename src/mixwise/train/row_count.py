@@ -49,7 +49,7 @@ def count_rows(
     nodes: int,
     dim: int,
     *,
-    blocks: int = 1,
+    blocks: Sequence[tuple[int, int]] = (),
     dtype: torch.dtype = torch.float32,
 ) -> RowCount:
     """Rehearse.
@@ -58,13 +58,14 @@ def count_rows(
         start: makes the run of a task; it is called with tasks of short rows, in one process.
         nodes: n.
         dim: d of the run.
-        blocks: of columns, one per group of the optimizer.
+        blocks: (start, stop) of the columns of each group of the optimizer, if there are several.
         dtype: of the rows.
     """
 
     def rehearsed(numbers: int) -> _Bytes:
         seen = Allocations()
-        task = _ShortRows(nodes, max(blocks, numbers // nodes), blocks, dtype, seen)
+        task = _ShortRows(nodes, max(1, numbers // nodes), dtype, seen)
+        task.blocks = _scaled(blocks, task.dim) if len(blocks) > 1 else [(0, task.dim)]
         task.row_by_row = dim >= LONG
         return _rehearsed(start, task, seen)
 
@@ -92,11 +93,12 @@ def _rehearsed(start: Callable[[Task], Training], task: _ShortRows, seen: Alloca
         training = start(task)
         # Between several local steps it does not matter how many they are.
         tau = training.local_steps = training.mixer.local_steps = min(2, training.local_steps)
+        for _ in range(2 * tau):  # two mixings: in the first nothing is remembered yet
+            training.step()
         later = next((t for t in range(2, _LOOKS) if training.policy.observes(t)), 2)
-        for t in (0, 1, later):  # nothing is remembered yet; all is; and somebody looks
-            training.t, training.mixer.t = t * tau, t
-            for _ in range(tau):
-                training.step()
+        training.t, training.mixer.t = later * tau, later
+        for _ in range(tau):  # a third one, in which the policy looks at the updates
+            training.step()
     remembered = [value for entries in training.optimizer.state.values() for value in entries.values()]
     return _Bytes(task.dim, _size(remembered), _size(training.algorithm.state.values()), task.most, seen.peak)
 
@@ -105,11 +107,10 @@ class _ShortRows:
     """A task without data."""
 
     row_by_row: bool
+    blocks: list[tuple[int, int]]
 
-    def __init__(self, nodes: int, dim: int, blocks: int, dtype: torch.dtype, seen: Allocations) -> None:
+    def __init__(self, nodes: int, dim: int, dtype: torch.dtype, seen: Allocations) -> None:
         self.nodes, self.dim, self.dtype, self._seen = nodes, dim, dtype, seen
-        ends = [dim * number // blocks for number in range(blocks + 1)]
-        self.blocks = list(pairwise(ends))
         self.most = 0  # bytes that were there while gradients were computed
         self._G: torch.Tensor | None = None
         self._draws = torch.Generator().manual_seed(0)
@@ -128,6 +129,13 @@ class _ShortRows:
 
     def evaluate(self, X: torch.Tensor, others: object = None) -> dict[str, float]:
         return {}
+
+
+def _scaled(blocks: Sequence[tuple[int, int]], dim: int) -> list[tuple[int, int]]:
+    """The same shares of shorter rows, at least one column each."""
+    whole, rest = blocks[-1][1], len(blocks)
+    ends = [number + (dim - rest) * stop // whole for number, (_, stop) in enumerate(blocks, 1)]
+    return list(pairwise([0, *ends]))
 
 
 def _size(values: object) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -24,6 +24,7 @@ from mixwise.network.survivors import keep_counting
 from mixwise.policies import Plan, Policy
 from mixwise.seeding import generator
 from mixwise.tasks import Task
+from mixwise.train.disk_rows import DiskRows
 from mixwise.train.mixer import Mixer, below
 from mixwise.train.optimizers import check_elementwise, clip_rows, fuse_where_safe
 from mixwise.train.row_steps import LONG, step_rows
@@ -56,6 +57,7 @@ class Training:
         scheduler: makes a learning-rate scheduler, stepped once per step.
         clip: largest norm of a node's gradient; longer ones are scaled down.
         local_steps: τ, steps of the optimizer from one mixing to the next.
+        disk: where to keep the rows, and all that is as large, if not in memory.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Training:
         scheduler: SchedulerFactory | None = None,
         clip: float | None = None,
         local_steps: int = 1,
+        disk: DiskRows | None = None,
     ) -> None:
         if task.nodes != network.graph.n:
             raise TrainingError(f"the task has {task.nodes} nodes, the graph {network.graph.n}; they must be the same")
@@ -80,7 +83,11 @@ class Training:
         self.local_steps = local_steps
         self.t = 0
         self.survives = False  # whether rows must outlive a mixing that fails because a process is lost
-        self.X = task.initial(network.nodes)
+        self.place: AbstractContextManager[object] = nullcontext() if disk is None else disk
+        if disk is not None:
+            disk.least = len(network.nodes) * task.dim // 2  # an eighth of the rows in float32
+        with self.place:
+            self.X = task.initial(network.nodes)
         # One parameter per block of columns, each a view of X: what the optimizer does to it, it does to X.
         self._columns: list[tuple[int, int]] = getattr(task, "blocks", [(0, task.dim)])
         self._blocks = [torch.nn.Parameter(self.X[:, start:stop]) for start, stop in self._columns]
@@ -97,9 +104,12 @@ class Training:
         """The nodes' models (m, d)."""
         return self.algorithm.model_rows(self.X)
 
-    @torch.no_grad()
     def step(self) -> Step:
         """Compute and step; then, if the local steps are done, plan and mix."""
+        with torch.no_grad(), self.place:
+            return self._step()
+
+    def _step(self) -> Step:
         start = time.perf_counter()
         self.network.step = self.t  # for messages about processes that are missing
         losses, G = self._local_step()

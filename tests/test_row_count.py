@@ -1,0 +1,124 @@
+"""How many tensors like X a run holds is known before it starts: measured on every algorithm, and on optimizers."""
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from every_algorithm import GRAPH, NODES, small_task, start, weights
+from mixwise.algorithms import DSGD
+from mixwise.algorithms.catalog import CATALOG
+from mixwise.network import SimulatedNetwork
+from mixwise.policies import HeterogeneityAware
+from mixwise.sketch import ExactSketch, GaussianSketch
+from mixwise.tasks import ModuleTask
+from mixwise.tasks.pass_memory import pass_bytes
+from mixwise.train import Training
+from mixwise.train.row_count import count_rows
+
+HIDDEN = 4000  # d = 132,002: a tensor (m, d) has 4 MB, far more than the blocks in which rows are mixed
+
+
+def allocated(make, mixings=3) -> int:
+    """Bytes at the peak of a run's first steps, as torch's allocator sees them, whoever asks it."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:
+        training = make()
+        for _ in range(mixings * training.local_steps):
+            training.step()
+    changes = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    live = peak = 0
+    for event in sorted(changes, key=lambda event: event.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    return peak
+
+
+def check(make, task: ModuleTask, count) -> None:
+    unit = NODES * task.dim * task.dtype.itemsize
+    expected = max(count.gradients * unit + pass_bytes(task, NODES), count.most * unit)
+    # A quarter of a tensor is room for the blocks of columns in which rows are mixed, 0.5 MB each.
+    assert allocated(make) == pytest.approx(expected, abs=0.25 * unit), count
+
+
+@pytest.mark.parametrize("kind", [entry.name for entry in CATALOG])
+def test_every_algorithm_holds_what_was_counted(kind):
+    task = small_task(HIDDEN)
+    count = count_rows(lambda short: start(kind, short), NODES, task.dim)
+    check(lambda: start(kind, task), task, count)
+
+
+OPTIMIZERS = [
+    ("SGD", {}, 0), ("SGD", {"momentum": 0.9}, 1), ("Adam", {}, 2), ("Adam", {"amsgrad": True}, 3), ("AdamW", {}, 2),
+    ("RMSprop", {"momentum": 0.9, "centered": True}, 3), ("Adagrad", {}, 1), ("NAdam", {}, 2),
+]  # fmt: skip
+
+
+def dsgd(task, name, options, policy=weights, **more) -> Training:
+    make = lambda blocks: getattr(torch.optim, name)(blocks, lr=1e-3, **options)  # noqa: E731
+    return Training(task, SimulatedNetwork(GRAPH), policy(), DSGD(), make, **more)
+
+
+@pytest.mark.parametrize(("name", "options", "remembered"), OPTIMIZERS)
+@pytest.mark.parametrize("row_by_row", [False, True])
+def test_every_optimizer_holds_what_was_counted(name, options, remembered, row_by_row):
+    task = small_task(HIDDEN)
+    count = count_rows(lambda short: dsgd(short, name, options), NODES, (1 << 30) * row_by_row)
+    assert count.optimizer == remembered
+    assert count.gradients == 2 + remembered
+    if row_by_row:  # what it takes for a moment is a few rows
+        task.row_by_row = True
+        assert count.most <= 2 + remembered + 1
+    check(lambda: dsgd(task, name, options), task, count)
+
+
+@pytest.mark.parametrize(
+    ("policy", "local_steps", "most"),
+    [
+        (lambda: HeterogeneityAware(3), 1, 2),  # count sketches are taken before and after the step
+        (lambda: HeterogeneityAware(3, sketch=GaussianSketch(20)), 1, 3),  # a copy of X
+        (lambda: HeterogeneityAware(3), 4, 3),
+    ],
+)
+def test_what_is_looked_at_costs_a_copy_or_nothing(policy, local_steps, most):
+    task = small_task(HIDDEN)
+    run = lambda own: dsgd(own, "SGD", {}, policy, local_steps=local_steps)  # noqa: E731
+    count = count_rows(run, NODES, task.dim)
+    assert count.most == most
+    check(lambda: run(task), task, count)
+
+
+def test_whole_updates_take_the_place_of_the_copy():
+    exact = lambda: HeterogeneityAware(3, sketch=ExactSketch())  # noqa: E731
+    assert count_rows(lambda short: dsgd(short, "SGD", {}, exact), NODES, 1000).most == 3
+
+
+def test_a_policy_that_looks_rarely_is_seen_looking():
+    """At its first look nothing is remembered yet; at mixing 1000 all is."""
+
+    class Rarely(HeterogeneityAware):
+        looked = []
+
+        def plan(self, t, observed, network):
+            self.looked.append((t, observed.updates is not None or observed.stepped is not None))
+            return super().plan(t, observed, network)
+
+    count_rows(lambda short: dsgd(short, "SGD", {}, lambda: Rarely(1000)), NODES, 1000)
+    assert Rarely.looked == 2 * [(0, True), (1, False), (1000, True)]  # in both rehearsals
+
+
+def test_blocks_of_columns_and_precision():
+    task = small_task(HIDDEN, group_of=lambda name, p: int(p.ndim < 2), dtype=torch.float64)
+
+    def adam(own):
+        groups = lambda blocks: torch.optim.Adam([{"params": [block]} for block in blocks])  # noqa: E731
+        return Training(own, SimulatedNetwork(GRAPH), weights(), DSGD(), groups)
+
+    count = count_rows(adam, NODES, task.dim, blocks=task.blocks, dtype=torch.float64)
+    assert count.optimizer == 2
+    assert count.most > 4  # float64 has no fused kernel
+    check(lambda: adam(task), task, count)
+
+
+def test_stacked_passes_are_counted_for_all_nodes():
+    task = small_task(HIDDEN, gradients="stacked")
+    count = count_rows(lambda short: dsgd(short, "SGD", {}), NODES, task.dim)
+    check(lambda: dsgd(task, "SGD", {}), task, count)
