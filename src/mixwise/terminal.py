@@ -16,6 +16,7 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
 from mixwise.experiments import Experiment, run_experiment
+from mixwise.experiments.memory import Need, statement
 from mixwise.experiments.runner import Progress
 from mixwise.network.world import World
 from mixwise.report.table import Summary
@@ -91,7 +92,11 @@ def run_with_progress(experiment: Experiment, folder: Path, resume: bool, world:
                 err.print(f"{name}: {figures}", soft_wrap=True)
                 printed = watch.clock()
 
-        return run_experiment(experiment, folder, on_progress, resume, world)
+        def on_need(need: Need) -> None:
+            if world.rank == 0 and (line := statement(need)) is not None:
+                err.print(line, highlight=False, soft_wrap=True)
+
+        return run_experiment(experiment, folder, on_progress, resume, world, on_need)
 
 
 class Watch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -25,6 +26,7 @@ from mixwise.seeding import numpy_generator, stream
 from mixwise.tasks import ModuleTask, Task
 from mixwise.tasks.remaining import remaining_task
 from mixwise.train import Record, Training, records
+from mixwise.train.disk_rows import DiskRows
 from mixwise.train.training import Step
 
 
@@ -50,13 +52,16 @@ class Prepared:
         return self.records_of(self.start())
 
 
-def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: bool = True) -> Prepared:
+def prepare(
+    config: RunConfig, seed: int, world: World | None = None, *, check: bool = True, scratch: Path | None = None
+) -> Prepared:
     """Build all parts of one run, so that a wrong value is found before the first step.
 
     Every process of the world builds the same; each then owns its share of the nodes. To check how the parts go
-    together, all of them must be there.
+    together, all of them must be there. `scratch` is where rows on disk go, unless the configuration names a folder.
     """
     world = world or Alone()
+    disk = _scratch(config, scratch)
     places = base_graph(config, seed)
     task = build_task(config, places.n, seed)
     labels = task.partition.label_counts(task.data.y, task.data.classes) if isinstance(task, ModuleTask) else None
@@ -74,6 +79,7 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
             scheduler=scheduler,
             clip=config.optimizer.clip,
             local_steps=config.local_steps,
+            disk=DiskRows(disk) if config.rows == "disk" else None,
         )
         made.survives = world.survives
         return made
@@ -84,7 +90,7 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
 
     need = memory_needed(task, places, world, rehearsal) if check else None
     if need is not None:  # before any rows are made
-        need = checked(need, world, torch.device(config.device))
+        need = checked(need, world, torch.device(config.device), disk)
 
     order = _order(config, places, task, seed)
     graph = places.permuted(order)
@@ -116,6 +122,17 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
         config.checkpoint_every or max(1, steps // 4),
         need,
     )
+
+
+def _scratch(config: RunConfig, folder: Path | None) -> Path:
+    """Where rows on disk go."""
+    if config.rows == "memory" and config.rows_dir is not None:
+        raise ConfigError(f"rows_dir = {config.rows_dir!r} is for rows: disk; set that too, or leave it out")
+    if config.rows == "disk" and not config.device.startswith("cpu"):
+        raise ConfigError(f"rows: disk is for rows in the machine's memory, not on {config.device}; take device: cpu")
+    if config.rows_dir is not None and not Path(config.rows_dir).is_dir():
+        raise ConfigError(f"rows_dir = {config.rows_dir!r} is no folder; make it first, or name one that is there")
+    return Path(config.rows_dir or folder or ".")
 
 
 def _network(config: RunConfig, graph: Graph, links: Links | None, world: World, seed: int) -> Network:

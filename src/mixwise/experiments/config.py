@@ -36,6 +36,8 @@ class RunConfig(Strict):
     checkpoint_every: int | None = Field(default=None, ge=1)
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
+    rows: Literal["memory", "disk"] = "memory"
+    rows_dir: str | None = None
     data_dir: str | None = None
     model_dir: str | None = None
     tensorboard: bool = False

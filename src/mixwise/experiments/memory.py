@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -18,6 +19,7 @@ from mixwise.network import block
 from mixwise.network.world import World
 from mixwise.tasks import ModuleTask, Task
 from mixwise.tasks.pass_memory import buffer_bytes, evaluation_bytes, pass_bytes
+from mixwise.train.disk_rows import RESIDENT, check_disk
 from mixwise.train.row_count import RowCount, count_rows
 from mixwise.train.training import Training
 
@@ -60,16 +62,31 @@ class Need:
         return self.nodes * self.dim * self.itemsize
 
     @property
+    def arriving_bytes(self) -> int:
+        """Those rows that come from other processes."""
+        return self.arriving * self.dim * self.itemsize
+
+    @property
     def row_bytes(self) -> int:
-        """All rows, when there are most of them."""
-        return round(self.rows.most * self.unit) + self.arriving * self.dim * self.itemsize
+        """All rows, when there are most of them, wherever they are."""
+        return round(self.rows.all * self.unit) + self.arriving_bytes
+
+    @property
+    def disk_bytes(self) -> int:
+        """What files take."""
+        return round(self.rows.disk * self.unit)
 
     @property
     def still(self) -> int:
         """What is not there yet: the largest of its three moments, gradients, mixing, judging."""
-        between = (2 + self.rows.optimizer + self.rows.algorithm) * self.unit
-        moments = (self.rows.gradients * self.unit + self.one_pass, self.row_bytes, between + self.evaluation)
-        return round(max(moments)) + self.buffers
+        rows = self.rows
+        between = 0 if rows.disk else 2 + rows.optimizer + rows.algorithm
+        moments = (
+            rows.gradients * self.unit + self.one_pass,
+            rows.most * self.unit + self.arriving_bytes,
+            between * self.unit + self.evaluation,
+        )
+        return round(max(moments)) + self.buffers + (2 * RESIDENT if rows.disk else 0)
 
     @property
     def total(self) -> int:
@@ -78,11 +95,11 @@ class Need:
 
     def __str__(self) -> str:
         here = f"{self.nodes} nodes" + (f" in each of {self.processes} processes" if self.processes > 1 else "")
-        tensors = f"{self.rows.most:.2f}".rstrip("0").rstrip(".")
-        return (
-            f"{here} × {_millions(self.dim)} parameters × {tensors} tensors ({self.rows}) = {size(self.row_bytes)}; "
-            f"with the data, the program and a pass of a node {size(self.total)}"
-        )
+        tensors = f"{self.rows.all:.2f}".rstrip("0").rstrip(".")
+        rows = f"{here} × {_millions(self.dim)} parameters × {tensors} tensors ({self.rows}) = {size(self.row_bytes)}"
+        if self.rows.disk:
+            return f"{rows}, of which {size(self.disk_bytes)} are on disk; in memory {size(self.total)}"
+        return f"{rows}; with the data, the program and a pass of a node {size(self.total)}"
 
 
 def memory_needed(
@@ -117,11 +134,16 @@ def memory_needed(
     )
 
 
-def checked(need: Need, world: World, device: torch.device) -> Need:
-    """The same with what is free; refuse a run that does not fit into it. To be called by all processes."""
+def checked(need: Need, world: World, device: torch.device, disk: Path) -> Need:
+    """The same with what is free; refuse a run that does not fit into it, or its files into the folder `disk`.
+
+    To be called by all processes.
+    """
     here = processes_here(world.size)
 
     def decide() -> int | None:
+        if need.rows.disk:
+            check_disk(disk, here * need.disk_bytes)
         free = free_memory(device, here)
         if free is None or need.still <= free:
             return free
@@ -152,18 +174,18 @@ def size(number: float) -> str:
 
 def _options(need: Need, free: int) -> list[str]:
     """What would make it fit, each with what it would need then."""
-    rest = need.still - need.row_bytes
-    per_node = need.row_bytes / need.nodes
-    nodes = int((free - rest) / per_node)
+    rest = need.still - round(need.rows.most * need.unit)
+    per_node = need.rows.most * need.unit / need.nodes
+    nodes = int((free - rest) / per_node) if per_node else 0
     found = []
-    if 1 <= nodes < need.nodes and need.processes == 1:
-        found.append(f"a graph of at most {nodes} nodes ({size(need.process + rest + nodes * per_node)})")
+    if not need.rows.disk and (memory := need.one_pass + need.evaluation + need.buffers + 2 * RESIDENT) <= free:
+        found.append(f"rows=disk ({size(need.process + memory)} of memory, {size(need.row_bytes)} on disk)")
     if 1 <= nodes < need.nodes:
+        if need.processes == 1:
+            found.append(f"at most {nodes} nodes ({size(need.process + rest + nodes * per_node)})")
         machines = math.ceil(need.nodes / nodes)
-        found.append(
-            f"{machines * need.processes} processes on as many machines with torchrun "
-            f"({size(need.process + rest + math.ceil(need.nodes / machines) * per_node)} each)"
-        )
+        each = size(need.process + rest + math.ceil(need.nodes / machines) * per_node)
+        found.append(f"{machines * need.processes} machines with torchrun ({each} each)")
     return found
 
 

@@ -30,6 +30,7 @@ from mixwise.experiments.experiment_folder import (
     open_folder,
     records_before,
 )
+from mixwise.experiments.memory import Need
 from mixwise.experiments.recipe import Experiment
 from mixwise.experiments.scene import scene
 from mixwise.network.survivors import listed
@@ -74,18 +75,21 @@ def run_experiment(
     on_progress: OnProgress = lambda progress: None,
     resume: bool = False,
     world: World | None = None,
+    on_need: Callable[[Need], None] = lambda need: None,
 ) -> Summary:
     """Run every variant with every seed; a wrong value is found before anything is written.
 
     With `resume`, the folder is one that an earlier call with the same experiment left behind: runs that are finished
     are read, not run again, and a run that was interrupted goes on from its last checkpoint. All processes of a world
-    call this together, with a folder that all of them see.
+    call this together, with a folder that all of them see. `on_need` hears what the largest run needs of memory, if
+    that is much.
     """
     recipe, world = experiment.recipe, world or Alone()
     course = Course(world)
     while course.begin(0):
         try:
-            _check(experiment, world)
+            if (need := _check(experiment, folder, world)) is not None:
+                on_need(need)
             open_folder(folder, experiment, resume, world)
             break
         except NetworkError as error:
@@ -93,7 +97,7 @@ def run_experiment(
     results: Results = {variant: {} for variant in experiment.runs}
     runs = [(variant, config, seed) for variant, config in experiment.runs.items() for seed in recipe.seeds]
     for stage, (variant, config, seed) in enumerate(runs, 1):
-        prepared = prepare(config, seed, world, check=False)
+        prepared = prepare(config, seed, world, check=False, scratch=folder)
         steps = results[variant][seed] = []
         for values in _run(prepared, folder / variant / f"seed-{seed}", course, stage, config):
             while steps and steps[-1]["step"] >= values["step"]:  # of nodes that are lost since
@@ -109,13 +113,15 @@ def run_experiment(
     return summary
 
 
-def _check(experiment: Experiment, world: World) -> None:
-    """Find wrong values before anything is written."""
+def _check(experiment: Experiment, folder: Path, world: World) -> Need | None:
+    """Find wrong values, and runs that do not fit, before anything is written; the largest need."""
+    needs = []
     for seed in experiment.recipe.seeds:  # seeds first: the variants of one seed share its data
         for config in experiment.runs.values():
             if config.tensorboard:
                 check_installed()
-            prepare(config, seed, world)  # all of them at once would not fit into memory
+            needs.append(prepare(config, seed, world, scratch=folder).need)  # one by one: all would not fit
+    return max((need for need in needs if need is not None), key=lambda need: need.total, default=None)
 
 
 def _run(prepared: Prepared, place: Path, course: Course, stage: int, config: RunConfig) -> Iterator[dict[str, Any]]:

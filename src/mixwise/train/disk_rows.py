@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import psutil
 
 _TICK = 0.02  # seconds between two looks at how much of the files is in memory
-_RESIDENT = 256 << 20  # bytes of the files that this process may hold; the system may cache more
+RESIDENT = 256 << 20  # bytes of the files that this process may hold, at most twice as many for a moment
 
 Function = Callable[..., Any]
 
@@ -160,7 +160,7 @@ def _release(maps: weakref.WeakSet[mmap.mmap]) -> None:
     process, tick = psutil.Process(), threading.Event()
     before = _shared(process)
     while len(maps) > 0:
-        if _shared(process) - before > _RESIDENT:
+        if _shared(process) - before > RESIDENT:
             for place in list(maps):
                 place.madvise(mmap.MADV_DONTNEED)
             before = min(before, _shared(process))

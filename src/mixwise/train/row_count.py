@@ -14,6 +14,7 @@ import torch
 
 from mixwise.tasks import Task
 from mixwise.tasks.allocations import Allocations
+from mixwise.train.disk_rows import DiskRows
 from mixwise.train.row_steps import LONG
 from mixwise.train.training import Training
 
@@ -31,16 +32,23 @@ class RowCount:
         algorithm: what the algorithm remembers.
         gradients: all that are there while gradients are computed.
         most: all that are there at any moment.
+        disk: those that are in files; of the two before, then, only what stays in memory.
     """
 
     optimizer: float
     algorithm: float
     gradients: float
     most: float
+    disk: float = 0.0
+
+    @property
+    def all(self) -> float:
+        """Wherever they are."""
+        return self.most + self.disk
 
     def __str__(self) -> str:
         parts = [("optimizer", self.optimizer), ("algorithm", self.algorithm)]
-        parts.append(("for a moment", self.most - 2 - self.optimizer - self.algorithm))
+        parts.append(("for a moment", self.all - 2 - self.optimizer - self.algorithm))
         return ", ".join(["X", "G", *(f"{_plain(count)} {name}" for name, count in parts if count >= 0.005)])
 
 
@@ -76,6 +84,7 @@ def count_rows(
         algorithm=round((long.algorithm - short.algorithm) / unit, 2),
         gradients=round((long.gradients - short.gradients) / unit, 2),
         most=round((long.most - short.most) / unit, 2),
+        disk=round((long.disk - short.disk) / unit, 2),
     )
 
 
@@ -86,6 +95,7 @@ class _Bytes:
     algorithm: int
     gradients: int
     most: int
+    disk: int
 
 
 def _rehearsed(start: Callable[[Task], Training], task: _ShortRows, seen: Allocations) -> _Bytes:
@@ -100,7 +110,8 @@ def _rehearsed(start: Callable[[Task], Training], task: _ShortRows, seen: Alloca
         for _ in range(tau):  # a third one, in which the policy looks at the updates
             training.step()
     remembered = [value for entries in training.optimizer.state.values() for value in entries.values()]
-    return _Bytes(task.dim, _size(remembered), _size(training.algorithm.state.values()), task.most, seen.peak)
+    disk = training.place.peak if isinstance(training.place, DiskRows) else 0
+    return _Bytes(task.dim, _size(remembered), _size(training.algorithm.state.values()), task.most, seen.peak, disk)
 
 
 class _ShortRows:
