@@ -273,10 +273,24 @@ def test_a_process_that_does_not_answer_is_not_waited_for_forever(root, monkeypa
     samples.expect(indices(0))  # starts it
     (own,) = [child for child in processes() if child.pid not in before]
     own.send_signal(signal.SIGSTOP)
-    with pytest.raises(DataError, match=r"ant_5\.jpg and others after it were not read within 0\.2 s"):
+    with pytest.raises(DataError, match=r"ant_5\.jpg or others before it were not read within 0\.2 s"):
         samples.take(indices(5))
     samples.close()
     assert not own.is_running() or own.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_slow_disk_is_waited_for_as_long_as_images_come(root, monkeypatch):
+    samples = image_folder(root, 224, workers=1).train.x
+    try:
+        samples.take(indices(0))
+        start = time.monotonic()
+        samples.take(torch.arange(24), 1)
+        monkeypatch.setattr("mixwise.data.decoding_workers._PATIENCE", 2 * (time.monotonic() - start))  # six pieces
+        for draws in range(5):
+            samples.expect(torch.arange(24), draws)
+        samples.take(torch.arange(24), 99)  # has to wait for all that were announced
+    finally:
+        samples.close()
 
 
 def check(message, folder, **options):

@@ -15,7 +15,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, TypeAlias
@@ -27,10 +27,17 @@ from mixwise.data.decoding import REPLY, Source
 from mixwise.errors import DataError
 
 _PIECE = 8  # images per request
-_PATIENCE = 120.0  # seconds for one batch
+_PATIENCE = 120.0  # seconds without a single image
+_MOST = 16  # processes, unless asked for more
 _PIPE = 1 << 20  # bytes; Linux gives 64 kB unless asked
 
 Job: TypeAlias = "tuple[_Piece, Future[None]]"
+
+
+class _Jobs(queue.SimpleQueue["Job | None"]):
+    """What is to be decoded, in this order, and how much of it is done."""
+
+    done = 0
 
 
 class Decoder:
@@ -38,14 +45,14 @@ class Decoder:
 
     Args:
         workers: how many processes; 0 decodes in this process, when a batch is needed. By default one for every core
-            that this process may use, shared with the other processes that torchrun started on this machine.
+            that this process may use, up to 16, shared with the other processes that torchrun started on this machine.
     """
 
     def __init__(self, workers: int | None = None) -> None:
         if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
             raise DataError(f"workers = {workers!r}; give a whole number of processes, or 0 to decode without any")
         self.workers = default_workers() if workers is None else workers
-        self._jobs: queue.SimpleQueue[Job | None] | None = None
+        self._jobs: _Jobs | None = None
         self._started_in = 0
         self._ends: Callable[[], object] = lambda: None
 
@@ -62,21 +69,21 @@ class Decoder:
         cuts = [slice(at, at + _PIECE) for at in range(0, len(sources), _PIECE)]
         pieces = [_Piece(sources[at], names[at], seeds[at], pixels[at]) for at in cuts]
         if self.workers == 0:
-            return Batch(pixels, pieces, [])
+            return Batch(pixels, pieces, [], _Jobs())
         jobs = self._running()
         done: list[Future[None]] = [Future() for _ in pieces]
         for job in zip(pieces, done, strict=True):
             jobs.put(job)
-        return Batch(pixels, pieces, done)
+        return Batch(pixels, pieces, done, jobs)
 
     def close(self) -> None:
         """End the processes; a new batch would start new ones."""
         self._ends()
         self._jobs = None
 
-    def _running(self) -> queue.SimpleQueue[Job | None]:
+    def _running(self) -> _Jobs:
         if self._jobs is None or self._started_in != os.getpid():  # a fork has no threads
-            jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+            jobs = _Jobs()
             workers: list[_Worker] = []
             self._ends = weakref.finalize(self, _end, workers, jobs, os.getpid())  # at exit, too
             for _ in range(self.workers):
@@ -89,10 +96,10 @@ class Decoder:
 
 
 def default_workers() -> int:
-    """One for every core, divided by the processes that torchrun has started on this machine."""
+    """One for every core, up to 16, divided by the processes that torchrun has started on this machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     together = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return max(1, cores // max(1, int(together) if together.isdigit() else 1))
+    return max(1, min(_MOST, cores // max(1, int(together) if together.isdigit() else 1)))
 
 
 @dataclass(frozen=True)
@@ -102,6 +109,7 @@ class Batch:
     pixels: torch.Tensor  # uint8 (b, 3, size, size)
     pieces: list[_Piece]
     done: list[Future[None]]
+    jobs: _Jobs
 
     def wait(self) -> torch.Tensor:
         """The pixels; the first image that cannot be decoded is an error."""
@@ -109,13 +117,15 @@ class Batch:
             for piece in self.pieces:
                 piece.decode()
         for piece, done in zip(self.pieces, self.done, strict=False):
-            try:
-                done.result(_PATIENCE)
-            except TimeoutError:
-                raise DataError(
-                    f"{piece.names[0]} and others after it were not read within {_PATIENCE:g} s; see whether their "
-                    f"disk answers, or decode with workers = 0 to wait without limit"
-                ) from None
+            while not done.done():
+                before = self.jobs.done
+                _, waiting = wait([done], _PATIENCE)
+                if waiting and self.jobs.done == before:  # those before it are not decoded either
+                    raise DataError(
+                        f"{piece.names[0]} or others before it were not read within {_PATIENCE:g} s; see whether their "
+                        f"disk answers, or decode with workers = 0 to wait without limit"
+                    )
+            done.result()
         return self.pixels
 
 
@@ -152,7 +162,7 @@ class _Piece:
 class _Worker:
     """A process, and a thread that gives it one piece of work after the other."""
 
-    def __init__(self, jobs: queue.SimpleQueue[Job | None]) -> None:
+    def __init__(self, jobs: _Jobs) -> None:
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", decoding.__file__],  # -P: the files beside it are not what it imports
@@ -185,6 +195,7 @@ class _Worker:
                 done.set_exception(self._gone(piece))
             else:
                 done.set_result(None)
+            self.jobs.done += 1
             del job, piece, done  # or the last batch stays in memory
         requests.close()
         self.process.wait()
@@ -203,7 +214,7 @@ class _Worker:
         )
 
 
-def _end(workers: list[_Worker], jobs: queue.SimpleQueue[Job | None], started_in: int) -> None:
+def _end(workers: list[_Worker], jobs: _Jobs, started_in: int) -> None:
     """End the processes, whatever they are doing; their threads see that and end, too."""
     if os.getpid() != started_in:  # they belong to the process that this one was forked from
         return

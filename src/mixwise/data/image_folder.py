@@ -47,7 +47,7 @@ def image_folder(
         test: the folder of the test images; by default the first of val, validation and test that is there.
         augment: whether training sees random crops; otherwise the same as evaluation.
         mean, std: the images become (v / 255 − mean) / std; None leaves bytes, which a task reads as v / 255.
-        workers: processes that decode; by default one for every core, 0 for none.
+        workers: processes that decode; by default one for every core, up to 16; 0 for none.
     """
     form = ImageForm(size, augment, mean and tuple(mean), std and tuple(std))  # type: ignore[arg-type]
     decoder = Decoder(workers)
