@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from image_trees import image_tree
+from tiny_text import save_csv, save_model
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,15 +29,20 @@ def test_your_own_model(tmp_path, monkeypatch, capsys):
     assert "\n130\n" in shown
 
 
+@pytest.mark.xdist_group("transformers")
 def test_text_and_images(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MIXWISE_DATA", str(tmp_path))
     image_tree(tmp_path / "photos", classes=("ant", "bee"), train=20, val=4)
+    save_csv(tmp_path / "ag_news")
+    save_model(tmp_path / "minilm", "bert")
     names = {}
     for number, code in enumerate(blocks("docs/text-and-images.md")):
         run("text-and-images.md", number, code, names)
     shown = capsys.readouterr().out
     assert "('ant', 'bee') images of 32 × 32 pixels with 2 classes" in shown
     assert "'accuracy_worst'" in shown
+    assert "numbers per node" in shown
 
 
 @pytest.mark.parametrize("number", range(len(blocks("README.md"))))
