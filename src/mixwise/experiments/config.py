@@ -36,6 +36,7 @@ class RunConfig(Strict):
     checkpoint_every: int | None = Field(default=None, ge=1)
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
+    param_dtype: Literal["float32", "float64", "bfloat16", "float16"] | None = None
     rows: Literal["memory", "disk"] = "memory"
     rows_dir: str | None = None
     data_dir: str | None = None
@@ -48,6 +49,8 @@ class RunConfig(Strict):
             raise ValueError("give the length of a run as steps or as epochs, and not both")
         if self.epochs is not None and self.task.kind == "quadratics":
             raise ValueError("quadratics have no epochs; give steps")
+        if self.param_dtype is not None and self.task.kind == "quadratics":
+            raise ValueError("quadratics are kept in float64; leave param_dtype out")
         return self
 
 

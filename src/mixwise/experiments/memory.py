@@ -116,15 +116,17 @@ def memory_needed(
     """
     m = math.ceil(graph.n / world.size)
     device = getattr(task, "device", torch.device("cpu"))
-    dtype = getattr(task, "dtype", torch.float64)
-    if _MOST_TENSORS * m * task.dim * dtype.itemsize < least:
+    dtype: torch.dtype = getattr(task, "dtype", torch.float64)
+    kept: torch.dtype = getattr(task, "param_dtype", dtype)
+    if _MOST_TENSORS * m * task.dim * kept.itemsize < least:
         return None
-    rows = count_rows(start, graph.n, task.dim, blocks=getattr(task, "blocks", ()), dtype=dtype)
+    blocks = getattr(task, "blocks", ())
+    rows = count_rows(start, graph.n, task.dim, blocks=blocks, dtype=dtype, kept=kept)
     return Need(
         nodes=m,
         processes=world.size,
         dim=task.dim,
-        itemsize=dtype.itemsize,
+        itemsize=kept.itemsize,
         rows=rows,
         arriving=_arriving(graph, world.size),
         one_pass=pass_bytes(task, m) if isinstance(task, ModuleTask) else 0,

@@ -57,6 +57,8 @@ class ClassificationConfig(Strict):
     batch: int = Field(default=32, ge=1)
     augment: bool = False
     gradients: Literal["auto", "measure", "loop", "stacked"] = "auto"
+    accumulate: int = Field(default=1, ge=1)
+    autocast: Literal["bfloat16", "float16"] | None = None
     buffers: Literal["local", "averaged"] = "local"
     evaluate_on: Literal["test", "validation"] = "test"
     train: Literal["all", "head"] | Annotated[int, Field(ge=1)] = "all"

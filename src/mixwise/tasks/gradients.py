@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 import torch
@@ -17,6 +18,7 @@ from mixwise.errors import TrainingError
 from mixwise.seeding import stream
 from mixwise.tasks.buffers import NodeBuffers, collect
 from mixwise.tasks.inputs import Inputs
+from mixwise.tasks.node_modules import Lent, NodeModules, Views
 from mixwise.tasks.randomness import own_randomness
 from mixwise.tasks.rows import RowLayout
 from mixwise.tasks.stacked import Loss
@@ -43,16 +45,57 @@ class Way(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class PassOptions:
+    """How the pass of a node is done.
+
+    Args:
+        accumulate: in how many pieces, one after the other; the gradients of a batch are the mean over its samples, so
+            those of the pieces are averaged by their sizes.
+        autocast: torch.bfloat16: products in this precision, sums and parameters in that of the rows.
+    """
+
+    accumulate: int = 1
+    autocast: torch.dtype | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is asked for."""
+        return self.accumulate == 1 and self.autocast is None
+
+    def check(self, module: nn.Module, batch: int, dtype: torch.dtype) -> None:
+        """Refuse what would not give the gradients of the batch."""
+        if not 1 <= self.accumulate <= batch:
+            raise TrainingError(
+                f"accumulate = {self.accumulate} pieces of a batch of {batch}; take 1 to {batch} of at least one sample"
+            )
+        norm = next((n for n, part in module.named_modules() if isinstance(part, _BATCH_NORMS) and part.training), None)
+        if self.accumulate > 1 and norm is not None:
+            raise TrainingError(
+                f"accumulate = {self.accumulate} would take the statistics of the batch normalization {norm!r} from "
+                f"a piece of the batch; take a norm that looks at one sample (group, layer, EvoNorm-S0), or no pieces"
+            )
+        if self.autocast is None:
+            return
+        if self.autocast != torch.bfloat16:
+            raise TrainingError(f"autocast = {self.autocast} loses small gradients; take torch.bfloat16")
+        if dtype != torch.float32:
+            raise TrainingError(f"autocast shortens products of torch.float32, not of {dtype}; drop one of the two")
+
+
 class NodeByNode:
     """One module per node: its parameters are views of a row of X, their gradients of a row of G.
+
+    Rows that are kept in a shorter precision than the module's are lent to one module, one after the other.
 
     Args:
         template: a module like the nodes'.
         layout: where its parameters lie in a row.
-        loss: of outputs and labels.
+        loss: of outputs and labels, averaged over the batch.
         X, G: the rows, and where their gradients go.
         buffers: of the nodes' modules.
         seed: names the draws of random layers.
+        options: how a pass is done.
     """
 
     def __init__(
@@ -64,37 +107,51 @@ class NodeByNode:
         G: torch.Tensor,
         buffers: NodeBuffers,
         seed: int,
+        options: PassOptions = PassOptions(),  # noqa: B008 - it never changes
     ) -> None:
-        self.layout, self.loss, self.G, self.seed = layout, loss, G, seed
-        self.modules = [layout.module(template, row) for row in X]
-        self.bind(X)
-        self._places = [buffers.attach(module, i) for i, module in enumerate(self.modules)]
+        self.layout, self.loss, self.G, self.seed, self.options = layout, loss, G, seed, options
+        kind = Views if X.dtype == layout.dtype else Lent
+        self._nodes: NodeModules = kind(template, layout, X, G, buffers)
         self._frozen = [p for p in template.parameters() if not p.requires_grad]  # one for all nodes
         self._versions = self._frozen_versions()
 
     def bind(self, X: torch.Tensor) -> None:
         """From now on the rows are these."""
-        for module, row, gradient in zip(self.modules, X, self.G, strict=True):
-            self.layout.bind(module, row, gradient)
+        self._nodes.bind(X)
 
     def __call__(self, nodes: Sequence[int], step: int, inputs: Inputs) -> torch.Tensor:
         """Losses (m,)."""
         self.G.zero_()  # backward adds to the views of G
-        losses = torch.empty(len(nodes), dtype=self.G.dtype, device=self.G.device)
+        losses = torch.empty(len(nodes), dtype=self.layout.dtype, device=self.G.device)
         with own_randomness(self.G.device) as reseed:
-            for i, (node, module) in enumerate(zip(nodes, self.modules, strict=True)):
+            for i, node in enumerate(nodes):
                 reseed(stream(self.seed, "layers", node, step))
                 x, y = inputs.one(node, step)
-                loss = self.loss(module(x), y)
-                loss.backward()  # type: ignore[no-untyped-call]
-                losses[i] = loss.detach()
-                collect(self._places[i])
+                module, places = self._nodes.turn(i)
+                losses[i] = self._passed(module, x, y)
+                collect(places)
+                self._nodes.end(i)
         if self._frozen_versions() != self._versions:
             raise TrainingError(
                 "the module changes a frozen parameter, which all nodes share; "
                 "register what changes without being trained as a buffer"
             )
         return losses
+
+    def _passed(self, module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The loss of one batch; its gradients are added to those of the module's parameters."""
+        if self.options.plain:
+            loss = self.loss(module(x), y)
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+        total = torch.zeros((), dtype=self.layout.dtype, device=y.device)
+        pieces = self.options.accumulate
+        for part, labels in zip(x.tensor_split(pieces), y.tensor_split(pieces), strict=True):
+            with torch.autocast(y.device.type, self.options.autocast, enabled=self.options.autocast is not None):
+                loss = self.loss(module(part), labels) * (len(labels) / len(y))
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        return total
 
     def _frozen_versions(self) -> list[tuple[int, int]]:
         return [(p._version, p.data_ptr()) for p in self._frozen]
@@ -112,11 +169,13 @@ def refusal(module: nn.Module, data: Dataset) -> str | None:
     return None
 
 
-def chosen(gradients: Gradients, module: nn.Module, data: Dataset) -> Literal["measure", "loop", "stacked"]:
-    """The way to the gradients as far as it is known before a first batch."""
+def chosen(
+    gradients: Gradients, module: nn.Module, data: Dataset, other: str | None = None
+) -> Literal["measure", "loop", "stacked"]:
+    """The way to the gradients as far as it is known before a first batch; `other` is a reason to go node by node."""
     if gradients not in ("auto", "measure", "loop", "stacked"):
         raise TrainingError(f'gradients = {gradients!r}; choose "auto", "measure", "loop" or "stacked"')
-    reason = refusal(module, data)
+    reason = other or refusal(module, data)
     if gradients == "stacked" and reason is not None:
         raise TrainingError(f'gradients = "stacked" cannot run {reason}; take gradients = "loop"')
     if reason is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import torch
@@ -18,9 +19,10 @@ from mixwise.errors import TrainingError
 from mixwise.seeding import stream
 from mixwise.tasks.base import AllHere, Others
 from mixwise.tasks.buffers import NodeBuffers, mean_of_all, mean_row, set_buffers
-from mixwise.tasks.devices import checked_device
-from mixwise.tasks.gradients import Gradients, NodeByNode, Way, chosen, faster
+from mixwise.tasks.devices import checked_device, checked_short
+from mixwise.tasks.gradients import Gradients, NodeByNode, PassOptions, Way, chosen, faster
 from mixwise.tasks.inputs import Augment, Inputs
+from mixwise.tasks.node_modules import Judged
 from mixwise.tasks.parts import load_parts, parts_of
 from mixwise.tasks.randomness import own_randomness
 from mixwise.tasks.rows import GroupOf, RowLayout
@@ -47,7 +49,9 @@ class ModuleTask:
         buffers: "local": every node keeps its own, such as the statistics of BatchNorm; "averaged": they are mixed
             as the parameters are.
         group_of: the optimizer group of a parameter, e.g. to keep norms and biases free of weight decay.
-        device, dtype: where and in what precision the rows are kept.
+        accumulate, autocast: see `PassOptions`.
+        device, dtype: where the rows are, and in what precision is computed.
+        param_dtype: in what precision the rows are kept, if not in `dtype`: torch.bfloat16 takes half of the memory.
         seed: names the order of the data, augmentation and random layers.
     """
 
@@ -69,6 +73,9 @@ class ModuleTask:
         group_of: GroupOf = lambda name, parameter: 0,
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
+        param_dtype: torch.dtype | None = None,
+        accumulate: int = 1,
+        autocast: torch.dtype | None = None,
         seed: int = 0,
     ) -> None:
         if buffers not in ("local", "averaged"):
@@ -76,12 +83,15 @@ class ModuleTask:
         self.data, self.partition, self.test, self.loss = data, partition, test, loss
         self.nodes, self.batch, self.seed, self.buffers = len(partition), batch, seed, buffers
         self.device, self.dtype = checked_device(device, dtype), dtype
+        self.param_dtype = checked_short(param_dtype, dtype)
+        self.options = PassOptions(accumulate, autocast)
         self.template = module().to(device=self.device, dtype=dtype)
         if not self.template.training:  # else a part that was put into eval mode, such as a frozen norm, stays there
             self.template.train()
         self.layout = RowLayout(self.template, group_of)
         self.dim, self.blocks = self.layout.dim, self.layout.blocks
-        self.gradients = chosen(gradients, self.template, data)
+        self.options.check(self.template, batch, dtype)
+        self.gradients = chosen(gradients, self.template, data, self._why_node_by_node())
         self._measures = self.gradients == "measure"
         self.test_batch = test_batch or (1000 if isinstance(data.x, torch.Tensor) else 100)
         self.inputs = Inputs(data, partition, batch, augment, self.device, dtype, seed)
@@ -91,7 +101,7 @@ class ModuleTask:
     def initial(self, nodes: Sequence[int]) -> torch.Tensor:
         """The same starting row on every node; they are the rows of a new run, with buffers of its own."""
         row = self.layout.flatten(self.template)
-        X = row.new_empty(len(nodes), self.dim).copy_(row)
+        X = row.to(self.param_dtype).new_empty(len(nodes), self.dim).copy_(row)
         self._run = self._started(X, nodes)
         return X
 
@@ -122,7 +132,16 @@ class ModuleTask:
         """The way to the gradients of these rows, by name."""
         if name == "stacked":
             return Stacked(self.template, self.layout, self.loss, X, G)
-        return NodeByNode(self.template, self.layout, self.loss, X, G, buffers, self.seed)
+        return NodeByNode(self.template, self.layout, self.loss, X, G, buffers, self.seed, self.options)
+
+    def _why_node_by_node(self) -> str | None:
+        """What only the loop can do."""
+        asked = {
+            f"accumulate = {self.options.accumulate}": self.options.accumulate > 1,
+            f"autocast = {self.options.autocast}": self.options.autocast is not None,
+            f"param_dtype = {self.param_dtype}": self.param_dtype != self.dtype,
+        }
+        return next((f"with {name}" for name, is_asked in asked.items() if is_asked), None)
 
     def _measured(self, X: torch.Tensor, run: _Run, step: int) -> Literal["loop", "stacked"]:
         buffers = NodeBuffers(self.template, len(X), self.dtype)
@@ -195,7 +214,15 @@ class ModuleTask:
                     right[i] += (module(x).argmax(1) == y).sum().item()
         return right / len(data)
 
+    @cached_property
+    def _judged(self) -> tuple[nn.Module, torch.Tensor]:
+        """A module for rows in a shorter precision than its own, and the memory that its parameters are views of."""
+        memory = torch.zeros(self.dim, dtype=self.dtype, device=self.device)
+        return self.layout.module(self.template, memory), memory
+
     def _view(self, row: torch.Tensor, buffers: Mapping[str, torch.Tensor]) -> nn.Module:
+        if row.dtype != self.dtype:
+            return Judged(*self._judged, row, buffers)
         module = self.layout.module(self.template, row)
         set_buffers(module, buffers)
         return module

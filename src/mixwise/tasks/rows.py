@@ -48,6 +48,7 @@ class RowLayout:
                 f"the parameter {lazy!r} has no shape yet; run a batch through the module in its factory"
             )
         trained.sort(key=lambda item: group_of(*item))  # stable: the module's own order inside a group
+        self.dtype = trained[0][1].dtype  # in which a module computes
         self.slots: list[Slot] = []
         blocks: dict[int, tuple[int, int]] = {}  # group -> (start, stop)
         end = 0

@@ -59,6 +59,7 @@ def count_rows(
     *,
     blocks: Sequence[tuple[int, int]] = (),
     dtype: torch.dtype = torch.float32,
+    kept: torch.dtype | None = None,
 ) -> RowCount:
     """Rehearse.
 
@@ -67,18 +68,20 @@ def count_rows(
         nodes: n.
         dim: d of the run.
         blocks: (start, stop) of the columns of each group of the optimizer, if there are several.
-        dtype: of the rows.
+        dtype: in which is computed.
+        kept: in which the rows are kept, if in another one.
     """
+    kept = kept or dtype
 
     def rehearsed(numbers: int) -> _Bytes:
         seen = Allocations()
-        task = _ShortRows(nodes, max(1, numbers // nodes), dtype, seen)
+        task = _ShortRows(nodes, max(1, numbers // nodes), dtype, kept, seen)
         task.blocks = _scaled(blocks, task.dim) if len(blocks) > 1 else [(0, task.dim)]
         task.row_by_row = dim >= LONG
         return _rehearsed(start, task, seen)
 
     short, long = map(rehearsed, _NUMBERS)
-    unit = nodes * dtype.itemsize * (long.dim - short.dim)  # what does not grow with the rows falls out
+    unit = nodes * kept.itemsize * (long.dim - short.dim)  # what does not grow with the rows falls out
     return RowCount(
         optimizer=round((long.optimizer - short.optimizer) / unit, 2),
         algorithm=round((long.algorithm - short.algorithm) / unit, 2),
@@ -120,14 +123,14 @@ class _ShortRows:
     row_by_row: bool
     blocks: list[tuple[int, int]]
 
-    def __init__(self, nodes: int, dim: int, dtype: torch.dtype, seen: Allocations) -> None:
-        self.nodes, self.dim, self.dtype, self._seen = nodes, dim, dtype, seen
+    def __init__(self, nodes: int, dim: int, dtype: torch.dtype, kept: torch.dtype, seen: Allocations) -> None:
+        self.nodes, self.dim, self.dtype, self._kept, self._seen = nodes, dim, dtype, kept, seen
         self.most = 0  # bytes that were there while gradients were computed
         self._G: torch.Tensor | None = None
         self._draws = torch.Generator().manual_seed(0)
 
     def initial(self, nodes: Sequence[int]) -> torch.Tensor:
-        return torch.zeros(len(nodes), self.dim, dtype=self.dtype)
+        return torch.zeros(0, dtype=self._kept).new_zeros(len(nodes), self.dim)  # where rows are
 
     def losses_and_gradients(
         self, X: torch.Tensor, nodes: Sequence[int], step: int

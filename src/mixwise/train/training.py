@@ -17,9 +17,10 @@ from typing import Any, TypeAlias
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from mixwise.algorithms import Algorithm
+from mixwise.algorithms import DSGD, Algorithm
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.network import Network
+from mixwise.network.rounded import RoundedNetwork
 from mixwise.network.survivors import keep_counting
 from mixwise.policies import Plan, Policy
 from mixwise.seeding import generator
@@ -91,13 +92,26 @@ class Training:
         # One parameter per block of columns, each a view of X: what the optimizer does to it, it does to X.
         self._columns: list[tuple[int, int]] = getattr(task, "blocks", [(0, task.dim)])
         self._blocks = [torch.nn.Parameter(self.X[:, start:stop]) for start, stop in self._columns]
-        self._row_by_row: bool = getattr(task, "row_by_row", task.dim >= LONG)
+        self._precision: torch.dtype = getattr(task, "dtype", self.X.dtype)  # in which is computed
+        short = self.X.dtype != self._precision
+        if short:
+            self.network = network = self._rounded(network)
+        self._row_by_row: bool = short or getattr(task, "row_by_row", task.dim >= LONG)
         self.optimizer = fuse_where_safe(check_elementwise(optimizer(self._blocks)), row_by_row=self._row_by_row)
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
         algorithm.check_optimizer(self.optimizer, local_steps)
         if getattr(task, "mixed_buffers", None) is not None:
             algorithm.check_buffers()
         self.mixer = Mixer(network, policy, algorithm, local_steps)
+
+    def _rounded(self, network: Network) -> Network:
+        """The network of rows in a shorter precision than that in which is computed."""
+        if not isinstance(self.algorithm, DSGD):
+            raise TrainingError(
+                f"{type(self.algorithm).__name__} keeps small differences between rows, which {self.X.dtype} cannot "
+                f"hold; take algorithm: dsgd or dadam, or rows in {self._precision}"
+            )
+        return RoundedNetwork(network, getattr(self.task, "seed", 0))
 
     @property
     def model_rows(self) -> torch.Tensor:
@@ -165,8 +179,7 @@ class Training:
 
     def _step_optimizer(self, G: torch.Tensor) -> None:
         if self._row_by_row:
-            precision = getattr(self.task, "dtype", self.X.dtype)
-            step_rows(self.optimizer, self._blocks, self._columns, self.X, G, precision, self._roundings)
+            step_rows(self.optimizer, self._blocks, self._columns, self.X, G, self._precision, self._roundings)
             return
         for block, (first, last) in zip(self._blocks, self._columns, strict=True):
             block.grad = G[:, first:last]
