@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from mixwise.errors import ConfigError
 from mixwise.experiments.build_algorithm import build_algorithm
 from mixwise.experiments.build_policy import PolicyBuilder
@@ -16,6 +14,7 @@ from mixwise.experiments.build_task import build_optimizer, build_scheduler, bui
 from mixwise.experiments.config import RunConfig
 from mixwise.experiments.links_config import build_links
 from mixwise.experiments.memory import Need, checked, memory_needed
+from mixwise.experiments.task_config import ClassificationConfig
 from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
 from mixwise.mixing.matrix import FloatArray
@@ -90,7 +89,7 @@ def prepare(
 
     need = memory_needed(task, places, world, rehearsal) if check else None
     if need is not None:  # before any rows are made
-        need = checked(need, world, torch.device(config.device), disk)
+        need = checked(need, task, world, disk, shortens=_shortens(config))
 
     order = _order(config, places, task, seed)
     graph = places.permuted(order)
@@ -122,6 +121,13 @@ def prepare(
         config.checkpoint_every or max(1, steps // 4),
         need,
     )
+
+
+def _shortens(config: RunConfig) -> bool:
+    """Whether rows could be kept in bfloat16 as well."""
+    usual = config.dtype == "float32" and config.param_dtype in (None, "float32")
+    loops = isinstance(config.task, ClassificationConfig) and config.task.gradients != "stacked"
+    return usual and loops and config.algorithm.kind in ("dsgd", "dadam")
 
 
 def _scratch(config: RunConfig, folder: Path | None) -> Path:

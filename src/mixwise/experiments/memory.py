@@ -9,12 +9,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from mixwise.errors import ConfigError
 from mixwise.experiments.free_memory import free_memory, process_memory, processes_here
 from mixwise.graphs import Graph
+from mixwise.models.freezing import blocks_of, first_trained, from_part
 from mixwise.network import block
 from mixwise.network.world import World
 from mixwise.tasks import ModuleTask, Task
@@ -136,23 +138,29 @@ def memory_needed(
     )
 
 
-def checked(need: Need, world: World, device: torch.device, disk: Path) -> Need:
-    """The same with what is free; refuse a run that does not fit into it, or its files into the folder `disk`.
+def checked(need: Need, task: Task, world: World, disk: Path, *, shortens: bool) -> Need:
+    """The same with what is free; refuse a run that does not fit into it. To be called by all processes.
 
-    To be called by all processes.
+    Args:
+        need: of the run.
+        task: what is learned.
+        world: the processes.
+        disk: the folder of rows on disk, if they are there.
+        shortens: whether rows could be kept in bfloat16 instead.
     """
     here = processes_here(world.size)
 
     def decide() -> int | None:
         if need.rows.disk:
             check_disk(disk, here * need.disk_bytes)
-        free = free_memory(device, here)
+        free = free_memory(getattr(task, "device", torch.device("cpu")), here)
         if free is None or need.still <= free:
             return free
         shared = f" for each of {here} processes" if here > 1 else ""
+        options = ways_to_fit(need, free, task, shortens)
         raise ConfigError(
             f"the run does not fit: {need}, of which {size(need.still)} are still to come, and {size(free)} are "
-            f"free{shared}; what would fit: {'; '.join(_options(need, free)) or 'nothing that is known'}"
+            f"free{shared}; {'what would fit: ' + '; '.join(options) if options else 'nothing known would make it fit'}"
         )
 
     return replace(need, free=world.decide(decide))
@@ -174,21 +182,46 @@ def size(number: float) -> str:
     return f"{number / GB:.{1 if number >= GB else 2}f} GB"
 
 
-def _options(need: Need, free: int) -> list[str]:
+def ways_to_fit(need: Need, free: int, task: Task, shortens: bool) -> list[str]:
     """What would make it fit, each with what it would need then."""
-    rest = need.still - round(need.rows.most * need.unit)
-    per_node = need.rows.most * need.unit / need.nodes
-    nodes = int((free - rest) / per_node) if per_node else 0
     found = []
-    if not need.rows.disk and (memory := need.one_pass + need.evaluation + need.buffers + 2 * RESIDENT) <= free:
-        found.append(f"rows=disk ({size(need.process + memory)} of memory, {size(need.row_bytes)} on disk)")
-    if 1 <= nodes < need.nodes:
+    for train, dim in _trained_parts(task):  # from the largest part
+        part = replace(need, dim=dim)
+        if part.still <= free:
+            found.append(f"task.train={train} ({size(part.total)}, {_millions(dim)} parameters)")
+            break
+    if shortens:  # rows are lengthened one by one, with what the optimizer needs for one
+        half = replace(need, itemsize=2, buffers=need.buffers + 8 * 4 * need.dim)
+        if half.still <= free:
+            found.append(f"param_dtype=bfloat16 ({size(half.total)})")
+    in_memory = max(need.one_pass, need.evaluation) + need.buffers + need.arriving_bytes + 2 * RESIDENT
+    if not need.rows.disk and in_memory <= free:
+        found.append(f"rows=disk ({size(need.process + in_memory)} of memory, {size(need.row_bytes)} on disk)")
+    fitting = next((m for m in range(need.nodes - 1, 0, -1) if replace(need, nodes=m).still <= free), None)
+    if fitting is not None:
         if need.processes == 1:
-            found.append(f"at most {nodes} nodes ({size(need.process + rest + nodes * per_node)})")
-        machines = math.ceil(need.nodes / nodes)
-        each = size(need.process + rest + math.ceil(need.nodes / machines) * per_node)
-        found.append(f"{machines * need.processes} machines with torchrun ({each} each)")
+            found.append(f"at most {fitting} nodes ({size(replace(need, nodes=fitting).total)})")
+        machines = math.ceil(need.nodes / fitting)
+        each = replace(need, nodes=math.ceil(need.nodes / machines))
+        found.append(f"{machines * need.processes} machines of this size with torchrun ({size(each.total)} each)")
     return found
+
+
+def _trained_parts(task: Task) -> list[tuple[int | str, int]]:
+    """What of a model that is trained as a whole could be trained alone, and how many parameters that is."""
+    if not isinstance(task, ModuleTask) or any(not p.requires_grad for p in task.template.parameters()):
+        return []
+    found: list[tuple[int | str, int]] = []
+    choices: list[int | Literal["head"]] = [*range(len(blocks_of(task.template)), 0, -1), "head"]
+    for train in choices:
+        try:
+            first = first_trained(task.template, train)
+        except ConfigError:  # no head that is known
+            continue
+        if first is not None:
+            parts = from_part(task.template, first)
+            found.append((train, sum({id(p): p.numel() for part in parts for p in part.parameters()}.values())))
+    return [(train, dim) for train, dim in found if dim < task.dim]
 
 
 def _arriving(graph: Graph, processes: int) -> int:

@@ -1,0 +1,204 @@
+"""What a run needs is said before it starts, and a run that cannot fit is refused with what would make it fit."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from mixwise.errors import ConfigError
+from mixwise.experiments import build, memory, plan_experiment, run_experiment
+from mixwise.experiments.config import Recipe
+from mixwise.experiments.free_memory import _free_in_groups, free_memory
+from mixwise.experiments.memory import GB, Need, statement, ways_to_fit
+from mixwise.train.row_count import RowCount
+
+RECIPE = {
+    "name": "memory",
+    "seeds": [0],
+    "metrics": ["loss"],
+    "base": {
+        "graph": "ring:4",
+        "steps": 2,
+        "task": {
+            "kind": "classification",
+            "data": {"kind": "gaussian-mixture", "options": {"dim": 30, "samples": 100}},
+            "partition": {"kind": "iid"},
+            "model": {"kind": "mlp", "options": {"sizes": [30, 300, 10]}},
+            "batch": 4,
+        },
+        "optimizer": {"kind": "adam", "lr": 1e-3},
+        "policy": {"kind": "heterogeneity-aware"},
+    },
+    "variants": {"ha": {}},
+}
+ADAM = RowCount(optimizer=2, algorithm=0, gradients=4, most=4)
+
+
+def experiment(*overrides):
+    return plan_experiment(Recipe.model_validate(RECIPE), overrides)
+
+
+@pytest.fixture
+def looked_at(monkeypatch):
+    """Small runs are counted, too."""
+    counted = build.memory_needed
+    monkeypatch.setattr(build, "memory_needed", lambda *args: counted(*args, least=0))
+
+
+@pytest.fixture
+def little(looked_at, monkeypatch):
+    """Two megabytes are free."""
+    monkeypatch.setattr(memory, "free_memory", lambda device, processes: 2_000_000)
+    monkeypatch.setattr(memory, "RESIDENT", 1000)
+    monkeypatch.setattr(memory, "process_memory", lambda: 0)
+
+
+def test_the_sentence_of_the_paper_sized_run():
+    need = Need(
+        nodes=16, processes=1, dim=66_000_000, itemsize=4, rows=ADAM, one_pass=10**9, process=10**9, free=2 * GB
+    )
+    assert statement(need) == (
+        "memory: 16 nodes × 66.0 M parameters × 4 tensors (X, G, 2 optimizer) = 16.9 GB; with the data, the program "
+        "and a pass of a node 18.9 GB; 2.0 GB are free"
+    )
+    assert statement(None) is None
+    assert statement(Need(nodes=2, processes=1, dim=1000, itemsize=4, rows=ADAM)) is None  # nobody needs to know
+
+
+def test_the_largest_of_the_moments_counts():
+    base = {"nodes": 2, "processes": 1, "dim": 100, "itemsize": 4}
+    mixing = RowCount(optimizer=0, algorithm=1, gradients=3, most=5)
+    assert Need(**base, rows=mixing, one_pass=100).still == 5 * 800
+    assert Need(**base, rows=mixing, one_pass=5000).still == 3 * 800 + 5000
+    assert Need(**base, rows=mixing, evaluation=9000).still == 3 * 800 + 9000
+    assert Need(**base, rows=mixing, buffers=7, arriving=2).still == 5 * 800 + 7 + 2 * 400
+    on_disk = RowCount(optimizer=2, algorithm=0, gradients=0, most=0.5, disk=4)
+    assert Need(**base, rows=on_disk).still == 400 + 2 * memory.RESIDENT
+    assert Need(**base, rows=on_disk).disk_bytes == 4 * 800
+
+
+def test_small_runs_are_not_counted():
+    (config,) = experiment().runs.values()
+    assert build.prepare(config, 0).need is None
+
+
+def test_a_run_knows_its_need_and_the_terminal_hears_it(looked_at, tmp_path):
+    heard = []
+    run_experiment(experiment(), tmp_path / "run", on_need=heard.append)
+    (need,) = heard
+    assert (need.nodes, need.dim, need.itemsize) == (4, 30 * 300 + 300 + 3010, 4)
+    assert need.rows.optimizer == 2
+    assert need.one_pass > 4 * 300 * 4 * 4  # the activations of four nodes: a small dense model is stacked
+    assert need.process > 10**7
+    assert need.free > 10**7
+
+
+def test_a_run_that_does_not_fit_is_refused_before_rows_are_made(little, monkeypatch, tmp_path):
+    monkeypatch.setattr(build.ModuleTask, "initial", lambda self, nodes: pytest.fail("rows were made"))
+    with pytest.raises(ConfigError) as refused:
+        run_experiment(experiment("graph=ring:16", "placement=gme"), tmp_path / "run")
+    text = str(refused.value)
+    assert text.startswith(
+        "the run does not fit: 16 nodes × 12,310 parameters × 4 tensors (X, G, 2 optimizer) = 0.00 GB"
+    )
+    for option in ("task.train=head", "rows=disk (", "at most ", "machines of this size with torchrun"):
+        assert option in text
+    assert "\n" not in text
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_offered_fits(looked_at):
+    (config,) = experiment("graph=ring:16").runs.values()
+    prepared = build.prepare(config, 0)
+    need = prepared.need
+    task = build.build_task(config, 16, 0)
+    for free in (need.still * 3 // 4, need.still // 3, need.still // 20):
+        offered = ways_to_fit(need, free, task, shortens=True)
+        assert ("param_dtype=bfloat16" in str(offered)) == (free > need.still * 0.6)
+        nodes = next((int(option.split()[2]) for option in offered if option.startswith("at most")), 0)
+        if nodes:
+            assert memory.replace(need, nodes=nodes).still <= free < memory.replace(need, nodes=nodes + 1).still
+
+
+def test_parts_of_a_model_that_would_fit():
+    task = type("Fake", (build.ModuleTask,), {"__init__": lambda self: None})()
+    task.template = nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 2))
+    task.dim = sum(p.numel() for p in task.template.parameters())
+    assert memory._trained_parts(task) == [(1, 20 * 20 + 20 + 42), ("head", 42)]
+    task.template[0].requires_grad_(False)
+    assert memory._trained_parts(task) == []  # the user has chosen already
+
+
+def test_rows_on_disk_from_a_recipe(looked_at, tmp_path):
+    heard = []
+    run_experiment(experiment(), tmp_path / "memory")
+    run_experiment(experiment("rows=disk"), tmp_path / "disk", on_need=heard.append)
+    assert heard[0].rows.disk >= 4
+    assert heard[0].rows.most < 1
+    memory_, disk = ((tmp_path / name / "ha/seed-0/metrics.jsonl").read_bytes() for name in ("memory", "disk"))
+    assert memory_ == disk
+    left = {path.name for path in (tmp_path / "disk").rglob("*") if path.is_file()}
+    assert left == {path.name for path in (tmp_path / "memory").rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["rows_dir=/tmp"], r"rows_dir = '/tmp' is for rows: disk"),
+        (["rows=disk", "rows_dir=/no/such/folder"], r"is no folder; make it first"),
+        (["rows=disk", "device=cuda"], r"rows: disk is for rows in the machine's memory|device"),
+        (["param_dtype=float16"], r"too small for torch.float16"),
+        (["param_dtype=bfloat16", "algorithm=d2"], r"D2 keeps small differences"),
+        (["task.accumulate=9"], r"accumulate = 9 pieces of a batch of 4"),
+        (["task.autocast=float16"], r"take torch.bfloat16"),
+    ],
+)
+def test_words_of_a_recipe_that_do_not_fit(overrides, message, tmp_path):
+    with pytest.raises(Exception, match=message):
+        run_experiment(experiment(*overrides), tmp_path / "run")
+
+
+@pytest.mark.parametrize("overrides", [["param_dtype=bfloat16"], ["task.accumulate=2"], ["task.autocast=bfloat16"]])
+def test_words_of_a_recipe_that_do(overrides, looked_at, tmp_path):
+    heard = []
+    run_experiment(experiment(*overrides), tmp_path / "run", on_need=heard.append)
+    assert heard[0].itemsize == (2 if "param_dtype=bfloat16" in overrides else 4)
+
+
+# --- what is free ---
+
+
+def test_what_is_free_is_shared():
+    one, four = free_memory(torch.device("cpu")), free_memory(torch.device("cpu"), 4)
+    assert 0 < four < one
+    assert free_memory(torch.device("meta")) is None
+
+
+def group(folder: Path, limit: str, usage: int, cached: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{usage}\n")
+    (folder / "memory.stat").write_text(f"anon 5\ninactive_file {cached}\n")
+
+
+def test_limits_of_control_groups(tmp_path):
+    own = tmp_path / "own"
+    own.write_text("12:cpu:/elsewhere\n0::/user/job\n")
+    root = tmp_path / "cgroup"
+    group(root / "user", "1000", 700, 50)
+    group(root / "user" / "job", "max", 100, 0)
+    assert _free_in_groups(root, own) == [350]
+    group(root / "user" / "job", "200", 150, 20)
+    assert sorted(_free_in_groups(root, own)) == [70, 350]
+    own.write_text("0::/\n")
+    group(root, "500", 900, 0)
+    assert _free_in_groups(root, own) == [0]
+    old = root / "memory" / "docker"
+    old.mkdir(parents=True)
+    for name, value in {"limit_in_bytes": 900, "usage_in_bytes": 400}.items():
+        (old / f"memory.{name}").write_text(str(value))
+    (old / "memory.stat").write_text("total_inactive_file 100\n")
+    own.write_text("4:memory:/docker\n")
+    assert _free_in_groups(root, own) == [600]
+    assert _free_in_groups(root, tmp_path / "nothing") == []
