@@ -14,8 +14,7 @@ from mixwise.data import hugging_face, image_folder
 from mixwise.errors import DataError
 from mixwise.experiments import runner as runner_module
 
-datasets = pytest.importorskip("datasets")
-transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.xdist_group("transformers")  # importing it takes seconds: once
 
 CLASSES = ["ant", "bee", "cat"]
 
@@ -26,7 +25,12 @@ def encoded(label, number):
     return {"bytes": file.getvalue(), "path": None}
 
 
-def rows(count, shift):
+@pytest.fixture(scope="module")
+def datasets():
+    return pytest.importorskip("datasets")
+
+
+def rows(datasets, count, shift):
     labels = [number % 3 for number in range(count)]
     return datasets.Dataset.from_dict(
         {"photo": [encoded(label, n + shift) for n, label in enumerate(labels)], "animal": labels},
@@ -35,15 +39,16 @@ def rows(count, shift):
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
+def saved(tmp_path_factory, datasets):
     folder = tmp_path_factory.mktemp("hub") / "animals"
-    datasets.DatasetDict({"train": rows(24, 0), "test": rows(9, 100)}).save_to_disk(str(folder))
+    datasets.DatasetDict({"train": rows(datasets, 24, 0), "test": rows(datasets, 9, 100)}).save_to_disk(str(folder))
     return folder
 
 
 @pytest.fixture(scope="module")
 def vit(tmp_path_factory):
     """A tiny ViT with random weights and a head for other classes, as from_pretrained would find it."""
+    transformers = pytest.importorskip("transformers")
     folder = tmp_path_factory.mktemp("models") / "tiny-vit"
     config = transformers.ViTConfig(
         hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=32, patch_size=8,
@@ -91,7 +96,7 @@ def test_images_of_a_data_set_are_those_of_a_folder(saved, tmp_path):
         hub.train.x.close()
 
 
-def test_an_image_that_cannot_be_decoded_is_named_by_its_row(tmp_path):
+def test_an_image_that_cannot_be_decoded_is_named_by_its_row(tmp_path, datasets):
     broken = datasets.Dataset.from_dict(
         {"image": [encoded(0, 0), {"bytes": b"nothing", "path": None}, None], "label": [0, 1, 0]},
         features=datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])}),
