@@ -57,7 +57,7 @@ def trained(module):
 
 # --- the wrapper ---
 @pytest.mark.parametrize("kind", KINDS)
-def test_logits_are_those_of_transformers(folders, news, kind):
+def test_logits_and_gradients_are_those_of_transformers(folders, news, kind):
     """With our mask, our token types, and the last block computed for the first position alone."""
     import transformers
 
@@ -75,8 +75,13 @@ def test_logits_are_those_of_transformers(folders, news, kind):
                 first_end = row.index(3)
                 second[i, first_end + 1 : int(mask[i].sum())] = 1
             types = {"token_type_ids": second}
-        expected = plain(input_ids=tokens, attention_mask=mask.long(), **types).logits
-        torch.testing.assert_close(own(tokens), expected, rtol=1e-5, atol=1e-5)
+        expected, found = plain(input_ids=tokens, attention_mask=mask.long(), **types).logits, own(tokens)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        own_gradients, gradients = (
+            torch.autograd.grad(logits.square().sum(), list(module.parameters()), allow_unused=True)
+            for module, logits in ((own, found), (plain, expected))
+        )
+        torch.testing.assert_close(own_gradients, gradients, rtol=1e-4, atol=1e-4)
     assert expected.std() > 0.01
 
 
