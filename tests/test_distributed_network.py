@@ -178,6 +178,35 @@ def test_messages_of_several_operations_under_way_do_not_mix():
     assert all(torch.equal(everything, X) for _, _, everything in results)
 
 
+def moved(rank, world, W, X, X_prime, wire_dtype):
+    network = DistributedNetwork(W.graph, timeout=20, wire_dtype=wire_dtype)
+    target = own(X_prime, network).clone()
+    network.start_mix(own(X, network).clone(), W).move(target)
+    return target
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, SINGLE])
+@pytest.mark.parametrize("d", [5, 150_000])  # more than one block of columns
+def test_rows_move_by_what_mixing_does_to_others(dtype, d):
+    """X′ + (W − I)ᵀ X, the same bits for any number of processes, and those of a simulation in float64."""
+    W, X, X_prime = asymmetric(4, 1), rows(4, d, dtype=dtype), rows(4, d, seed=1, dtype=dtype)
+    expected, simulated = X_prime + torch.from_numpy(W.to_dense().T).to(dtype) @ X - X, X_prime.clone()
+    SimulatedNetwork(W.graph).start_mix(X, W).move(simulated)
+    found = {world: torch.cat(run_in_processes(world, moved, W, X, X_prime, None)) for world in (2, 3, 4)}
+    assert all(torch.equal(found[world], found[2]) for world in found)
+    torch.testing.assert_close(found[2], expected, rtol=0, atol=1e-14 if dtype == torch.float64 else 2e-6)
+    if dtype == torch.float64:
+        assert torch.equal(found[2], simulated)
+
+
+def test_rows_move_by_what_arrives_in_bfloat16():
+    W, X, X_prime = asymmetric(4, 1), rows(4, 700, dtype=SINGLE), rows(4, 700, seed=1, dtype=SINGLE)
+    found = torch.cat(run_in_processes(4, moved, W, X, X_prime, torch.bfloat16))
+    own_weights, rounded = torch.tensor(np.diag(W.to_dense()), dtype=SINGLE)[:, None], X.bfloat16().to(SINGLE)
+    heard = torch.from_numpy(W.to_dense().T).to(SINGLE) @ rounded - own_weights * rounded
+    torch.testing.assert_close(found, X_prime + heard + (own_weights - 1) * X, rtol=0, atol=2e-6)
+
+
 def in_a_group(rank, world, W, X):
     """Ranks 1 and 3 of four: the second process of the group is rank 3."""
     group, found = dist.new_group([1, 3]), None

@@ -11,7 +11,8 @@ import torch.distributed as dist
 from mixwise.errors import NetworkError
 from mixwise.graphs import complete, ring
 from mixwise.mixing import metropolis_hastings, uniform
-from mixwise.network import DistributedNetwork, transport
+from mixwise.network import DistributedNetwork
+from mixwise.network import notes as notes_of
 from processes import in_processes, run_in_fresh_processes
 
 pytestmark = in_processes
@@ -177,7 +178,7 @@ def test_the_process_that_hosts_the_store_is_killed():
 
 def test_the_notes_do_not_hold_up_who_has_no_store(monkeypatch):
     """Without a process group there is no store; what was seen here is what is said."""
-    monkeypatch.setattr(transport, "GRACE", 0.1)
-    notes = transport._Notes("nobody", 0)
+    monkeypatch.setattr(notes_of, "GRACE", 0.1)
+    notes = notes_of.Notes("nobody", 0)
     notes.leave(3)
     assert notes.follow(3) == (3, None)

@@ -161,7 +161,8 @@ class Gossip:
     def mix(self) -> None:
         """Mix what the optimizer has made of the parameters; all ranks must mix equally often."""
         self.row.settle()
-        self._check_finite()
+        if not self.algorithm.mixes_early or self._looks:
+            self._check_finite()
         self._mix_with_survivors(lambda: self._tell(_WORKING) if self._joined else True)
 
     def _mix_with_survivors(self, wanted: Callable[[], bool]) -> bool:
@@ -207,7 +208,7 @@ class Gossip:
         if self.steps.since_mixing == 0:
             self.steps.rest()
         X, mixer = self.row.X, self.mixer
-        G = self.row.gradients() if self.policy.observes(self.t - mixer.began) else X  # nobody else may look at it
+        G = self.row.gradients() if self._looks else X  # nobody else may look at it
         B = self.row.buffer_row() if self.buffers == "averaged" else None
         self.network.step = self.t
         try:
@@ -219,12 +220,18 @@ class Gossip:
             self.row.put_buffers(B)
         self.steps.mixed()
         self._calls = self._asked = 0
-        self._start_early()
         self._mixing = False
+        self._start_early()
+
+    @property
+    def _looks(self) -> bool:
+        """Whether the policy will look at what the step has done, and tell others of it."""
+        return self.policy.observes(self.t - self.mixer.began)
 
     def _start_early(self) -> None:
         """Let the rows set out now, if they travel while the gradients are computed."""
         if self.algorithm.mixes_early:
+            self._check_finite()  # they are still in the cache
             try:
                 self.steps.remember()
             except NetworkError:  # others may have finished and gone; if this was not the last mixing, the next tells

@@ -23,7 +23,6 @@ from mixwise.network.buffers import BufferPool
 from mixwise.network.pending import PendingAverage, PendingMix
 from mixwise.network.routes import ExchangeRoutes, MixingRoutes, Route, Router
 from mixwise.network.transport import Message, Transport
-from mixwise.network.whereabouts import whereabouts
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -94,8 +93,7 @@ class DistributedNetwork:
         key = (self.graph.n, self.graph.directed, self.graph.edge_array.tobytes())
         settings = {"graph": repr(key), "wire_dtype": str(self.wire_dtype)}
         digests = [_number(value) for value in settings.values()]
-        here = whereabouts()
-        mine = torch.tensor([[*digests, -1 if here is None else _number(here), next(_made)]], device=self.device)
+        mine = torch.tensor([[*digests, next(_made)]], device=self.device)
         table = self._gathered(mine, self._one_each, "making the network")
         for (name, value), column in zip(settings.items(), table.T.tolist(), strict=False):
             others = [self.transport.name(rank) for rank in range(self.world) if column[rank] != column[0]]
@@ -105,9 +103,6 @@ class DistributedNetwork:
                     f"{_ranks(others)} and rank {self.transport.name(0)} have not the same {name} (here: {shown}); "
                     f"give every process the same"
                 )
-        places = table[:, len(settings)].tolist()
-        if here is not None:
-            self.transport.near = frozenset(peer for peer in self._peers if places[peer] == places[self.rank])
         # Networks made one after the other on the same store leave their notes in different places.
         self.transport.notes = f"mixwise/{_number(repr(table[:, -1].tolist()))}"
 
@@ -120,10 +115,12 @@ class DistributedNetwork:
 
     def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> PendingMix | PendingAverage:
         """Send the rows; while they travel, something else can be computed."""
-        return self._start(rows, W, None)
+        return self._start(rows, W, None, ahead=True)
 
-    def _start(self, rows: torch.Tensor, W: MixingMatrix, message_bytes: int | None) -> PendingMix | PendingAverage:
-        if W.n != self.graph.n or rows.ndim != 2 or len(rows) != len(self.nodes):
+    def _start(
+        self, rows: torch.Tensor, W: MixingMatrix, message_bytes: int | None, *, ahead: bool = False
+    ) -> PendingMix | PendingAverage:
+        if W.n != self.graph.n or rows.ndim != 2 or rows.shape[0] != len(self.nodes):
             raise MixingError(
                 f"rows of shape {tuple(rows.shape)} cannot be mixed by a matrix for {W.n} nodes: this process has "
                 f"{len(self.nodes)} of {self.graph.n} nodes, one row each"
@@ -159,7 +156,7 @@ class DistributedNetwork:
             for count in parts:
                 receives.append(Message(route.peer, _part(arriving, at, count)))
                 at += count
-        transfer = self.transport.post(sends, receives, "mix", self.step)
+        transfer = self.transport.post(sends, receives, "mix", self.step, ahead=ahead)
         return PendingMix(self._buffers, rows, arriving, routes, transfer, lent)
 
     @staticmethod
@@ -276,7 +273,7 @@ class DistributedNetwork:
 
 def _part(rows: torch.Tensor, first: int, count: int) -> torch.Tensor:
     """Rows that follow each other; all of them are no part."""
-    return rows if count == len(rows) else rows[first : first + count]
+    return rows if count == rows.shape[0] else rows[first : first + count]
 
 
 def _number(text: str) -> int:

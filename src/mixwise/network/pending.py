@@ -31,7 +31,7 @@ class PendingMix:
         self._buffers, self._rows, self._arriving = buffers, rows, arriving
         self._routes, self._transfer, self._lent = routes, transfer, lent
         # Whether what one row hears may be overwritten, since no other row here hears it.
-        self._alone = len(rows) == 1 and arriving.dtype == rows.dtype
+        self._alone = rows.shape[0] == 1 and arriving.dtype == rows.dtype
 
     def wait(self, out: torch.Tensor | None = None) -> torch.Tensor:
         """Wᵀ X, in a new tensor or in `out`, which may be the rows that were sent; to be called once."""
@@ -43,14 +43,15 @@ class PendingMix:
     def move(self, rows: torch.Tensor) -> None:
         """rows + (W − I)ᵀ X, where they are; X is overwritten. Instead of `wait`."""
         self._transfer.wait()
-        if not self._alone:
-            self._lent.append(self._memory(1, _BLOCK))
         for columns in self._blocks(_BLOCK):
             sources = self._sources(columns)
-            memory = None if self._alone else self._lent[-1][0, : sources[0].numel()]
             for target, terms in zip(rows[:, columns].unbind(), self._routes.moves, strict=True):
-                if terms:
-                    target.add_(_chain(sources, terms, memory))
+                if rows.dtype == torch.float64:  # rounded as the product of a simulation
+                    if terms:
+                        target.add_(_chain(sources, terms, None if self._alone else torch.empty_like(target)))
+                else:  # a pass over the row less
+                    for position, weight in terms:
+                        target.add_(sources[position], alpha=weight)
         self._give_back()
 
     def _summed_in_place(self) -> torch.Tensor:
@@ -89,8 +90,8 @@ class PendingMix:
 
     def _sources(self, columns: slice) -> list[torch.Tensor]:
         """The rows by position: the owned ones, and those that have arrived."""
-        arrived = self._arriving[:, columns].to(self._rows.dtype)
-        return [*self._rows[:, columns].unbind(), *arrived.unbind()]
+        rows, arrived = self._rows[:, columns], self._arriving[:, columns]
+        return [*rows.unbind(), *arrived.to(rows.dtype).unbind()]
 
     def _memory(self, rows: int, width: int) -> torch.Tensor:
         return self._buffers.take(rows, min(width, self._rows.shape[1]), self._rows.dtype, self._rows.device)

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple, NoReturn
@@ -20,8 +20,9 @@ import torch
 import torch.distributed as dist
 
 from mixwise.errors import NetworkError
+from mixwise.network.notes import Notes
+from mixwise.network.poster import Poster
 
-GRACE = 1.0  # seconds in which a process that gave up has left its note
 _NEVER_SENT = 2**31 - 1  # a tag
 _TAGS = 256  # messages that cannot be mistaken for each other before names are used again
 
@@ -42,7 +43,6 @@ class Transport:
 
     Attributes:
         sent: bytes of all tensors that this process has handed over for sending.
-        near: peers on the other end of a loopback, for whom rows are posted in another order.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, timeout: float) -> None:
@@ -57,7 +57,8 @@ class Transport:
         if self.rank < 0:
             raise NetworkError("this process is not in the group; make the network on its members only")
         self.sent = 0
-        self.near: frozenset[int] = frozenset()
+        self._poster: Poster | None = None
+        self._last: Transfer | None = None  # that was left to it
         self.notes = "mixwise"  # where processes that give up leave a word, in the store
         self._operations = 0
         self._batched = "nccl" in dist.get_backend(group)  # there, calls one by one would wait for each other
@@ -72,55 +73,52 @@ class Transport:
         """The rank by which users know a peer."""
         return peer if self.group is None else dist.get_global_rank(self.group, peer)
 
-    def post(self, sends: Sequence[Message], receives: Sequence[Message], operation: str, step: int | None) -> Transfer:
-        """Set everything going at once; all processes take part in the same operations in the same order."""
-        if self._failure is not None:
-            raise self._failure
+    def post(
+        self,
+        sends: Sequence[Message],
+        receives: Sequence[Message],
+        operation: str,
+        step: int | None,
+        *,
+        ahead: bool = False,
+    ) -> Transfer:
+        """Set everything going at once; all processes take part in the same operations in the same order.
+
+        `ahead`: the caller has something else to do before it waits, so that a thread may do this.
+        """
+        self._check_ready()
         number = self._operations % _TAGS
         self._operations += 1
         sends, receives = ([message for message in them if message.tensor.nbytes > 0] for them in (sends, receives))
         self.sent += sum(message.tensor.nbytes for message in sends)
-        transfer = Transfer(self, operation, step, (sends, receives))
-        if self._batched:
-            transfer.works = self._batch(sends, receives)
-            return transfer
-        for call, message in self._in_order(sends, receives):
-            tag = _tag(number, message)
-            try:
-                work = call(message.tensor, self.name(message.peer), group=self.group, tag=tag)
-            except RuntimeError as error:
-                self.fail(message.peer, error, operation, step)
-            transfer.works.append((message.peer, work))
-        return transfer
-
-    def _in_order(self, sends: Sequence[Message], receives: Sequence[Message]) -> list[tuple[Any, Message]]:
-        """Which calls come first.
-
-        Far: receives. They tell the peer that it may send, and that word must not queue up behind our own rows: with
-        sends first a slow link carried one direction after the other and took twice as long. Near: sends. A row that
-        arrives while we hand over another one to the same peer keeps gloo's thread spinning; none arrives before we
-        have said that we receive.
-        """
-        near = self.near
-        return [
-            *[(dist.irecv, message) for message in receives if message.peer not in near],
-            *[(dist.isend, message) for message in sends if message.peer in near],
-            *[(dist.irecv, message) for message in receives if message.peer in near],
-            *[(dist.isend, message) for message in sends if message.peer not in near],
-        ]
-
-    def _batch(self, sends: Sequence[Message], receives: Sequence[Message]) -> list[tuple[int, Any]]:
-        """All at once, as nccl wants it."""
+        # Receives first: gloo tells the peer that it may send, and that word must not queue up behind our own rows.
+        # With sends first a slow link carried one direction after the other and took twice as long.
         calls: list[tuple[Any, Message]] = [(dist.irecv, message) for message in receives]
         calls += [(dist.isend, message) for message in sends]
-        ops = [dist.P2POp(call, message.tensor, self.name(message.peer), self.group) for call, message in calls]
-        works = dist.batch_isend_irecv(ops) if ops else []  # one for all of them
-        return [(message.peer, work) for work in works for _, message in calls]
+        transfer = Transfer(self, operation, step)
+        if self._batched:
+            transfer.post_batch(calls)
+        elif ahead and calls:
+            if self._poster is None:
+                self._poster = Poster()
+            transfer.handed = self._poster.hand(lambda: transfer.post(calls, number))
+            self._last = transfer
+        else:
+            transfer.post(calls, number)
+            transfer.check_posted()
+        return transfer
+
+    def _check_ready(self) -> None:
+        """Whether there is still a way to the others; what was left to the poster is done first."""
+        if self._failure is not None:
+            raise self._failure
+        if self._last is not None:
+            last, self._last = self._last, None
+            last.check_posted()
 
     def post_sum(self, tensor: torch.Tensor, operation: str, step: int | None) -> Sum:
         """Set an all-reduce going that leaves the sum over all processes in the tensor, the same bits everywhere."""
-        if self._failure is not None:
-            raise self._failure
+        self._check_ready()
         self.sent += 2 * (self.world - 1) * tensor.numel() * tensor.element_size() // self.world
         try:
             return Sum(self, tensor, dist.all_reduce(tensor, group=self.group, async_op=True), operation, step)
@@ -129,7 +127,7 @@ class Transport:
 
     def fail_together(self, error: RuntimeError, operation: str, step: int | None) -> NoReturn:
         """The same for operations in which everybody waits for everybody: whoever gives no sign of life is missing."""
-        notes = _Notes(self.notes, self.name(self.rank))
+        notes = Notes(self.notes, self.name(self.rank))
         notes.sign()
         self.close()  # so that the others notice, and sign as well
         for peer in range(self.world):
@@ -146,7 +144,7 @@ class Transport:
     def fail(self, peer: int, error: RuntimeError, operation: str, step: int | None) -> NoReturn:
         """Say who is missing, here and to the others, and leave: after this the connections are of no use."""
         timed_out = "timed out" in str(error).lower()
-        notes = _Notes(self.notes, self.name(self.rank))
+        notes = Notes(self.notes, self.name(self.rank))
         notes.leave(self.name(peer))
         self.close()
         missing, by = notes.follow(self.name(peer))
@@ -191,20 +189,54 @@ def _tag(number: int, message: Message) -> int:
 class Transfer:
     """Messages under way."""
 
-    def __init__(self, transport: Transport, operation: str, step: int | None, messages: object) -> None:
+    def __init__(self, transport: Transport, operation: str, step: int | None) -> None:
         self.transport, self.operation, self.step = transport, operation, step
-        self.works: list[tuple[int, Any]] = []  # and the peer of each
-        self._messages = messages  # whose tensors must live until all is done
+        self.handed: threading.Lock | None = None  # free when the poster has posted them
+        self._works: list[tuple[Message, Any]] = []  # the messages keep their tensors alive
+        self._problem: tuple[Message, Exception] | None = None  # that came up when they were posted
+
+    def post(self, calls: list[tuple[Any, Message]], number: int) -> None:
+        """Hand them over, one after the other, until one is refused."""
+        transport = self.transport
+        for call, message in calls:
+            try:
+                work = call(
+                    message.tensor, transport.name(message.peer), group=transport.group, tag=_tag(number, message)
+                )
+            except Exception as error:
+                self._problem = message, error
+                return
+            self._works.append((message, work))
+
+    def post_batch(self, calls: list[tuple[Any, Message]]) -> None:
+        """All at once, as nccl wants it."""
+        name, group = self.transport.name, self.transport.group
+        ops = [dist.P2POp(call, message.tensor, name(message.peer), group) for call, message in calls]
+        works = dist.batch_isend_irecv(ops) if ops else []  # one for all of them
+        self._works = [(message, work) for work in works for _, message in calls]
+
+    def check_posted(self) -> None:
+        """Wait until they are handed over; that takes no time, unless something went wrong."""
+        if self.handed is not None:
+            if not self.handed.acquire(timeout=self.transport.timeout):
+                raise NetworkError(f"{self.operation}: messages could not be handed over in {self.transport.timeout} s")
+            self.handed = None
+        if self._problem is not None:
+            message, error = self._problem
+            if not isinstance(error, RuntimeError):
+                raise error
+            self.transport.fail(message.peer, error, self.operation, self.step)
 
     def wait(self) -> None:
         """Until all have arrived, and all that was sent may be overwritten; the timeout is for all of them."""
         deadline = time.monotonic() + self.transport.timeout
-        for peer, work in self.works:
+        self.check_posted()
+        for message, work in self._works:
             try:
                 work.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.05)))
             except RuntimeError as error:
-                self.transport.fail(peer, error, self.operation, self.step)
-        self.works, self._messages = [], None
+                self.transport.fail(message.peer, error, self.operation, self.step)
+        self._works = []
 
 
 class Sum:
@@ -219,67 +251,3 @@ class Sum:
             self.work.wait(timedelta(seconds=self.transport.timeout))
         except RuntimeError as error:
             self.transport.fail_together(error, self.operation, self.step)
-
-
-class _Notes:
-    """What processes that gave up have left in the store: whom they missed.
-
-    The store may have gone with the process that is missing, and not all of its calls are bounded; so they run in
-    threads, for a limited time, and what goes wrong there only makes the message less precise.
-    """
-
-    def __init__(self, prefix: str, rank: int) -> None:
-        self.prefix, self.rank = prefix, rank
-
-    def leave(self, missing: int) -> None:
-        """Tell the others whom this process missed."""
-        _bounded(lambda: _store().set(f"{self.prefix}/{self.rank}", str(missing)))
-
-    def sign(self) -> None:
-        """Tell the others that this process lives."""
-        _bounded(lambda: _store().set(f"{self.prefix}/lives/{self.rank}", ""))
-
-    def signed(self, rank: int) -> bool:
-        """Whether a process has told that it lives, or does so soon."""
-        found: list[bool] = []
-        _bounded(lambda: found.append(_appears(_store(), f"{self.prefix}/lives/{rank}")))
-        return found == [True]
-
-    def follow(self, peer: int) -> tuple[int, int | None]:
-        """Who is missing in the end, if this process missed the peer; and who said so, if it was somebody else."""
-        found: list[tuple[int, int | None]] = [(peer, None)]
-        _bounded(lambda: self._follow(found))
-        return found[-1]
-
-    def _follow(self, found: list[tuple[int, int | None]]) -> None:
-        store, seen, deadline = _store(), {self.rank}, time.monotonic() + GRACE
-        while (suspect := found[-1][0]) not in seen:
-            seen.add(suspect)
-            key = f"{self.prefix}/{suspect}"
-            if not _appears(store, key, deadline):
-                return  # it left no note, so it is the one
-            found.append((int(store.get(key)), suspect))
-
-
-def _appears(store: Any, key: str, deadline: float | None = None) -> bool:
-    """Whether a key is there, or will be within the time of grace."""
-    deadline = time.monotonic() + GRACE if deadline is None else deadline
-    while not store.check([key]):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def _store() -> Any:
-    return dist.distributed_c10d._get_default_store()
-
-
-def _bounded(call: Callable[[], object]) -> None:
-    def attempt() -> None:
-        with suppress(Exception):
-            call()
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(2 * GRACE)
