@@ -18,6 +18,7 @@ from torch import nn
 
 from mixwise.algorithms import Algorithm
 from mixwise.errors import NetworkError, TrainingError
+from mixwise.gossip.average import averaged_state
 from mixwise.gossip.description import describe
 from mixwise.gossip.metrics import metrics
 from mixwise.gossip.start import (
@@ -30,7 +31,6 @@ from mixwise.gossip.start import (
     check_graph,
     chosen_policy,
     connected,
-    take_from_first,
 )
 from mixwise.gossip.steps import Steps
 from mixwise.gossip.survival import Place, Survival
@@ -303,23 +303,7 @@ class Gossip:
 
     def _average(self) -> dict[str, Any]:
         self.row.settle()
-        with self.network.uncounted():
-            mean = self.network.average(self.algorithm.model_rows(self.row.X))
-            values = {id(parameter): view for parameter, view in self.row.views(mean)}
-            values |= {id(buffer): self._average_buffer(buffer) for buffer in self.model.buffers()}
-        state: dict[str, Any] = self.model.state_dict(keep_vars=True)
-        for key, value in state.items():
-            if isinstance(value, torch.Tensor):
-                state[key] = values.get(id(value), value).detach().clone()
-        return state
-
-    def _average_buffer(self, buffer: torch.Tensor) -> torch.Tensor:
-        if not buffer.is_floating_point():
-            first = buffer.clone()
-            take_from_first(first, self.network)
-            return first
-        wide = torch.promote_types(buffer.dtype, torch.float32)
-        return self.network.average(buffer.reshape(1, -1).to(wide)).view(buffer.shape).to(buffer.dtype)
+        return averaged_state(self.row, self.algorithm, self.network)
 
     @torch.no_grad()
     def metrics(self) -> dict[str, float]:
