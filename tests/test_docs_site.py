@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
 # Pages whose blocks run one after the other here; the others have tests of their own.
-RUN_HERE = ("start.md", "tutorial.md", "extending.md", "looking.md")
+RUN_HERE = ("start.md", "tutorial.md", "extending.md", "looking.md", "memory.md")
 RUN_ELSEWHERE = {
     "your-own-model.md": "test_docs.py",
     "text-and-images.md": "test_docs.py",

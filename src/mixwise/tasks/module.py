@@ -49,7 +49,8 @@ class ModuleTask:
         buffers: "local": every node keeps its own, such as the statistics of BatchNorm; "averaged": they are mixed
             as the parameters are.
         group_of: the optimizer group of a parameter, e.g. to keep norms and biases free of weight decay.
-        accumulate, autocast: see `PassOptions`.
+        accumulate: a node's batch in so many pieces, one after the other: less memory, the same gradients.
+        autocast: torch.bfloat16: products in this precision, parameters and gradients in `dtype`.
         device, dtype: where the rows are, and in what precision is computed.
         param_dtype: in what precision the rows are kept, if not in `dtype`: torch.bfloat16 takes half of the memory.
         seed: names the order of the data, augmentation and random layers.

@@ -1,8 +1,10 @@
 """Training: the loop and its records."""
 
+from mixwise.train.disk_rows import DiskRows
 from mixwise.train.loop import records, train
 from mixwise.train.optimizers import factor
 from mixwise.train.records import Record
+from mixwise.train.row_count import RowCount, count_rows
 from mixwise.train.training import Step, Training
 
-__all__ = ["Record", "Step", "Training", "factor", "records", "train"]
+__all__ = ["DiskRows", "Record", "RowCount", "Step", "Training", "count_rows", "factor", "records", "train"]
