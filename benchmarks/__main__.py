@@ -12,13 +12,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import distributed, gme, images, report, sketch, slow_link, training
+from benchmarks import distributed, gme, images, report, run_memory, sketch, slow_link, training
 from benchmarks.measure import Measurement, environment
 
 SUITES = {
     "gme": gme.measurements,
     "sketch": sketch.measurements,
     "training": training.measurements,
+    "memory": run_memory.measurements,
     "images": images.measurements,
     "distributed": distributed.measurements,
     "slow-link": slow_link.measurements,
