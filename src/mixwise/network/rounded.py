@@ -28,8 +28,6 @@ class RoundedNetwork:
     def __init__(self, network: Network, seed: int) -> None:
         self._inner, self._seed = network, seed
         self._round = 0  # mixings in the step that is under way
-        if hasattr(network, "wire_dtype"):
-            network.wire_dtype = torch.bfloat16
 
     def __getattr__(self, name: str) -> Any:
         """All else is the other one's."""
@@ -60,14 +58,20 @@ class RoundedNetwork:
         width = d if getattr(self._inner, "links", None) is not None else max(1, _BLOCK // m)
         for start in range(0, d, width):
             columns = slice(start, min(start + width, d))
-            part = rows[:, columns].float()
-            size = 2 * part.shape[1] if self._counts else None
-            mixed = self._inner.mix(part, W, out=part, message_bytes=size)
+            mixed = self._mixed(rows[:, columns].float(), W)
             for row, place, stream in zip(mixed, out[:, columns], streams, strict=True):
                 round_at_random(row, place, stream)
         return out
 
-    @property
-    def _counts(self) -> bool:
-        """Whether the size of a message must be told: between processes it is seen."""
-        return not hasattr(self._inner, "wire_dtype")
+    def _mixed(self, part: torch.Tensor, W: MixingMatrix) -> torch.Tensor:
+        """In place; what travels are numbers that bfloat16 can hold, in 2 bytes."""
+        inner: Any = self._inner
+        if not hasattr(inner, "wire_dtype"):  # nothing travels; it is only counted
+            mixed: torch.Tensor = inner.mix(part, W, out=part, message_bytes=2 * part.shape[1])
+            return mixed
+        usual, inner.wire_dtype = inner.wire_dtype, torch.bfloat16
+        try:
+            mixed = inner.mix(part, W, out=part)
+        finally:
+            inner.wire_dtype = usual
+        return mixed
