@@ -97,7 +97,7 @@ class Need:
 
     def __str__(self) -> str:
         here = f"{self.nodes} nodes" + (f" in each of {self.processes} processes" if self.processes > 1 else "")
-        tensors = f"{self.rows.all:.2f}".rstrip("0").rstrip(".")
+        tensors = f"{self.rows.all:.1f}".removesuffix(".0")
         rows = f"{here} × {_millions(self.dim)} parameters × {tensors} tensors ({self.rows}) = {size(self.row_bytes)}"
         if self.rows.disk:
             return f"{rows}, of which {size(self.disk_bytes)} are on disk; in memory {size(self.total)}"

@@ -158,4 +158,4 @@ def _size(values: object) -> int:
 
 
 def _plain(count: float) -> str:
-    return f"{count:.2f}".rstrip("0").rstrip(".")
+    return f"{count:.1f}".removesuffix(".0")
