@@ -124,6 +124,8 @@ def memory_needed(
         return None
     blocks = getattr(task, "blocks", ())
     rows = count_rows(start, graph.n, task.dim, blocks=blocks, dtype=dtype, kept=kept)
+    free = free_memory(device)
+    passes = isinstance(task, ModuleTask) and (free is None or 4 * task.dim * dtype.itemsize < free)  # else no use
     return Need(
         nodes=m,
         processes=world.size,
@@ -131,8 +133,8 @@ def memory_needed(
         itemsize=kept.itemsize,
         rows=rows,
         arriving=_arriving(graph, world.size),
-        one_pass=pass_bytes(task, m) if isinstance(task, ModuleTask) else 0,
-        evaluation=evaluation_bytes(task) if isinstance(task, ModuleTask) else 0,
+        one_pass=pass_bytes(task, m) if isinstance(task, ModuleTask) and passes else 0,
+        evaluation=evaluation_bytes(task) if isinstance(task, ModuleTask) and passes else 0,
         buffers=buffer_bytes(task, m) if isinstance(task, ModuleTask) else 0,
         process=process_memory() if device.type == "cpu" else 0,
     )
