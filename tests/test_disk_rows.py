@@ -100,7 +100,7 @@ def test_places_that_cannot_hold_the_rows(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 def test_the_memory_of_a_process_stays_small(tmp_path):
-    """Tensors of 2 GB in all, and what the process holds at its peak grows by less than half of that."""
+    """Tensors of 1.2 GB in all, and what the process holds at its peak grows by less than half of that."""
     code = textwrap.dedent(f"""
         import torch
         from mixwise.train.disk_rows import DiskRows
@@ -108,14 +108,13 @@ def test_the_memory_of_a_process_stays_small(tmp_path):
             return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field))
         before = kilobytes("VmRSS")
         with DiskRows({str(tmp_path)!r}, least=1 << 20):
-            X = torch.empty(0).new_zeros(4, 1 << 26)
+            X = torch.empty(0).new_zeros(4, 36_000_000)
             Y = torch.zeros_like(X)
-            for _ in range(2):
-                Y.add_(1)
-                X.add_(Y)
-        assert X[3, 17] == 3 and X[0, -1] == 3
+            Y.add_(1)
+            X.add_(Y)
+        assert X[3, 17] == 1 and X[0, -1] == 1
         print((kilobytes("VmHWM") - before) * 1024)
     """)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 1e9
+    assert int(done.stdout) < 0.6e9

@@ -49,7 +49,7 @@ def looked_at(monkeypatch):
 @pytest.fixture
 def little(looked_at, monkeypatch):
     """Two megabytes are free."""
-    monkeypatch.setattr(memory, "free_memory", lambda device, processes: 2_000_000)
+    monkeypatch.setattr(memory, "free_memory", lambda device, processes=1: 2_000_000)
     monkeypatch.setattr(memory, "RESIDENT", 1000)
     monkeypatch.setattr(memory, "process_memory", lambda: 0)
 

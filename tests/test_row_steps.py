@@ -76,7 +76,7 @@ def test_a_row_does_not_know_how_many_others_there_are(name):
 @pytest.mark.parametrize("name", ["SGD", "Adam"])
 def test_rows_in_bfloat16_follow_those_in_float32_in_the_mean(name):
     """A step of 1/40 of a digit of the rows: to the nearest bfloat16 nothing would ever move."""
-    m, steps = 400, 40
+    m, steps = 100, 40
     X = torch.ones(m, 12, dtype=torch.bfloat16)
     by_row = Rows(X, name, {"lr": 2**-7 / 40})
     for group in by_row.optimizer.param_groups:
@@ -86,5 +86,5 @@ def test_rows_in_bfloat16_follow_those_in_float32_in_the_mean(name):
         by_row.draws = streams.__getitem__
         by_row.step(-torch.ones_like(X), torch.float32)
     moved = X.double().mean() - 1
-    assert moved == pytest.approx(2**-7, rel=0.07)  # 4,800 entries that move by a few digits, mean 1 and variance 1
+    assert moved == pytest.approx(2**-7, rel=0.15)  # 1,200 entries that move by a few digits, mean 1 and variance 1
     assert all(v.dtype == torch.bfloat16 for v in by_row.optimizer.state[by_row.blocks[0]].values() if v.ndim > 0)

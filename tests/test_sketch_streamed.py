@@ -91,7 +91,7 @@ def test_pieces_that_cannot_be_of_the_same_rows(kind):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 def test_a_stream_takes_the_memory_of_a_piece():
-    """4 rows of 16 million numbers, 256 MB, in pieces of 1 MB."""
+    """4 rows of 5 million numbers, 84 MB, in pieces of 1 MB."""
     code = textwrap.dedent("""
         import torch
         from mixwise.sketch import CountSketch
@@ -100,7 +100,7 @@ def test_a_stream_takes_the_memory_of_a_piece():
         sketch, pieces = CountSketch(10), lambda times: (torch.ones(4, 1 << 16) for _ in range(times))
         sketch.streamed(pieces(2))
         before = kilobytes("VmRSS")
-        sketch.streamed(pieces(240))
+        sketch.streamed(pieces(80))
         print((kilobytes("VmHWM") - before) * 1024)
     """)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
