@@ -12,12 +12,13 @@ import torch.distributed as dist
 
 from mixwise import cli
 from mixwise.errors import ConfigError, NetworkError
-from mixwise.launch import Machines, supervise, torchrun_line, worker_command
+from mixwise.launch import Machines, supervise, torchrun_environment, torchrun_line, worker_command
 from mixwise.launch.command import check_options, parse_master
 from mixwise.launch.generations import FINISHED, Generations
 from mixwise.network import board as board_module
 from mixwise.network.board import Board
 from mixwise.network.membership import END, Membership, check_supervised
+from mixwise.network.processes import Processes
 from processes import in_processes
 
 THERE = ("10.0.0.1", 29500)
@@ -40,6 +41,21 @@ def test_machines_that_start_anew_together_need_the_other_rendezvous(count, rest
     for line, host in zip(hosts, ("true", "false"), strict=True):
         assert {"--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1:29500", f"--rdzv-conf=is_host={host}"} <= set(line)
         assert (f"--max-restarts={restarts}" in line) == (restarts > 0)
+    variables = torchrun_environment(Machines(2, count, 1, THERE), restarts)
+    assert variables == {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "MIXWISE_BOARD": "10.0.0.1:29500"}
+
+
+def test_machines_that_all_end_together_need_no_board():
+    assert torchrun_environment(Machines(2, "3", 1, THERE)) == {}
+    assert torchrun_environment(Machines(2), max_restarts=2) == {}  # on one machine the store of torchrun outlives all
+
+
+def test_a_board_without_a_port_is_told(monkeypatch):
+    names = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1", "MIXWISE_BOARD": "here"}
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(NetworkError, match="MIXWISE_BOARD=here: must be an address and a port"):
+        Processes.meet(1.0)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +90,15 @@ def test_print_shows_the_line_of_every_machine(capfd, monkeypatch):
         assert len(lines) == 2
         assert all(line.startswith(start) and line.endswith("run digits --out 'a b'") for line in lines)
         assert lines[0] != lines[1]
+
+
+def test_what_must_stand_in_the_environment_is_printed_too(capfd, monkeypatch):
+    words = "mixwise launch --print --nproc-per-node 1 --machines 1:2 --master 10.0.0.1:29500 -- run digits"
+    monkeypatch.setattr(sys, "argv", words.split())
+    with pytest.raises(SystemExit, match="0"):
+        cli.main()
+    for line in capfd.readouterr().out.splitlines():
+        assert line.startswith("env TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 MIXWISE_BOARD=10.0.0.1:29500 torchrun --nproc")
 
 
 # --- who belongs to the next generation ---

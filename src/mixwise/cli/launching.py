@@ -18,6 +18,7 @@ from mixwise.launch import (
     parse_master,
     python_line,
     supervise,
+    torchrun_environment,
     torchrun_line,
     worker_command,
 )
@@ -54,11 +55,14 @@ def launch(
         for machine in range(machines.most):
             there = replace(machines, here=machine)
             line = torchrun_line(there, worker, max_restarts) if stops else launch_line(there, grace, command)
+            if stops and (variables := torchrun_environment(there, max_restarts)):
+                line = ["env", *(f"{name}={value}" for name, value in variables.items()), *line]
             out.print(shlex.join(line), markup=False, soft_wrap=True)
     elif stops:
         sys.stdout.flush()
         line = python_line(torchrun_line(machines, worker, max_restarts))
-        os.execve(sys.executable, line, gloo_interface(machines.master) | os.environ)
+        variables = gloo_interface(machines.master) | torchrun_environment(machines, max_restarts)
+        os.execve(sys.executable, line, variables | os.environ)
     else:
         raise typer.Exit(supervise(machines, worker, grace, _say))
 

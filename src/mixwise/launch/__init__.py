@@ -6,6 +6,7 @@ from mixwise.launch.command import (
     launch_line,
     parse_master,
     python_line,
+    torchrun_environment,
     torchrun_line,
     worker_command,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "parse_master",
     "python_line",
     "supervise",
+    "torchrun_environment",
     "torchrun_line",
     "worker_command",
 ]

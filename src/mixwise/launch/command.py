@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mixwise.errors import ConfigError
+from mixwise.network.processes import BOARD
 
 _OURS = ("run", "sweep")  # our own commands that make sense in several processes
 
@@ -104,15 +105,32 @@ def torchrun_line(machines: Machines, command: Sequence[str], max_restarts: int 
     else:
         host, port = machines.master
         line.append(f"--nnodes={machines.count}")
-        if max_restarts == 0 and machines.fewest == machines.most:
+        if not _start_anew_together(machines, max_restarts):
             line += [f"--node-rank={machines.here}", f"--master-addr={host}", f"--master-port={port}"]
-        else:  # only this rendezvous lets all machines start anew together
+        else:  # only this rendezvous lets them
             address = f"[{host}]" if ":" in host else host
             line += ["--rdzv-backend=c10d", f"--rdzv-endpoint={address}:{port}", "--rdzv-id=mixwise"]
             line.append(f"--rdzv-conf=is_host={str(machines.here == 0).lower()}")
     if max_restarts:
         line.append(f"--max-restarts={max_restarts}")
     return [*line, *command]
+
+
+def torchrun_environment(machines: Machines, max_restarts: int = 0) -> dict[str, str]:
+    """What must stand in the environment of that line.
+
+    By default torchrun keeps a store on the machine that comes first by name, and does not tell it to machines that
+    come later: they and all others end after a minute. So every start gets a store of its own, and what must outlive
+    it stands on the board of the rendezvous, at machine 0.
+    """
+    if machines.master is None or not _start_anew_together(machines, max_restarts):
+        return {}
+    host, port = machines.master
+    return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", BOARD: f"{host}:{port}"}
+
+
+def _start_anew_together(machines: Machines, max_restarts: int) -> bool:
+    return max_restarts > 0 or machines.fewest < machines.most
 
 
 def launch_line(machines: Machines, grace: float, words: Sequence[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """The processes that torchrun, or a launcher like it, has started for one run: how they meet, agree and part.
 
-torchrun keeps one store for as long as it runs, restarts included, and what an earlier group of processes has left
-there is still to be read. So every group takes a name of its own when it meets; notes for those who come after a
-restart go without it.
+A store that outlives restarts, that of torchrun on one machine or the one that `MIXWISE_BOARD` names, still holds what
+an earlier group of processes has left. So every group takes a name of its own when it meets; notes for those who come
+after a restart go without it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from mixwise.network.distributed import DistributedNetwork
 from mixwise.network.membership import GRACE, SUPERVISED, Membership, leave_at_once
 from mixwise.network.world import Alone, Value, World
 
+BOARD = "MIXWISE_BOARD"  # ADDRESS:PORT of a store that outlives restarts, where the one of torchrun does not
 _TICK = 0.02
 _SET_BY_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -79,7 +80,12 @@ class Processes:
         """Find the others, by what the launcher has told this process in its environment."""
         env = os.environ
         rank, size, host, port = int(env["RANK"]), int(env["WORLD_SIZE"]), env["MASTER_ADDR"], int(env["MASTER_PORT"])
-        if env.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or rank > 0:
+        if BOARD in env:
+            kept, _, at = env[BOARD].rpartition(":")
+            if not kept or not at.isdecimal():
+                raise NetworkError(f"{BOARD}={env[BOARD]}: must be an address and a port, such as 10.0.0.1:29500")
+            board = Board.at(kept.strip("[]"), int(at), timeout)
+        elif env.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or rank > 0:
             board = Board.at(host, port, timeout)
         else:  # a launcher that leaves the store to rank 0
             board = Board(TCPStore(host, port, is_master=True, wait_for_workers=False))

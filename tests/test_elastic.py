@@ -1,0 +1,169 @@
+"""Machines that come and go (`torchrun --nnodes=1:2`): rows are divided anew, the records are those of one alone."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mixwise.experiments import Recipe, plan_experiment, run_experiment
+from mixwise.experiments import runner as runner_module
+from mixwise.launch import Machines, torchrun_environment, torchrun_line
+from processes import in_processes
+
+pytestmark = [in_processes, pytest.mark.timeout(240)]
+
+SHARED, ALONE = "nodes-0-2-of-5", "nodes-0-4-of-5"  # the rows of rank 0, with another process and without
+STEPS = 120
+RECIPE = {
+    "name": "elastic",
+    "seeds": [0],
+    "window": 2,
+    "metrics": ["distance_to_optimum"],
+    "base": {
+        "steps": STEPS,
+        "graph": "ring:5",
+        "task": {"kind": "quadratics"},
+        "optimizer": {"lr": "0.2/L", "momentum": 0.5},
+        "record_every": 4,
+        "evaluate_every": 4,
+        "checkpoint_every": 4,
+        "dtype": "float64",
+    },
+    "variants": {"aware": {"policy": {"kind": "heterogeneity-aware", "period": 3, "sketch": {"dim": 20}}}},
+}
+
+# `mixwise run`, which takes its time after every checkpoint until there is a file that tells it to hurry.
+PACED = """
+import time
+from pathlib import Path
+from mixwise.cli import main
+from mixwise.experiments import runner
+save = runner.save_checkpoint
+def slowly(training, folder):
+    save(training, folder)
+    if not Path("hurry").exists():
+        time.sleep(0.5)
+runner.save_checkpoint = slowly
+runner.save_curves = runner.save_page = lambda *args: None
+main()
+"""
+
+# torchrun, as soon as it is called.
+AGENT = """
+import sys, time
+from pathlib import Path
+from torch.distributed.run import main
+call = Path(sys.argv.pop(1))
+while not call.exists():
+    time.sleep(0.01)
+main()
+"""
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def workers_of(agent):
+    return list(map(int, Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()))
+
+
+def kill(agent):
+    """A machine without power: nobody says good-bye."""
+    if agent.poll() is None:
+        agent.send_signal(signal.SIGSTOP)  # so that it starts no other worker meanwhile
+        for pid in [*workers_of(agent), agent.pid]:
+            os.kill(pid, signal.SIGKILL)
+        agent.wait(10)
+
+
+@contextmanager
+def machine(folder, name, here, address, port, called=True):
+    """What `mixwise launch` starts on a machine, with short waits for the others; gone in the end."""
+    machines = Machines(1, "1:2", here, ("127.0.0.1", port))
+    line = torchrun_line(machines, ["paced.py", "run", "elastic.yaml", "--timeout", "30"], max_restarts=3)
+    waits = "join_timeout=60,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
+    line = [f"{word},{waits}" if word.startswith("--rdzv-conf") else word for word in line]
+    if called:
+        (folder / name).touch()
+    variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **torchrun_environment(machines, 3)}
+    with (folder / f"{name}.log").open("w") as log:
+        agent = subprocess.Popen(
+            [sys.executable, "agent.py", name, f"--local-addr={address}", *line[1:]],
+            cwd=folder, env={**os.environ, **variables}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield agent
+    finally:
+        kill(agent)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "elastic.yaml").write_text(yaml.safe_dump(RECIPE))
+    (tmp_path / "paced.py").write_text(PACED)
+    (tmp_path / "agent.py").write_text(AGENT)
+    return tmp_path
+
+
+def checkpoint_step(folder, rows, after=0):
+    """The step of a checkpoint that holds these rows in one file, if there is one after the given step."""
+    steps = [
+        int(re.match(r"step-(\d+)", path.name)[1])
+        for path in folder.glob(f"runs/elastic/*/aware/seed-0/checkpoint/*.{rows}.*")
+    ]
+    return max((step for step in steps if step > after), default=None)
+
+
+def wait_for(found, agent, folder, seconds=60):
+    """What the function finds, while the agent lives."""
+    end = time.monotonic() + seconds
+    while not (result := found()):
+        logs = "".join(f"--- {path.name}\n{path.read_text()}" for path in folder.glob("*.log"))
+        assert agent.poll() is None, f"torchrun has ended too early:\n{logs}"
+        assert time.monotonic() < end, f"nothing happened for {seconds} s:\n{logs}"
+        time.sleep(0.02)
+    return result
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc, and 127.0.0.2 is an own address")
+def test_a_machine_is_lost_and_another_comes(folder, monkeypatch):
+    """Ranks go by addresses: the process that writes the records and would host the store is lost, and another rank
+    takes its place, to which a new one comes. Neither --out nor --resume is given."""
+    port = free_port()
+    with ExitStack() as all_of_them:
+        stays = all_of_them.enter_context(machine(folder, "stays", 0, "127.0.0.2", port))
+        goes = all_of_them.enter_context(machine(folder, "goes", 1, "127.0.0.1", port))
+        first = wait_for(lambda: checkpoint_step(folder, SHARED), stays, folder)
+        kill(goes)
+        comes = all_of_them.enter_context(machine(folder, "comes", 1, "127.0.0.3", port, called=False))
+        alone = wait_for(lambda: checkpoint_step(folder, ALONE, after=first), stays, folder)
+        (folder / "comes").touch()
+        wait_for(lambda: checkpoint_step(folder, SHARED, after=alone), stays, folder)
+        (folder / "hurry").touch()
+        assert comes.wait(60) == 0, (folder / "comes.log").read_text()
+        assert stays.wait(60) == 0, (folder / "stays.log").read_text()
+    (run,) = (folder / "runs" / "elastic").iterdir()
+    last = sorted(path.name for path in (run / "aware" / "seed-0" / "checkpoint").iterdir())
+    assert last == [f"step-{STEPS:08}.nodes-{rows}-of-5.safetensors" for rows in ("0-2", "3-4")]
+
+    for name in ("save_curves", "save_page"):
+        monkeypatch.setattr(runner_module, name, lambda *args: None)
+    run_experiment(plan_experiment(Recipe.model_validate(RECIPE)), folder / "undisturbed")
+    expected, found = (
+        [json.loads(line) for line in (whose / "aware" / "seed-0" / "metrics.jsonl").read_text().splitlines()]
+        for whose in (folder / "undisturbed", run)
+    )
+    # Whoever owns the rows, the same sums; their order differs.
+    assert found == [pytest.approx(record, rel=1e-11, abs=1e-20) for record in expected]
