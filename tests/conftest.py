@@ -1,4 +1,5 @@
 import os
+import signal
 
 from hypothesis import settings
 
@@ -7,3 +8,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is imported: n
 # A shared machine is sometimes slow, and a test that passes must pass again: no deadline, the same examples each time.
 settings.register_profile("mixwise", deadline=None, derandomize=True, print_blob=False)
 settings.load_profile("mixwise")
+
+# Started in the background, a shell lets its processes ignore Ctrl-C, and those that tests start would inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

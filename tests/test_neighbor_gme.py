@@ -12,7 +12,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
@@ -42,7 +42,7 @@ from mixwise.sketch import CountSketch, ExactSketch
 from mixwise.tasks import random_quadratics
 from mixwise.train import Training
 from strategies import connected_graphs, gram_matrices
-from test_gme import f, hard_gram, property_test, scaled
+from test_gme import f, hard_gram, scaled
 
 GRAPHS = {
     "tree": Graph(15, [(i, (i - 1) // 2) for i in range(1, 15)]),
@@ -122,7 +122,7 @@ def test_within_a_ten_thousandth_with_more_iterations(graph):
         assert distance(Gamma, check_feasible(found, graph), graph, 0.0, False, 1e-4) <= 1e-4 + 1e-6, kind
 
 
-@property_test(80)
+@settings(max_examples=80)
 @given(
     data=st.data(),
     graph=connected_graphs(1, 12),
@@ -199,7 +199,7 @@ def test_a_sketch_that_is_not_finite_is_named_on_all_nodes(value):
 
 
 # --- its parts ---
-@property_test(60)
+@settings(max_examples=60)
 @given(rows=st.integers(1, 6), width=st.integers(1, 9), seed=st.integers(0, 2**32 - 1), size=st.sampled_from([0.1, 3]))
 def test_projection_on_the_simplex(rows, width, seed, size):
     """p is nearest if and only if no vertex e_k of the simplex lies on the far side: ⟨v − p, e_k − p⟩ ≤ 0."""
@@ -211,7 +211,7 @@ def test_projection_on_the_simplex(rows, width, seed, size):
     np.testing.assert_array_equal(on_simplex(np.hstack([V, np.full((rows, 2), -np.inf)]))[:, :width], P)
 
 
-@property_test(40)
+@settings(max_examples=40)
 @given(graph=connected_graphs(1, 14), seed=st.integers(0, 2**32 - 1))
 def test_sweeps_are_sums_over_all_nodes(graph, seed):
     values = np.random.default_rng(seed).standard_normal((graph.n, 3))
@@ -242,7 +242,7 @@ class Counted:
         return exchange_here(messages, graph)
 
 
-@property_test(15)
+@settings(max_examples=15)
 @given(graph=connected_graphs(2, 12), symmetric=st.booleans())
 def test_messages_travel_along_edges_only(graph, symmetric):
     counted = Counted(graph)
