@@ -1,6 +1,10 @@
 import os
 import signal
+import sys
+from types import SimpleNamespace
+from unittest.mock import patch
 
+import pytest
 from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is imported: no test asks the hub for anything
@@ -12,3 +16,19 @@ settings.load_profile("mixwise")
 # Started in the background, a shell lets its processes ignore Ctrl-C, and those that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def mixwise(capfd, tmp_path, monkeypatch):
+    """Runs the command line in this process, in a folder of its own."""
+    from mixwise import cli  # here: most tests do without it
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        with patch.object(sys, "argv", ["mixwise", *map(str, words)]), pytest.raises(SystemExit) as end:
+            cli.main()
+        printed = capfd.readouterr()
+        return SimpleNamespace(code=end.value.code, out=printed.out, err=printed.err)
+
+    return run

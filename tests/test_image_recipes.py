@@ -6,8 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
-from unittest.mock import patch
 
 import psutil
 import pytest
@@ -16,7 +14,6 @@ import torch.distributed as dist
 import yaml
 
 from image_trees import image_tree
-from mixwise import cli
 from mixwise.data import ImageSamples
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment
 from mixwise.experiments import runner as runner_module
@@ -35,20 +32,6 @@ TINY = (
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     return image_tree(tmp_path_factory.mktemp("images"))
-
-
-@pytest.fixture
-def mixwise(capfd, tmp_path, monkeypatch):
-    """Runs the command line in this process, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words):
-        with patch.object(sys, "argv", ["mixwise", *map(str, words)]), pytest.raises(SystemExit) as end:
-            cli.main()
-        printed = capfd.readouterr()
-        return SimpleNamespace(code=end.value.code, out=printed.out, err=printed.err)
-
-    return run
 
 
 def hide_pictures(replace):

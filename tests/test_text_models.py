@@ -3,9 +3,6 @@
 import copy
 import json
 import logging
-import sys
-from types import SimpleNamespace
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,7 +10,6 @@ import yaml
 from safetensors.torch import load_file
 from torch import nn
 
-from mixwise import cli
 from mixwise.data import TokenSamples, ag_news, partition, tokenized
 from mixwise.errors import ConfigError, DataError
 from mixwise.experiments import load_recipe, plan_experiment
@@ -351,20 +347,6 @@ def test_a_task_with_features_takes_the_steps_of_one_with_tokens(folders, news):
 
 
 # --- through the command line ---
-@pytest.fixture
-def mixwise(capfd, tmp_path, monkeypatch):
-    """Runs the command line in this process, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words):
-        with patch.object(sys, "argv", ["mixwise", *map(str, words)]), pytest.raises(SystemExit) as end:
-            cli.main()
-        printed = capfd.readouterr()
-        return SimpleNamespace(code=end.value.code, out=printed.out, err=printed.err)
-
-    return run
-
-
 TINY = ("graph=ring:4", "seeds=0", "task.batch=3", "task.data.options.max_length=12", "optimizer.lr=0.01")
 
 

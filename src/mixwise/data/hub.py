@@ -13,7 +13,7 @@ from mixwise.data.decoding import Source
 from mixwise.data.decoding_workers import Decoder
 from mixwise.data.drawn import drawn
 from mixwise.data.files import Folder, data_folder
-from mixwise.data.hub_files import optional, quiet, repository
+from mixwise.data.hub_files import folder_named, optional, quiet, repository
 from mixwise.data.image_samples import IMAGENET_MEAN, IMAGENET_STD, Colors, ImageForm, ImageSamples
 from mixwise.data.samples import Samples
 from mixwise.data.tokenizer import Tokenizer
@@ -208,13 +208,10 @@ def _folder(name: str | None, data_dir: Folder | None) -> Path:
         if not folder.is_dir():
             raise DataError(f"there is no folder {folder}; give one that holds a data set, or a name on the hub")
         return folder
-    places = [Path(name).expanduser(), data_folder(data_dir, name), data_folder(None, name)]
-    for place in places:
-        if place.is_dir():
-            return place
-    if name.startswith((".", "/", "~")):
-        raise DataError(f"there is no folder {name}; give one that holds a data set, or a name on the hub")
-    return repository(name, "dataset", f"give its folder as name, or put it into {places[1]}")
+    remedy = "give one that holds a data set, or a name on the hub"
+    if (found := folder_named(name, name, data_dir, remedy)) is not None:
+        return found
+    return repository(name, "dataset", f"give its folder as name, or put it into {data_folder(data_dir, name)}")
 
 
 def _loaded(folder: Path, config: str | None) -> dict[str, Any]:

@@ -46,14 +46,19 @@ def model_folder(name: str, model_dir: Folder | None = None, data_dir: Folder | 
             raise DataError(f"model_dir = {given} is not a folder; give the one that holds the model's config.json")
         inside = given / last
         return inside if inside.is_dir() and not (given / "config.json").exists() else given
-    places = [Path(name).expanduser(), data_folder(data_dir, last), data_folder(None, last)]
-    for place in places:
+    if (found := folder_named(name, last, data_dir, "give the one that holds the model's config.json")) is not None:
+        return found
+    return repository(name, "model", f"put it into {data_folder(data_dir, last)}, or give its folder with model_dir=…")
+
+
+def folder_named(name: str, below: str, data_dir: Folder | None, remedy: str) -> Path | None:
+    """The folder `name`, or `below` where data sets lie; None if it can only be a name on the hub."""
+    for place in (Path(name).expanduser(), data_folder(data_dir, below), data_folder(None, below)):
         if place.is_dir():
             return place
     if name.startswith((".", "/", "~")):
-        raise DataError(f"there is no folder {name}; give the one that holds the model's config.json")
-    remedy = f"put it into {places[1]}, or give its folder with model_dir=…"
-    return repository(name, "model", remedy)
+        raise DataError(f"there is no folder {name}; {remedy}")
+    return None
 
 
 def repository(name: str, kind: Literal["model", "dataset"], remedy: str) -> Path:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import copy
+from typing import Self
 
 import numpy as np
 import torch
 
 from mixwise.data.ragged import Ragged
 
-Own = TypeVar("Own", bound="RaggedSamples")
-
 
 class RaggedSamples:
-    """Rows of a `Ragged`, all of them or those at `index`; see `Samples`."""
+    """Rows of a `Ragged`, all of them or those at `index`; what makes them `Samples`, their kind aside."""
 
     def __init__(self, rows: Ragged, pad: int, index: torch.Tensor | None = None) -> None:
         self.rows, self.pad = rows, pad
         self.index = torch.arange(len(rows)) if index is None else index
-
-    @property
-    def kind(self) -> str:
-        """What one sample is."""
-        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self.index)
@@ -36,18 +30,17 @@ class RaggedSamples:
             place[: len(row)] = row
         return torch.from_numpy(batch)
 
-    def subset(self: Own, indices: torch.Tensor) -> Own:
+    def subset(self, indices: torch.Tensor) -> Self:
         """The samples at these positions, in this order."""
-        return self._like(self.index[indices])
+        part = copy.copy(self)
+        part.index = self.index[indices]
+        return part
 
     def expect(self, indices: torch.Tensor, draws: int | None = None) -> None:
         """Nothing is read ahead: the operating system keeps what was read once."""
 
     def _dtype(self) -> np.dtype[np.generic]:
         return self.rows.values.dtype
-
-    def _like(self: Own, index: torch.Tensor) -> Own:
-        raise NotImplementedError
 
 
 class FeatureSamples(RaggedSamples):
@@ -65,6 +58,3 @@ class FeatureSamples(RaggedSamples):
     def kind(self) -> str:
         """What one sample is."""
         return f"features of {self.rows.values.shape[1]} numbers per token"
-
-    def _like(self, index: torch.Tensor) -> FeatureSamples:
-        return FeatureSamples(self.rows, index)

@@ -44,9 +44,6 @@ class TokenSamples(RaggedSamples):
     def _dtype(self) -> np.dtype[np.generic]:
         return np.dtype(np.int64)  # what an embedding takes
 
-    def _like(self, index: torch.Tensor) -> TokenSamples:
-        return TokenSamples(self.rows, self.pad, self.max_length, index)
-
 
 def tokenized(
     texts: Sequence[Text], tokenizer: str | Path | Tokenizer, max_length: int = 128, name: str = "texts"
