@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from mixwise.errors import MixingError, NetworkError
 from mixwise.graphs import Graph, complete, random_connected, ring, star
-from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, uniform, uniform_sender
+from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, uniform_sender
 from mixwise.network import DistributedNetwork, SimulatedNetwork, block
 from mixwise.network.routes import Router
 from processes import in_processes, run_in_processes
@@ -87,30 +87,6 @@ def test_mixing_is_that_of_a_simulation_whoever_sits_where(in_place):
         assert all(torch.equal(found[world], found[1]) for world in found)
         traffic = [part[number][1] for parts in results.values() for part in parts]
         assert all(counted == simulated.traffic for counted in traffic)
-
-
-def averaged_by_mixing(rank, world, X):
-    network = DistributedNetwork(complete(world), timeout=20)
-    W, mine = uniform(network.graph), own(X, network)
-    apart = network.mix(mine, W)
-    pending = network.start_mix(mine, W)
-    assert torch.equal(pending.wait(), apart)
-    assert network.mix(mine, W, out=mine) is mine
-    assert torch.equal(mine, apart)
-    return mine, network.sent, network.traffic
-
-
-def test_an_average_over_all_nodes_is_an_all_reduce():
-    X = rows(4, 20_002)
-    results = run_in_processes(4, averaged_by_mixing, X)
-    simulated = SimulatedNetwork(complete(4))
-    for _ in range(3):
-        expected = simulated.mix(X, uniform(complete(4)))
-    for mine, sent, traffic in results:
-        torch.testing.assert_close(mine, expected[:1], rtol=0, atol=1e-14)
-        assert torch.equal(mine, results[0][0])
-        assert sent == pytest.approx(3 * 1.5 * X[0].numel() * 8, rel=0.001)  # and a word of agreement
-        assert traffic == simulated.traffic
 
 
 def new_weights_each_time(rank, world, X, matrices, rounds):

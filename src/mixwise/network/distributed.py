@@ -17,12 +17,14 @@ import torch
 from mixwise.errors import MixingError, NetworkError
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
+from mixwise.network.averaging import PendingAverage
 from mixwise.network.base import Cargo, Traffic
 from mixwise.network.blocks import block
 from mixwise.network.buffers import BufferPool
-from mixwise.network.pending import PendingAverage, PendingMix
+from mixwise.network.pending import PendingMix
 from mixwise.network.routes import ExchangeRoutes, MixingRoutes, Route, Router
-from mixwise.network.transport import Message, Transport
+from mixwise.network.transfer import Message, Round
+from mixwise.network.transport import Transport
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -53,7 +55,7 @@ class DistributedNetwork:
         sent: bytes that this process has really handed to the transport. With one node per process these are the bytes
             that its node has sent, except for rows that algorithms compress: they are counted as compressed in
             `traffic`, but travel, and count here, in full; and except for averages of long rows over all nodes
-            (W = J), which are all-reduced: 2 (n − 1) / n rows per process, where `traffic` counts n − 1.
+            (W = J), which take two rounds: 2 (n − 1) / n rows per process, where `traffic` counts n − 1.
     """
 
     def __init__(
@@ -131,9 +133,7 @@ class DistributedNetwork:
         size = d * wire.itemsize
         self.traffic.parameters += routes.messages * (size if message_bytes is None else message_bytes)
         if routes.averages and wire == rows.dtype and size >= _PACKED_BELOW:  # of short rows one round is faster
-            total = self._buffers.take(m, d, wire, rows.device)
-            torch.div(rows, self.world, out=total)
-            return PendingAverage(self._buffers, rows, self.transport.post_sum(total, "mix", self.step))
+            return self._averaging(rows, "mix", ahead=ahead)
         source, lent = rows.contiguous(), []
         if wire != rows.dtype:
             source = self._buffers.take(m, d, wire, rows.device)
@@ -156,7 +156,7 @@ class DistributedNetwork:
             for count in parts:
                 receives.append(Message(route.peer, _part(arriving, at, count)))
                 at += count
-        transfer = self.transport.post(sends, receives, "mix", self.step, ahead=ahead)
+        transfer = self.transport.post([Round(sends, receives)], "mix", self.step, ahead=ahead)
         return PendingMix(self._buffers, rows, arriving, routes, transfer, lent)
 
     @staticmethod
@@ -207,7 +207,7 @@ class DistributedNetwork:
             else:
                 packed.append((route, torch.empty(len(route.positions), d, dtype=wire, device=device)))
         receives += [Message(route.peer, rows) for route, rows in packed]
-        transfer = self.transport.post(sends, receives, "exchange", self.step)
+        transfer = self.transport.post([Round(sends, receives)], "exchange", self.step)
         outside, inside = routes.inside
         if len(inside):
             arrived[inside.to(device)] = messages[outside.to(device)]
@@ -239,32 +239,23 @@ class DistributedNetwork:
         """Everybody's block to everybody, each straight to its place."""
         everything, rows, own = rows.new_empty(blocks[-1].stop, rows.shape[1]), rows.contiguous(), blocks[self.rank]
         receives = [Message(peer, everything[blocks[peer].start : blocks[peer].stop]) for peer in self._peers]
-        transfer = self.transport.post([Message(peer, rows) for peer in self._peers], receives, operation, self.step)
+        sends = [Message(peer, rows) for peer in self._peers]
+        transfer = self.transport.post([Round(sends, receives)], operation, self.step)
         everything[own.start : own.stop] = rows
         transfer.wait()
         return everything
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
-        """The mean row; counted as in a simulation. Of long rows each process sums up one block of columns and sends it
-        to all others: as many bytes as a ring all-reduce, in two rounds."""
+        """The mean row; counted as in a simulation."""
         (_, d), n = rows.shape, self.graph.n
         self.traffic.parameters += 2 * (n - 1) * d * rows.element_size()
-        total = rows[0].clone() if len(rows) == 1 else rows.sum(dim=0)
+        total = rows if len(rows) == 1 else rows.sum(dim=0, keepdim=True)
         if d * rows.element_size() < _PACKED_BELOW:  # one round is faster
-            return self._gathered(total[None], self._one_each, "average").sum(dim=0).div_(n)
-        bounds = [d * rank // self.world for rank in range(self.world + 1)]
-        parts = [total[a:b] for a, b in itertools.pairwise(bounds)]
-        sums = total.new_empty(self.world, len(parts[self.rank]))
-        sends = [Message(peer, parts[peer]) for peer in self._peers]
-        receives = [Message(peer, sums[peer]) for peer in self._peers]
-        transfer = self.transport.post(sends, receives, "average", self.step)
-        sums[self.rank] = parts[self.rank]
-        transfer.wait()
-        torch.sum(sums, dim=0, out=parts[self.rank]).div_(n)
-        sends = [Message(peer, parts[self.rank]) for peer in self._peers]
-        receives = [Message(peer, parts[peer]) for peer in self._peers]
-        self.transport.post(sends, receives, "average", self.step).wait()
-        return total
+            return self._gathered(total, self._one_each, "average").sum(dim=0).div_(n)
+        return self._averaging(total.contiguous(), "average").wait()[0]
+
+    def _averaging(self, row: torch.Tensor, operation: str, *, ahead: bool = False) -> PendingAverage:
+        return PendingAverage(self.transport, self._buffers, row, 1 / self.graph.n, operation, self.step, ahead=ahead)
 
     def uncounted(self) -> AbstractContextManager[None]:
         """What is sent inside is left out of `traffic`; `sent` counts it nevertheless."""

@@ -1,4 +1,4 @@
-"""What processes that gave up leave for the others, in the store: whom they missed, or that they live."""
+"""What processes that gave up leave for the others, in the store: whom they missed."""
 
 from __future__ import annotations
 
@@ -27,16 +27,6 @@ class Notes:
         """Tell the others whom this process missed."""
         _bounded(lambda: _store().set(f"{self.prefix}/{self.rank}", str(missing)))
 
-    def sign(self) -> None:
-        """Tell the others that this process lives."""
-        _bounded(lambda: _store().set(f"{self.prefix}/lives/{self.rank}", ""))
-
-    def signed(self, rank: int) -> bool:
-        """Whether a process has told that it lives, or does so soon."""
-        found: list[bool] = []
-        _bounded(lambda: found.append(_appears(_store(), f"{self.prefix}/lives/{rank}")))
-        return found == [True]
-
     def follow(self, peer: int) -> tuple[int, int | None]:
         """Who is missing in the end, if this process missed the peer; and who said so, if it was somebody else."""
         found: list[tuple[int, int | None]] = [(peer, None)]
@@ -53,9 +43,8 @@ class Notes:
             found.append((int(store.get(key)), suspect))
 
 
-def _appears(store: Any, key: str, deadline: float | None = None) -> bool:
-    """Whether a key is there, or will be within the time of grace."""
-    deadline = time.monotonic() + GRACE if deadline is None else deadline
+def _appears(store: Any, key: str, deadline: float) -> bool:
+    """Whether a key is there, or will be in time."""
     while not store.check([key]):
         if time.monotonic() > deadline:
             return False

@@ -11,7 +11,7 @@ import torch
 
 from mixwise.network.buffers import BufferPool
 from mixwise.network.routes import MixingRoutes, Terms
-from mixwise.network.transport import Sum, Transfer
+from mixwise.network.transfer import Transfer
 
 _BLOCK = 1 << 17  # numbers of one block of columns that is summed up before the next: it stays in the cache
 
@@ -99,28 +99,6 @@ class PendingMix:
     def _give_back(self) -> None:
         for tensor in self._lent:
             self._buffers.give_back(tensor)
-
-
-class PendingAverage:
-    """The mean of all rows, under way as one all-reduce."""
-
-    def __init__(self, buffers: BufferPool, rows: torch.Tensor, total: Sum) -> None:
-        self._buffers, self._rows, self._sum = buffers, rows, total
-
-    def wait(self, out: torch.Tensor | None = None) -> torch.Tensor:
-        """The mean, in a new tensor or in `out`; to be called once."""
-        self._sum.wait()
-        if out is None:
-            return self._sum.tensor  # it leaves the pool
-        out.copy_(self._sum.tensor)
-        self._buffers.give_back(self._sum.tensor)
-        return out
-
-    def move(self, rows: torch.Tensor) -> None:
-        """rows + (mean − X), where they are. Instead of `wait`."""
-        self._sum.wait()
-        rows.sub_(self._rows).add_(self._sum.tensor)
-        self._buffers.give_back(self._sum.tensor)
 
 
 def _chain(sources: list[torch.Tensor], terms: Terms, memory: torch.Tensor | None) -> torch.Tensor:

@@ -52,7 +52,7 @@ class MixingRoutes:
         terms: for each owned node the position and the weight of every row that it hears, senders ascending.
         moves: the same for W − I: what has to be added to its own row.
         messages: rows that all nodes send to other nodes; if W is known in part, those that the owned ones send.
-        averages: whether every process has one row, and all give and get the same share: an all-reduce does it.
+        averages: whether every process has one row, and all give and get the same share: an average.
     """
 
     sends: tuple[Route, ...]

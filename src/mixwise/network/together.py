@@ -7,7 +7,8 @@ from hashlib import blake2b
 import torch
 import torch.distributed as dist
 
-from mixwise.network.transport import Message, Transport
+from mixwise.network.transfer import Message, Round
+from mixwise.network.transport import Transport
 
 
 def place() -> tuple[int, int] | None:
@@ -41,7 +42,7 @@ def spread(tensor: torch.Tensor, transport: Transport) -> None:
             sends.append(Message(transport.rank + reach, data))
         elif reach <= transport.rank < 2 * reach:
             receives.append(Message(transport.rank - reach, data))
-        transport.post(sends, receives, "first values", None).wait()
+        transport.post([Round(sends, receives)], "first values", None).wait()
         reach *= 2
     with torch.no_grad():
         tensor.copy_(data.view(tensor.dtype).view(tensor.shape))
@@ -53,5 +54,5 @@ def _all_rows(row: torch.Tensor, transport: Transport) -> torch.Tensor:
     own = rows[transport.rank].clone()
     peers = [rank for rank in range(transport.world) if rank != transport.rank]
     sends, receives = [Message(peer, own) for peer in peers], [Message(peer, rows[peer]) for peer in peers]
-    transport.post(sends, receives, "comparing the processes", None).wait()
+    transport.post([Round(sends, receives)], "comparing the processes", None).wait()
     return rows.cpu()

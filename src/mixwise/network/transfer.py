@@ -1,0 +1,124 @@
+"""Messages under way: one round of them, or several, each of which is made of what the one before has brought."""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from mixwise.network.transport import Transport
+
+_TAGS = 256  # rounds that cannot be mistaken for each other before their names are used again
+
+
+class Message(NamedTuple):
+    """A tensor for, or from, a peer."""
+
+    peer: int  # rank in the group
+    tensor: torch.Tensor
+
+
+class Round(NamedTuple):
+    """Messages that travel at the same time."""
+
+    sends: Sequence[Message]
+    receives: Sequence[Message]
+    prepare: Callable[[], object] = lambda: None  # writes what is sent, when the round before has arrived
+
+
+class Transfer:
+    """Rounds of messages under way; they keep their tensors alive."""
+
+    def __init__(
+        self, transport: Transport, rounds: Sequence[Round], number: int, operation: str, step: int | None
+    ) -> None:
+        self.transport, self.operation, self.step = transport, operation, step
+        self.handed: threading.Lock | None = None  # free when the poster has posted the last round
+        self._rounds, self._number = rounds, number
+        self._arriving: list[tuple[Message, Any]] = []  # in the last round that was posted, and its works
+        self._leaving: list[tuple[Message, Any]] = []  # in all rounds
+        self._at: Message | None = None  # that is being handed over, or waited for
+        self._problem: Exception | None = None  # with that message
+
+    def post(self, patience: float) -> None:
+        """Hand over one round after the other until something goes wrong; patience in seconds, for each arrival."""
+        try:
+            if self.transport.batched:
+                self._post_batches(patience)
+            else:
+                self._post_one_by_one(patience)
+        except Exception as error:
+            self._problem = error
+        self._rounds = ()
+
+    def _post_one_by_one(self, patience: float) -> None:
+        # All receives first: gloo tells the peer that it may send, and that word must not queue up behind our own rows.
+        # With sends first a slow link carried one direction after the other and took twice as long.
+        numbers = range(self._number, self._number + len(self._rounds))
+        arrivals = [
+            [self._handed_over(dist.irecv, message, number) for message in receives if message.tensor.nbytes > 0]
+            for number, (_, receives, _) in zip(numbers, self._rounds, strict=True)
+        ]
+        for number, (sends, _, prepare), arriving in zip(numbers, self._rounds, arrivals, strict=True):
+            self._await(self._arriving, time.monotonic() + patience)
+            prepare()
+            self._leaving += [
+                self._handed_over(dist.isend, message, number) for message in sends if message.tensor.nbytes > 0
+            ]
+            self._arriving = arriving
+
+    def _handed_over(self, call: Callable[..., Any], message: Message, number: int) -> tuple[Message, Any]:
+        self._at, transport = message, self.transport
+        tag = _tag(number, message)
+        return message, call(message.tensor, transport.name(message.peer), group=transport.group, tag=tag)
+
+    def _post_batches(self, patience: float) -> None:
+        """All messages of a round at once, as nccl wants it; one work for all of them."""
+        name, group = self.transport.name, self.transport.group
+        for sends, receives, prepare in self._rounds:
+            self._await(self._arriving, time.monotonic() + patience)
+            prepare()
+            calls = [(dist.irecv, message) for message in receives] + [(dist.isend, message) for message in sends]
+            ops = [dist.P2POp(c, m.tensor, name(m.peer), group) for c, m in calls if m.tensor.nbytes > 0]
+            self._arriving = [(calls[0][1], work) for work in (dist.batch_isend_irecv(ops) if ops else [])]
+
+    def _await(self, works: list[tuple[Message, Any]], deadline: float) -> None:
+        for self._at, work in works:
+            work.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.05)))
+
+    def check_posted(self, deadline: float | None = None) -> None:
+        """Wait until they are handed over; with one round that takes no time, unless something went wrong."""
+        if self.handed is not None:
+            deadline = time.monotonic() + self.transport.timeout if deadline is None else deadline
+            if not self.handed.acquire(timeout=max(deadline - time.monotonic(), 0.05)):
+                self._problem = RuntimeError("timed out")
+            self.handed = None
+        if self._problem is not None:
+            if self._at is None or not isinstance(self._problem, RuntimeError):
+                raise self._problem
+            self.transport.fail(self._at.peer, self._problem, self.operation, self.step)
+
+    def wait(self) -> None:
+        """Until all have arrived, and all that was sent may be overwritten; the timeout is for all of them."""
+        deadline = time.monotonic() + self.transport.timeout
+        self.check_posted(deadline)
+        try:
+            self._await(self._arriving, deadline)
+            self._await(self._leaving, deadline)
+        except RuntimeError as error:
+            assert self._at is not None
+            self.transport.fail(self._at.peer, error, self.operation, self.step)
+        self._arriving, self._leaving = [], []
+
+
+def _tag(number: int, message: Message) -> int:
+    """A message of another size or of another operation than the one expected must not be taken for it: gloo ends the
+    process then. With a tag of its own it is never received, which a bounded wait reports."""
+    return zlib.crc32(b"%d/%d" % (number % _TAGS, message.tensor.nbytes)) >> 1
