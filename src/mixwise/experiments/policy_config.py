@@ -142,7 +142,7 @@ class HeterogeneityAwarePolicy(Strict):
     stochastic: Literal["doubly", "sender"] = "doubly"
     solver: Literal["auto", "piqp", "cvxpy", "local"] = "auto"
     tolerance: float = Field(default=1e-3, gt=0, lt=1)
-    max_iterations: int = Field(default=300, ge=1)
+    max_iterations: int = Field(default=5000, ge=1)
 
 
 class HeterogeneityAwareMatchingsPolicy(Strict):

@@ -30,7 +30,7 @@ import torch
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, column_sums, row_sums
-from mixwise.mixing.neighbor_gme import NeighborGme, check_limits, check_regularization, need_doubly
+from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme, check_limits, check_regularization, need_doubly
 from mixwise.mixing.neighbor_objective import TIE_BREAK
 from mixwise.mixing.solution import GmeSolution
 from mixwise.mixing.solvers import dense_cvxpy
@@ -64,7 +64,7 @@ class GmeProblem:
         least_heard: float = 0.0,
         solver: Solver = "auto",
         tolerance: float = 1e-3,
-        max_iterations: int = 300,
+        max_iterations: int = MAX_ITERATIONS,
     ) -> None:
         if solver not in SOLVERS:
             raise MixingError(f'solver = {solver!r}; choose "auto", "piqp", "cvxpy" or "local"')
@@ -156,7 +156,7 @@ def minimize_gme(
     least_heard: float = 0.0,
     solver: Solver = "auto",
     tolerance: float = 1e-3,
-    max_iterations: int = 300,
+    max_iterations: int = MAX_ITERATIONS,
 ) -> GmeSolution:
     """The W on the graph, doubly stochastic unless told otherwise, that minimizes Tr(WᵀΓW) + λ s ‖W − J‖²_F.
 

@@ -20,6 +20,8 @@ Above: B, whose column sums are almost 1, is made doubly stochastic by flows alo
 goes over the edge to its parent), and W ≥ 0 by the smallest admixture of Metropolis-Hastings weights. The difference
 decides when to stop; the two parts of it, above and below F(A), decide whether ρ should be larger or smaller.
 
+An iteration depends on V alone (B is its projection, U the rest); now and then V jumps to where it heads (`Jumps`).
+
 Symmetric W: B is projected on the symmetric matrices ≥ 0 instead, the loops are what is left of a row, and ⟨Y, W⟩ is
 ⟨(Y + Yᵀ)/2, W⟩.
 
@@ -40,6 +42,7 @@ from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.graphs.trees import need_connected
 from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix
+from mixwise.mixing.neighbor_jumps import Jumps
 from mixwise.mixing.neighbor_objective import Blocks, Candidate, ScaledObjective, Steering
 from mixwise.mixing.neighborhoods import Neighborhoods
 from mixwise.mixing.solution import GmeSolution
@@ -48,6 +51,8 @@ from mixwise.mixing.weights import metropolis_hastings
 
 _RELAXATION = 1.6  # α
 _BETWEEN_TESTS = 10  # iterations; a test takes three ways through the tree
+_BETWEEN_JUMPS = 20  # iterations; and at most this often ρ changes: with another one, steps cannot be compared
+MAX_ITERATIONS = 5000  # by default; few solves come near it: Γ of rank 1 or 2, optimum near 0
 _LARGEST = 1e140  # number in a sketch: its squares must be finite, and their sums
 _EXACT = 1e-9  # how far from 1 the sums of a returned W may be
 
@@ -143,7 +148,7 @@ class NeighborGme:
         regularization: float = 0.0,
         *,
         tolerance: float = 1e-3,
-        max_iterations: int = 300,
+        max_iterations: int = MAX_ITERATIONS,
         symmetric: bool = False,
         start: Start | None = None,
     ) -> tuple[GmeSolution, Start]:
@@ -161,16 +166,17 @@ class NeighborGme:
             b, u = near.from_rows(start.heard), near.from_rows(start.dual)
         best, lowest, highest = (0.0, Candidate(M, M)), work.usual_total, -math.inf
         objective, residual, iteration = work.usual_error, math.inf, 0
-        steering = Steering()
+        steering, jumps = Steering(), Jumps(near, self._tree)
+        jumps.begin_at(b + u)
         while residual > tolerance and iteration < max_iterations:
             iteration += 1
             a = work.nearest(b - u, rho)
-            test = iteration % _BETWEEN_TESTS == 0 or iteration == max_iterations
             y = rho * (a - b + u)
             v = _RELAXATION * a + (1 - _RELAXATION) * b + u
             sent, b = self._projected(v, symmetric)
             u = v - b
-            if not test:
+            jumps.add(v)
+            if iteration % _BETWEEN_TESTS and iteration < max_iterations:
                 continue
             found = self._feasible(sent, b, symmetric)
             verdict = work.judge(found, a, y)
@@ -178,8 +184,14 @@ class NeighborGme:
             if verdict.total < lowest:
                 best, lowest, objective = (verdict.theta, found), verdict.total, verdict.error
             residual = max(lowest - highest, 0.0) / work.reference(highest, tolerance)
-            wanted = steering.next_penalty(rho, verdict)
-            u, rho = u * (rho / wanted), wanted
+            if residual <= tolerance or iteration == max_iterations or iteration % _BETWEEN_JUMPS:
+                continue
+            if (ahead := jumps.ahead()) is not None:
+                _, b = self._projected(ahead, symmetric)
+                u = ahead - b
+            before, rho = rho, steering.next_penalty(rho, verdict)
+            u = u * (before / rho)
+            jumps.begin_at(b + u)
         status = "solved" if residual <= tolerance else "stopped at the cap"
         end = Start(near.by_node(b), near.by_node(rho * u))
         W = self._matrix(*best)

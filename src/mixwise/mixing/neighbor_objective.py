@@ -19,7 +19,7 @@ TIE_BREAK = 1e-8  # λ₀ on the scaled Γ: of all optimal W, the one of smalles
 
 _BALANCE = 5.0  # how unequal the two parts of the gap may be before ρ is doubled or halved
 _CALMER = 0.7  # how much smaller a step of ρ is than one in the other direction
-_PENALTIES = (2.0**-10, 2.0**10)  # ρ, for Γ scaled to mean diagonal 1
+_PENALTIES = (2.0**-5, 2.0**10)  # ρ, for Γ scaled to mean diagonal 1; below that, flat directions of F take ages
 _NEAR_ZERO = 1e-3  # of the error of Metropolis-Hastings weights: an optimum below that is told from 0 no further
 
 

@@ -12,7 +12,7 @@ from mixwise.graphs import Graph
 from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, lazy, uniform_sender
 from mixwise.mixing.gme import SOLVERS, Solver
 from mixwise.mixing.matrix import FloatArray, Kind
-from mixwise.mixing.neighbor_gme import need_doubly
+from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, need_doubly
 from mixwise.network import Network
 from mixwise.policies.combined import all_sketches
 from mixwise.policies.fixed import Fixed
@@ -71,7 +71,7 @@ class HeterogeneityAware:
         kind: Kind = "doubly",
         solver: Solver = "auto",
         tolerance: float = 1e-3,
-        max_iterations: int = 300,
+        max_iterations: int = MAX_ITERATIONS,
     ) -> None:
         if period < 1:
             raise MixingError(f"period = {period}; the weights are optimized every 1, 2, 3, … mixings")

@@ -15,7 +15,7 @@ import torch
 from mixwise.graphs import Graph
 from mixwise.mixing import GmeSolution
 from mixwise.mixing.matrix import FloatArray
-from mixwise.mixing.neighbor_gme import NeighborGme, Start, check_limits
+from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme, Start, check_limits
 from mixwise.mixing.neighbor_objective import Blocks
 from mixwise.network import Network
 from mixwise.policies.gram import Estimate, Objective
@@ -42,7 +42,7 @@ class NeighborEstimate(Estimate):
         balance: float = 0.1,
         *,
         tolerance: float = 1e-3,
-        max_iterations: int = 300,
+        max_iterations: int = MAX_ITERATIONS,
     ) -> None:
         super().__init__(sketch, objective, smoothing, balance)
         self.tolerance, self.max_iterations = check_limits(tolerance, max_iterations)
