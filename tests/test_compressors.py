@@ -51,7 +51,7 @@ def make(algorithm, policy=None, optimizer=None, d=10):
 @given(share=st.floats(0.001, 1), d=st.integers(1, 50), seed=st.integers(0, 10**6))
 def test_top_k_keeps_the_largest_entries_and_leaves_at_most_1_minus_k_over_d(share, d, seed):
     x = rows(3, d, seed)
-    kept = TopK(share)(x.clone(), range(3), 0)
+    kept = TopK(share)(x.clone(), range(3), 0).rows
     k = max(1, round(share * d))
     for row, original in zip(kept.numpy(), x.numpy(), strict=True):
         here = row != 0
@@ -69,7 +69,7 @@ def test_rounding_is_right_on_average_up_to_its_scale_and_its_error_is_smaller_t
     s = 2**bits - 1
     omega = 1 + min(d / s**2, math.sqrt(d) / s)
     x = rows(1, d, seed=1)
-    found = torch.cat([Quantize(bits, seed=2)(x.clone(), range(1), t) for t in range(draws)])
+    found = torch.cat([Quantize(bits, seed=2)(x.clone(), range(1), t).rows for t in range(draws)])
     norm = float(x.norm())
     # an entry lies on a grid of width norm / s, so its mean over T draws is off by at most half of that over √T
     spread = norm / s / 2 / math.sqrt(draws)
@@ -85,7 +85,10 @@ def test_rounded_entries_are_levels_with_the_sign_of_the_entry(bits, d, seed, t)
     x, s = rows(2, d, seed), 2**bits - 1
     omega = 1 + min(d / s**2, math.sqrt(d) / s)
     levels = (
-        Quantize(bits)(x.clone(), range(2), t).numpy() * s * omega / np.linalg.norm(x.numpy(), axis=1, keepdims=True)
+        Quantize(bits)(x.clone(), range(2), t).rows.numpy()
+        * s
+        * omega
+        / np.linalg.norm(x.numpy(), axis=1, keepdims=True)
     )
     exact = s * x.numpy() / np.linalg.norm(x.numpy(), axis=1, keepdims=True)
     np.testing.assert_allclose(levels, np.round(levels), rtol=0, atol=1e-9)
@@ -97,10 +100,10 @@ def test_rounded_entries_are_levels_with_the_sign_of_the_entry(bits, d, seed, t)
 def test_the_draws_know_node_and_mixing_only():
     """A process that owns some of the nodes rounds them as one that owns all."""
     x, compress = rows(5, 8), Quantize(2, seed=7)
-    whole = compress(x.clone(), range(5), 3)
-    assert torch.equal(compress(x[2:4].clone(), range(2, 4), 3), whole[2:4])
-    assert not torch.equal(compress(x.clone(), range(5), 4), whole)
-    same = compress(x[:1].repeat(5, 1), range(5), 3)
+    whole = compress(x.clone(), range(5), 3).rows
+    assert torch.equal(compress(x[2:4].clone(), range(2, 4), 3).rows, whole[2:4])
+    assert not torch.equal(compress(x.clone(), range(5), 4).rows, whole)
+    same = compress(x[:1].repeat(5, 1), range(5), 3).rows
     assert not torch.equal(same[0], same[1])
 
 
@@ -109,7 +112,7 @@ def test_the_draws_know_node_and_mixing_only():
 def test_rows_of_zeros_stay_zeros_and_rows_keep_their_dtype(compress, dtype):
     x = rows(3, 10, dtype=dtype)
     x[1] = 0
-    found = compress(x.clone(), range(3), 0)
+    found = compress(x.clone(), range(3), 0).rows
     assert found.dtype == dtype
     assert not found[1].any()
     assert found[0].any()
@@ -189,9 +192,45 @@ def test_only_compressed_rows_travel(compressor, size):
 
 
 def test_float32_rows_are_half_as_long():
-    row = torch.zeros(10)
-    assert TopK(0.3).message_bytes(row) == 3 * (4 + 4)
-    assert Quantize(4).message_bytes(row) == 4 + 7
+    row = torch.zeros(1, 10)
+    assert TopK(0.3)(row, range(1), 0).width == 3 * (4 + 4)
+    assert Quantize(4)(row, range(1), 0).width == 4 + 7
+
+
+def bits_of(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous().view(torch.uint8)
+
+
+@property_test
+@given(
+    compressor=st.one_of(st.floats(0.001, 1).map(TopK), st.integers(1, 16).map(Quantize)),
+    d=st.integers(1, 70),
+    seed=st.integers(0, 10**6),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    zeros=st.floats(0, 1),
+    scale=st.sampled_from([1e-30, 1.0, 1e15]),
+)
+def test_what_is_unpacked_has_the_bits_of_what_was_packed(compressor, d, seed, dtype, zeros, scale):
+    """Every row by itself, from a message that held something else before, and signs of zeros too."""
+    x = scale * rows(3, d, seed, dtype)
+    x[:, torch.rand(d, generator=torch.Generator().manual_seed(seed)) < zeros] = 0
+    found = compressor(x, range(3), 5)
+    for position in range(3):
+        message = torch.full((found.width + 9,), 77, dtype=found.dtype)
+        packed = message[3:-6]  # anywhere in a longer one
+        found.pack(position, packed)
+        assert message[:3].tolist() + message[-6:].tolist() == [77] * 9
+        row = torch.full((d,), 3.0, dtype=dtype)
+        found.unpack(packed, row)
+        assert torch.equal(bits_of(row), bits_of(found.rows[position]))
+
+
+def test_a_row_that_is_all_norm_fits_into_its_levels():
+    """One entry is the norm, and the draw rounds up: the top level, not one more."""
+    for t in range(50):
+        found = Quantize(16, seed=1)(torch.tensor([[0.0, -5.0, 0.0]]), range(1), t)
+        levels = found.rows / found._units[:, None]
+        assert levels.abs().max() <= 2**16 - 1
 
 
 # --- what is refused ---

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from mixwise.algorithms import Quantize, TopK
 from mixwise.errors import MixingError, NetworkError
 from mixwise.graphs import Graph, complete, random_connected, ring, star
 from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, uniform_sender
@@ -283,6 +284,42 @@ def test_with_one_node_per_process_what_is_sent_is_what_the_nodes_send(wire, siz
     assert sum(mixing for mixing, _, _ in results) == W.messages * d * size
 
 
+def compressed(rank, world, W, X, compressor):
+    dist.isend = count = Counted()
+    try:
+        network = DistributedNetwork(W.graph, timeout=20)
+        packing, start, sent = compressor(own(X, network), network.nodes, 3), count.bytes, network.sent
+        q = packing.rows
+        apart = network.mix(q, W, packing=packing)
+        assert count.bytes - start == network.sent - sent
+        mixed = network.mix(q, W, out=q, packing=packing)
+        assert torch.equal(mixed, apart)
+        return mixed, count.bytes - start, packing.width, network.traffic
+    finally:
+        dist.isend = count.isend
+
+
+@pytest.mark.parametrize(
+    "compressor", [TopK(0.1), TopK(1.0), Quantize(4, seed=1), Quantize(1)], ids=lambda c: str(vars(c))
+)
+@pytest.mark.parametrize(("n", "world", "d"), [(4, 4, 700), (9, 3, 90), (5, 2, 40_000)])
+def test_compressed_rows_travel_compressed_and_arrive_to_the_last_bit(n, world, d, compressor):
+    """The same rows as in a simulation, where nothing travels, and the bytes that are counted there."""
+    W, X = asymmetric(n), rows(n, d)
+    simulated = SimulatedNetwork(W.graph)
+    packing = compressor(X.clone(), range(n), 3)
+    for _ in range(2):
+        expected = simulated.mix(packing.rows, W, packing=packing)
+    results = run_in_processes(world, compressed, W, X, compressor)
+    torch.testing.assert_close(torch.cat([part[0] for part in results]), expected, rtol=0, atol=1e-13)
+    blocks = [block(n, rank, world) for rank in range(world)]
+    for rank, (_, sent, width, traffic) in enumerate(results):
+        travels = {(i, q) for i, j in W.edge_weights for q in range(world) if i in blocks[rank] and j in blocks[q]}
+        assert sent == 2 * width * len({(i, q) for i, q in travels if q != rank})
+        assert traffic == simulated.traffic
+        assert width == packing.width
+
+
 @pytest.mark.parametrize(("n", "world"), [(8, 2), (9, 4), (5, 3)])
 def test_a_row_travels_once_to_every_process_that_has_a_use_for_it(n, world):
     W, d = asymmetric(n, seed=3), 50
@@ -305,7 +342,8 @@ def test_rows_of_one_process_are_mixed_without_messages():
 def cast(rank, world, W, X, wire_dtype):
     network = DistributedNetwork(W.graph, timeout=20, wire_dtype=wire_dtype)
     mine = own(X, network)
-    compressed = network.mix(mine, W, message_bytes=12)
+    packing = TopK(0.1)(mine, network.nodes, 0)
+    compressed = network.mix(packing.rows, W, packing=packing)
     short = network.mix(mine[:, :3], W)
     return network.mix(mine, W), compressed, short, network.traffic.parameters
 
@@ -321,11 +359,12 @@ def test_rows_are_cast_for_the_message_only(wire):
     expected = (dense - diagonal) @ X.to(wire).double() + diagonal @ X.double()
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-6)
     assert float((found.double() - dense @ X.double()).abs().max()) > 1e-4
-    torch.testing.assert_close(torch.cat([part[1] for part in results]).double(), dense @ X.double(), rtol=0, atol=1e-6)
+    kept = TopK(0.1)(X, range(4), 0).rows.double()
+    torch.testing.assert_close(torch.cat([part[1] for part in results]).double(), dense @ kept, rtol=0, atol=1e-6)
     torch.testing.assert_close(
         torch.cat([part[2] for part in results]).double(), dense @ X[:, :3].double(), rtol=0, atol=1e-6
     )
-    assert {part[3] for part in results} == {W.messages * (12 + 3 * 4 + 100 * 2)}
+    assert {part[3] for part in results} == {W.messages * (10 * 8 + 3 * 4 + 100 * 2)}
 
 
 # --- making routes is fast: a policy may have new weights at every step ---

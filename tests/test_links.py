@@ -12,6 +12,7 @@ from mixwise.experiments.build import prepare
 from mixwise.graphs import Graph, ring
 from mixwise.mixing import MixingMatrix, metropolis_hastings
 from mixwise.network import Link, Links, LossyNetwork, SimulatedNetwork
+from mixwise.network.packing import Cast
 
 FAST, SLOW = Link(0.01, 1e6), Link(0.5, 1e3)
 ROWS = torch.zeros(4, 25, dtype=torch.float64)  # 200 bytes each
@@ -43,8 +44,9 @@ def test_an_edge_without_weight_slows_nobody_down():
 
 def test_compressed_rows_take_the_time_of_their_own_bytes():
     W = metropolis_hastings(ring(4))
-    assert seconds(Links(FAST), lambda network: network.mix(ROWS, W, message_bytes=50)) == pytest.approx(
-        0.01 + 50 / 1e6
+    half = Cast(ROWS, torch.bfloat16)
+    assert seconds(Links(FAST), lambda network: network.mix(ROWS, W, packing=half)) == pytest.approx(
+        0.01 + ROWS.shape[1] * 2 / 1e6
     )
 
 

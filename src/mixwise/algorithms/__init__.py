@@ -2,9 +2,10 @@
 
 from mixwise.algorithms.all_reduce import AllReduceSGD, LocalSGD
 from mixwise.algorithms.base import Algorithm
-from mixwise.algorithms.choco import Choco, Compressor, Quantize, TopK
+from mixwise.algorithms.choco import Choco
 from mixwise.algorithms.combine_then_adapt import CombineThenAdapt
 from mixwise.algorithms.combine_while_adapt import CombineWhileAdapt
+from mixwise.algorithms.compressors import Compressed, Compressor, Quantize, TopK
 from mixwise.algorithms.d2 import D2
 from mixwise.algorithms.dadam import DAdam
 from mixwise.algorithms.decentlam import DecentLaM
@@ -25,6 +26,7 @@ __all__ = [
     "Choco",
     "CombineThenAdapt",
     "CombineWhileAdapt",
+    "Compressed",
     "Compressor",
     "DAdam",
     "DecentLaM",

@@ -5,6 +5,7 @@ from mixwise.network.blocks import block
 from mixwise.network.distributed import DistributedNetwork
 from mixwise.network.faults import LossyNetwork
 from mixwise.network.links import Link, Links
+from mixwise.network.packing import Packing
 from mixwise.network.simulated import SimulatedNetwork
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Links",
     "LossyNetwork",
     "Network",
+    "Packing",
     "Pending",
     "SimulatedNetwork",
     "Traffic",

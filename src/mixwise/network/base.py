@@ -14,6 +14,7 @@ import torch
 
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
+from mixwise.network.packing import Packing
 
 Cargo: TypeAlias = Literal["parameters", "sketches"]  # what travels: the counter of `Traffic` that it goes to
 
@@ -68,11 +69,11 @@ class Network(Protocol):
     step: int | None
 
     def mix(
-        self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, message_bytes: int | None = None
+        self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, packing: Packing | None = None
     ) -> torch.Tensor:
         """One gossip step: the owned rows of Wᵀ X, (m, d), in a new tensor or in `out`, which may be `rows` itself.
 
-        `message_bytes` is the size of a row on the wire, for rows that travel compressed.
+        `packing`: how the rows look on the wire, if they travel in fewer bytes.
         """
         ...
 

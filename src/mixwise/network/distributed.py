@@ -21,6 +21,7 @@ from mixwise.network.averaging import PendingAverage
 from mixwise.network.base import Cargo, Traffic
 from mixwise.network.blocks import block
 from mixwise.network.buffers import BufferPool
+from mixwise.network.packing import Cast, Packing, message_bytes
 from mixwise.network.pending import PendingMix
 from mixwise.network.routes import ExchangeRoutes, MixingRoutes, Route, Router
 from mixwise.network.transfer import Message, Round
@@ -53,9 +54,8 @@ class DistributedNetwork:
         traffic: what all nodes have sent, as in a simulation: a row counts once per neighbor that hears it, also if
             both are in one process. The same number on every process.
         sent: bytes that this process has really handed to the transport. With one node per process these are the bytes
-            that its node has sent, except for rows that algorithms compress: they are counted as compressed in
-            `traffic`, but travel, and count here, in full; and except for averages of long rows over all nodes
-            (W = J), which take two rounds: 2 (n − 1) / n rows per process, where `traffic` counts n − 1.
+            that its node has sent, except for averages of long rows over all nodes (W = J), which take two rounds:
+            2 (n − 1) / n rows per process, where `traffic` counts n − 1.
     """
 
     def __init__(
@@ -110,17 +110,17 @@ class DistributedNetwork:
 
     # --- gossip ---
     def mix(
-        self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, message_bytes: int | None = None
+        self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, packing: Packing | None = None
     ) -> torch.Tensor:
         """The owned rows of Wᵀ X; each row travels once to every process that has a use for it."""
-        return self._start(rows, W, message_bytes).wait(out)
+        return self._start(rows, W, packing).wait(out)
 
     def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> PendingMix | PendingAverage:
         """Send the rows; while they travel, something else can be computed."""
         return self._start(rows, W, None, ahead=True)
 
     def _start(
-        self, rows: torch.Tensor, W: MixingMatrix, message_bytes: int | None, *, ahead: bool = False
+        self, rows: torch.Tensor, W: MixingMatrix, packing: Packing | None, *, ahead: bool = False
     ) -> PendingMix | PendingAverage:
         if W.n != self.graph.n or rows.ndim != 2 or rows.shape[0] != len(self.nodes):
             raise MixingError(
@@ -128,24 +128,24 @@ class DistributedNetwork:
                 f"{len(self.nodes)} of {self.graph.n} nodes, one row each"
             )
         routes, (m, d) = self._mixing_routes(W), rows.shape
-        # Compressed rows must arrive as the sender remembers them.
-        wire = rows.dtype if message_bytes is not None or d <= _SHORT else self.wire_dtype or rows.dtype
-        size = d * wire.itemsize
-        self.traffic.parameters += routes.messages * (size if message_bytes is None else message_bytes)
-        if routes.averages and wire == rows.dtype and size >= _PACKED_BELOW:  # of short rows one round is faster
+        if packing is None and self.wire_dtype is not None and d > _SHORT and rows.dtype != self.wire_dtype:
+            packing = Cast(rows, self.wire_dtype)
+        size = message_bytes(rows, packing)
+        self.traffic.parameters += routes.messages * size
+        if routes.averages and packing is None and size >= _PACKED_BELOW:  # of short rows one round is faster
             return self._averaging(rows, "mix", ahead=ahead)
         source, lent = rows.contiguous(), []
-        if wire != rows.dtype:
-            source = self._buffers.take(m, d, wire, rows.device)
+        if packing is not None:
+            source = self._buffers.take(m, packing.width, packing.dtype, rows.device)
             lent.append(source)
             for position in routes.sent:
-                source[position] = rows[position]
-        arriving = self._buffers.take(routes.arriving, d, wire, rows.device)
+                packing.pack(position, source[position])
+        arriving = self._buffers.take(routes.arriving, source.shape[1], source.dtype, rows.device)
         lent.append(arriving)
         sends, receives, at = [], [], 0
         for route in routes.sends:
             if self._packed(route, size):
-                packed = self._buffers.take(len(route.positions), d, wire, rows.device)
+                packed = self._buffers.take(len(route.positions), source.shape[1], source.dtype, rows.device)
                 lent.append(packed)
                 torch.index_select(source, 0, route.index.to(rows.device), out=packed)
                 sends.append(Message(route.peer, packed))
@@ -157,7 +157,7 @@ class DistributedNetwork:
                 receives.append(Message(route.peer, _part(arriving, at, count)))
                 at += count
         transfer = self.transport.post([Round(sends, receives)], "mix", self.step, ahead=ahead)
-        return PendingMix(self._buffers, rows, arriving, routes, transfer, lent)
+        return PendingMix(self._buffers, rows, arriving, routes, transfer, lent, packing)
 
     @staticmethod
     def _packed(route: Route, row_bytes: int) -> bool:

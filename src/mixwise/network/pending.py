@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import torch
 
 from mixwise.network.buffers import BufferPool
+from mixwise.network.packing import Cast, Packing
 from mixwise.network.routes import MixingRoutes, Terms
 from mixwise.network.transfer import Transfer
 
@@ -27,22 +28,37 @@ class PendingMix:
         routes: MixingRoutes,
         transfer: Transfer,
         lent: list[torch.Tensor],
+        packing: Packing | None,
     ) -> None:
         self._buffers, self._rows, self._arriving = buffers, rows, arriving
-        self._routes, self._transfer, self._lent = routes, transfer, lent
-        # Whether what one row hears may be overwritten, since no other row here hears it.
-        self._alone = rows.shape[0] == 1 and arriving.dtype == rows.dtype
+        self._routes, self._transfer, self._lent, self._packing = routes, transfer, lent, packing
+
+    def _arrived(self) -> None:
+        """Wait, and unpack; what was only cast is cast back block by block, when it is summed up."""
+        self._transfer.wait()
+        if self._packing is None or isinstance(self._packing, Cast):
+            return
+        (_, d), packed = self._rows.shape, self._arriving
+        self._arriving = self._buffers.take(len(packed), d, self._rows.dtype, self._rows.device)
+        self._lent.append(self._arriving)
+        for short, row in zip(packed, self._arriving, strict=True):
+            self._packing.unpack(short, row)
+
+    @property
+    def _alone(self) -> bool:
+        """Whether what one row hears may be overwritten, since no other row here hears it."""
+        return self._rows.shape[0] == 1 and self._arriving.dtype == self._rows.dtype
 
     def wait(self, out: torch.Tensor | None = None) -> torch.Tensor:
         """Wᵀ X, in a new tensor or in `out`, which may be the rows that were sent; to be called once."""
-        self._transfer.wait()
+        self._arrived()
         mixed = self._summed_in_place() if self._alone and out is self._rows else self._summed(out)
         self._give_back()
         return mixed
 
     def move(self, rows: torch.Tensor) -> None:
         """rows + (W − I)ᵀ X, where they are; X is overwritten. Instead of `wait`."""
-        self._transfer.wait()
+        self._arrived()
         for columns in self._blocks(_BLOCK):
             sources = self._sources(columns)
             for target, terms in zip(rows[:, columns].unbind(), self._routes.moves, strict=True):

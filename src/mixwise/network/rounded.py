@@ -11,6 +11,7 @@ import torch
 
 from mixwise.mixing import MixingMatrix
 from mixwise.network.base import Network
+from mixwise.network.packing import Cast, Packing
 from mixwise.seeding import generator
 from mixwise.tasks.rounding import round_at_random
 
@@ -45,11 +46,11 @@ class RoundedNetwork:
         self._inner.step, self._round = step, 0
 
     def mix(
-        self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, message_bytes: int | None = None
+        self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, packing: Packing | None = None
     ) -> torch.Tensor:
         """One gossip step, some columns at a time."""
         if rows.dtype != torch.bfloat16:
-            return self._inner.mix(rows, W, out=out, message_bytes=message_bytes)
+            return self._inner.mix(rows, W, out=out, packing=packing)
         out = torch.empty_like(rows) if out is None else out
         m, d = rows.shape
         streams = [generator(self._seed, "mixing", node, self.step or 0, self._round) for node in self._inner.nodes]
@@ -58,20 +59,8 @@ class RoundedNetwork:
         width = d if getattr(self._inner, "links", None) is not None else max(1, _BLOCK // m)
         for start in range(0, d, width):
             columns = slice(start, min(start + width, d))
-            mixed = self._mixed(rows[:, columns].float(), W)
+            part = rows[:, columns].float()
+            mixed = self._inner.mix(part, W, out=part, packing=Cast(part, torch.bfloat16))
             for row, place, stream in zip(mixed, out[:, columns], streams, strict=True):
                 round_at_random(row, place, stream)
         return out
-
-    def _mixed(self, part: torch.Tensor, W: MixingMatrix) -> torch.Tensor:
-        """In place; what travels are numbers that bfloat16 can hold, in 2 bytes."""
-        inner: Any = self._inner
-        if not hasattr(inner, "wire_dtype"):  # nothing travels; it is only counted
-            mixed: torch.Tensor = inner.mix(part, W, out=part, message_bytes=2 * part.shape[1])
-            return mixed
-        usual, inner.wire_dtype = inner.wire_dtype, torch.bfloat16
-        try:
-            mixed = inner.mix(part, W, out=part)
-        finally:
-            inner.wire_dtype = usual
-        return mixed

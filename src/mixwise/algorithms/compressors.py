@@ -1,0 +1,134 @@
+"""What makes rows short for gossip: what is left of them, and how it looks on the wire.
+
+Legend: rows (m, d), owned; Q(rows) has the same shape, and its rows can be written in few bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+
+from mixwise.errors import TrainingError
+from mixwise.network import Packing
+from mixwise.seeding import generator
+
+
+class Compressed(Packing, Protocol):
+    """Q(rows), which a receiver unpacks to the last bit."""
+
+    rows: torch.Tensor
+
+
+class Compressor(Protocol):
+    """Makes rows short."""
+
+    def __call__(self, rows: torch.Tensor, nodes: range, t: int) -> Compressed:
+        """Q(rows), (m, d), for mixing t; it may use the memory of `rows`."""
+        ...
+
+
+# --- some entries ---
+class TopK:
+    """Keeps the share of entries that are largest in modulus: values and positions travel."""
+
+    def __init__(self, share: float = 0.01) -> None:
+        if not 0 < share <= 1:
+            raise TrainingError(f"share = {share}; the share of entries that travel lies in (0, 1]")
+        self.share = share
+
+    def __call__(self, rows: torch.Tensor, nodes: range, t: int) -> FewEntries:
+        """Row by row, the k largest entries, the rest 0."""
+        index = rows.abs().topk(max(1, round(self.share * rows.shape[1])), dim=1).indices
+        return FewEntries(torch.zeros_like(rows).scatter_(1, index, rows.gather(1, index)), index)
+
+
+class FewEntries:
+    """Rows that are 0 but for k entries: k positions of 4 bytes and k values travel."""
+
+    dtype = torch.uint8
+
+    def __init__(self, rows: torch.Tensor, index: torch.Tensor) -> None:
+        self.rows, self._index = rows, index
+        self._positions = 4 * index.shape[1]  # bytes
+        self.width = self._positions + rows.element_size() * index.shape[1]
+
+    def pack(self, position: int, packed: torch.Tensor) -> None:
+        """Positions, then values."""
+        index = self._index[position]
+        packed[: self._positions] = index.int().view(torch.uint8)
+        packed[self._positions :] = self.rows[position, index].view(torch.uint8)
+
+    def unpack(self, packed: torch.Tensor, row: torch.Tensor) -> None:
+        """Zeros, and the values at their positions."""
+        index = packed[: self._positions].clone().view(torch.int32).long()  # a view must begin at a multiple of 4
+        row.zero_().scatter_(0, index, packed[self._positions :].clone().view(row.dtype))
+
+
+# --- few levels ---
+class Quantize:
+    """Rounds entries at random to 2^bits − 1 levels of the row's norm (QSGD, Alistarh et al. 2017).
+
+    Scaled down so that the error is smaller than the row in expectation, which CHOCO needs.
+    """
+
+    def __init__(self, bits: int = 4, seed: int = 0) -> None:
+        if not 1 <= bits <= 16:
+            raise TrainingError(f"bits = {bits}; a level takes 1 to 16 bits")
+        self.bits, self.seed = bits, seed
+
+    def __call__(self, rows: torch.Tensor, nodes: range, t: int) -> FewLevels:
+        """Row by row, with draws that know node and mixing only."""
+        levels, d = 2**self.bits - 1, rows.shape[1]
+        shrink = 1 + min(d / levels**2, math.sqrt(d) / levels)  # makes the expected error smaller than the row
+        units = torch.zeros(len(rows), dtype=rows.dtype, device=rows.device)
+        for position, (node, row) in enumerate(zip(nodes, rows, strict=True)):
+            norm = row.norm()
+            if norm == 0:  # or too small to be told from it
+                row.zero_()
+                continue
+            draws = torch.rand(d, generator=generator(self.seed, "quantize", node, t), dtype=row.dtype).to(row.device)
+            rounded = (row.abs() / norm * levels + draws).floor_().clamp_(max=levels)
+            units[position] = norm / (levels * shrink)
+            row.copy_(row.sign() * rounded * units[position])
+        return FewLevels(rows, units, self.bits)
+
+
+class FewLevels:
+    """Rows of whole multiples, less than 2^bits of them, of a unit: the unit travels, and a sign and a level per entry.
+
+    Bit after bit: the lowest of all entries, then the next ones, the signs last.
+    """
+
+    dtype = torch.uint8
+
+    def __init__(self, rows: torch.Tensor, units: torch.Tensor, bits: int) -> None:
+        self.rows, self._units, self._bits = rows, units, bits
+        self._unit = rows.element_size()  # bytes
+        self.width = self._unit + math.ceil(rows.shape[1] * (bits + 1) / 8)
+
+    def pack(self, position: int, packed: torch.Tensor) -> None:
+        """The unit, then all bits."""
+        row, unit = self.rows[position], self._units[position]
+        levels = (row.abs() / torch.where(unit == 0, 1, unit)).round().int()
+        planes = [(levels >> bit) & 1 for bit in range(self._bits)] + [torch.signbit(row)]
+        bits = torch.zeros(8 * (self.width - self._unit), dtype=torch.uint8, device=row.device)
+        bits[: len(planes) * len(row)] = torch.cat([plane.to(torch.uint8) for plane in planes])
+        packed[: self._unit] = unit[None].view(torch.uint8)
+        packed[self._unit :] = (bits.view(-1, 8) << _eight(row.device)).sum(dim=1, dtype=torch.uint8)
+
+    def unpack(self, packed: torch.Tensor, row: torch.Tensor) -> None:
+        """Levels times unit, with their signs."""
+        unit = packed[: self._unit].clone().view(row.dtype)
+        bits = (packed[self._unit :, None] >> _eight(row.device)) & 1
+        *planes, negative = bits.view(-1)[: (self._bits + 1) * len(row)].view(self._bits + 1, len(row))
+        levels = torch.zeros(len(row), dtype=torch.int32, device=row.device)
+        for bit, plane in enumerate(planes):
+            levels += plane.int() << bit
+        row.copy_(levels * unit)
+        row.copy_(torch.where(negative.bool(), -row, row))
+
+
+def _eight(device: torch.device) -> torch.Tensor:
+    return torch.arange(8, dtype=torch.uint8, device=device)
