@@ -11,7 +11,7 @@ import torch.distributed as dist
 from mixwise.algorithms import Quantize, TopK
 from mixwise.errors import MixingError, NetworkError
 from mixwise.graphs import Graph, complete, random_connected, ring, star
-from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, uniform_sender
+from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, uniform, uniform_sender
 from mixwise.network import DistributedNetwork, SimulatedNetwork, block
 from mixwise.network.routes import Router
 from processes import in_processes, run_in_processes
@@ -443,3 +443,23 @@ def test_what_is_refused():
 def test_without_a_process_group():
     with pytest.raises(NetworkError, match="there is no process group; call torch"):
         DistributedNetwork(ring(4))
+
+
+# --- the calls that nccl gets ---
+def in_batches(rank, world, X):
+    network = DistributedNetwork(complete(world), timeout=20)
+    network.transport.batched = True  # gloo understands batches too
+    mine, even, usual = own(X, network), uniform(network.graph), metropolis_hastings(network.graph)
+    found = [network.mix(mine, even), network.start_mix(mine, even).wait(), network.average(mine)[None]]
+    found += [network.mix(mine[:, :50], usual), network.start_mix(mine[:, :50], usual).wait()]
+    return found, network.gather(mine[:, :3]), network.exchange(mine[:, :2].repeat(world - 1, 1), network.graph)
+
+
+def test_messages_of_a_round_in_one_batch():
+    """What runs under nccl, on gloo: there is no GPU in the default test run."""
+    X = rows(4, 30_001)
+    for rank, (means, gathered, exchanged) in enumerate(run_in_processes(4, in_batches, X)):
+        for mean in means:
+            torch.testing.assert_close(mean, X.mean(dim=0)[None, : mean.shape[1]], rtol=0, atol=1e-13)
+        assert torch.equal(gathered, X[:, :3])
+        assert torch.equal(exchanged, X[[other for other in range(4) if other != rank], :2])
