@@ -63,6 +63,16 @@ def test_run_leaves_everything_it_promises(finished):
     assert [row["variant"] for row in rows] == ["dsgd-metropolis", "dsgd-optimal-gap", "ha-dsgd", "gme-every-step"]
 
 
+def test_names_and_long_paths_are_shown_as_they_are(mixwise):
+    folder = "runs[bold]/" + "a-long-name" * 8
+    done = mixwise("run", "quadratics", "steps=2", "seeds=0", "--out", folder)
+    assert done.returncode == 0
+    assert f"records: {folder}/\n" in done.stdout
+    assert f"To look at: {folder}/report.html\n" in done.stdout
+    picture = mixwise("graph", "ring:4", "--out", f"{folder}/ring.svg")
+    assert f"picture: {folder}/ring.svg\n" in picture.stdout, picture.stderr
+
+
 def test_the_summary_is_the_mean_over_seeds_of_the_last_window(finished):
     folder, _ = finished
     finals = []

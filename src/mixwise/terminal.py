@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from mixwise.experiments import Experiment, run_experiment
 from mixwise.experiments.memory import Need, statement
@@ -21,15 +22,16 @@ from mixwise.experiments.runner import Progress
 from mixwise.network.world import World
 from mixwise.report.table import Summary
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+# Names and paths are shown as they are, also those with brackets, and lines are not broken.
+out = Console(highlight=False, markup=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 _WINDOW, _SHORTEST, _QUIET = 5.0, 0.05, 30.0  # seconds: a rate is of the last 5; a log hears something every 30
 
 
 def fail(message: str, status: int = 2) -> int:
     """Say in one line what is wrong; the exit code."""
-    err.print(f"error: {' '.join(message.split())}", markup=False, soft_wrap=True)
+    err.print(f"error: {' '.join(message.split())}")
     return status
 
 
@@ -59,7 +61,7 @@ class _Notes(logging.Handler):
         note = record.getMessage()
         if note not in self._said:
             self._said.add(note)
-            err.print(note, highlight=False, markup=False, soft_wrap=True)
+            err.print(note)
 
 
 def run_with_progress(experiment: Experiment, folder: Path, resume: bool, world: World) -> Summary:
@@ -89,12 +91,12 @@ def run_with_progress(experiment: Experiment, folder: Path, resume: bool, world:
                 left = f"{progress.values['nodes']} go on at step {progress.step}"
                 err.print(f"{name}: nodes {progress.values['lost_nodes']} are lost; {left}")
             if not err.is_terminal and (last or watch.clock() - printed > _QUIET):
-                err.print(f"{name}: {figures}", soft_wrap=True)
+                err.print(f"{name}: {figures}")
                 printed = watch.clock()
 
         def on_need(need: Need) -> None:
             if world.rank == 0 and (line := statement(need)) is not None:
-                err.print(line, highlight=False, soft_wrap=True)
+                err.print(line)
 
         return run_experiment(experiment, folder, on_progress, resume, world, on_need)
 
@@ -164,6 +166,7 @@ def summary_table(summary: Summary) -> Table:
     for metric in summary.metrics:
         table.add_column(metric.replace("_", " "), justify="right", no_wrap=False)
     for variant, cells in summary.rows.items():
-        shown = (f"[bold]{cell}[/bold]" if cell.mean == summary.best(i) else str(cell) for i, cell in enumerate(cells))
+        best = ("bold" if cell.mean == summary.best(i) else "" for i, cell in enumerate(cells))
+        shown = (Text(str(cell), style) for cell, style in zip(cells, best, strict=True))
         table.add_row(variant, *shown)
     return table

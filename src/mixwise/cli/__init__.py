@@ -43,7 +43,7 @@ def _options(
 ) -> None:
     """mixwise: decentralized learning with gossip weights that fit the data."""
     if context.invoked_subcommand is None:
-        out.print(context.get_help(), markup=False)
+        out.print(context.get_help())
 
 
 for _command in (run, launch, sweep, export, report, watch, figures, recipes, graph, weights, doctor):

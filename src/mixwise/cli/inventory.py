@@ -43,10 +43,10 @@ def doctor() -> None:
         mark = {None: "", True: "ok: ", False: "FAILED: "}[finding.ok]
         label = "" if finding.topic == topic else finding.topic
         topic = finding.topic
-        out.print(f"{label:<14}{mark}{finding.text}", markup=False, soft_wrap=True)
+        out.print(f"{label:<14}{mark}{finding.text}")
         if finding.ok is False:
             broken += 1
-            out.print(f"{'':<14}remedy: {finding.remedy}", markup=False, soft_wrap=True)
+            out.print(f"{'':<14}remedy: {finding.remedy}")
     if broken:
         raise typer.Exit(fail(f"{broken} of the above {'is' if broken == 1 else 'are'} broken", 1))
     out.print("All is well.")

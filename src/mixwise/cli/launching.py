@@ -57,7 +57,7 @@ def launch(
             line = torchrun_line(there, worker, max_restarts) if stops else launch_line(there, grace, command)
             if stops and (variables := torchrun_environment(there, max_restarts)):
                 line = ["env", *(f"{name}={value}" for name, value in variables.items()), *line]
-            out.print(shlex.join(line), markup=False, soft_wrap=True)
+            out.print(shlex.join(line))
     elif stops:
         sys.stdout.flush()
         line = python_line(torchrun_line(machines, worker, max_restarts))
@@ -68,4 +68,4 @@ def launch(
 
 
 def _say(message: str) -> None:
-    err.print(f"mixwise launch: {message}", markup=False, soft_wrap=True)
+    err.print(f"mixwise launch: {message}")

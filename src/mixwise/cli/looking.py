@@ -28,8 +28,8 @@ def report(
     file = file or folders[0] / "report.html"
     for folder in save_page(folders, file):
         for problem in folder.problems:
-            err.print(f"{folder.path}: {problem}", markup=False, soft_wrap=True)
-    out.print(f"report: {file}", markup=False, soft_wrap=True)
+            err.print(f"{folder.path}: {problem}")
+    out.print(f"report: {file}")
 
 
 def watch(
@@ -41,7 +41,7 @@ def watch(
     Example: mixwise watch runs/digits/… --port 8000
     """
     with WatchServer(folders, port) as server:
-        out.print(f"watch at {server.url}, end with Ctrl-C", markup=False, soft_wrap=True)
+        out.print(f"watch at {server.url}, end with Ctrl-C")
         with suppress(KeyboardInterrupt):
             server.serve_forever()
 
@@ -57,7 +57,7 @@ def figures(
     Example: mixwise figures runs/digits/… --format pdf,png --width column
     """
     for path in save_paper_figures(folder, [name.strip() for name in formats.split(",")], width, target):
-        out.print(str(path), markup=False, soft_wrap=True)
+        out.print(str(path))
 
 
 def export(

@@ -64,7 +64,7 @@ def _run(recipe: str, changes: list[str], folder: Path | None, resume: bool, wor
         if world.rank > 0:
             raise typer.Exit(130) from None
         hint = f"stopped; go on with: mixwise run {folder}/config.yaml --out {folder} --resume"
-        err.print(hint, markup=False, soft_wrap=True)
+        err.print(hint)
         raise typer.Exit(130) from None
     except TrainingError as error:
         raise TrainingError(f"{error}; the records so far: {folder}" if folder.exists() else str(error)) from None
@@ -72,9 +72,9 @@ def _run(recipe: str, changes: list[str], folder: Path | None, resume: bool, wor
         return
     out.print(f"{experiment.recipe.name}: {experiment.recipe.description}")
     out.print(summary_table(summary))
-    out.print(f"[dim]{summary.caption}.[/dim]")
+    out.print(f"{summary.caption}.", style="dim")
     out.print(f"\nTable, figures and records: {folder}{'' if str(folder).endswith('/') else '/'}")
-    out.print(f"To look at: {folder / 'report.html'}", soft_wrap=True)
+    out.print(f"To look at: {folder / 'report.html'}")
 
 
 def sweep(

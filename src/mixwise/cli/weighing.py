@@ -61,7 +61,7 @@ def graph(
             table.add_row(name, f"– ({str(error).partition(';')[0]})", "–")
     out.print(table)
     if g.n <= 64:
-        out.print(terminal_picture(g), markup=False)
+        out.print(terminal_picture(g))
     if picture is not None:
         out.print(f"picture: {picture}")
 
@@ -100,7 +100,7 @@ def weights(
         _save_weights(W, file)
     if g.n <= 16:
         with np.printoptions(precision=3, suppress=True, linewidth=200):
-            out.print(str(W.to_dense()), markup=False)
+            out.print(str(W.to_dense()))
     out.print(f"messages per step: {W.messages}")
     out.print(f"consensus factor p: {consensus_factor(W):.6f}")
     out.print(f"spectral gap: {spectral_gap(W):.6f}")
