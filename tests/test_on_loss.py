@@ -139,6 +139,28 @@ def test_survivors_find_the_optimum_of_their_own(loop, launched, nodes, lost, ho
     assert said in done.err.splitlines()[-1]
 
 
+# The mean of all rows is taken while the gradients are computed, by the thread that hands over: X⁺ = J X − U.
+# It descends on the mean of the losses, to the mean of the targets of those who take part.
+AVERAGING = (
+    GOSSIP.replace("metropolis_hastings", "uniform")
+    .replace("algorithm=GradientTracking()", "overlap=True")
+    .replace("Linear(1, 3,", "Linear(1, 20_000,")
+    .replace("randn(world, 3,", "randn(world, 20_000,")
+)
+
+
+@pytest.mark.parametrize(("lost", "how", "timeout"), [(2, "SIGKILL", 60), (1, "SIGSTOP", 3)])
+def test_survivors_of_an_average_that_was_under_way(tmp_path, launched, lost, how, timeout):
+    path = tmp_path / "averaging.py"
+    path.write_text(AVERAGING)
+    done = launched(path, "complete:4", lost, how, timeout, processes=4)
+    assert done.code == 0, done.err
+    found = results(done.out)
+    assert [t for t, _, _, _ in found] == [150] * 3
+    assert {members for _, members, _, _ in found} == {str(tuple(r for r in range(4) if r != lost))}
+    assert all(mean < 1e-8 for _, _, _, mean in found)
+
+
 def test_a_chain_without_its_middle_has_fallen_apart(loop, launched):
     done = launched(loop, "chain:3", 1, "SIGKILL", 3, processes=3)
     assert done.code not in (0, None)
