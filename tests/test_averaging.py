@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -201,3 +203,33 @@ def test_who_leaves_while_it_is_under_way_neither_hangs_nor_crashes(seed):
     for outcome in run_in_fresh_processes(4, leaves_at_once, seed, timeout=40):
         assert outcome.error is None, outcome.error
         assert outcome.result is True
+
+
+PROGRAM = """
+import sys, time, torch, torch.distributed as dist, mixwise as mw
+from mixwise.mixing import uniform
+dist.init_process_group("gloo")
+model = torch.nn.Linear(200, 300)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+gossip = mw.Gossip(model, optimizer, mw.graphs.complete(4), policy=uniform, overlap=True, timeout=20)
+for step in range(20):
+    if step == 19 and dist.get_rank() == 2:
+        time.sleep(float(sys.argv[1]))
+    optimizer.zero_grad()
+    model(torch.randn(8, 200)).square().sum().mul(1e-3).backward()
+    gossip.step()
+if sys.argv[2] == "tidy":
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("late", "manners"), [(0.0, "tidy"), (0.0, "untidy"), (1.0, "untidy")])
+def test_a_program_that_ends_while_it_is_under_way_ends_well(tmp_path, late, manners):
+    """The last average of a loop that mixes early is never waited for; its thread must not outlive Python."""
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", path, late, manners]
+    done = subprocess.run(
+        [*map(str, line)], env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=90
+    )
+    assert done.returncode == 0, done.stderr

@@ -93,13 +93,17 @@ class Transfer:
         for self._at, work in works:
             work.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.05)))
 
+    def posted_within(self, seconds: float) -> bool:
+        """Whether the poster has posted the last round by then, or given up."""
+        if self.handed is not None and self.handed.acquire(timeout=seconds):
+            self.handed = None
+        return self.handed is None
+
     def check_posted(self, deadline: float | None = None) -> None:
         """Wait until they are handed over; with one round that takes no time, unless something went wrong."""
-        if self.handed is not None:
-            deadline = time.monotonic() + self.transport.timeout if deadline is None else deadline
-            if not self.handed.acquire(timeout=max(deadline - time.monotonic(), 0.05)):
-                self._problem = RuntimeError("timed out")
-            self.handed = None
+        deadline = time.monotonic() + self.transport.timeout if deadline is None else deadline
+        if not self.posted_within(max(deadline - time.monotonic(), 0.05)):
+            self._problem = RuntimeError("timed out")
         if self._problem is not None:
             if self._at is None or not isinstance(self._problem, RuntimeError):
                 raise self._problem

@@ -7,11 +7,13 @@ the reason: the message names the process that is missing, not the one that noti
 
 from __future__ import annotations
 
+import atexit
 import math
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import NoReturn
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -23,6 +25,8 @@ from mixwise.network.transfer import Round, Transfer
 
 _NEVER_SENT = 2**31 - 1  # a tag
 _LONG = 86400.0  # seconds that the poster may wait; who waits for the poster does so no longer than the timeout
+_PARTING = 10.0  # seconds that the end of a program waits for the poster
+_with_posters: WeakSet[Transport] = WeakSet()
 
 
 class Transport:
@@ -77,6 +81,7 @@ class Transport:
         if ahead and not self.batched and any(sends or receives for sends, receives, _ in rounds):
             if self._poster is None:
                 self._poster = Poster()
+                _with_posters.add(self)
             transfer.handed = self._poster.hand(lambda: transfer.post(_LONG))
             self._last = transfer
         else:
@@ -91,6 +96,16 @@ class Transport:
         if self._last is not None:
             last, self._last = self._last, None
             last.check_posted()
+
+    def leave(self) -> None:
+        """At the end of the program: have the poster come to an end.
+
+        A thread that has waited for a message and goes on while Python shuts down would abort the process.
+        """
+        if self._last is not None and not self._last.posted_within(0):
+            with suppress(Exception):  # the group may be gone
+                self.close()
+            self._last.posted_within(_PARTING)
 
     def fail(self, peer: int, error: RuntimeError, operation: str, step: int | None) -> NoReturn:
         """Say who is missing, here and to the others, and leave: after this the connections are of no use."""
@@ -129,3 +144,9 @@ class Transport:
                     work = dist.irecv(torch.empty(1), self.name(peer), group=self.group, tag=_NEVER_SENT)
                     assert work is not None  # this process is in the group
                     work.wait(timedelta(milliseconds=1))
+
+
+@atexit.register
+def _leave() -> None:
+    for transport in list(_with_posters):
+        transport.leave()
