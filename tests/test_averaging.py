@@ -110,11 +110,11 @@ def test_other_operations_while_it_is_under_way():
 
 def one_is_late(rank, world):
     """Later than the timeout, but the others do something else meanwhile, so nobody waits so long."""
-    network = DistributedNetwork(complete(world), timeout=2)
+    network = DistributedNetwork(complete(world), timeout=4)
     mine = torch.full((1, LONG), float(rank))
-    time.sleep(3 if rank == 1 else 0)
+    time.sleep(5 if rank == 1 else 0)
     pending = network.start_mix(mine, uniform(network.graph))
-    time.sleep(0 if rank == 1 else 3)
+    time.sleep(0 if rank == 1 else 5)
     return pending.wait()[0, 0].item()
 
 
@@ -180,7 +180,7 @@ def test_a_process_that_is_silent_is_named_after_the_timeout(wait_in_another):
         assert outcomes[rank].error is None, outcomes[rank].error
         message, missing, step, seconds = outcomes[rank].result
         assert (missing, step) == ((1,), 3), message
-        assert seconds < 6
+        assert seconds < 15
         messages.append(message)
     assert any(message.startswith("mix, step 3: rank 1 did not answer within 1.5 s") for message in messages)
 
