@@ -44,11 +44,13 @@ def averaged(rank, world, X):
     pending = network.start_mix(mine, W)
     assert network.sent - sent == bytes_of(rank, world, X)  # known before it has happened
     assert torch.equal(pending.wait(), apart)
+    scattered = torch.stack([mine, -mine], dim=2)[:, :, 0]  # its numbers do not lie beside each other
+    assert torch.equal(network.mix(scattered, W), apart)
     moved = torch.full_like(mine, 3.0)
     network.start_mix(mine, W).move(moved)
     assert network.mix(mine, W, out=mine) is mine
     assert torch.equal(mine, apart)
-    assert network.sent - sent == 3 * bytes_of(rank, world, X)
+    assert network.sent - sent == 4 * bytes_of(rank, world, X)
     return mine, moved, network.traffic
 
 
@@ -63,7 +65,7 @@ def bytes_of(rank: int, world: int, X: torch.Tensor) -> int:
 def test_the_mean_of_all_rows(world, dtype):
     X = rows(world, LONG, dtype)
     simulated = SimulatedNetwork(complete(world))
-    for _ in range(4):
+    for _ in range(5):
         simulated.mix(X, uniform(complete(world)))
     mean = X.double().mean(dim=0)
     for rank, (mine, moved, traffic) in enumerate(run_in_processes(world, averaged, X)):

@@ -133,7 +133,7 @@ class DistributedNetwork:
         size = message_bytes(rows, packing)
         self.traffic.parameters += routes.messages * size
         if routes.averages and packing is None and size >= _PACKED_BELOW:  # of short rows one round is faster
-            return self._averaging(rows, "mix", ahead=ahead)
+            return self._averaging(rows.contiguous(), "mix", ahead=ahead)
         source, lent = rows.contiguous(), []
         if packing is not None:
             source = self._buffers.take(m, packing.width, packing.dtype, rows.device)
