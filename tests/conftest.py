@@ -20,7 +20,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 @pytest.fixture
 def mixwise(capfd, tmp_path, monkeypatch):
-    """Runs the command line in this process, in a folder of its own."""
+    """Runs the command line in this process, in a folder of its own; the result is named as subprocess.run does."""
     from mixwise import cli  # here: most tests do without it
 
     monkeypatch.chdir(tmp_path)
@@ -29,6 +29,6 @@ def mixwise(capfd, tmp_path, monkeypatch):
         with patch.object(sys, "argv", ["mixwise", *map(str, words)]), pytest.raises(SystemExit) as end:
             cli.main()
         printed = capfd.readouterr()
-        return SimpleNamespace(code=end.value.code, out=printed.out, err=printed.err)
+        return SimpleNamespace(returncode=end.value.code, stdout=printed.out, stderr=printed.err)
 
     return run

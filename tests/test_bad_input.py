@@ -1,33 +1,19 @@
 """A user's mistake is one line that says what, and what to do; and nothing good is lost."""
 
-import sys
-
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from mixwise import cli
 from mixwise.errors import TrainingError
 from mixwise.tasks.devices import checked_device
 
 
-@pytest.fixture
-def mixwise(tmp_path, monkeypatch, capsys):
-    """Runs the command in an empty folder; the result is its exit code and what it wrote to the terminal."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("urllib.request.urlopen", _offline)
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    def no_connection(*args, **kwargs):
+        raise OSError("offline")
 
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["mixwise", *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        return stopped.value.code, capsys.readouterr().err
-
-    return run
-
-
-def _offline(*args, **kwargs):
-    raise OSError("offline")
+    monkeypatch.setattr("urllib.request.urlopen", no_connection)
 
 
 RUN = ["run", "digits", "variants=dsgd", "--seeds", "0"]
@@ -45,20 +31,20 @@ RUN = ["run", "digits", "variants=dsgd", "--seeds", "0"]
     ],
 )
 def test_one_line_that_names_the_value_the_rule_and_the_remedy(mixwise, changes, says):
-    code, shown = mixwise(*RUN, *changes)
-    errors = [line for line in shown.splitlines() if line.startswith("error:")]
-    assert code == 2
+    done = mixwise(*RUN, *changes)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert done.returncode == 2
     assert len(errors) == 1
-    assert "Traceback" not in shown
+    assert "Traceback" not in done.stderr
     for words in says:
         assert words in errors[0]
 
 
 def test_data_that_are_missing_offline_are_named_with_their_place(mixwise, tmp_path):
-    code, shown = mixwise("run", "cifar10-small", "topology=ring", "variants=d2", f"data_dir={tmp_path / 'data'}")
-    assert code == 2
-    assert "put cifar-10-binary.tar.gz" in shown
-    assert f"into {tmp_path / 'data' / 'cifar10'}" in shown
+    done = mixwise("run", "cifar10-small", "topology=ring", "variants=d2", f"data_dir={tmp_path / 'data'}")
+    assert done.returncode == 2
+    assert "put cifar-10-binary.tar.gz" in done.stderr
+    assert f"into {tmp_path / 'data' / 'cifar10'}" in done.stderr
 
 
 @pytest.mark.parametrize("content", [b"", b"\x1f\x8b" + bytes(1000)])
@@ -66,30 +52,30 @@ def test_an_archive_that_is_not_the_original_is_named_with_its_sum(mixwise, tmp_
     (tmp_path / "data" / "cifar10").mkdir(parents=True)
     archive = tmp_path / "data" / "cifar10" / "cifar-10-binary.tar.gz"
     archive.write_bytes(content)
-    code, shown = mixwise("run", "cifar10-small", "topology=ring", "variants=d2", f"data_dir={tmp_path / 'data'}")
-    assert code == 2
-    assert str(archive) in shown
-    assert f"{len(content)} bytes" in shown
-    assert "delete it" in shown
+    done = mixwise("run", "cifar10-small", "topology=ring", "variants=d2", f"data_dir={tmp_path / 'data'}")
+    assert done.returncode == 2
+    assert str(archive) in done.stderr
+    assert f"{len(content)} bytes" in done.stderr
+    assert "delete it" in done.stderr
 
 
 def test_a_run_that_diverges_keeps_its_last_good_checkpoint(mixwise, tmp_path):
     diverging = [*RUN, "optimizer.lr=1e9", "checkpoint_every=2", "record_every=1", "steps=20", "--out", "run"]
-    code, shown = mixwise(*diverging)
-    assert code == 2
-    assert "the records so far: run" in shown
+    done = mixwise(*diverging)
+    assert done.returncode == 2
+    assert "the records so far: run" in done.stderr
     (file,) = (tmp_path / "run" / "dsgd" / "seed-0" / "checkpoint").iterdir()
     kept = file.read_bytes()
     assert all(bool(torch.isfinite(value).all()) for value in load_file(file).values() if value.is_floating_point())
-    assert mixwise(*diverging, "--resume")[0] == 2
+    assert mixwise(*diverging, "--resume").returncode == 2
     assert file.read_bytes() == kept
-    assert mixwise("export", "run", "--variant", "dsgd", "--out", "m.safetensors")[0] == 0
+    assert mixwise("export", "run", "--variant", "dsgd", "--out", "m.safetensors").returncode == 0
 
 
 def test_a_folder_without_checkpoints_cannot_be_exported(mixwise):
-    code, shown = mixwise("export", "nowhere", "--variant", "dsgd")
-    assert code == 2
-    assert "nowhere holds no checkpoint" in shown
+    done = mixwise("export", "nowhere", "--variant", "dsgd")
+    assert done.returncode == 2
+    assert "nowhere holds no checkpoint" in done.stderr
 
 
 def test_rows_in_other_precisions_and_places_are_refused():

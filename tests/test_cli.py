@@ -1,38 +1,16 @@
 import csv
 import json
-import os
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from mixwise import cli
 from mixwise.graphs import ring
 from mixwise.mixing import gram_matrix, minimize_gme
 
 QUICK = ["quadratics", "steps=6", "graph=ring:6", "seeds=0-1"]
-
-
-@pytest.fixture
-def mixwise(capfd, tmp_path):
-    """Runs the command line in this process, in a folder of its own."""
-
-    def run(*words):
-        before = os.getcwd()
-        os.chdir(tmp_path)
-        try:
-            with patch.object(sys, "argv", ["mixwise", *map(str, words)]), pytest.raises(SystemExit) as end:
-                cli.main()
-        finally:
-            os.chdir(before)
-        printed = capfd.readouterr()
-        return SimpleNamespace(returncode=end.value.code, stdout=printed.out, stderr=printed.err)
-
-    return run
 
 
 def in_new_process(*words, cwd):

@@ -57,7 +57,7 @@ def test_imagenet_with_the_whole_network(mixwise, root, tmp_path, no_pictures):
         "task.partition.kind=iid", "task.data.options.size=32", "task.data.test_share=0.25", "record_every=1",
         "variants=ha-dsgd-momentum", "ha-dsgd-momentum.policy.sketch.dim=2", "--out", "run",
     )  # fmt: skip
-    assert done.code == 0, done.err
+    assert done.returncode == 0, done.stderr
     last = records(tmp_path / "run", "ha-dsgd-momentum")[-1]
     assert last["step"] == 1
     assert last["accuracy"] in (0, 1 / 6, 1 / 3, 1 / 2, 2 / 3, 5 / 6, 1)  # 2 nodes, 3 test images
@@ -191,13 +191,13 @@ def test_each_process_decodes_for_its_own_nodes(root, tmp_path, no_pictures):
 def test_the_data_are_asked_for_in_one_line(mixwise, tmp_path):
     for recipe in ("imagenet", "imagenet-small"):
         done = mixwise("run", recipe)
-        assert done.code == 2
-        assert done.err == (
+        assert done.returncode == 2
+        assert done.stderr == (
             "error: data_dir is missing: name the folder of your images with data_dir=…; "
             "below it are train/CLASS/*.jpg and val/CLASS/*.jpg\n"
         )
     done = mixwise("run", "imagenet", f"data_dir={tmp_path / 'none'}")
-    assert done.err.startswith("error: there is no folder ")
+    assert done.stderr.startswith("error: there is no folder ")
     assert not (tmp_path / "runs").exists()
 
 
@@ -206,21 +206,21 @@ def test_an_image_that_cannot_be_decoded_ends_the_run_in_one_line(mixwise, tmp_p
     for path in (root / "train" / "bee").iterdir():
         path.write_text("broken")
     done = mixwise("run", "imagenet-small", f"data_dir={root}", *TINY, "steps=3", "--out", "run")
-    assert done.code == 2
-    last = done.err.splitlines()[-1]
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
     assert last.startswith("error: ")
     assert "train/bee/bee_" in last
     assert "cannot be decoded: not an image in a known format" in last
-    assert "Traceback" not in done.err
+    assert "Traceback" not in done.stderr
 
 
 def test_options_that_do_not_fit(mixwise, root):
     done = mixwise("run", "imagenet-small", f"data_dir={root}", *TINY, "task.data.options.color=red")
-    assert done.code == 2
-    assert "do not fit image-folder" in done.err
+    assert done.returncode == 2
+    assert "do not fit image-folder" in done.stderr
     done = mixwise("run", "imagenet-small", f"data_dir={root}", *TINY, "task.data.average_down=2")
-    assert done.code == 2
-    assert "read piece by piece" in done.err
+    assert done.returncode == 2
+    assert "read piece by piece" in done.stderr
 
 
 @in_processes
@@ -248,7 +248,7 @@ def test_ctrl_c_leaves_no_process_behind(root, tmp_path):
 
 
 def test_the_recipes_are_listed(mixwise):
-    listed = mixwise("recipes").out
+    listed = mixwise("recipes").stdout
     assert "imagenet " in listed
     assert "imagenet-small" in listed
     assert yaml.safe_load(plan_experiment(load_recipe("imagenet-small")).to_yaml())["name"] == "imagenet-small"

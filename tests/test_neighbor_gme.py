@@ -7,6 +7,7 @@ that; and nothing below 1e-8 Tr Γ counts, which is what the tie-break may cost.
     F(W) = Tr(WᵀΓW) + λ s ‖W − J‖²_F, Γ scaled to s = 1
 """
 
+import inspect
 import threading
 
 import numpy as np
@@ -556,3 +557,10 @@ def test_a_recipe_asks_for_it_by_name():
     assert (policy.solver, policy.estimate.tolerance, policy.estimate.max_iterations) == ("local", 1e-2, 50)
     plan = policy.plan(0, observation(np.random.default_rng(0).standard_normal((6, 4))), SimulatedNetwork(ring(6)))
     assert plan.solve.residual <= 1e-2
+
+
+def test_the_limits_of_a_recipe_are_those_of_the_solver():
+    config = TypeAdapter(PolicyConfig).validate_python({"kind": "heterogeneity-aware", "solver": "local"})
+    defaults = inspect.signature(NeighborGme.solve).parameters
+    assert config.tolerance == defaults["tolerance"].default
+    assert config.max_iterations == defaults["max_iterations"].default

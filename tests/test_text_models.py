@@ -356,28 +356,28 @@ def test_mixwise_run_agnews(mixwise, folders, tmp_path):
 
     where = [f"data_dir={folders['bert'].parent}", f"model_dir={folders['distilbert']}", "topology=ring"]
     done = mixwise("run", "agnews", *where, *TINY, "steps=3", "record_every=1", "--out", "run")
-    assert done.code == 0, done.err
-    assert "has no head for 4 classes; a new one is made" in done.err
-    assert done.err.count("a new one is made") == 1
-    assert "ha-dadam" in done.out
+    assert done.returncode == 0, done.stderr
+    assert "has no head for 4 classes; a new one is made" in done.stderr
+    assert done.stderr.count("a new one is made") == 1
+    assert "ha-dadam" in done.stdout
     scene = json.loads((tmp_path / "run/dadam/seed-0/scene.json").read_text())
     assert scene["classes"] == ["World", "Sports", "Business", "Sci/Tech"]
     steps = [json.loads(line) for line in (tmp_path / "run/ha-dadam/seed-0/metrics.jsonl").read_text().splitlines()]
     assert [step["step"] for step in steps] == [0, 1, 2]
     exported = mixwise("export", "run", "--variant", "dadam", "--model", "average", "--out", "m.safetensors")
-    assert exported.code == 0, exported.err
+    assert exported.returncode == 0, exported.stderr
     model = text_classifier(str(folders["distilbert"]), 4)
     model.load_state_dict(load_file(tmp_path / "m.safetensors"))
     exported = mixwise("export", "run", "--variant", "dadam", "--out", "model")
-    assert exported.code == 0, exported.err
+    assert exported.returncode == 0, exported.stderr
     tokenizer = transformers.AutoTokenizer.from_pretrained("model")
     loaded = transformers.AutoModelForSequenceClassification.from_pretrained("model")
     assert loaded.config.id2label[3] == "Sci/Tech"
     tokens = tokenizer(["war news"], return_tensors="pt")["input_ids"]
     torch.testing.assert_close(loaded(tokens).logits, model.eval()(tokens))
     again = mixwise("export", "run", "--variant", "dadam", "--out", "model")
-    assert again.code == 2
-    assert "--out model is not empty" in again.err
+    assert again.returncode == 2
+    assert "--out model is not empty" in again.stderr
 
 
 def test_mixwise_run_agnews_small(mixwise, folders, tmp_path, cache):
@@ -386,13 +386,13 @@ def test_mixwise_run_agnews_small(mixwise, folders, tmp_path, cache):
     part = ["task.data.options.train_samples=40", "task.data.options.test_samples=10", "task.partition.alpha=10"]
     command = ["run", "agnews-small", *where, *TINY, *part, "steps=3", "variants=dadam,ha-dadam,qg-adam-auto"]
     done = mixwise(*command, "--out", "run")
-    assert done.code == 0, done.err
+    assert done.returncode == 0, done.stderr
     assert {path.name.partition("-")[0] for path in cache.iterdir()} == {"tokens", "features"}
     scene = json.loads((tmp_path / "run/dadam/seed-0/scene.json").read_text())
     block, pooler, head = 4 * 72 + 2 * 136 + 8 + 4 * 8, 72, 36
     assert scene["dim"] == block + pooler + head
     with_tokens = mixwise(*command[:-1], "variants=dadam", "task.cache_features=false", "--out", "tokens")
-    assert with_tokens.code == 0, with_tokens.err
+    assert with_tokens.returncode == 0, with_tokens.stderr
     losses = [
         json.loads((tmp_path / folder / "dadam/seed-0/metrics.jsonl").read_text().splitlines()[-1])["loss"]
         for folder in ("run", "tokens")
@@ -418,15 +418,15 @@ def test_mixwise_run_agnews_small(mixwise, folders, tmp_path, cache):
 def test_mistakes_are_one_line(mixwise, folders, changes, says):
     where = [f"data_dir={folders['bert'].parent}", f"model_dir={folders['distilbert']}", "topology=ring"]
     done = mixwise("run", "agnews", *where, *TINY, "steps=2", "variants=dadam", *changes, "--out", "run")
-    assert done.code == 2
-    assert says in done.err.splitlines()[-1]
+    assert done.returncode == 2
+    assert says in done.stderr.splitlines()[-1]
 
 
 def test_a_hub_name_without_a_connection_is_one_line(mixwise, folders, monkeypatch, tmp_path):
     monkeypatch.setenv("MIXWISE_DATA", str(tmp_path))
     done = mixwise("run", "agnews", f"data_dir={folders['bert'].parent}", "topology=ring", "--out", "run")
-    assert done.code == 2
-    assert "hf download distilbert-base-uncased --local-dir DIR" in done.err
+    assert done.returncode == 2
+    assert "hf download distilbert-base-uncased --local-dir DIR" in done.stderr
     assert not (tmp_path / "run").exists()
 
 

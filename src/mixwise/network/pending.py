@@ -34,7 +34,8 @@ class PendingMix:
         self._routes, self._transfer, self._lent, self._packing = routes, transfer, lent, packing
 
     def _arrived(self) -> None:
-        """Wait, and unpack; what was only cast is cast back block by block, when it is summed up."""
+        """Wait, and unpack. What was only cast is cast back block by block, when it is summed up, in the cache: another
+        pass over rows of five million numbers took 75 instead of 63 ms."""
         self._transfer.wait()
         if self._packing is None or isinstance(self._packing, Cast):
             return
