@@ -8,7 +8,6 @@ Legend: X, G (1, d), the row of this node; B (1, b) its buffers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -20,7 +19,9 @@ from mixwise.algorithms import Algorithm
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip.average import averaged_state
 from mixwise.gossip.description import describe
+from mixwise.gossip.joining import DONE, FAILED, WORKING, somebody_works
 from mixwise.gossip.metrics import metrics
+from mixwise.gossip.saved import objection
 from mixwise.gossip.start import (
     OnLoss,
     Parts,
@@ -41,8 +42,6 @@ from mixwise.tasks.module import BufferPolicy
 from mixwise.train.mixer import Mixer
 
 Answer = TypeVar("Answer")
-
-_DONE, _WORKING, _FAILED = 0, 1, 2  # what a rank inside `join` tells the others before each mixing
 
 
 class Gossip:
@@ -163,7 +162,7 @@ class Gossip:
         self.row.settle()
         if not self.algorithm.mixes_early or self._looks:
             self._check_finite()
-        self._mix_with_survivors(lambda: self._tell(_WORKING) if self._joined else True)
+        self._mix_with_survivors(lambda: self._tell(WORKING) if self._joined else True)
 
     def _mix_with_survivors(self, wanted: Callable[[], bool]) -> bool:
         """Mix, if it is wanted; one that fails because a rank is lost counts as done. Whether it was wanted."""
@@ -238,8 +237,7 @@ class Gossip:
                 self.steps.remembered = True
 
     def _check_finite(self) -> None:
-        # A sum passes on every NaN and infinity, at a twentieth of the cost of looking at each entry.
-        if not math.isfinite(self.row.X.sum()) and not bool(torch.isfinite(self.row.X).all()):
+        if not self.row.is_finite:
             raise TrainingError(
                 f"mixing {self.t}: a parameter of rank {self.rank} is not finite any more, so nothing was sent; "
                 f"lower the learning rate"
@@ -264,29 +262,18 @@ class Gossip:
             with torch.no_grad():
                 self.row.settle()
                 # Steps that were not mixed yet, local ones, are still to be shared.
-                while self._mix_with_survivors(lambda: self._tell(_WORKING if self.steps.since_mixing else _DONE)):
+                while self._mix_with_survivors(lambda: self._tell(WORKING if self.steps.since_mixing else DONE)):
                     pass
         except Exception as error:
             if not (self._mixing or isinstance(error, NetworkError)):  # else nobody waits to be told
                 with suppress(NetworkError):
-                    self._tell(_FAILED)
+                    self._tell(FAILED)
             raise
         finally:
             self._joined = self._mixing = False
 
     def _tell(self, status: int) -> bool:
-        """Tell all ranks whether this one still has data, and learn whether any has."""
-        self.network.step = self.t
-        own = torch.full((1, 1), status, dtype=torch.int64, device=self.row.device)
-        with self.network.uncounted():
-            everyone = self.network.gather(own)[:, 0].tolist()
-        failed = [rank for rank, told in enumerate(everyone) if told == _FAILED]
-        if failed and status != _FAILED:
-            raise NetworkError(
-                f"rank {failed[0]} has left the join block with an error before mixing {self.t}; see its output",
-                missing=tuple(failed), operation="join", step=self.t,
-            )  # fmt: skip
-        return _WORKING in everyone
+        return somebody_works(status, self.network, self.t, self.row.device)
 
     # --- what all ranks make together ---
     @torch.no_grad()
@@ -347,23 +334,9 @@ class Gossip:
         self.row.settle()
         tensors, values = state["tensors"], state["values"]
         transport = self.network.transport if isinstance(self.network, DistributedNetwork) else None
-        check_alike(describe("the state to load", {"t": values["t"]}), self._objection(values), transport)
+        problem = objection(values, self.rank, self.network.graph.n, self.row.checksum())
+        check_alike(describe("the state to load", {"t": values["t"]}), problem, transport)
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
         self.mixer.load_state(tensors, values, values["t"], self.row.device)
         self._calls = values["calls"]
         self.steps.since_mixing, self.steps.remembered = values["since_mixing"], values["remembered"]
-
-    def _objection(self, values: dict[str, Any]) -> TrainingError | None:
-        """Why a state cannot be loaded here."""
-        saved, here = (values["rank"], values["world"]), (self.rank, self.network.graph.n)
-        if saved != here:
-            return TrainingError(
-                f"this is the state of rank {saved[0]} of {saved[1]}, loaded on rank {here[0]} of {here[1]}; "
-                f"every rank saves and loads its own"
-            )
-        if values["parameters"] != self.row.checksum():
-            return TrainingError(
-                "the parameters are not those that were saved with this state; after making Gossip, load what was "
-                "saved together: first the state dict of the model, then of the optimizer, then of Gossip"
-            )
-        return None
