@@ -165,15 +165,14 @@ def moved(rank, world, W, X, X_prime, wire_dtype):
 @pytest.mark.parametrize("dtype", [torch.float64, SINGLE])
 @pytest.mark.parametrize("d", [5, 150_000])  # more than one block of columns
 def test_rows_move_by_what_mixing_does_to_others(dtype, d):
-    """X′ + (W − I)ᵀ X, the same bits for any number of processes, and those of a simulation in float64."""
+    """X′ + (W − I)ᵀ X, the same bits for any number of processes, and those of a simulation."""
     W, X, X_prime = asymmetric(4, 1), rows(4, d, dtype=dtype), rows(4, d, seed=1, dtype=dtype)
     expected, simulated = X_prime + torch.from_numpy(W.to_dense().T).to(dtype) @ X - X, X_prime.clone()
     SimulatedNetwork(W.graph).start_mix(X, W).move(simulated)
     found = {world: torch.cat(run_in_processes(world, moved, W, X, X_prime, None)) for world in (2, 3, 4)}
     assert all(torch.equal(found[world], found[2]) for world in found)
     torch.testing.assert_close(found[2], expected, rtol=0, atol=1e-14 if dtype == torch.float64 else 2e-6)
-    if dtype == torch.float64:
-        assert torch.equal(found[2], simulated)
+    assert torch.equal(found[2], simulated)
 
 
 def test_rows_move_by_what_arrives_in_bfloat16():

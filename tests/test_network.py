@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph, chain, complete, ring, torus
 from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, minimize_gme, uniform
-from mixwise.network import SimulatedNetwork, Traffic, simulated
+from mixwise.network import SimulatedNetwork, Traffic
 from strategies import connected_graphs
 
 property_test = settings(max_examples=50)
@@ -77,13 +77,6 @@ def test_rows_keep_their_dtype(n, dtype, error):
     mixed = SimulatedNetwork(ring(n)).mix(X, W)
     assert mixed.dtype == dtype
     torch.testing.assert_close(mixed.double(), torch.from_numpy(W.to_dense().T) @ X.double(), rtol=0, atol=error * 5)
-
-
-def test_dense_and_sparse_products_are_the_same_step(monkeypatch):
-    W, X = asymmetric(40), rows(40, 11)
-    dense = SimulatedNetwork(W.graph).mix(X, W)
-    monkeypatch.setattr(simulated, "_DENSE_LIMIT", 0)
-    torch.testing.assert_close(SimulatedNetwork(W.graph).mix(X, W), dense, rtol=0, atol=1e-14)
 
 
 def test_many_nodes():

@@ -30,6 +30,7 @@ import torch
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, column_sums, row_sums
+from mixwise.mixing.metrics import error_after_mixing
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme, check_limits, check_regularization, need_doubly
 from mixwise.mixing.neighbor_objective import TIE_BREAK
 from mixwise.mixing.solution import GmeSolution
@@ -117,7 +118,7 @@ class GmeProblem:
         status = raw.status
         if W is None and status == "solved":
             status = "the solution violates the constraints"
-        objective = math.nan if W is None else _objective(Gamma, W) * scale
+        objective = math.nan if W is None else error_after_mixing(Gamma, W) * scale
         return GmeSolution(W, objective, status, raw.iterations, time.perf_counter() - start, residual)
 
     def _feasible(self, raw: RawSolution) -> tuple[MixingMatrix | None, float]:
@@ -245,9 +246,3 @@ def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray,
             ) from None
         Gamma = (vectors * values.clip(min=0)) @ vectors.T
     return Gamma, scale
-
-
-def _objective(Gamma: FloatArray, W: MixingMatrix) -> float:
-    """Tr(WᵀΓW), never below 0."""
-    dense = W.to_dense()
-    return max(0.0, float(np.vdot(dense, Gamma @ dense)))

@@ -46,12 +46,23 @@ def consensus_distance(X: Rows) -> float:
 
 
 def gram_matrix(G: Rows) -> FloatArray:
-    """Γ = (G − Ḡ)(G − Ḡ)ᵀ, (n, n): inner products of the centered rows; all that GME-opt needs to know."""
+    """Γ = (G − Ḡ)(G − Ḡ)ᵀ, (n, n): inner products of the centered rows; all that GME-opt needs to know.
+
+    Products are added by NumPy's pairwise summation, not by BLAS: the same rows give the same bits on every processor
+    and with any number of threads, so that all processes of a run choose the same weights.
+    """
     gram = np.zeros((len(G), len(G)))
     for B in column_blocks(G):
-        C = B - B.mean(0)
-        gram += C @ C.T
-    return gram
+        C = np.ascontiguousarray(B - B.mean(0))
+        for i, row in enumerate(C):
+            gram[i, i:] += np.multiply(C[i:], row).sum(axis=1)
+    return np.triu(gram) + np.triu(gram, 1).T
+
+
+def error_after_mixing(gram: FloatArray, W: MixingMatrix) -> float:
+    """Tr(WᵀΓW): the mixing error of updates with Gram matrix Γ, never below 0."""
+    W.need_whole("the mixing error")
+    return max(0.0, float(W.incoming.multiply(W.incoming @ gram).sum()))
 
 
 def consensus_factor(W: Weights | Sequence[Weights], probabilities: Sequence[float] | None = None) -> float:

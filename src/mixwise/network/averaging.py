@@ -50,9 +50,10 @@ class PendingAverage:
 
         def sum_up() -> None:  # senders ascending, as in any mixing
             pieces[own] = x[mine]
-            total = torch.mul(pieces[0], weight, out=mean[mine])
+            pieces.mul_(weight)
+            mean[mine] = pieces[0]
             for piece in pieces[1:]:
-                total.add_(piece, alpha=weight)
+                mean[mine].add_(piece)
 
         rounds = [
             Round([Message(p, x[columns[p]]) for p in peers], [Message(p, pieces[p]) for p in peers]),

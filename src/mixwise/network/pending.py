@@ -5,16 +5,13 @@ Legend: m owned rows of length d; r rows that arrive.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 
 from mixwise.network.buffers import BufferPool
 from mixwise.network.packing import Cast, Packing
-from mixwise.network.routes import MixingRoutes, Terms
+from mixwise.network.routes import MixingRoutes
+from mixwise.network.sums import block_width, column_blocks, sum_in_place, sum_terms
 from mixwise.network.transfer import Transfer
-
-_BLOCK = 1 << 17  # numbers of one block of columns that is summed up before the next: it stays in the cache
 
 
 class PendingMix:
@@ -60,22 +57,23 @@ class PendingMix:
     def move(self, rows: torch.Tensor) -> None:
         """rows + (W − I)ᵀ X, where they are; X is overwritten. Instead of `wait`."""
         self._arrived()
-        for columns in self._blocks(_BLOCK):
+        memory = None if self._alone else self._memory(2, block_width(rows.shape[1], 1))
+        for columns in column_blocks(rows.shape[1], 1):
             sources = self._sources(columns)
             for target, terms in zip(rows[:, columns].unbind(), self._routes.moves, strict=True):
-                if rows.dtype == torch.float64:  # rounded as the product of a simulation
-                    if terms:
-                        target.add_(_chain(sources, terms, None if self._alone else torch.empty_like(target)))
-                else:  # a pass over the row less
-                    for position, weight in terms:
-                        target.add_(sources[position], alpha=weight)
+                if terms and memory is None:
+                    target.add_(sum_in_place(sources, terms))
+                elif terms and memory is not None:
+                    total, product = memory[:, : target.numel()]
+                    sum_terms(sources, terms, total, product)
+                    target.add_(total)
         self._give_back()
 
     def _summed_in_place(self) -> torch.Tensor:
         """Σ_i w_i x_i where the one owned row is; no memory is touched but that of the rows."""
-        for columns in self._blocks(_BLOCK):
-            sources, terms = self._sources(columns), self._routes.terms[0]
-            total = _chain(sources, terms, None) if terms else sources[0].zero_()
+        for columns in column_blocks(self._rows.shape[1], 1):
+            sources = self._sources(columns)
+            total = sum_in_place(sources, self._routes.terms[0])
             if total is not sources[0]:
                 sources[0].copy_(total)
         return self._rows
@@ -83,27 +81,16 @@ class PendingMix:
     def _summed(self, out: torch.Tensor | None) -> torch.Tensor:
         """Σ_i w_ij x_i for each owned node j, senders ascending, so that it does not matter who sits where."""
         rows, m = self._rows, len(self._rows)
-        # Several rows that are written where they are read must all be summed up before the first is written.
-        apart = m if out is not None and m > 1 else 1
         out = torch.empty_like(rows, memory_format=torch.contiguous_format) if out is None else out
-        width = max(1, _BLOCK // apart)
-        memory = self._memory(apart, width)
-        for columns in self._blocks(width):
-            sources = self._sources(columns)
-            sums = memory[:, : sources[0].numel()]
-            if apart > 1:
-                for target, terms in zip(sums.unbind(), self._routes.terms, strict=True):
-                    _sum_up(sources, terms, target, target)
-                out[:, columns] = sums
-            else:
-                for target, terms in zip(out[:, columns].unbind(), self._routes.terms, strict=True):
-                    _sum_up(sources, terms, sums[0], target)
-        self._buffers.give_back(memory)
+        memory = self._memory(m + 1, block_width(rows.shape[1], m))
+        for columns in column_blocks(rows.shape[1], m):
+            # The rows may be written where they are read, so all are added up before the first is written.
+            sources, c = self._sources(columns), columns.stop - columns.start
+            *sums, product = memory[:, :c].unbind()
+            for total, terms in zip(sums, self._routes.terms, strict=True):
+                sum_terms(sources, terms, total, product)
+            out[:, columns] = memory[:m, :c]
         return out
-
-    def _blocks(self, width: int) -> Iterator[slice]:
-        """The columns block by block, so that sums stay in the cache."""
-        return (slice(start, start + width) for start in range(0, self._rows.shape[1], width))
 
     def _sources(self, columns: slice) -> list[torch.Tensor]:
         """The rows by position: the owned ones, and those that have arrived."""
@@ -111,31 +98,10 @@ class PendingMix:
         return [*rows.unbind(), *arrived.to(rows.dtype).unbind()]
 
     def _memory(self, rows: int, width: int) -> torch.Tensor:
-        return self._buffers.take(rows, min(width, self._rows.shape[1]), self._rows.dtype, self._rows.device)
+        """Memory for rows of one block of columns; given back with the rest."""
+        self._lent.append(self._buffers.take(rows, width, self._rows.dtype, self._rows.device))
+        return self._lent[-1]
 
     def _give_back(self) -> None:
         for tensor in self._lent:
             self._buffers.give_back(tensor)
-
-
-def _chain(sources: list[torch.Tensor], terms: Terms, memory: torch.Tensor | None) -> torch.Tensor:
-    """Σ w x, one fused multiply-add per term: in `memory`, or in that of the sources, from the own row on there."""
-    (first, weight), *others = terms
-    total = sources[first].mul_(weight) if memory is None else torch.mul(sources[first], weight, out=memory)
-    for position, weight in others:
-        there = sources[0] if memory is None and position == 0 else total
-        total = torch.add(total, sources[position], alpha=weight, out=there)
-    return total
-
-
-def _sum_up(sources: list[torch.Tensor], terms: Terms, memory: torch.Tensor, out: torch.Tensor) -> None:
-    """Σ w x into `out`, which may be one of the sources: it is written last, and `memory` before."""
-    if not terms:
-        out.zero_()
-        return
-    *others, (last, last_weight) = terms
-    if not others:
-        torch.mul(sources[last], last_weight, out=out)
-        return
-    total = _chain(sources, tuple(others), memory)
-    torch.add(total, sources[last], alpha=last_weight, out=out)

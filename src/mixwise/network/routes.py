@@ -18,9 +18,9 @@ from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network.blocks import block
+from mixwise.network.sums import Terms
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
-Terms: TypeAlias = tuple[tuple[int, float], ...]  # position and weight of the rows that are summed up
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ class HeterogeneityAwareMatchings:
         for _ in range(rounds_that_fit(network.graph) if self.rounds is None else self.rounds):
             W = metropolis_hastings(heaviest_matching(network.graph, removed_by_pairs(network.graph, Gamma)))
             W = lazy(W) if self.lazy else W
-            Gamma = W.to_dense().T @ Gamma @ W.to_dense()
+            Gamma = W.incoming @ (W.incoming @ Gamma).T  # WᵀΓW, without BLAS: all processes must find the same pairs
             rounds.append(W)
         return Plan(tuple(rounds))
 

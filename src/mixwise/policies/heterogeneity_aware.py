@@ -12,6 +12,7 @@ from mixwise.graphs import Graph
 from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, lazy, uniform_sender
 from mixwise.mixing.gme import SOLVERS, Solver
 from mixwise.mixing.matrix import FloatArray, Kind
+from mixwise.mixing.metrics import error_after_mixing
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, need_doubly
 from mixwise.network import Network
 from mixwise.policies.combined import all_sketches
@@ -253,4 +254,4 @@ def _check_local(**options: object) -> None:
 def _relative_error(Gamma: FloatArray, W: MixingMatrix) -> float:
     """Tr(WᵀΓW) / Tr Γ: the share of the disagreement that mixing leaves."""
     trace = float(np.trace(Gamma))
-    return 0.0 if trace == 0 else float(np.vdot(W.to_dense(), Gamma @ W.to_dense())) / trace
+    return 0.0 if trace == 0 else error_after_mixing(Gamma, W) / trace

@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from mixwise.seeding import generator
+from mixwise.seeding import numpy_generator
 from mixwise.sketch.base import BlockMap, FloatArray, RandomSketch, Rows, sketch_rows, sketch_stream
 
-_NUMBERS = 1 << 18  # of A in one block: 1 MB in float32, and 2 MB in float64; part of the operator's definition
+_NUMBERS = 1 << 18  # of A in one block: 2 MB in float64; part of the operator's definition
 
 
 @dataclass(frozen=True)
@@ -21,8 +20,6 @@ class GaussianSketch(RandomSketch):
 
     E⟨Su, Sv⟩ = ⟨u, v⟩ with variance (‖u‖²‖v‖² + ⟨u, v⟩²) / k; for m rows, all inner products are within ε max‖u‖² of
     the true ones with probability 1 − δ once k ≥ 100 log(m / δ) / ε² (paper, Prop. 3). It costs k·d normal draws.
-
-    The entries of A are float32 draws of torch, whose last bits may differ between families of processors.
 
     >>> GaussianSketch(dim=5, seed=0)(np.ones((3, 1000))).shape
     (3, 5)
@@ -42,7 +39,7 @@ class GaussianSketch(RandomSketch):
 
     def _block(self, b: int, c: int) -> BlockMap:
         """u ↦ A_b u / √k, with A_b (k, c) the columns of A in block b."""
-        A = torch.randn(self.dim, c, generator=generator(self.seed, "gaussian", b)).numpy().astype(np.float64)
+        A = numpy_generator(self.seed, "gaussian", b).standard_normal((self.dim, c))
 
         def product(u: FloatArray) -> FloatArray:
             s: FloatArray = np.einsum("kc,c->k", A, u)  # not A @ u: see base.py

@@ -1,0 +1,139 @@
+"""Weighted sums of rows: Σ_i w_ij x_i for each receiver j, the arithmetic of a gossip step.
+
+Senders are taken in ascending order, and every product and every sum is rounded by itself. Matrix products and fused
+multiply-adds would be faster, but their last bits depend on the processor, on the number of threads and on the rows
+beside them. These sums have the same bits on every processor, in a simulation and in any number of processes.
+
+Legend: X (n, d) rows; w_ij the weight of sender i at receiver j; k_j how many senders receiver j has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+
+from mixwise.graphs import Graph
+from mixwise.graphs.graph import IntArray
+from mixwise.mixing.matrix import FloatArray
+
+Terms: TypeAlias = tuple[tuple[int, float], ...]  # position and weight of the rows that are added up
+
+_BLOCK = 1 << 17  # numbers of one block of columns that is added up before the next: it stays in the cache
+_LONG = 1 << 12  # numbers; rows from here on are added one by one, shorter ones of all receivers at once
+
+
+def sum_terms(sources: Sequence[torch.Tensor], terms: Terms, out: torch.Tensor, product: torch.Tensor) -> None:
+    """Write Σ w x into `out`; `product` is memory of the same shape, and neither is one of the sources."""
+    if not terms:
+        out.zero_()
+        return
+    (first, weight), *others = terms
+    torch.mul(sources[first], weight, out=out)
+    for position, weight in others:
+        out.add_(torch.mul(sources[position], weight, out=product))
+
+
+def sum_in_place(sources: Sequence[torch.Tensor], terms: Terms) -> torch.Tensor:
+    """Σ w x in the memory of the sources, and if sources[0] is one of them, there."""
+    total: torch.Tensor | None = None
+    for position, weight in terms:
+        product = sources[position].mul_(weight)
+        if total is not None:  # a + b and b + a have the same bits
+            product = product.add_(total) if position == 0 else total.add_(product)
+        total = product
+    return sources[0].zero_() if total is None else total
+
+
+def block_width(d: int, rows: int) -> int:
+    """How many of d columns make a block of `rows` rows that stays in the cache."""
+    return min(d, max(1, _BLOCK // max(rows, 1)))
+
+
+def column_blocks(d: int, rows: int) -> list[slice]:
+    """The columns, block by block."""
+    width = block_width(d, rows)
+    return [slice(start, min(start + width, d)) for start in range(0, d, width)] if d else []
+
+
+def mix_rows(X: torch.Tensor, graph: Graph, weights: FloatArray, out: torch.Tensor, *, add: bool = False) -> None:
+    """Write Wᵀ X into `out`, which may be X itself, or add it to what is there.
+
+    Args:
+        X: rows (n, d).
+        graph: who hears whom.
+        weights: w_ij on the entries of `graph.pattern`; they need not be those of a mixing matrix.
+        out: where the sums go.
+        add: whether they are added.
+    """
+    sums = _sums_of_long_rows if X.shape[1] >= _LONG else _sums_of_short_rows
+    for columns, mixed in sums(X, graph, weights):
+        if add:
+            out[:, columns] += mixed
+        else:
+            out[:, columns] = mixed
+
+
+def _sums_of_short_rows(X: torch.Tensor, graph: Graph, weights: FloatArray) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Wᵀ X, some columns at a time: one step of summation for all receivers together."""
+    n, d = X.shape
+    order = _order(graph)
+    w = torch.from_numpy(weights[order.entries]).to(X)[:, None]
+    senders = torch.from_numpy(order.senders).to(X.device)
+    for columns in column_blocks(d, len(w)):
+        products = X[:, columns].index_select(0, senders).mul_(w)
+        sums = products[:n]
+        for first, last in pairwise(order.bounds[1:]):
+            sums[: last - first].add_(products[first:last])
+        yield columns, sums if order.ranks is None else sums[torch.from_numpy(order.ranks).to(X.device)]
+
+
+def _sums_of_long_rows(X: torch.Tensor, graph: Graph, weights: FloatArray) -> Iterator[tuple[slice, torch.Tensor]]:
+    """The same, one receiver after the other: each sum stays in the cache."""
+    (n, d), terms = X.shape, _terms_of(graph, weights)
+    memory = torch.empty(n + 1, block_width(d, n), dtype=X.dtype, device=X.device)
+    for columns in column_blocks(d, n):
+        sources, here = X[:, columns].unbind(), memory[:, : columns.stop - columns.start]
+        *sums, product = here.unbind()
+        for total, heard in zip(sums, terms, strict=True):
+            sum_terms(sources, heard, total, product)
+        yield columns, here[:n]
+
+
+def _terms_of(graph: Graph, weights: FloatArray) -> list[Terms]:
+    """Senders and weights of each receiver."""
+    by_column = graph.pattern.by_column
+    pairs = list(zip(graph.pattern.rows[by_column].tolist(), weights[by_column].tolist(), strict=True))
+    bounds = np.searchsorted(graph.pattern.cols[by_column], np.arange(graph.n + 1)).tolist()
+    return [tuple(pairs[first:last]) for first, last in pairwise(bounds)]
+
+
+class _Order(NamedTuple):
+    """The entries of a pattern as steps of summation: the first sender of every receiver, then the second, …
+
+    Receivers with more senders come first, so that those who still have one are the first rows of every step.
+    """
+
+    entries: IntArray  # (A + n,)  entries of the pattern
+    senders: IntArray  # (A + n,)  their senders
+    bounds: list[int]  # where each step starts
+    ranks: IntArray | None  # (n,)  where each receiver is; None if all are in their places
+
+
+@lru_cache(maxsize=64)
+def _order(graph: Graph) -> _Order:
+    by_column = graph.pattern.by_column
+    senders, receivers = graph.pattern.rows[by_column], graph.pattern.cols[by_column]
+    count = np.bincount(receivers, minlength=graph.n)
+    step = np.arange(len(receivers)) - np.repeat(np.cumsum(count) - count, count)
+    receiver_at = np.argsort(-count, kind="stable")
+    ranks = np.empty_like(receiver_at)
+    ranks[receiver_at] = np.arange(graph.n)
+    order = np.lexsort((ranks[receivers], step))
+    bounds = [0, *np.cumsum(np.bincount(step)).tolist()]
+    in_place = bool((ranks == np.arange(graph.n)).all())
+    return _Order(by_column[order], senders[order].copy(), bounds, None if in_place else ranks)
