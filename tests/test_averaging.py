@@ -52,6 +52,7 @@ def bytes_of(rank: int, world: int, X: torch.Tensor) -> int:
     return ((X.shape[1] - own) + (world - 1) * own) * X.element_size()
 
 
+@pytest.mark.numerics
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("world", [3, 4])
 def test_the_mean_of_all_rows(world, dtype):

@@ -139,6 +139,7 @@ def advance(training, steps):
 # --- the same bits ---
 
 
+@pytest.mark.numerics
 @pytest.mark.parametrize(("case", "before"), [*((case, 7) for case in CASES), ("aware", 1), ("d2", 1), ("adam", 4)])
 def test_a_restored_run_goes_on_with_the_same_bits(case, before, tmp_path):
     path = tmp_path / "checkpoint"

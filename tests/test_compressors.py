@@ -201,6 +201,7 @@ def bits_of(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous().view(torch.uint8)
 
 
+@pytest.mark.numerics
 @property_test
 @given(
     compressor=st.one_of(st.floats(0.001, 1).map(TopK), st.integers(1, 16).map(Quantize)),

@@ -162,6 +162,7 @@ def moved(rank, world, W, X, X_prime, wire_dtype):
     return target
 
 
+@pytest.mark.numerics
 @pytest.mark.parametrize("dtype", [torch.float64, SINGLE])
 @pytest.mark.parametrize("d", [5, 150_000])  # more than one block of columns
 def test_rows_move_by_what_mixing_does_to_others(dtype, d):

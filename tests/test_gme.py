@@ -369,6 +369,7 @@ def test_huge_regularization_is_no_overflow():
 
 
 # --- what comes in ---
+@pytest.mark.numerics
 def test_torch_tensors():
     G = torch.randn(8, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     gram = (G - G.mean(0)) @ (G - G.mean(0)).T

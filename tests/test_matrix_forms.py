@@ -36,6 +36,8 @@ from mixwise.policies import Fixed, FixedTree, NoMixing, Plan, RandomChoice, Sta
 from mixwise.tasks import random_quadratics
 from mixwise.train import Training
 
+pytestmark = pytest.mark.numerics
+
 N, D, STEPS = 8, 6, 50
 LR = 0.005
 CLOSE = {"rtol": 0, "atol": 1e-11}

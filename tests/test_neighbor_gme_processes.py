@@ -47,6 +47,7 @@ def on_processes(rank, world, case):
     return network.nodes, *steps(network, graph, algorithm, options)
 
 
+@pytest.mark.numerics
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("case", CASES)
 def test_the_same_weights_and_iterates_as_in_a_simulation(case, world):

@@ -53,7 +53,7 @@ from mixwise.tasks import ModuleTask, random_quadratics
 from mixwise.train import Training
 from processes import in_processes, run_in_processes
 
-pytestmark = in_processes
+pytestmark = [in_processes, pytest.mark.numerics]
 
 N, STEPS = 7, 10
 GRAPH = random_connected(N, 0.5, seed=3)

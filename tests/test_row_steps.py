@@ -32,6 +32,7 @@ class Rows:
         return torch.Generator().manual_seed(i)
 
 
+@pytest.mark.numerics
 @pytest.mark.parametrize(("name", "options"), ALL)
 def test_it_is_the_step_of_all_rows_at_once(name, options):
     X, at_once = rows(4, torch.float64), rows(4, torch.float64)
@@ -59,6 +60,7 @@ def test_it_is_the_step_of_all_rows_at_once(name, options):
                 assert ours[index][key] == value
 
 
+@pytest.mark.numerics
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad"])
 def test_a_row_does_not_know_how_many_others_there_are(name):
     """In float32 the fused kernels do, where they take all rows at once."""

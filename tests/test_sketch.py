@@ -1,6 +1,7 @@
 """Sketches keep inner products, and one row's sketch does not know about the other rows."""
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -12,6 +13,7 @@ import torch
 from mixwise.errors import SketchError
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, Sketch
 from mixwise.sketch.count import _BLOCK
+from processors import DISPATCHED
 
 RANDOM = [GaussianSketch, CountSketch]
 ALL = [ExactSketch(), GaussianSketch(7, seed=3), CountSketch(7, seed=3)]
@@ -29,9 +31,15 @@ def normal_rows(m: int, d: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((m, d))
 
 
-def in_new_process(code: str):
-    """What `code` prints as JSON in an interpreter of its own."""
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+def on_another_processor(code: str):
+    """What `code` prints as JSON in an interpreter of its own that uses no vector extensions of the processor."""
+    without = {
+        "ATEN_CPU_CAPABILITY": "default",
+        "NPY_DISABLE_CPU_FEATURES": DISPATCHED,
+        "OPENBLAS_CORETYPE": "Sandybridge",
+    }
+    line = [sys.executable, "-c", textwrap.dedent(code)]
+    run = subprocess.run(line, capture_output=True, text=True, check=False, env={**os.environ, **without})
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 
@@ -153,12 +161,15 @@ def test_each_mixing_has_its_own_operator(make):
     assert sketch.fresh(3) == sketch.fresh(3)
 
 
+@pytest.mark.numerics
 @pytest.mark.parametrize("make", RANDOM)
-def test_another_process_draws_the_same_operator(make):
+def test_the_same_operator_on_another_processor_and_with_other_defaults_of_torch(make):
     here = make(10, seed=6).fresh(2)(np.arange(3000.0)[None] / 3000)[0].tolist()
-    there = in_new_process(f"""
-        import json, numpy as np
+    there = on_another_processor(f"""
+        import json, numpy as np, torch
         from mixwise.sketch import {make.__name__}
+        torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
         S = {make.__name__}(10, seed=6).fresh(2)(np.arange(3000.0)[None] / 3000)
         print(json.dumps(S[0].tolist()))
     """)
@@ -168,6 +179,7 @@ def test_another_process_draws_the_same_operator(make):
 # --- one row does not know the others ---
 
 
+@pytest.mark.numerics
 @pytest.mark.parametrize("make", RANDOM)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("k", [1, 33, 1000])
@@ -242,7 +254,7 @@ def test_width():
 @pytest.mark.parametrize(("make", "d"), [(CountSketch, 11_000_000), (GaussianSketch, 600_000)])
 def test_the_operator_is_never_stored(make, d):
     """The peak of the process (VmHWM; ru_maxrss would start at the parent's) over what it held before (VmRSS)."""
-    extra = in_new_process(f"""
+    extra = on_another_processor(f"""
         import numpy as np
         from mixwise.sketch import {make.__name__}
         def kilobytes(field):

@@ -30,6 +30,7 @@ def cut(G, at):
     return [G[:, start:stop] for start, stop in pairwise(places)]
 
 
+@pytest.mark.numerics
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_any_cut_gives_the_bits_of_the_whole_rows(data):
