@@ -1,7 +1,7 @@
 """The folder of an experiment: what lies where, opened for a new run, and cut back to where an old one goes on.
 
 DIR/config.yaml                           the experiment as it was run; itself a recipe
-DIR/<variant>/seed-<s>/metrics.jsonl      one line per record, the same bits for the same seed
+DIR/<variant>/seed-<s>/metrics.jsonl      one line per record, the same bits for the same seed and machine
 DIR/<variant>/seed-<s>/timings.jsonl      wall-clock seconds of the same steps
 DIR/<variant>/seed-<s>/scene.json         who talks to whom, and who holds what; for pictures
 DIR/<variant>/seed-<s>/weights.jsonl      the weights over time, thinned; for pictures

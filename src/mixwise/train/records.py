@@ -20,7 +20,7 @@ class Record:
     seconds: dict[str, float]
 
     def to_json(self) -> str:
-        """One line, the same bits for the same run."""
+        """One line of JSON, with all digits of every number."""
         return json.dumps({"step": self.step, **self.values})
 
     def timings_to_json(self) -> str:
