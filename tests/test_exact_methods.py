@@ -134,7 +134,7 @@ def test_relay_is_exact_also_after_the_tree_has_changed():
     """A new tree starts the relay anew; nothing of the old one stays."""
     training = make(RelaySGD(), 0.4 / task().smoothness, policy=FixedTree(TREE), graph=complete(N))
     settle(training, 20)
-    training.policy = FixedTree(Graph(N, [(i, i + 1) for i in range(N - 1)]))
+    training.mixer.policy = FixedTree(Graph(N, [(i, i + 1) for i in range(N - 1)]))
     assert distance(settle(training, 400)) < 1e-8
 
 

@@ -143,7 +143,7 @@ def test_gradient_tracking_lets_the_policy_see_the_tracked_gradients():
     training = make(GradientTracking(), policy)
     for _ in range(10):
         Y = training.step().gradients
-        np.testing.assert_allclose(policy.gram, gram(0.03 * Y), rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(training.policy.gram, gram(0.03 * Y), rtol=1e-8, atol=1e-10)
 
 
 def test_d2_lets_the_policy_see_what_it_mixes():
@@ -155,7 +155,7 @@ def test_d2_lets_the_policy_see_what_it_mixes():
         G = training.step().gradients
         psi = X - 0.03 * G
         phi = psi if psi_prev is None else psi + X - psi_prev
-        np.testing.assert_allclose(policy.gram, gram(X - phi), rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(training.policy.gram, gram(X - phi), rtol=1e-8, atol=1e-10)
         psi_prev = psi
 
 
@@ -440,7 +440,7 @@ def test_sketches_of_before_and_after_are_those_of_the_updates(algorithm, object
         training.mixer.remember(training.X)
         if kind is HeterogeneityAware and algorithm is DSGD:
             assert training.mixer.start is None
-        grams.append(policy.gram)
+        grams.append(training.policy.gram)
     np.testing.assert_allclose(*grams, rtol=0, atol=1e-10 * np.trace(grams[1]))
 
 

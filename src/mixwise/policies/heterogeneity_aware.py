@@ -171,6 +171,9 @@ class HeterogeneityAware:
             raise MixingError("`graphs` must be a policy with one matrix per mixing, whose graph is that of the moment")
         return plan.params[0].graph
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_problems": {}}  # a copy lays out its own
+
     # --- what a checkpoint holds ---
     def state(self) -> PolicyState:
         """The weights in use and their graphs, Γ, and the states of the policies inside."""

@@ -9,8 +9,9 @@ Legend: X, X′, G, U (m, d), owned rows; B (m, b) their buffers.
 
 from __future__ import annotations
 
+import copy
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,9 +28,13 @@ from mixwise.sketch import CountSketch
 from mixwise.sketch.base import RandomSketch
 from mixwise.train.waiting import as_matrices, as_tensors
 
+Part = TypeVar("Part", Policy, Algorithm)
+
 
 class Mixer:
     """What a policy and an algorithm need to know from one mixing to the next.
+
+    It works on copies of both, which are its attributes: one part may serve several runs, and none of them changes it.
 
     Args:
         network: who talks to whom, and which rows are here.
@@ -39,7 +44,8 @@ class Mixer:
     """
 
     def __init__(self, network: Network, policy: Policy, algorithm: Algorithm, local_steps: int = 1) -> None:
-        self.network, self.policy, self.algorithm, self.local_steps = network, policy, algorithm, local_steps
+        self.network, self.local_steps = network, local_steps
+        self.policy, self.algorithm = policy, algorithm = _copied(policy), _copied(algorithm)
         self.t = 0  # mixings done
         self.began = 0  # where policy and algorithm began: later than 0 if nodes were lost, and they began anew
         self.start: torch.Tensor | None = None  # X at the last mixing, while somebody will ask for it
@@ -187,6 +193,17 @@ class Mixer:
             self._pending.wait()
         self._pending, self._counted = None, bool(values["under_way"])
         vars(self.network.traffic).update(values["traffic"])
+
+
+def _copied(part: Part) -> Part:
+    """A copy that is as the part was handed over, and remembers for one run alone."""
+    try:
+        return copy.deepcopy(part)
+    except TypeError as error:
+        name = type(part).__name__
+        raise TrainingError(
+            f"{name} cannot be copied ({error}), but a run needs a copy of its own; give it a __deepcopy__"
+        ) from error
 
 
 def _identity(network: Network) -> MixingMatrix:
