@@ -1,8 +1,12 @@
-"""Policies made of policies."""
+"""Policies made of policies.
+
+The parts are copies of the policies that were passed, each with random streams of its own: the two matchings of
+`Product(Matchings(graph), Matchings(graph))` are drawn independently.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +14,7 @@ import torch
 from mixwise.errors import MixingError
 from mixwise.mixing import MixingMatrix
 from mixwise.network import Network
-from mixwise.policies.plan import Gives, Observation, Plan, Policy, PolicyState
+from mixwise.policies.plan import Gives, Observation, Plan, Policy, PolicyState, nested
 from mixwise.sketch import Sketch
 
 
@@ -21,10 +25,12 @@ def all_sketches(policies: Iterable[Policy], t: int) -> tuple[Sketch, ...] | Non
 
 
 class Combined:
-    """What all of them share: the parts' states, each under the part's number."""
+    """What all of them share: the parts' streams and states, each under the part's number."""
 
     gives: Gives = "weights"
-    policies: tuple[Policy, ...]
+
+    def __init__(self, policies: Sequence[Policy]) -> None:
+        self.policies = tuple(nested(policy, str(number)) for number, policy in enumerate(policies))
 
     @property
     def changes(self) -> bool:
@@ -43,6 +49,11 @@ class Combined:
         """Ask every part."""
         for policy in self.policies:
             policy.ask(symmetric=symmetric, lazy=lazy)
+
+    def rename_streams(self, name: str) -> None:
+        """Those of every part."""
+        for policy in self.policies:
+            policy.rename_streams(name)
 
     def known_matrices(self) -> tuple[MixingMatrix, ...]:
         """Those of the parts."""
@@ -74,7 +85,8 @@ class Alternating(Combined):
         if len({policy.gives for policy in policies}) > 1:
             listed = ", ".join(sorted({policy.gives for policy in policies}))
             raise MixingError(f"policies that take turns must give the same, but these give {listed}")
-        self.policies, self.gives = policies, policies[0].gives
+        super().__init__(policies)
+        self.gives = policies[0].gives
 
     @property
     def changes(self) -> bool:
@@ -104,7 +116,7 @@ class Product(Combined):
     def __init__(self, *policies: Policy) -> None:
         if not policies:
             raise MixingError("a product needs at least one policy")
-        self.policies = policies
+        super().__init__(policies)
 
     def plan(self, t: int, observed: Observation, network: Network) -> Plan:
         """The rounds of all policies in a row."""
@@ -122,8 +134,8 @@ class Decoupled(Combined):
     gives: Gives = "two channels"
 
     def __init__(self, params: Policy, updates: Policy) -> None:
-        self.params, self.updates = params, updates
-        self.policies = (params, updates)
+        super().__init__((params, updates))
+        self.params, self.updates = self.policies
 
     def plan(self, t: int, observed: Observation, network: Network) -> Plan:
         """Both plans, each on its channel."""

@@ -10,7 +10,7 @@ from mixwise.errors import MixingError
 from mixwise.mixing import MixingMatrix
 from mixwise.network import Network
 from mixwise.policies.plan import Gives, Observation, Plan, Stateless
-from mixwise.seeding import numpy_generator
+from mixwise.seeding import numpy_generator, stream
 
 
 class Fixed(Stateless):
@@ -50,6 +50,10 @@ class RandomChoice(Stateless):
         if len(chances) != len(matrices) or min(chances) < 0 or not abs(sum(chances) - 1) <= 1e-9:
             raise MixingError(f"probabilities = {chances} for {len(matrices)} matrices; one each, none negative, sum 1")
         self.matrices, self.probabilities, self.seed = tuple(matrices), tuple(chances), seed
+
+    def rename_streams(self, name: str) -> None:
+        """The draws of another seed."""
+        self.seed = stream(self.seed, "part", name)
 
     def known_matrices(self) -> tuple[MixingMatrix, ...]:
         """All that may be drawn."""

@@ -19,7 +19,7 @@ from mixwise.policies.fixed import Fixed
 from mixwise.policies.gram import GramEstimate, Objective
 from mixwise.policies.kept_weights import weights_as_tensors, weights_from_tensors
 from mixwise.policies.neighbor_estimate import NeighborEstimate
-from mixwise.policies.plan import Gives, Observation, Plan, Policy, PolicyState
+from mixwise.policies.plan import Gives, Observation, Plan, Policy, PolicyState, nested
 from mixwise.sketch import Sketch
 
 _PROBLEMS = 64  # laid-out problems that are kept, for graphs that come back
@@ -81,7 +81,8 @@ class HeterogeneityAware:
             raise MixingError(f"drop_below = {drop_below}; a weight under which an arc is dropped lies in [0, 0.5)")
         if solver not in SOLVERS:
             raise MixingError(f"solver = {solver!r}; choose {', '.join(SOLVERS)}")
-        self.period, self.growth, self.drop_below, self.graphs = period, growth, drop_below, graphs
+        self.period, self.growth, self.drop_below = period, growth, drop_below
+        self.graphs = None if graphs is None else nested(graphs, "graphs")
         self.solver: Solver = solver
         self.estimate: GramEstimate | NeighborEstimate
         if solver == "local":
@@ -92,7 +93,8 @@ class HeterogeneityAware:
             )
         else:
             self.estimate = GramEstimate(sketch, objective, smoothing, balance)
-        self.alternate_with = Fixed(alternate_with) if isinstance(alternate_with, MixingMatrix) else alternate_with
+        other = Fixed(alternate_with) if isinstance(alternate_with, MixingMatrix) else alternate_with
+        self.alternate_with = None if other is None else nested(other, "alternate_with")
         self.regularization, self.symmetric, self.lazy, self.kind = regularization, symmetric, False, kind
         self.W: MixingMatrix | None = None  # the weights of the last successful optimization
         self._graph: Graph | None = None  # the graph that W was made for
@@ -109,6 +111,11 @@ class HeterogeneityAware:
         self.symmetric, self.lazy = self.symmetric or symmetric, self.lazy or lazy
         for other in self._others():
             other.ask(symmetric=symmetric, lazy=lazy)
+
+    def rename_streams(self, name: str) -> None:
+        """Those of the sketches, and of the policies inside."""
+        for part in (self.estimate, *self._others()):
+            part.rename_streams(name)
 
     def known_matrices(self) -> tuple[MixingMatrix, ...]:
         """Those that it alternates with."""
