@@ -15,7 +15,7 @@ from mixwise.mixing.matrix import FloatArray, Kind
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, need_doubly
 from mixwise.network import Network
 from mixwise.policies.combined import all_sketches
-from mixwise.policies.fixed import Fixed
+from mixwise.policies.fixed import as_policy
 from mixwise.policies.gram import GramEstimate, Objective
 from mixwise.policies.kept_weights import weights_as_tensors, weights_from_tensors
 from mixwise.policies.neighbor_estimate import NeighborEstimate
@@ -29,7 +29,8 @@ class HeterogeneityAware:
     """Every `period` mixings: sketch the updates, gather the sketches, and solve GME-opt for new weights.
 
     Args:
-        period: H, mixings between two looks at the updates; they happen at t mod H = 0.
+        period: H, mixings between two looks at the updates; they happen at t mod H = 0. Inside a policy that leaves out
+            some mixings, at the first mixing from there on that it takes part in.
         sketch: how a node's update is compressed; a new operator is drawn at each look, the same on all nodes.
         objective: "updates" (the gradient mixing error of U), "parameters" (the mixing error of X′, the rows that are
             really mixed), or "both": the sum of the two, the parameters counting `balance` times.
@@ -93,11 +94,11 @@ class HeterogeneityAware:
             )
         else:
             self.estimate = GramEstimate(sketch, objective, smoothing, balance)
-        other = Fixed(alternate_with) if isinstance(alternate_with, MixingMatrix) else alternate_with
-        self.alternate_with = None if other is None else nested(other, "alternate_with")
+        self.alternate_with = None if alternate_with is None else nested(as_policy(alternate_with), "alternate_with")
         self.regularization, self.symmetric, self.lazy, self.kind = regularization, symmetric, False, kind
         self.W: MixingMatrix | None = None  # the weights of the last successful optimization
         self._graph: Graph | None = None  # the graph that W was made for
+        self._looked = -1  # the mixing of the last look
         self._error = 0.0  # relative mixing error of W when it was made
         self._problems: dict[Graph, GmeProblem] = {}
 
@@ -141,6 +142,7 @@ class HeterogeneityAware:
         looked = self._is_due(t)
         if looked:
             self.estimate.look(t, observed, network)
+            self._looked = t
         needed = looked or not self._others_turn(t)
         stale = graph != self._graph or (looked and self._has_grown())
         solve = self._optimize(graph) if needed and stale else None
@@ -158,8 +160,8 @@ class HeterogeneityAware:
         return self.alternate_with is not None and t % 2 == 1
 
     def _is_due(self, t: int) -> bool:
-        """Whether mixing t looks at the updates: at t mod H = 0, and only if what it learns will be used."""
-        due = t % self.period == 0 or self.estimate.unsettled or self.W is None
+        """Whether mixing t looks at the updates: if none has since t mod H = 0, and what it learns will be used."""
+        due = t % self.period == 0 or t // self.period > self._looked // self.period or self.estimate.unsettled
         # With H = 1 the next mixing optimizes anew before this W had its turn.
         wasted = self._others_turn(t) and (self.period == 1 or self.estimate.unsettled)
         return due and not wasted
@@ -185,7 +187,7 @@ class HeterogeneityAware:
     def state(self) -> PolicyState:
         """The weights in use and their graphs, Γ, and the states of the policies inside."""
         tensors, values = self.estimate.state()
-        values |= {"error": self._error, "graph": None, "W": None}
+        values |= {"looked": self._looked, "error": self._error, "graph": None, "W": None}
         if self.W is not None and self._graph is not None:
             tensors |= weights_as_tensors(self.W)
             for name, graph in (("W", self.W.graph), ("graph", self._graph)):
@@ -199,7 +201,7 @@ class HeterogeneityAware:
     def load_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
         """Go on with these weights."""
         self.estimate.load_state(tensors, values)
-        self._error = float(values["error"])
+        self._looked, self._error = int(values["looked"]), float(values["error"])
         self.W = self._graph = None
         if values["W"] is not None:
             graphs = {
