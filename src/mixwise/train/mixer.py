@@ -10,6 +10,7 @@ Legend: X, X′, G, U (m, d), owned rows; B (m, b) their buffers.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
@@ -74,6 +75,33 @@ class Mixer:
         if self.algorithm.mixes_early:
             assert self.start is not None  # such methods need it
             self._pending = self.network.start_mix(self.start, self._waiting[0])
+
+    @property
+    def turns_gradients(self) -> bool:
+        """Whether the algorithm changes gradients before the optimizer sees them."""
+        return type(self.algorithm).direction is not Algorithm.direction
+
+    def direct(
+        self,
+        G: torch.Tensor,
+        optimizer: torch.optim.Optimizer,
+        places: Iterable[tuple[torch.nn.Parameter, torch.Tensor]],
+    ) -> None:
+        """Let the algorithm change G, in place, into what the optimizer sees; `places` of its parameters in G.
+
+        Weight decay is part of the stochastic gradient. Where the algorithm has its own momentum, the decay goes
+        through it: λx is added before, and taken off after, since the optimizer adds it once more.
+        """
+        own = self.algorithm.owns_momentum and self.turns_gradients
+        decays = (
+            {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]} if own else {}
+        )
+        decayed = [(g, x, decays[id(x)]) for x, g in places if decays.get(id(x))]
+        for g, x, decay in decayed:
+            g.add_(x, alpha=decay)
+        self.algorithm.direction(G, self.network)
+        for g, x, decay in decayed:
+            g.sub_(x, alpha=decay)
 
     def plan(self, X: torch.Tensor, G: torch.Tensor) -> Plan:
         """The weights of this mixing, accepted by the algorithm; X is X′ now."""

@@ -168,7 +168,8 @@ class Training:
         self._check_finite(losses, "the loss")
         if self.clip is not None:
             clip_rows(G, self.clip)
-        self.algorithm.direction(G, self.network)
+        places = ((block, G[:, first:last]) for block, (first, last) in zip(self._blocks, self._columns, strict=True))
+        self.mixer.direct(G, self.optimizer, places)
         if begins and not early:  # here, where the memory that the gradients took is free again
             self.mixer.remember(X)
         self.mixer.lr += float(self.optimizer.param_groups[0]["lr"])
