@@ -132,6 +132,9 @@ class QuasiGlobalAdam(_AroundAnother):
 
     m = β₁ m̂ + (1 − β₁) g;  v = β₂ v̂ + (1 − β₂) g²;  X′ = X − η m / (√v + ε);  d̂ = d / ‖d‖ per node
     m̂⁺ = β₁ m̂ + (1 − β₁) d̂;  v̂⁺ = β₂ v̂ + (1 − β₂) d̂²
+
+    Neither moment is corrected for its start at 0; the authors' code divides m and v by Adam's 1 − β₁ᵗ and 1 − β₂ᵗ. The
+    first step is (1 − β₁) / √(1 − β₂) = 3.2 times as long without that, and the factor goes to 1 as t grows.
     """
 
     def __init__(
