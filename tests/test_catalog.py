@@ -1,9 +1,12 @@
 """The table of algorithms is complete, and the docs have it."""
 
+import inspect
+import re
 from pathlib import Path
 
 import pytest
 
+from every_algorithm import algorithm
 from mixwise import algorithms
 from mixwise.algorithms.catalog import CATALOG
 from mixwise.experiments import load_recipe
@@ -22,6 +25,14 @@ def test_every_algorithm_of_a_recipe_is_in_the_table_once():
 def test_the_docs_show_what_the_table_says(entry):
     line = next(line for line in DOCS.read_text("utf-8").splitlines() if line.startswith(f"| `{entry.name}` | "))
     assert line == "| " + " | ".join([f"`{entry.name}`", *map(str, entry[1:])]) + " |"
+
+
+@pytest.mark.parametrize("entry", CATALOG, ids=lambda entry: entry.name)
+def test_the_source_cites_what_the_table_cites(entry):
+    """A method has one origin."""
+    work = re.compile(r"\w+ (?:et al\.|and \w+) \d{4}")
+    cited = set(work.findall(inspect.getmodule(type(algorithm(entry.name))).__doc__))
+    assert cited <= set(work.findall(entry.reference))
 
 
 def test_every_algorithm_class_can_be_named_in_cifar10_small():

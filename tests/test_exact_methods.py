@@ -134,7 +134,7 @@ def test_relay_is_exact_also_after_the_tree_has_changed():
     """A new tree starts the relay anew; nothing of the old one stays."""
     training = make(RelaySGD(), 0.4 / task().smoothness, policy=FixedTree(TREE), graph=complete(N))
     settle(training, 20)
-    training.policy = FixedTree(Graph(N, [(i, i + 1) for i in range(N - 1)]))
+    training.mixer.policy = FixedTree(Graph(N, [(i, i + 1) for i in range(N - 1)]))
     assert distance(settle(training, 400)) < 1e-8
 
 
@@ -169,15 +169,15 @@ BIASED = {
     ),
     # A momentum of the movement is 0 where nothing moves: the limit is that of D-SGD with the same η.
     "decentlam": (lambda: DecentLaM(BETA), {}, dsgd_limit),
-    "quasi-global": (lambda: QuasiGlobalMomentum(BETA), {}, dsgd_limit),
-    "quasi-global, mu": (lambda: QuasiGlobalMomentum(BETA, mu=0.5), {}, dsgd_limit),
+    "quasi-global": (lambda: QuasiGlobalMomentum(BETA, nesterov=False), {}, dsgd_limit),
+    "quasi-global, mu": (lambda: QuasiGlobalMomentum(BETA, mu=0.5, nesterov=False), {}, dsgd_limit),
     "quasi-global, Nesterov": (
-        lambda: QuasiGlobalMomentum(BETA, nesterov=True),
+        lambda: QuasiGlobalMomentum(BETA),
         {},
         lambda eta: dsgd_limit(eta * (1 + BETA)),
     ),
     "quasi-global around combine while adapt": (
-        lambda: QuasiGlobalMomentum(BETA, inner=CombineWhileAdapt()),
+        lambda: QuasiGlobalMomentum(BETA, nesterov=False, inner=CombineWhileAdapt()),
         {},
         while_adapt_limit,
     ),
@@ -212,7 +212,7 @@ def test_plain_momentum_multiplies_the_bias_and_decentlam_and_quasi_global_momen
     """By 1 / (1 − β)², to leading order in η / (1 − β) (Yuan et al. 2021), measured at the end of runs."""
     eta, beta = 0.02 / task().smoothness, 0.5
     bias = distance(dsgd_limit(eta))
-    for algorithm in (DecentLaM(beta), QuasiGlobalMomentum(beta)):
+    for algorithm in (DecentLaM(beta), QuasiGlobalMomentum(beta, nesterov=False)):
         assert distance(settle(make(algorithm, eta), 1000)) == pytest.approx(bias, rel=0.01)
     plain = distance(settle(make(DSGD(), eta, momentum=beta), 1000))
     assert plain / bias == pytest.approx(1 / (1 - beta) ** 2, rel=0.1)

@@ -138,7 +138,8 @@ def test_loading_weights_between_two_steps_is_no_update():
     """What counts as the update is what the optimizer does, not what the user writes into the model."""
     model, other = net(), net(5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    gossip = mw.Gossip(model, optimizer, ALONE, algorithm=mw.algorithms.QuasiGlobalMomentum(0.5))
+    algorithm = mw.algorithms.QuasiGlobalMomentum(0.5, nesterov=False)
+    gossip = mw.Gossip(model, optimizer, ALONE, algorithm=algorithm)
     train(model, optimizer, gossip.step, 1)
     momentum = gossip.algorithm.state["momentum"].clone()
     model.load_state_dict(other.state_dict())
@@ -166,7 +167,8 @@ def test_quasi_global_momentum_alone_is_heavy_ball(set_to_none):
     """With one node the movement is the step, so m̂⁺ = β m̂ + (1 − β)(β m̂ + g), written out here."""
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    gossip = mw.Gossip(model, optimizer, ALONE, algorithm=mw.algorithms.QuasiGlobalMomentum(0.9))
+    algorithm = mw.algorithms.QuasiGlobalMomentum(0.9, nesterov=False)
+    gossip = mw.Gossip(model, optimizer, ALONE, algorithm=algorithm)
     X, m = gossip.row.X.clone(), torch.zeros_like(gossip.row.X)
     for x in batches(4):
         optimizer.zero_grad(set_to_none=set_to_none)
@@ -199,7 +201,7 @@ def test_scalers_scale_and_skip(algorithm, fused):
 
     def run(scaled):
         model = net()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1, fused=fused)
         made = None if algorithm is None else mw.algorithms.QuasiGlobalMomentum(0.9)
         gossip = mw.Gossip(model, optimizer, ALONE, algorithm=made)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)

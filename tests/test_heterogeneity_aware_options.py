@@ -143,7 +143,7 @@ def test_gradient_tracking_lets_the_policy_see_the_tracked_gradients():
     training = make(GradientTracking(), policy)
     for _ in range(10):
         Y = training.step().gradients
-        np.testing.assert_allclose(policy.gram, gram(0.03 * Y), rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(training.policy.gram, gram(0.03 * Y), rtol=1e-8, atol=1e-10)
 
 
 def test_d2_lets_the_policy_see_what_it_mixes():
@@ -155,7 +155,7 @@ def test_d2_lets_the_policy_see_what_it_mixes():
         G = training.step().gradients
         psi = X - 0.03 * G
         phi = psi if psi_prev is None else psi + X - psi_prev
-        np.testing.assert_allclose(policy.gram, gram(X - phi), rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(training.policy.gram, gram(X - phi), rtol=1e-8, atol=1e-10)
         psi_prev = psi
 
 
@@ -296,13 +296,13 @@ CHANGING = {
 @pytest.mark.parametrize("period", [1, 3])
 def test_the_weights_are_the_best_on_the_graph_of_the_moment(name, period):
     """For the Γ of the last look, also where the graph changes between two looks."""
-    graphs, policy = CHANGING[name](), HeterogeneityAware(period, sketch=EXACT, graphs=CHANGING[name]())
+    policy = HeterogeneityAware(period, sketch=EXACT, graphs=CHANGING[name]())
     network, seen, before = SimulatedNetwork(complete(N)), set(), None
     for t in range(20):
         U = rows(t)
         if t % period == 0:
             Gamma = gram(U)
-        plan, graph = look(policy, t, U, network), graph_at(graphs, t)
+        plan, graph = look(policy, t, U, network), graph_at(policy.graphs, t)
         (W,) = plan.params
         assert_doubly_stochastic(W, graph)
         assert objective(W, Gamma) <= objective(minimize_gme(Gamma, graph).W, Gamma) + 1e-9 * np.trace(Gamma)
@@ -314,7 +314,7 @@ def test_the_weights_are_the_best_on_the_graph_of_the_moment(name, period):
 
 def test_dropped_arcs_on_graphs_that_change():
     policy = HeterogeneityAware(3, sketch=EXACT, graphs=CHANGING["random"](), drop_below=0.2)
-    network, graphs = SimulatedNetwork(complete(N)), CHANGING["random"]()
+    network, graphs = SimulatedNetwork(complete(N)), policy.graphs
     solved = []
     for t in range(12):
         plan = look(policy, t, rows(t), network)
@@ -440,14 +440,15 @@ def test_sketches_of_before_and_after_are_those_of_the_updates(algorithm, object
         training.mixer.remember(training.X)
         if kind is HeterogeneityAware and algorithm is DSGD:
             assert training.mixer.start is None
-        grams.append(policy.gram)
+        grams.append(training.policy.gram)
     np.testing.assert_allclose(*grams, rtol=0, atol=1e-10 * np.trace(grams[1]))
 
 
 def test_policies_in_policies_say_which_sketches_they_take():
     first, second = HeterogeneityAware(sketch=CountSketch(5)), HeterogeneityAware(2, sketch=CountSketch(6))
     both = Product(first, Fixed(metropolis_hastings(GRAPH)), second)
-    assert both.sketches(0) == (CountSketch(5).fresh(0), CountSketch(6).fresh(0))
-    assert Alternating(first, second).sketches(1) == second.sketches(1)
+    assert both.sketches(0) == both.policies[0].sketches(0) + both.policies[2].sketches(0)
+    assert [sketch.dim for sketch in both.sketches(0)] == [5, 6]
+    assert [sketch.dim for sketch in Alternating(first, second).sketches(1)] == [6]
     assert Product(Whole(), first).sketches(0) is None
     assert HeterogeneityAware(objective="parameters").sketches(0) == ()

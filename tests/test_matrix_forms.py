@@ -415,7 +415,7 @@ def test_quasi_global_momentum_around_relay():
         m_hat = mu * m_hat + (1 - mu) * (X - X_new) / eta
         X = X_new
         expected.append(X)
-    algorithm = QuasiGlobalMomentum(beta, mu=mu, inner=RelaySGD())
+    algorithm = QuasiGlobalMomentum(beta, mu=mu, nesterov=False, inner=RelaySGD())
     compare(run(algorithm, FixedTree(tree), tree, moving)[0], expected)
 
 
@@ -429,7 +429,8 @@ def test_quasi_global_momentum_around_combine_while_adapt():
         m_hat = beta * m_hat + (1 - beta) * (X - X_new) / eta
         X = X_new
         expected.append(X)
-    compare(run(QuasiGlobalMomentum(beta, inner=CombineWhileAdapt()), Fixed(W), W.graph, moving)[0], expected)
+    algorithm = QuasiGlobalMomentum(beta, nesterov=False, inner=CombineWhileAdapt())
+    compare(run(algorithm, Fixed(W), W.graph, moving)[0], expected)
 
 
 def test_quasi_global_momentum_around_gradient_tracking():
@@ -444,7 +445,8 @@ def test_quasi_global_momentum_around_gradient_tracking():
         m_hat = beta * m_hat + (1 - beta) * (X - X_new) / eta
         X = X_new
         expected.append(X)
-    compare(run(QuasiGlobalMomentum(beta, inner=GradientTracking()), Fixed(W), W.graph, moving)[0], expected)
+    algorithm = QuasiGlobalMomentum(beta, nesterov=False, inner=GradientTracking())
+    compare(run(algorithm, Fixed(W), W.graph, moving)[0], expected)
 
 
 # --- directed graphs ---

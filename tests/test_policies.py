@@ -338,9 +338,9 @@ def test_random_choice_of_one():
 
 @pytest.mark.parametrize("chances", [[0.5], [0.5, 0.6], [1.5, -0.5], [float("nan"), 1.0], []])
 def test_random_choice_refusals(chances):
-    with pytest.raises(MixingError, match=r"probabilities = \[.*\] for 2 matrices; one each, none negative, sum 1"):
+    with pytest.raises(MixingError, match=r"probabilities = \[.*\] for 2 policies; one each, none negative, sum 1"):
         RandomChoice([OTHER, OTHER], chances)
-    with pytest.raises(MixingError, match="a random choice needs at least one matrix"):
+    with pytest.raises(MixingError, match="a random choice needs at least one policy or matrix"):
         RandomChoice([])
 
 
@@ -352,9 +352,9 @@ def test_alternating_takes_turns():
 
 
 def test_alternating_hands_on_t_itself():
-    """An aware policy at every second place sees t = 1, 3, 5: with H = 3 it optimizes at the first of them and at 3."""
+    """An aware policy at every second place sees t = 1, 3, 5, …: with H = 3, it looks at the first from 0, 3, 6, 9."""
     outcome = run(Alternating(Fixed(OTHER), aware(3)), 10)
-    assert [t for t, (_, gathers) in enumerate(outcome) if gathers] == [1, 3, 9]
+    assert [t for t, (_, gathers) in enumerate(outcome) if gathers] == [1, 3, 7, 9]
 
 
 def asymmetric(shift: int) -> MixingMatrix:

@@ -67,12 +67,22 @@ def floor_log(n: int, base: int) -> int:
 
 @pytest.mark.parametrize("peers", range(1, 6))
 def test_base_graphs_average_exactly_for_every_number_of_nodes(peers):
-    """The product is J, nobody has more than k neighbors, and 2 ⌊log_{k+1} n⌋ + 2 rounds are enough; + 1 for k = 1."""
-    for n in range(peers + 1, 41):
+    """The product is J, nobody has more than k neighbors, and 2p + 1 rounds are enough if n < 2 (k + 1)^p, else 2p + 2.
+
+    That is the length of the paper's simple construction, with p = ⌊log_{k+1} n⌋.
+    """
+    for n in range(peers + 1, 61):
         rounds = base_graph(n, peers)
         np.testing.assert_allclose(multiplied(rounds), 1 / n, rtol=0, atol=1e-12)
         assert all(W.is_symmetric and max(W.graph.degrees) <= peers for W in rounds)
-        assert len(rounds) <= 2 * floor_log(n, peers + 1) + (1 if peers == 1 else 2)
+        p = floor_log(n, peers + 1)
+        assert len(rounds) <= 2 * p + (1 if n < 2 * (peers + 1) ** p else 2)
+
+
+@pytest.mark.parametrize(("n", "peers", "rounds"), [(17, 2, 5), (25, 3, 5), (34, 2, 6), (51, 2, 6), (59, 5, 5)])
+def test_base_graphs_are_as_short_as_the_authors(n, peers, rounds):
+    """34 = 2 · 17 and 51 = 3 · 17 are composed: one round more than 17 takes."""
+    assert len(base_graph(n, peers)) == rounds
 
 
 @pytest.mark.parametrize(("n", "peers", "rounds"), [(2**10, 1, 10), (3**5, 2, 5), (12, 3, 2), (30, 4, 3), (9, 8, 1)])

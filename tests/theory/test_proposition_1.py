@@ -22,6 +22,9 @@ class ExactGme(Stateless):
         self.gradients, self.period = gradients, period
         self.used: list[MixingMatrix] = []  # W⁽⁰⁾, W⁽¹⁾, …
 
+    def __deepcopy__(self, memo: object) -> "ExactGme":
+        return self  # so that what the run has used can be seen
+
     def observes(self, t: int) -> bool:
         return True
 

@@ -36,7 +36,8 @@ class Algorithm:
         mixes_steps: whether `update` is X − X′; then its sketches can be had without it.
         mixes_early: whether X is mixed while the gradients are computed, and not X′ after them: X⁺ = Wᵀ X − U.
         needs_symmetric, needs_lazy: what it asks of weights that a policy makes: W = Wᵀ, and (I + W) / 2 in place of W.
-        owns_momentum: whether it has its own momentum, so that the optimizer must be SGD without one.
+        owns_momentum: whether it has its own momentum, so that the optimizer must be SGD without one; `direction` then
+            sees gradients with weight decay.
         state: tensors that it remembers between mixings, by name; all of them are checkpointed.
         belongs: which of them are not one row per owned node but, sorted by receiver, one per arc into the owned nodes
             ("arcs"), or the same on all processes ("all").

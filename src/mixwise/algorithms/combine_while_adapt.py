@@ -1,4 +1,4 @@
-"""Combine while adapting: the rows travel while the gradients are computed (Lian et al. 2017, Algorithm 1).
+"""Combine while adapting: the rows travel while the gradients are computed (Nedić and Ozdaglar 2009).
 
     X⁺ = Wᵀ X − U
 

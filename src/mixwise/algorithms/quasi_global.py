@@ -3,7 +3,8 @@
     m = β m̂ + g;  X′ = X − η m  (Nesterov: X − η (β m + g));  X⁺ = mixing of X′
     d = (X − X⁺)/η;  m̂⁺ = μ m̂ + (1 − μ) d
 
-It wraps any algorithm that does the mixing: D-SGD as in the paper, or RelaySGD.
+Weight decay is part of the gradient g, as in the authors' code. The mixing is done by any other algorithm: D-SGD as in
+the paper, or RelaySGD.
 """
 
 from __future__ import annotations
@@ -78,17 +79,17 @@ class _AroundAnother(Algorithm):
 
 
 class QuasiGlobalMomentum(_AroundAnother):
-    """QG-DSGDm, or QG-DSGDm-N with `nesterov`.
+    """QG-DSGDm-N, or QG-DSGDm without `nesterov`.
 
     Args:
         beta: β, the weight of the momentum in a step.
         mu: μ, how slowly the momentum follows; β by default, as in the paper.
-        nesterov: look ahead.
+        nesterov: whether to look ahead.
         inner: what mixes; D-SGD by default.
     """
 
     def __init__(
-        self, beta: float = 0.9, *, mu: float | None = None, nesterov: bool = False, inner: Algorithm | None = None
+        self, beta: float = 0.9, *, mu: float | None = None, nesterov: bool = True, inner: Algorithm | None = None
     ) -> None:
         super().__init__(inner)
         self.beta, self.mu, self.nesterov = beta, beta if mu is None else mu, nesterov
@@ -131,6 +132,9 @@ class QuasiGlobalAdam(_AroundAnother):
 
     m = β₁ m̂ + (1 − β₁) g;  v = β₂ v̂ + (1 − β₂) g²;  X′ = X − η m / (√v + ε);  d̂ = d / ‖d‖ per node
     m̂⁺ = β₁ m̂ + (1 − β₁) d̂;  v̂⁺ = β₂ v̂ + (1 − β₂) d̂²
+
+    Neither moment is corrected for its start at 0; the authors' code divides m and v by Adam's 1 − β₁ᵗ and 1 − β₂ᵗ. The
+    first step is (1 − β₁) / √(1 − β₂) = 3.2 times as long without that, and the factor goes to 1 as t grows.
     """
 
     def __init__(

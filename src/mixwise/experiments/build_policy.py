@@ -98,8 +98,7 @@ class PolicyBuilder:
             case FixedPolicy():
                 return Fixed(self._weights(config.weights))
             case RandomPolicy():
-                matrices = [self._weights(scheme) for scheme in config.weights]
-                return RandomChoice(matrices, config.probabilities, self.seed)
+                return RandomChoice([self.build(policy) for policy in config.policies], config.probabilities, self.seed)
             case AlternatingPolicy():
                 return Alternating(*(self.build(policy) for policy in config.policies))
             case ProductPolicy():

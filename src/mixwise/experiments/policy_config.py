@@ -29,10 +29,10 @@ class FixedPolicy(Strict):
 
 
 class RandomPolicy(Strict):
-    """Weights drawn anew at every mixing."""
+    """One of several policies, drawn at random at every mixing."""
 
     kind: Literal["random"]
-    weights: list[Scheme | Cliques] = Field(min_length=1)
+    policies: list[PolicyConfig] = Field(min_length=1)
     probabilities: list[float] | None = None
 
 

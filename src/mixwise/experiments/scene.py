@@ -104,7 +104,7 @@ def policy_words(policy: PolicyConfig) -> str:
         case FixedPolicy():
             return _scheme_words(policy.weights)
         case RandomPolicy():
-            return "at random one of: " + "; ".join(map(_scheme_words, policy.weights))
+            return "at random one of: " + "; ".join(map(policy_words, policy.policies))
         case AlternatingPolicy():
             return "in turn " + " and ".join(map(policy_words, policy.policies))
         case ProductPolicy():

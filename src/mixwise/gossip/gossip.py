@@ -103,9 +103,11 @@ class Gossip:
 
         parts = make() if network is not None else agreed(make, timeout)
         self.model, self.optimizer, self.local_steps, self.buffers = model, optimizer, local_steps, buffers
-        self.row, self.policy, self.algorithm = parts.row, parts.policy, parts.algorithm
+        self.row = parts.row
         self.network = connected(graph, wire_dtype, timeout) if network is None else network
-        self.mixer = Mixer(self.network, self.policy, self.algorithm, local_steps)
+        self.network.traffic.reset()
+        self.mixer = Mixer(self.network, parts.policy, parts.algorithm, local_steps)
+        self.policy, self.algorithm = self.mixer.policy, self.mixer.algorithm  # copies, which remember for this run
         self.row.bind()
         begin_together(self.row, self.network)
         self.steps = Steps(optimizer, self.row, self.mixer)
@@ -115,8 +117,8 @@ class Gossip:
         if on_loss == "continue":
             self._survival = Survival(
                 graph,
-                self.algorithm,
-                lambda left: chosen_policy(parts.pristine, left, self.algorithm, seed),
+                parts.algorithm,
+                lambda left: chosen_policy(policy, left, parts.algorithm, seed),
                 lambda left: connected(left, wire_dtype, timeout),
                 timeout,
             )
@@ -195,8 +197,9 @@ class Gossip:
         if self._survival is None:
             raise error
         place, network, policy, algorithm = self._survival.reform(at or (self.t, self._asked), self.network)
-        self.network, self.policy, self.algorithm, self.plan = network, policy, algorithm, None
+        self.network, self.plan = network, None
         self.mixer = self.steps.mixer = Mixer(network, policy, algorithm, self.local_steps)
+        self.policy, self.algorithm = self.mixer.policy, self.mixer.algorithm
         t, self._asked = place
         self.mixer.begin_at(t)
         self.steps.remembered, self.steps.paused = False, self._survival.behind > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
@@ -34,7 +33,6 @@ class Parts:
 
     Attributes:
         lines: the same as text, to be compared with other ranks.
-        pristine: the policy as it was handed over.
     """
 
     def __init__(
@@ -57,7 +55,6 @@ class Parts:
         if buffers not in ("local", "averaged"):
             raise TrainingError(f'buffers = {buffers!r}; choose "local" or "averaged"')
         _check_on_loss(on_loss, policy)
-        self.pristine = copy.deepcopy(policy)  # before it has seen anything
         self.algorithm = chosen_algorithm(algorithm, overlap)
         self.policy = chosen_policy(policy, graph, self.algorithm, seed)
         self.row = ModelRow(model)

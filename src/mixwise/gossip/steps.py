@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from mixwise.algorithms import Algorithm
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip.model_row import ModelRow
 from mixwise.train.mixer import Mixer
@@ -37,7 +36,7 @@ class Steps:
         self.taken = self.since_mixing = 0
         self.remembered = self.paused = False
         self.on_loss: Callable[[NetworkError], None] | None = None
-        self._turns = type(mixer.algorithm).direction is not Algorithm.direction
+        self._turns = mixer.turns_gradients
         for hook in _HOOKS.pop(optimizer, []):
             hook.remove()
         _HOOKS[optimizer] = [
@@ -87,7 +86,7 @@ class Steps:
         scale = getattr(optimizer, "grad_scale", None)  # a scaler leaves it to the fused optimizers to divide by it
         if scale is not None:
             G.div_(scale)
-        self.mixer.algorithm.direction(G, self.mixer.network)
+        self.mixer.direct(G, optimizer, self.row.views(G[0]))
         if scale is not None:
             G.mul_(scale)
         self.row.use_gradients(G)

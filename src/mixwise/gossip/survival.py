@@ -6,7 +6,6 @@ all go on at the largest, so whoever is behind leaves out as many mixings as it 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import torch
@@ -28,7 +27,7 @@ class Survival:
 
     Args:
         graph: of all ranks, as it was at the start.
-        algorithm: as it was before the first mixing.
+        algorithm: as it was handed over.
         policy: makes the policy for a graph.
         connect: makes the network of the default process group.
         timeout: seconds for the operations of a new process group.
@@ -44,7 +43,7 @@ class Survival:
     ) -> None:
         self.membership = Membership.from_environment()
         self.graph, self.policy, self.connect, self.timeout = graph, policy, connect, timeout
-        self._algorithm, self._backend = copy.deepcopy(algorithm), current_backend()
+        self._algorithm, self._backend = algorithm, current_backend()
         self._safe: torch.Tensor | None = None
         self.behind = 0  # mixings to leave out until this rank is where the others are
 
@@ -72,7 +71,7 @@ class Survival:
             except NetworkError:  # another one is lost
                 continue
             keep_counting(vars(before.traffic), before.graph.n, network)
-            return at, network, self.policy(graph), copy.deepcopy(self._algorithm)
+            return at, network, self.policy(graph), self._algorithm
 
 
 def graph_in(value: object, depth: int = 6) -> bool:

@@ -86,6 +86,9 @@ class Graph:
     def __hash__(self) -> int:
         return self._hash
 
+    def __deepcopy__(self, memo: dict[int, object]) -> Graph:
+        return self  # it never changes
+
     def __reduce__(self) -> tuple[type[Graph], tuple[object, ...]]:
         # Rebuilt, not copied: a cached hash holds in one process only, and a pickled array forgets it is read-only.
         return Graph, (self.n, self.edge_array, self.directed, self.labels)

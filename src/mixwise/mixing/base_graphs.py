@@ -8,13 +8,14 @@ nodes that differ in digit l alone average: complete graphs of n_l nodes with we
 
 *Simple*, for every n: n = Σ_l a_l (k+1)^{p_l} with p_1 > p_2 > … and 1 ≤ a_l ≤ k, its digits in base k + 1. Group V_l
 has a_l blocks of (k+1)^{p_l} nodes.
-  1. Every block averages, as a hyper-hypercube: p_l ≤ p_1 rounds, all groups at once.
-  2. Round p_1 + l: the nodes after V_l, fewer than a block has, are paired with distinct nodes of each block of V_l,
+  1. Every group averages, as a hyper-hypercube, all groups at once: m = p_1 rounds, one more if a_1 > 1. The others
+     are ready by then, since p_l + 1 ≤ p_1.
+  2. Round m + l: the nodes after V_l, fewer than a block has, are paired with distinct nodes of each block of V_l,
      with weights w / a_l, w = |V_l| / (|V_l| + |later|). A later node then holds (1 − w) x + w mean(V_l), so the later
-     nodes together have the mean of all, and so has V_l, since the sum over both has not changed. Blocks stay uniform.
-  3. From then on V_l is on its own and averages as a hyper-hypercube of a_l (k+1)^{p_l} nodes: p_l + 1 rounds at most.
-     The last group, whose blocks are still uniform, needs one round across its blocks.
-V_l is ready after p_1 + l + p_l + 1 rounds, and p_l ≤ p_1 − l + 1, so 2 ⌊log_{k+1} n⌋ + 2 rounds are always enough.
+     nodes together have the mean of all, and so has V_l, since the sum over both has not changed. Groups after V_l stay
+     uniform, and the blocks of V_l stay equal to each other.
+  3. From then on V_l is on its own, and each of its blocks averages: p_l rounds. The last group is ready.
+V_l is ready after m + l + p_l rounds, and p_l ≤ p_1 − l + 1, so m + p_1 + 1 ≤ 2 ⌊log_{k+1} n⌋ + 2 rounds are enough.
 
 *Composed*: n = p q with p the largest divisor that has no prime factor above k + 1. Each of p groups of q nodes runs
 the simple one; then nodes of the same number in all groups run a hyper-hypercube of p.
@@ -70,23 +71,20 @@ def _hyper_hypercube(nodes: Sequence[int], factors: Iterable[int]) -> list[Round
 
 def _simple(nodes: Sequence[int], k: int) -> list[Round]:
     digits = _digits(len(nodes), k + 1)
-    longest = digits[0][1]
+    longest = digits[0][1] + (digits[0][0] > 1)
     timed: list[tuple[int, list[Round]]] = []  # when each run of rounds starts
     rest = nodes
     for step, (count, power) in enumerate(digits):
         block = (k + 1) ** power
         group, later = rest[: count * block], rest[count * block :]
         blocks = [group[a * block : (a + 1) * block] for a in range(count)]
-        timed += [(0, _hyper_hypercube(members, [k + 1] * power)) for members in blocks]
+        timed.append((0, _hyper_hypercube(group, [k + 1] * power + [count] * (count > 1))))
         if later:
             w = len(group) / len(rest)
             timed.append(
                 (longest + step, [[(members[a], j, w / count) for a, j in enumerate(later) for members in blocks]])
             )
-            timed.append((longest + step + 1, _hyper_hypercube(group, _factors(len(group), k + 1) or ())))
-        else:
-            across = [members for a in range(block) for members in group[a::block]]
-            timed.append((longest + step, _hyper_hypercube(across, [count] if count > 1 else [])))
+            timed += [(longest + step + 1, _hyper_hypercube(members, [k + 1] * power)) for members in blocks]
         rest = later
     return _together(timed)
 

@@ -180,6 +180,9 @@ class MixingMatrix:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a mixing matrix cannot be changed, so {name} cannot be set; build another one")
 
+    def __deepcopy__(self, memo: dict[int, object]) -> MixingMatrix:
+        return self  # it never changes
+
     def __reduce__(self) -> tuple[type[MixingMatrix], tuple[object, ...]]:
         # Rebuilt, not copied: a pickled array forgets that it is read-only.
         return MixingMatrix, (self.graph, self.weights, self.kind, self.tolerance, self.nodes)

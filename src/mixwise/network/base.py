@@ -31,6 +31,10 @@ class Traffic:
         """Count `size` bytes."""
         setattr(self, cargo, getattr(self, cargo) + size)
 
+    def reset(self) -> None:
+        """Count from 0 again."""
+        vars(self).update(vars(Traffic()))
+
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """What is counted inside is forgotten at the end."""

@@ -2,8 +2,8 @@
 
 from mixwise.policies.aware_matchings import HeterogeneityAwareMatchings, auto_policy
 from mixwise.policies.chosen_early import LearnedTopology
-from mixwise.policies.combined import Alternating, Decoupled, Product
-from mixwise.policies.fixed import Fixed, NoMixing, RandomChoice
+from mixwise.policies.combined import Alternating, Decoupled, Product, RandomChoice
+from mixwise.policies.fixed import Fixed, NoMixing
 from mixwise.policies.heterogeneity_aware import HeterogeneityAware
 from mixwise.policies.plan import Observation, Plan, Policy, PolicyState, Stateless
 from mixwise.policies.sequence import Cycle, EdgeSampling, Matcha, Matchings

@@ -63,6 +63,10 @@ class HeterogeneityAwareMatchings:
             )
         self.lazy = self.lazy or lazy
 
+    def rename_streams(self, name: str) -> None:
+        """Those of the sketches."""
+        self.estimate.rename_streams(name)
+
     def known_matrices(self) -> tuple[MixingMatrix, ...]:
         """None before the first look."""
         return ()

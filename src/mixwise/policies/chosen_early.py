@@ -50,6 +50,10 @@ class ChosenEarly:
     def ask(self, *, symmetric: bool = False, lazy: bool = False) -> None:
         """Nothing to do, unless a subclass makes weights."""
 
+    def rename_streams(self, name: str) -> None:
+        """Those of the sketches."""
+        self.estimate.rename_streams(name)
+
     def known_matrices(self) -> tuple[MixingMatrix, ...]:
         """None before the first look."""
         return ()

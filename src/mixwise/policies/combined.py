@@ -1,16 +1,23 @@
-"""Policies made of policies."""
+"""Policies made of policies.
+
+The parts are copies of the policies that were passed, each with random streams of its own: the two matchings of
+`Product(Matchings(graph), Matchings(graph))` are drawn independently.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from mixwise.errors import MixingError
 from mixwise.mixing import MixingMatrix
 from mixwise.network import Network
-from mixwise.policies.plan import Gives, Observation, Plan, Policy, PolicyState
+from mixwise.policies.fixed import as_policy
+from mixwise.policies.plan import Gives, Observation, Plan, Policy, PolicyState, nested
+from mixwise.seeding import numpy_generator, stream
 from mixwise.sketch import Sketch
 
 
@@ -21,10 +28,12 @@ def all_sketches(policies: Iterable[Policy], t: int) -> tuple[Sketch, ...] | Non
 
 
 class Combined:
-    """What all of them share: the parts' states, each under the part's number."""
+    """What all of them share: the parts' streams and states, each under the part's number."""
 
     gives: Gives = "weights"
-    policies: tuple[Policy, ...]
+
+    def __init__(self, policies: Sequence[Policy]) -> None:
+        self.policies = tuple(nested(policy, str(number)) for number, policy in enumerate(policies))
 
     @property
     def changes(self) -> bool:
@@ -43,6 +52,11 @@ class Combined:
         """Ask every part."""
         for policy in self.policies:
             policy.ask(symmetric=symmetric, lazy=lazy)
+
+    def rename_streams(self, name: str) -> None:
+        """Those of every part."""
+        for policy in self.policies:
+            policy.rename_streams(name)
 
     def known_matrices(self) -> tuple[MixingMatrix, ...]:
         """Those of the parts."""
@@ -65,16 +79,19 @@ class Combined:
             policy.load_state(part, values[str(number)])
 
 
-class Alternating(Combined):
-    """Takes turns: policy t mod k at mixing t."""
+class OneOf(Combined):
+    """One of the parts at every mixing; subclasses say whose turn it is."""
 
-    def __init__(self, *policies: Policy) -> None:
-        if not policies:
-            raise MixingError("alternating needs at least one policy")
+    def __init__(self, policies: Sequence[Policy]) -> None:
         if len({policy.gives for policy in policies}) > 1:
             listed = ", ".join(sorted({policy.gives for policy in policies}))
             raise MixingError(f"policies that take turns must give the same, but these give {listed}")
-        self.policies, self.gives = policies, policies[0].gives
+        super().__init__(policies)
+        self.gives = policies[0].gives
+
+    def turn(self, t: int) -> Policy:
+        """The part whose turn it is at mixing t."""
+        raise NotImplementedError
 
     @property
     def changes(self) -> bool:
@@ -83,15 +100,63 @@ class Alternating(Combined):
 
     def observes(self, t: int) -> bool:
         """If the one whose turn it is does."""
-        return self.policies[t % len(self.policies)].observes(t)
+        return self.turn(t).observes(t)
 
     def sketches(self, t: int) -> tuple[Sketch, ...] | None:
         """Those of the one whose turn it is."""
-        return self.policies[t % len(self.policies)].sketches(t)
+        return self.turn(t).sketches(t)
 
     def plan(self, t: int, observed: Observation, network: Network) -> Plan:
         """The plan of the policy whose turn it is."""
-        return self.policies[t % len(self.policies)].plan(t, observed, network)
+        return self.turn(t).plan(t, observed, network)
+
+
+class Alternating(OneOf):
+    """Takes turns: policy t mod k at mixing t."""
+
+    def __init__(self, *policies: Policy) -> None:
+        if not policies:
+            raise MixingError("alternating needs at least one policy")
+        super().__init__(policies)
+
+    def turn(self, t: int) -> Policy:
+        """Number t mod k."""
+        return self.policies[t % len(self.policies)]
+
+
+class RandomChoice(OneOf):
+    """A policy drawn at random at every mixing; every process draws the same one.
+
+    `RandomChoice([W_1, W_2])` is W⁽ᵗ⁾ ~ 𝒲 of the paper's Algorithm 1; `RandomChoice([HeterogeneityAware(), W_p])` is
+    its HA-DSGD with random sampling of mixing matrices (Appendix B).
+
+    Args:
+        policies: what is drawn from; one matrix stands for the same weights at every mixing.
+        probabilities: one each; all the same by default.
+        seed: names the draws.
+    """
+
+    def __init__(
+        self, policies: Sequence[Policy | MixingMatrix], probabilities: Sequence[float] | None = None, seed: int = 0
+    ) -> None:
+        if not policies:
+            raise MixingError("a random choice needs at least one policy or matrix")
+        chances = [1 / len(policies)] * len(policies) if probabilities is None else list(probabilities)
+        if len(chances) != len(policies) or min(chances) < 0 or not abs(sum(chances) - 1) <= 1e-9:
+            raise MixingError(f"probabilities = {chances} for {len(policies)} policies; one each, none negative, sum 1")
+        super().__init__([as_policy(policy) for policy in policies])
+        self.probabilities, self.seed = tuple(chances), seed
+
+    def rename_streams(self, name: str) -> None:
+        """Those of the draws, and of every part."""
+        super().rename_streams(name)
+        self.seed = stream(self.seed, "part", name)
+
+    def turn(self, t: int) -> Policy:
+        """The one that is drawn for mixing t."""
+        draw = numpy_generator(self.seed, "choice", t).random()
+        which = int(np.searchsorted(np.cumsum(self.probabilities), draw, side="right"))
+        return self.policies[min(which, len(self.policies) - 1)]
 
 
 class Product(Combined):
@@ -104,7 +169,7 @@ class Product(Combined):
     def __init__(self, *policies: Policy) -> None:
         if not policies:
             raise MixingError("a product needs at least one policy")
-        self.policies = policies
+        super().__init__(policies)
 
     def plan(self, t: int, observed: Observation, network: Network) -> Plan:
         """The rounds of all policies in a row."""
@@ -122,8 +187,8 @@ class Decoupled(Combined):
     gives: Gives = "two channels"
 
     def __init__(self, params: Policy, updates: Policy) -> None:
-        self.params, self.updates = params, updates
-        self.policies = (params, updates)
+        super().__init__((params, updates))
+        self.params, self.updates = self.policies
 
     def plan(self, t: int, observed: Observation, network: Network) -> Plan:
         """Both plans, each on its channel."""

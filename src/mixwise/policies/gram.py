@@ -12,6 +12,7 @@ from mixwise.mixing import gram_matrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network import Network
 from mixwise.policies.plan import Observation, PolicyState
+from mixwise.seeding import stream
 from mixwise.sketch import CountSketch, Sketch
 
 Objective: TypeAlias = Literal["updates", "parameters", "both"]
@@ -40,6 +41,10 @@ class Estimate:
         self.sketch = CountSketch(100) if sketch is None else sketch
         self.objective, self.smoothing, self.balance = objective, smoothing, balance
         self.unsettled = False  # the last Γ came from G because U was 0: look again as soon as possible
+
+    def rename_streams(self, name: str) -> None:
+        """Draw other operators: those of the part `name` of another policy."""
+        self.sketch = self.sketch.fresh(stream(0, name))
 
     def sketches(self, t: int) -> tuple[Sketch, ...]:
         """The sketch of the updates that a look at mixing t takes."""

@@ -16,11 +16,11 @@ from mixwise.mixing.metrics import error_after_mixing
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, need_doubly
 from mixwise.network import Network
 from mixwise.policies.combined import all_sketches
-from mixwise.policies.fixed import Fixed
+from mixwise.policies.fixed import as_policy
 from mixwise.policies.gram import GramEstimate, Objective
 from mixwise.policies.kept_weights import weights_as_tensors, weights_from_tensors
 from mixwise.policies.neighbor_estimate import NeighborEstimate
-from mixwise.policies.plan import Gives, Observation, Plan, Policy, PolicyState
+from mixwise.policies.plan import Gives, Observation, Plan, Policy, PolicyState, nested
 from mixwise.sketch import Sketch
 
 _PROBLEMS = 64  # laid-out problems that are kept, for graphs that come back
@@ -30,7 +30,8 @@ class HeterogeneityAware:
     """Every `period` mixings: sketch the updates, gather the sketches, and solve GME-opt for new weights.
 
     Args:
-        period: H, mixings between two looks at the updates; they happen at t mod H = 0.
+        period: H, mixings between two looks at the updates; they happen at t mod H = 0. Inside a policy that leaves out
+            some mixings, at the first mixing from there on that it takes part in.
         sketch: how a node's update is compressed; a new operator is drawn at each look, the same on all nodes.
         objective: "updates" (the gradient mixing error of U), "parameters" (the mixing error of X′, the rows that are
             really mixed), or "both": the sum of the two, the parameters counting `balance` times.
@@ -82,7 +83,8 @@ class HeterogeneityAware:
             raise MixingError(f"drop_below = {drop_below}; a weight under which an arc is dropped lies in [0, 0.5)")
         if solver not in SOLVERS:
             raise MixingError(f"solver = {solver!r}; choose {', '.join(SOLVERS)}")
-        self.period, self.growth, self.drop_below, self.graphs = period, growth, drop_below, graphs
+        self.period, self.growth, self.drop_below = period, growth, drop_below
+        self.graphs = None if graphs is None else nested(graphs, "graphs")
         self.solver: Solver = solver
         self.estimate: GramEstimate | NeighborEstimate
         if solver == "local":
@@ -93,10 +95,11 @@ class HeterogeneityAware:
             )
         else:
             self.estimate = GramEstimate(sketch, objective, smoothing, balance)
-        self.alternate_with = Fixed(alternate_with) if isinstance(alternate_with, MixingMatrix) else alternate_with
+        self.alternate_with = None if alternate_with is None else nested(as_policy(alternate_with), "alternate_with")
         self.regularization, self.symmetric, self.lazy, self.kind = regularization, symmetric, False, kind
         self.W: MixingMatrix | None = None  # the weights of the last successful optimization
         self._graph: Graph | None = None  # the graph that W was made for
+        self._looked = -1  # the mixing of the last look
         self._error = 0.0  # relative mixing error of W when it was made
         self._problems: dict[Graph, GmeProblem] = {}
 
@@ -110,6 +113,11 @@ class HeterogeneityAware:
         self.symmetric, self.lazy = self.symmetric or symmetric, self.lazy or lazy
         for other in self._others():
             other.ask(symmetric=symmetric, lazy=lazy)
+
+    def rename_streams(self, name: str) -> None:
+        """Those of the sketches, and of the policies inside."""
+        for part in (self.estimate, *self._others()):
+            part.rename_streams(name)
 
     def known_matrices(self) -> tuple[MixingMatrix, ...]:
         """Those that it alternates with."""
@@ -135,6 +143,7 @@ class HeterogeneityAware:
         looked = self._is_due(t)
         if looked:
             self.estimate.look(t, observed, network)
+            self._looked = t
         needed = looked or not self._others_turn(t)
         stale = graph != self._graph or (looked and self._has_grown())
         solve = self._optimize(graph) if needed and stale else None
@@ -152,8 +161,8 @@ class HeterogeneityAware:
         return self.alternate_with is not None and t % 2 == 1
 
     def _is_due(self, t: int) -> bool:
-        """Whether mixing t looks at the updates: at t mod H = 0, and only if what it learns will be used."""
-        due = t % self.period == 0 or self.estimate.unsettled or self.W is None
+        """Whether mixing t looks at the updates: if none has since t mod H = 0, and what it learns will be used."""
+        due = t % self.period == 0 or t // self.period > self._looked // self.period or self.estimate.unsettled
         # With H = 1 the next mixing optimizes anew before this W had its turn.
         wasted = self._others_turn(t) and (self.period == 1 or self.estimate.unsettled)
         return due and not wasted
@@ -172,11 +181,14 @@ class HeterogeneityAware:
             raise MixingError("`graphs` must be a policy with one matrix per mixing, whose graph is that of the moment")
         return plan.params[0].graph
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_problems": {}}  # a copy lays out its own
+
     # --- what a checkpoint holds ---
     def state(self) -> PolicyState:
         """The weights in use and their graphs, Γ, and the states of the policies inside."""
         tensors, values = self.estimate.state()
-        values |= {"error": self._error, "graph": None, "W": None}
+        values |= {"looked": self._looked, "error": self._error, "graph": None, "W": None}
         if self.W is not None and self._graph is not None:
             tensors |= weights_as_tensors(self.W)
             for name, graph in (("W", self.W.graph), ("graph", self._graph)):
@@ -190,7 +202,7 @@ class HeterogeneityAware:
     def load_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
         """Go on with these weights."""
         self.estimate.load_state(tensors, values)
-        self._error = float(values["error"])
+        self._looked, self._error = int(values["looked"]), float(values["error"])
         self.W = self._graph = None
         if values["W"] is not None:
             graphs = {

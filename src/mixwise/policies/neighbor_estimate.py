@@ -98,6 +98,9 @@ class NeighborEstimate(Estimate):
             self._problem = known = network, NeighborGme(network.graph, network.nodes, exchange)
         return known[1]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_problem": None}  # it knows the network, which is not copied
+
     def state(self) -> PolicyState:
         """Where the next solve begins, and what it smooths over, one row per owned node."""
         tensors: dict[str, torch.Tensor] = {}

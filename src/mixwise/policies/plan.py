@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -127,6 +128,10 @@ class Policy(Protocol):
         """
         ...
 
+    def rename_streams(self, name: str) -> None:
+        """Draw from other random streams from now on: those of the part `name` of another policy."""
+        ...
+
     def known_matrices(self) -> tuple[MixingMatrix, ...]:
         """The matrices that it is known to use before anything was observed, to be checked before the first step."""
         ...
@@ -169,6 +174,9 @@ class Stateless:
     def ask(self, *, symmetric: bool = False, lazy: bool = False) -> None:
         """It makes no weights."""
 
+    def rename_streams(self, name: str) -> None:
+        """It draws nothing, unless a subclass does."""
+
     def known_matrices(self) -> tuple[MixingMatrix, ...]:
         """None, unless a subclass knows better."""
         return ()
@@ -179,6 +187,16 @@ class Stateless:
 
     def load_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
         """Nothing to do."""
+
+
+def nested(policy: Policy, name: str) -> Policy:
+    """A copy of the policy as the part `name` of another one, with random streams of its own.
+
+    Streams are renamed once per level, so that in the end the path of a part inside all of its parents names them.
+    """
+    part = copy.deepcopy(policy)
+    part.rename_streams(name)
+    return part
 
 
 def _product(rounds: tuple[MixingMatrix, ...]) -> FloatArray:

@@ -9,6 +9,7 @@ from mixwise.graphs import Graph, edge_sample, random_matching
 from mixwise.mixing import MixingMatrix, lazy, matcha, metropolis_hastings
 from mixwise.network import Network
 from mixwise.policies.plan import Observation, Plan, Stateless
+from mixwise.seeding import stream
 
 
 class Cycle(Stateless):
@@ -39,6 +40,11 @@ class _Drawn(Stateless):
     """A symmetric matrix drawn anew at every mixing, (I + W) / 2 of it if the algorithm asks for that."""
 
     lazy = False
+    seed: int
+
+    def rename_streams(self, name: str) -> None:
+        """The draws of another seed."""
+        self.seed = stream(self.seed, "part", name)
 
     def ask(self, *, symmetric: bool = False, lazy: bool = False) -> None:
         """Symmetric they are; lazy they become."""

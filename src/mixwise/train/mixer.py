@@ -9,8 +9,10 @@ Legend: X, X′, G, U (m, d), owned rows; B (m, b) their buffers.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,9 +29,13 @@ from mixwise.sketch import CountSketch
 from mixwise.sketch.base import RandomSketch
 from mixwise.train.waiting import as_matrices, as_tensors
 
+Part = TypeVar("Part", Policy, Algorithm)
+
 
 class Mixer:
     """What a policy and an algorithm need to know from one mixing to the next.
+
+    It works on copies of both, which are its attributes: one part may serve several runs, and none of them changes it.
 
     Args:
         network: who talks to whom, and which rows are here.
@@ -39,7 +45,8 @@ class Mixer:
     """
 
     def __init__(self, network: Network, policy: Policy, algorithm: Algorithm, local_steps: int = 1) -> None:
-        self.network, self.policy, self.algorithm, self.local_steps = network, policy, algorithm, local_steps
+        self.network, self.local_steps = network, local_steps
+        self.policy, self.algorithm = policy, algorithm = _copied(policy), _copied(algorithm)
         self.t = 0  # mixings done
         self.began = 0  # where policy and algorithm began: later than 0 if nodes were lost, and they began anew
         self.start: torch.Tensor | None = None  # X at the last mixing, while somebody will ask for it
@@ -68,6 +75,33 @@ class Mixer:
         if self.algorithm.mixes_early:
             assert self.start is not None  # such methods need it
             self._pending = self.network.start_mix(self.start, self._waiting[0])
+
+    @property
+    def turns_gradients(self) -> bool:
+        """Whether the algorithm changes gradients before the optimizer sees them."""
+        return type(self.algorithm).direction is not Algorithm.direction
+
+    def direct(
+        self,
+        G: torch.Tensor,
+        optimizer: torch.optim.Optimizer,
+        places: Iterable[tuple[torch.nn.Parameter, torch.Tensor]],
+    ) -> None:
+        """Let the algorithm change G, in place, into what the optimizer sees; `places` of its parameters in G.
+
+        Weight decay is part of the stochastic gradient. Where the algorithm has its own momentum, the decay goes
+        through it: λx is added before, and taken off after, since the optimizer adds it once more.
+        """
+        own = self.algorithm.owns_momentum and self.turns_gradients
+        decays = (
+            {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]} if own else {}
+        )
+        decayed = [(g, x, decays[id(x)]) for x, g in places if decays.get(id(x))]
+        for g, x, decay in decayed:
+            g.add_(x, alpha=decay)
+        self.algorithm.direction(G, self.network)
+        for g, x, decay in decayed:
+            g.sub_(x, alpha=decay)
 
     def plan(self, X: torch.Tensor, G: torch.Tensor) -> Plan:
         """The weights of this mixing, accepted by the algorithm; X is X′ now."""
@@ -187,6 +221,17 @@ class Mixer:
             self._pending.wait()
         self._pending, self._counted = None, bool(values["under_way"])
         vars(self.network.traffic).update(values["traffic"])
+
+
+def _copied(part: Part) -> Part:
+    """A copy that is as the part was handed over, and remembers for one run alone."""
+    try:
+        return copy.deepcopy(part)
+    except TypeError as error:
+        name = type(part).__name__
+        raise TrainingError(
+            f"{name} cannot be copied ({error}), but a run needs a copy of its own; give it a __deepcopy__"
+        ) from error
 
 
 def _identity(network: Network) -> MixingMatrix:

@@ -50,9 +50,9 @@ class Training:
 
     Args:
         task: what is learned; it has as many nodes as the network.
-        network: who talks to whom, and which rows are here.
-        policy: the weights of each mixing.
-        algorithm: what is mixed.
+        network: who talks to whom, and which rows are here; its traffic is counted from 0.
+        policy: the weights of each mixing; the run copies it, so that the same object can be passed to several runs.
+        algorithm: what is mixed; copied as well.
         optimizer: makes an element-wise `torch.optim` optimizer for the rows, given as one parameter per block of
             columns (see `Task`), e.g. `lambda blocks: torch.optim.SGD(blocks, lr=0.1)`.
         scheduler: makes a learning-rate scheduler, stepped once per step.
@@ -80,8 +80,8 @@ class Training:
             raise TrainingError(f"clip = {clip}; the largest norm of a gradient is above 0")
         if local_steps < 1:
             raise TrainingError(f"local_steps = {local_steps}; there is at least 1 step from one mixing to the next")
-        self.task, self.network, self.policy, self.algorithm, self.clip = task, network, policy, algorithm, clip
-        self.local_steps = local_steps
+        self.task, self.network, self.clip, self.local_steps = task, network, clip, local_steps
+        network.traffic.reset()
         self.t = 0
         self.survives = False  # whether rows must outlive a mixing that fails because a process is lost
         self.place: AbstractContextManager[object] = nullcontext() if disk is None else disk
@@ -95,7 +95,7 @@ class Training:
         self._precision: torch.dtype = getattr(task, "dtype", self.X.dtype)  # in which is computed
         short = self.X.dtype != self._precision
         if short:
-            self.network = network = self._rounded(network)
+            self.network = network = self._rounded(network, algorithm)
         self._row_by_row: bool = short or getattr(task, "row_by_row", task.dim >= LONG)
         self.optimizer = fuse_where_safe(check_elementwise(optimizer(self._blocks)), row_by_row=self._row_by_row)
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
@@ -103,12 +103,13 @@ class Training:
         if getattr(task, "mixed_buffers", None) is not None:
             algorithm.check_buffers()
         self.mixer = Mixer(network, policy, algorithm, local_steps)
+        self.policy, self.algorithm = self.mixer.policy, self.mixer.algorithm  # copies, which remember for this run
 
-    def _rounded(self, network: Network) -> Network:
+    def _rounded(self, network: Network, algorithm: Algorithm) -> Network:
         """The network of rows in a shorter precision than that in which is computed."""
-        if not isinstance(self.algorithm, DSGD):
+        if not isinstance(algorithm, DSGD):
             raise TrainingError(
-                f"{type(self.algorithm).__name__} keeps small differences between rows, which {self.X.dtype} cannot "
+                f"{type(algorithm).__name__} keeps small differences between rows, which {self.X.dtype} cannot "
                 f"hold; take algorithm: dsgd or dadam, or rows in {self._precision}"
             )
         return RoundedNetwork(network, getattr(self.task, "seed", 0))
@@ -167,7 +168,8 @@ class Training:
         self._check_finite(losses, "the loss")
         if self.clip is not None:
             clip_rows(G, self.clip)
-        self.algorithm.direction(G, self.network)
+        places = ((block, G[:, first:last]) for block, (first, last) in zip(self._blocks, self._columns, strict=True))
+        self.mixer.direct(G, self.optimizer, places)
         if begins and not early:  # here, where the memory that the gradients took is free again
             self.mixer.remember(X)
         self.mixer.lr += float(self.optimizer.param_groups[0]["lr"])
