@@ -1,50 +1,51 @@
 # Everything happens in .venv, made from pyproject.toml and constraints.txt when it is missing or older than they are.
+# `make run` installs what mixwise needs to run; the other commands add what they need ('.[dev]', '.[docs]', '.[bench]').
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# --no-compile: Python compiles the few modules that are used when they are first imported, not the thousands that are not.
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: help setup run test lint build docs bench clean
 
 help:  ## list the commands
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/'
 
-setup: $(READY)  ## make .venv with everything
+setup: $(READY)-dev  ## make .venv with everything that tests and checks need
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "mixwise needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $(READY)
+	@echo "Installing mixwise into $(VENV). PyTorch is the largest part; this takes a few minutes, once."
+	@$(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
+	@touch $@
+
+$(READY)-%: $(READY)
+	@echo "Adding the packages of 'mixwise[$*]' to $(VENV)."
+	$(PIP) -e '.[$*]'
+	@touch $@
 
 run: $(READY)  ## the paper's quadratic experiment: table, figures, folder
 	$(BIN)/mixwise run quadratics
 
-test: $(READY)  ## all tests
+test: $(READY)-dev  ## all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup  # one thread for each of the two workers
 
-lint: $(READY)  ## style, types, layers
+lint: $(READY)-dev  ## style, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-build: $(READY)  ## the wheel and the source archive, in dist/
+build: $(READY)-dev  ## the wheel and the source archive, in dist/
 	$(BIN)/python -m build --outdir dist .
 
-$(VENV)/.ready-docs: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	@touch $@
-
-docs: $(VENV)/.ready-docs  ## the documentation site, in docs/_build/html
+docs: $(READY)-docs  ## the documentation site, in docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 
-$(VENV)/.ready-bench: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	@touch $@
-
-bench: $(VENV)/.ready-bench  ## benchmarks: a table and benchmarks/results/*.json
+bench: $(READY)-bench  ## benchmarks: a table and benchmarks/results/*.json
 	$(BIN)/python -m benchmarks
 
 clean:  ## remove what the commands above made

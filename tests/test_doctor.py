@@ -2,7 +2,9 @@
 
 import sys
 import time
+import tomllib
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -69,7 +71,7 @@ def test_all_is_well_here(alone, monkeypatch, capsys):
     assert f"torch {metadata.version('torch')}" in shown
     for name in ("threads", "back ends", "gloo", "extras", "cifar10", "fashion_mnist", "digits"):
         assert name in shown
-    for part in ("solver", "sketch", "gossip", "training", "two processes"):
+    for part in ("solver", "spectral gap", "sketch", "gossip", "training", "two processes"):
         assert f"{part:<14}ok: " in shown
     assert shown.endswith("All is well.\n")
 
@@ -105,6 +107,22 @@ def test_a_version_that_does_not_fit_is_found(monkeypatch):
     assert len(failed) == 1
     assert "torch 2.0.1 is installed" in failed[0].text
     assert failed[0].remedy.startswith("pip install 'torch")
+
+
+def test_missing_packages_are_failures_only_if_mixwise_needs_them(monkeypatch):
+    pyproject = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
+    real = metadata.version
+
+    def version(name):
+        if name in ("piqp", "cvxpy"):
+            raise metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(metadata, "requires", lambda name: pyproject["project"]["dependencies"])
+    failed = [finding for finding in doctor._versions() if finding.ok is False]
+    assert [finding.text for finding in failed] == ["piqp is not installed"]
+    assert failed[0].remedy.startswith("pip install 'piqp")
 
 
 def test_where_data_would_be_read_from(monkeypatch, tmp_path):

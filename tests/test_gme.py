@@ -9,6 +9,9 @@ permutation V on the graph, which an assignment algorithm finds, so for convex f
 Scaled: Γ with mean diagonal 1, so Tr Γ = n.
 """
 
+import sys
+from pathlib import Path
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -452,10 +455,23 @@ def test_regularization_is_a_finite_number_from_0(penalty):
 
 
 def test_unknown_solvers_and_symmetric_weights_on_directed_graphs_are_refused():
-    with pytest.raises(MixingError, match='solver = \'osqp\'; choose "auto", "piqp", "cvxpy" or "local"'):
+    with pytest.raises(MixingError, match="solver = 'osqp'; choose auto, piqp, cvxpy, local"):
         minimize_gme(np.eye(4), ring(4), solver="osqp")
     with pytest.raises(MixingError, match="symmetric weights need an undirected graph; drop symmetric=True"):
         minimize_gme(np.eye(2), Graph(2, [(0, 1)], directed=True), symmetric=True)
+
+
+def test_a_solver_that_is_not_installed_is_refused_before_anything_runs(mixwise, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cvxpy", None)  # what Python finds where it is not installed
+    with pytest.raises(
+        MixingError, match=r"solver = 'cvxpy' needs the package cvxpy.*; pip install cvxpy, or choose piqp"
+    ):
+        GmeProblem(ring(5), solver="cvxpy")
+    done = mixwise("run", "quadratics", "ha-dsgd.policy.solver=cvxpy", "--out", "run")
+    assert done.returncode == 2
+    assert "pip install cvxpy" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not Path("run").exists()
 
 
 # --- reuse ---

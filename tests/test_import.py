@@ -46,10 +46,10 @@ assert settings == (torch.get_num_threads(), torch.get_default_dtype(), torch.is
 
 
 def test_weights_are_optimized_without_the_heavy_packages():
-    """What a training loop needs never loads CVXPY; the fastest mixing weights do."""
+    """CVXPY is an oracle for tests: nobody who trains needs it."""
     code = "import numpy as np\nfrom mixwise import graphs, mixing\n"
     assert loaded_by(code + "mixing.minimize_gme(np.eye(4), graphs.ring(4))") == []
-    assert loaded_by(code + "mixing.fastest_mixing(graphs.ring(4))", ("cvxpy",)) == ["cvxpy"]
+    assert loaded_by(code + "mixing.fastest_mixing(graphs.ring(4))") == []
 
 
 @pytest.mark.parametrize("name", ["mixwise", *PUBLIC])

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import cvxpy as cp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from mixwise.graphs import (
     complete,
     directed_exponential,
     directed_ring,
+    grid,
     hypercube,
     random_connected,
     ring,
@@ -275,6 +277,36 @@ def test_fastest_mixing_is_no_slower_than_any_other_symmetric_weights(graph):
     random_weights = from_edge_weights(graph, seeds.dirichlet(np.ones(len(graph.edges) + 1))[:-1])
     for other in (metropolis_hastings(graph), max_degree(graph), lazy(metropolis_hastings(graph)), random_weights):
         assert gap >= spectral_gap(other) - 1e-6  # the solver's accuracy
+
+
+def least_norm(graph: Graph) -> float:
+    """min ‖W − J‖₂ over symmetric mixing matrices by CVXPY, with all n² entries of W as variables."""
+    n = graph.n
+    W = cp.Variable((n, n), symmetric=True)
+    off_graph = 1 - np.eye(n) - graph.adjacency.toarray()
+    constraints = [cp.sum(W, axis=1) == 1, W >= 0, cp.multiply(off_graph, W) == 0]
+    return float(cp.Problem(cp.Minimize(cp.sigma_max(W - 1 / n)), constraints).solve(solver=cp.CLARABEL))
+
+
+def assert_optimal(graph: Graph) -> None:
+    W = fastest_mixing(graph)
+    assert_symmetric_doubly_stochastic(W, graph)
+    assert 1 - spectral_gap(W) == pytest.approx(least_norm(graph), abs=1e-6)  # both stop at about 1e-8
+
+
+@settings(max_examples=40)
+@given(graph=connected_graphs(2, 12))
+def test_fastest_mixing_is_what_cvxpy_finds(graph):
+    assert_optimal(graph)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [chain(9), star(12), complete(9), grid(3, 5), random_connected(16), random_connected(20, 0.1, seed=2), ring(17)],
+    ids=str,
+)
+def test_fastest_mixing_is_what_cvxpy_finds_on_named_graphs(graph):
+    assert_optimal(graph)
 
 
 def test_fastest_mixing_on_the_graphs_of_the_paper():

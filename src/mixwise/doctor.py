@@ -21,7 +21,14 @@ from mixwise.data.fashion_mnist import FILES as FASHION_FILES
 from mixwise.data.idx import local_file
 from mixwise.data.mnist import FILES as MNIST_FILES
 from mixwise.graphs import ring
-from mixwise.mixing import gradient_mixing_error, gram_matrix, metropolis_hastings, minimize_gme
+from mixwise.mixing import (
+    fastest_mixing,
+    gradient_mixing_error,
+    gram_matrix,
+    metropolis_hastings,
+    minimize_gme,
+    spectral_gap,
+)
 from mixwise.models import mlp, seeded
 from mixwise.network import SimulatedNetwork
 from mixwise.network.loopback import TwoProcesses, back_ends
@@ -31,7 +38,7 @@ from mixwise.sketch import CountSketch
 from mixwise.tasks import ModuleTask
 from mixwise.train import Training
 
-_SHOWN = ("torch", "numpy", "scipy", "networkx", "piqp", "cvxpy", "safetensors", "pydantic", "matplotlib")
+_SHOWN = ("torch", "numpy", "scipy", "networkx", "piqp", "clarabel", "safetensors", "pydantic", "matplotlib")
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ def findings() -> Iterator[Finding]:
 
 # --- what is here ---
 def _versions() -> Iterator[Finding]:
-    yield Finding("versions", ", ".join(f"{name} {metadata.version(name)}" for name in _SHOWN))
+    yield Finding("versions", ", ".join(f"{name} {metadata.version(name)}" for name in filter(_is_installed, _SHOWN)))
     for line in metadata.requires("mixwise") or []:
         needed = Requirement(line)
         if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
@@ -134,9 +141,10 @@ def self_test(timeout: float = 30.0) -> Iterator[Finding]:
     try:
         for name, test, remedy in (
             ("solver", _solver, "pip install --force-reinstall 'piqp>=0.6.4,<0.7'"),
+            ("spectral gap", _gap, "pip install --force-reinstall clarabel scipy"),
             ("sketch", _sketch, "pip install --force-reinstall numpy torch"),
             ("gossip", _gossip, "pip install --force-reinstall torch"),
-            ("training", _training, "pip install --force-reinstall torch scikit-learn"),
+            ("training", _training, "pip install --force-reinstall torch"),
             ("two processes", lambda: _two(two), "allow programs to listen on 127.0.0.1, and unset GLOO_SOCKET_IFNAME"),
         ):
             start = time.perf_counter()
@@ -157,6 +165,12 @@ def _solver() -> str:
     left = gradient_mixing_error(G, minimize_gme(gram_matrix(G), ring(12)).W)
     _expect(left < 1e-8, f"the weights leave {left:.2g} of the disagreement, 0 is possible")
     return "optimized weights reach the global mean on a ring of 12"
+
+
+def _gap() -> str:
+    gap = spectral_gap(fastest_mixing(ring(6)))  # eigenvalues 1 − wλ with λ from 1 to 4: best where 1 − w = 4w − 1
+    _expect(abs(gap - 0.4) < 1e-6, f"the fastest weights of a ring of 6 have a spectral gap of {gap:.6f}, not 0.4")
+    return "the fastest weights of a ring of 6 have the spectral gap of the formula"
 
 
 def _sketch() -> str:

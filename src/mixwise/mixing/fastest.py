@@ -3,17 +3,17 @@
     minimize    ‖W − J‖₂
     subject to  W = Wᵀ,  W𝟏 = 𝟏,  W ≥ 0,  W[i, j] = 0 where (i, j) is no edge
 
-a semidefinite program, solved through CVXPY up to 64 nodes. Above, a bundle method that needs only eigenvectors at the
+a semidefinite program, solved by Clarabel up to 64 nodes. Above, a bundle method that needs only eigenvectors at the
 two ends of the spectrum (`solvers.spectral_bundle`). With W = I − B diag(w) Bᵀ (B: node-edge incidence, w: weights of
 the edges), symmetry, row sums and sparsity hold by construction.
 """
 
 from __future__ import annotations
 
-import warnings
 from functools import lru_cache
 
 import numpy as np
+from scipy import sparse
 
 from mixwise.errors import MixingError, SolverError
 from mixwise.graphs import Graph
@@ -59,23 +59,31 @@ def approximately_fastest(graph: Graph) -> FloatArray:
 
 
 def _exact(graph: Graph) -> FloatArray:
-    """Edge weights (E,) by the semidefinite program."""
-    import cvxpy as cp  # takes a second to import, and only this function needs it
+    """Edge weights (E,) by the semidefinite program: minimize t subject to −tI ⪯ I − J − L(w) ⪯ tI, w ≥ 0, |B|w ≤ 1.
 
-    n = graph.n
+    Here L(w) = B diag(w) Bᵀ = Σ_e w_e b_e b_eᵀ. Clarabel takes Ax + s = b with x = (w, t) and s in a product of cones;
+    it stores a symmetric matrix as svec: the upper triangle, column by column, with entries off the diagonal times √2.
+    """
+    import clarabel  # only this function needs it
+
+    n, E = graph.n, len(graph.edge_array)
     i, j = graph.edge_array.T
-    edges = np.arange(len(i))
-    B = np.zeros((n, len(i)))
-    B[i, edges], B[j, edges] = 1, -1
-    w = cp.Variable(len(i), nonneg=True)
-    norm = cp.Variable()
-    deviation = np.eye(n) - 1 / n - B @ cp.diag(w) @ B.T
-    constraints = [deviation << norm * np.eye(n), deviation >> -norm * np.eye(n), np.abs(B) @ w <= 1]
-    problem = cp.Problem(cp.Minimize(norm), constraints)
-    with warnings.catch_warnings():  # of an inaccurate solution, which may be a little less than optimal
-        warnings.simplefilter("ignore", UserWarning)
-        problem.solve(solver=cp.CLARABEL)
-    if problem.status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE):
-        raise SolverError(f"the optimal spectral gap was not found: {problem.status}; take metropolis_hastings(graph)")
-    weights: FloatArray = np.clip(w.value, 0, None)
-    return weights / max(1.0, float((np.abs(B) @ weights).max()))  # the solver may leave a loop at −1e-10
+    B = sparse.csr_array((np.repeat([1.0, -1.0], E), (np.concatenate([i, j]), np.tile(np.arange(E), 2))), shape=(n, E))
+    column, row = np.tril_indices(n)
+    scale = np.where(row == column, 1.0, np.sqrt(2.0))
+    identity = scale * (row == column)
+    deviation = identity - scale / n  # svec(I − J)
+    edges = sparse.diags_array(scale) @ (B[row] * B[column])  # columns svec(b_e b_eᵀ)
+    t = sparse.csc_array(identity[:, None])
+    A = sparse.block_array([[-sparse.eye_array(E), None], [abs(B), None], [edges, -t], [-edges, -t]], format="csc")
+    b = np.concatenate([np.zeros(E), np.ones(n), deviation, -deviation])
+    cones = [clarabel.NonnegativeConeT(E + n), clarabel.PSDTriangleConeT(n), clarabel.PSDTriangleConeT(n)]
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.max_threads = 1  # the number of threads changes the last bits
+    P, q = sparse.csc_array((E + 1, E + 1)), np.append(np.zeros(E), 1.0)
+    solution = clarabel.DefaultSolver(P, q, A, b, cones, settings).solve()
+    if solution.status not in (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved):
+        raise SolverError(f"the optimal spectral gap was not found: {solution.status}; take metropolis_hastings(graph)")
+    weights: FloatArray = np.clip(solution.x[:-1], 0, None)
+    return weights / max(1.0, float((abs(B) @ weights).max()))  # the solver may leave a loop at −1e-10

@@ -17,6 +17,7 @@ W = I is feasible on every graph and for both kinds, so there is always an optim
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import time
 from dataclasses import replace
@@ -67,8 +68,7 @@ class GmeProblem:
         tolerance: float = 1e-3,
         max_iterations: int = MAX_ITERATIONS,
     ) -> None:
-        if solver not in SOLVERS:
-            raise MixingError(f'solver = {solver!r}; choose "auto", "piqp", "cvxpy" or "local"')
+        check_solver(solver)
         if symmetric and graph.directed:
             raise MixingError("symmetric weights need an undirected graph; drop symmetric=True or the directions")
         if kind not in ("doubly", "sender"):
@@ -168,8 +168,8 @@ def minimize_gme(
         symmetric: whether the two directions of an edge must have the same weight; needs an undirected graph.
         kind: "doubly", or "sender": only rows sum to 1 (push-sum, on directed graphs).
         least_heard: c of kind="sender", from 0 to 1: the least sum of a column.
-        solver: "piqp" (what "auto" takes), "cvxpy": the paper's own formulation, slow, or "local": what nodes find that
-            talk only to their neighbors (`NeighborGme`), on connected undirected graphs.
+        solver: "piqp" (what "auto" takes), "cvxpy": the paper's own formulation, slow, needs the package cvxpy, or
+            "local": what nodes find that talk only to their neighbors (`NeighborGme`), on connected undirected graphs.
         tolerance, max_iterations: of solver="local": how far from the optimum it may stop, relative to it, and after
             how many iterations it stops anyway, which its status tells.
 
@@ -184,6 +184,17 @@ def minimize_gme(
     """
     problem = _problem(graph, symmetric, kind, least_heard, solver, tolerance, max_iterations)
     return problem.solve(gram, regularization)
+
+
+def check_solver(solver: str) -> None:
+    """An error if the solver does not exist or is not installed."""
+    if solver not in SOLVERS:
+        raise MixingError(f"solver = {solver!r}; choose {', '.join(SOLVERS)}")
+    if solver == "cvxpy" and importlib.util.find_spec("cvxpy") is None:
+        raise MixingError(
+            "solver = 'cvxpy' needs the package cvxpy, which is not installed; pip install cvxpy, or choose piqp, "
+            "which finds the same optimum"
+        )
 
 
 @lru_cache(maxsize=8)

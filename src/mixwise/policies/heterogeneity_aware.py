@@ -10,7 +10,7 @@ import torch
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, lazy, uniform_sender
-from mixwise.mixing.gme import SOLVERS, Solver
+from mixwise.mixing.gme import Solver, check_solver
 from mixwise.mixing.matrix import FloatArray, Kind
 from mixwise.mixing.metrics import error_after_mixing
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, need_doubly
@@ -81,8 +81,7 @@ class HeterogeneityAware:
             raise MixingError(f"growth = {growth}; the factor by which the mixing error may grow is at least 1")
         if not 0 <= drop_below < 0.5:
             raise MixingError(f"drop_below = {drop_below}; a weight under which an arc is dropped lies in [0, 0.5)")
-        if solver not in SOLVERS:
-            raise MixingError(f"solver = {solver!r}; choose {', '.join(SOLVERS)}")
+        check_solver(solver)
         self.period, self.growth, self.drop_below = period, growth, drop_below
         self.graphs = None if graphs is None else nested(graphs, "graphs")
         self.solver: Solver = solver
