@@ -116,8 +116,9 @@ def removed_by_pairs(graph: Graph, Gamma: FloatArray) -> FloatArray:
 def auto_policy(graph: Graph, *, symmetric: bool = False, sketch: Sketch | None = None) -> Policy:
     """The gossip policy to start with: what did best in docs/studies/mixing-policies.md.
 
-    Pairs of neighbors that average one after the other, chosen by their disagreement; where these cannot be, on directed graphs and for algorithms that need
-    symmetric weights (D², EXTRA), optimized weights: GME of updates and parameters at every mixing.
+    Pairs of neighbors that average one after the other, chosen by their disagreement; where these cannot be, on
+    directed graphs and for algorithms that need symmetric weights (D², EXTRA), optimized weights: GME of updates and
+    parameters at every mixing.
     """
     if graph.directed or symmetric:
         return HeterogeneityAware(sketch=sketch, objective="both", regularization=0.02, symmetric=symmetric)
