@@ -36,7 +36,7 @@ def spirals(samples: int = 1200) -> Dataset:
 
 
 def main() -> None:
-    """Train once with weights that know the graph, once with weights that know the data."""
+    """Train with weights that know the graph, with pairs in turn, and with weights that know the data."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--steps", type=int, default=400)
     steps = options.parse_args().steps
@@ -47,8 +47,11 @@ def main() -> None:
     print("samples of each arm, node by node:", train.label_counts(parts).tolist())
     task = mw.tasks.ModuleTask(lambda: seeded(Net, 0), train, parts, batch=32, test=test)
     graph = mw.graphs.ring(nodes)
+    even, odd = (mw.Graph(nodes, [(i, (i + 1) % nodes) for i in range(first, nodes, 2)]) for first in (0, 1))
+    halves = [mw.policies.Fixed(mw.mixing.metropolis_hastings(half)) for half in (even, odd)]
     policies = {
         "Metropolis-Hastings": mw.policies.Fixed(mw.mixing.metropolis_hastings(graph)),
+        "pairs, then pairs": mw.policies.Product(*halves),  # even edges of the ring, then odd ones: as many bytes
         "heterogeneity-aware": mw.HeterogeneityAware(objective="both", regularization=0.02),
         "auto": mw.policies.auto_policy(graph),
     }

@@ -1,6 +1,7 @@
 """Four processes that hold different digits learn all ten together, each talking to its two neighbors only.
 
     torchrun --nproc-per-node 4 examples/torchrun_digits.py
+    torchrun --nproc-per-node 4 examples/torchrun_digits.py --policy metropolis-hastings    # to compare
 
 An ordinary PyTorch loop; the lines with `gossip` are what mixwise adds. No download: the digits come with scikit-learn.
 """
@@ -16,9 +17,10 @@ from torch import nn
 import mixwise as mw
 from mixwise.data import digits, partition
 
-POLICIES = ["heterogeneity-aware", "auto", "metropolis-hastings"]
+POLICIES = ["auto", "heterogeneity-aware", "metropolis-hastings"]
 options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 options.add_argument("--epochs", type=int, default=10)
+options.add_argument("--seed", type=int, default=0)
 options.add_argument("--policy", choices=POLICIES, default=POLICIES[0])
 options.add_argument("--overlap", action="store_true", help="let rows travel while gradients are computed")
 options = options.parse_args()
@@ -30,7 +32,7 @@ rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() 
 # Who holds what: each process has a few of the ten digits, and not equally many pictures.
 data = digits()
 train, test = data.train, data.test
-share = partition.by_label(train.y, nodes=world, labels_per_node=-(-10 // world), seed=0)[rank].tolist()
+share = partition.by_label(train.y, nodes=world, labels_per_node=-(-10 // world), seed=options.seed)[rank].tolist()
 x, y = train.x[share], train.y[share]
 if rank % 2:
     x, y = x[len(x) // 8 :], y[len(y) // 8 :]
@@ -48,7 +50,7 @@ def accuracy(model):
         return float((model(test.x).argmax(1) == test.y).float().mean())
 
 
-torch.manual_seed(rank)
+torch.manual_seed(1000 * options.seed + rank)
 model = network()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs)

@@ -29,6 +29,9 @@ class HeterogeneityAwareMatchings:
     used has nothing left to remove: others get their turn. The edges of a graph fall into at most Δ + 1 matchings, so
     every round contracts the disagreement by the factor 1 − λ₂ / 2(Δ + 1) or better (λ₂: algebraic connectivity).
 
+    The gain over one average with all neighbors comes from averaging pairs one after the other, not from looking at
+    the data: on a ring, even and odd edges in turn do as well (docs/studies/mixing-policies.md).
+
     Args:
         rounds: matchings per mixing. By default as many as fit into the bytes of ordinary gossip, where every node
             sends its row to all its neighbors: the mean degree, rounded down, and at most log₂ n rounded up (pairs
@@ -117,8 +120,9 @@ def removed_by_pairs(graph: Graph, Gamma: FloatArray) -> FloatArray:
 def auto_policy(graph: Graph, *, symmetric: bool = False, sketch: Sketch | None = None) -> Policy:
     """The gossip policy to start with: what did best in docs/studies/mixing-policies.md.
 
-    Matchings chosen by the disagreement; where these cannot be, on directed graphs and for algorithms that need
-    symmetric weights (D², EXTRA), optimized weights: GME of updates and parameters at every mixing.
+    Pairs of neighbors that average one after the other, chosen by their disagreement; where these cannot be, on
+    directed graphs and for algorithms that need symmetric weights (D², EXTRA), optimized weights: GME of updates and
+    parameters at every mixing.
     """
     if graph.directed or symmetric:
         return HeterogeneityAware(sketch=sketch, objective="both", regularization=0.02, symmetric=symmetric)
