@@ -7,10 +7,10 @@ READY  := $(VENV)/.ready
 # --no-compile: Python compiles the few modules that are used when they are first imported, not the thousands that are not.
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: help setup run test lint build docs bench clean
+.PHONY: help setup run test test-numerics lint build docs bench clean
 
 help:  ## list the commands
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/'
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/'
 
 setup: $(READY)-dev  ## make .venv with everything that tests and checks need
 
@@ -32,6 +32,9 @@ run: $(READY)  ## the paper's quadratic experiment: table, figures, folder
 
 test: $(READY)-dev  ## all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup  # one thread for each of the two workers
+
+test-numerics: $(READY)-dev  ## the tests of bits and rounding, under the code paths of several processors
+	$(BIN)/python tests/processors.py -n 2 --dist loadgroup -q -m numerics
 
 lint: $(READY)-dev  ## style, types, layers
 	$(BIN)/ruff check .
