@@ -180,7 +180,7 @@ BY_HAND = {
     "combine while adapt": (CombineWhileAdapt, while_adapt, {}),
     "d2": (D2, d2, {}),
     "extra": (EXTRA, extra, {}),
-    "quasi-global": (QuasiGlobalMomentum, quasi_global, {}),
+    "quasi-global": (lambda: QuasiGlobalMomentum(nesterov=False), quasi_global, {}),
     "decentlam": (DecentLaM, decentlam, {}),
     "push-sum": (PushSum, push_sum, {"policy": Fixed(sender_weights()), "graph": ONE_WAY}),
     "choco": (lambda: Choco(TopK(0.4), 0.3), choco, {}),
