@@ -60,7 +60,7 @@ class Recipe(Strict):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     description: str = ""
     seeds: list[Annotated[int, Field(ge=0)]] = Field(min_length=1)
-    window: int = Field(default=5, ge=1)
+    window: int = Field(default=1, ge=1)
     metrics: list[str] = Field(min_length=1)
     placements: Literal["distinct"] | None = None
     topologies: dict[str, str] | None = None
