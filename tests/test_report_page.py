@@ -355,6 +355,13 @@ def test_nodes_are_drawn_inside_the_square_and_apart(graph):
     assert gaps.min() > 0.08
 
 
+@pytest.mark.parametrize("graph", [star(9), grid(3, 4), star(4)])
+def test_nodes_are_apart_even_if_eigenvectors_put_them_on_one_spot(graph, monkeypatch):
+    """Eigenvectors of equal eigenvalues differ from processor to processor."""
+    monkeypatch.setattr("networkx.spectral_layout", lambda g: {i: np.zeros(2) for i in g})
+    test_nodes_are_drawn_inside_the_square_and_apart(graph)
+
+
 def test_a_ring_lies_on_a_circle_in_the_order_of_its_edges():
     graph = ring(8).permuted([3, 0, 5, 1, 7, 6, 2, 4])
     spots = positions(graph)
