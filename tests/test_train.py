@@ -3,6 +3,7 @@
 import json
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
@@ -112,8 +113,15 @@ def test_a_solve_is_recorded_where_it_happened():
             assert record.values["solve_iterations"] > 0
 
 
-def test_no_steps_no_records():
-    assert run(0) == []
+@pytest.mark.parametrize("name", ["steps", "local_steps", "record_every", "evaluate_every"])
+@pytest.mark.parametrize("value", [2.5, 3.0, 0, -1, True, "3", None])
+def test_counts_are_whole_numbers_of_at_least_1(name, value):
+    with pytest.raises(TrainingError, match=f"^{name} = {value!r}; give a whole number of at least 1"):
+        run(**{name: value})
+
+
+def test_counts_may_be_numbers_of_numpy():
+    assert len(run(np.int64(4), record_every=np.int32(2), evaluate_every=4)) == 2
 
 
 def test_the_loop_is_lazy():

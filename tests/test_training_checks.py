@@ -153,7 +153,7 @@ def test_all_reduce_has_no_local_steps(tau):
 
 @pytest.mark.parametrize("tau", [0, -3])
 def test_there_is_at_least_one_local_step(tau):
-    with pytest.raises(TrainingError, match=f"local_steps = {tau}; there is at least 1"):
+    with pytest.raises(TrainingError, match=f"local_steps = {tau}; give a whole number of at least 1"):
         make(DSGD(), local_steps=tau)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from mixwise.algorithms import DSGD, Algorithm, AllReduceSGD, CombineWhileAdapt
-from mixwise.errors import MixwiseError, TrainingError
+from mixwise.errors import MixwiseError, TrainingError, check_counts
 from mixwise.gossip.agreement import difference, report
 from mixwise.gossip.description import Lines, describe, describe_model
 from mixwise.gossip.model_row import ModelRow
@@ -52,8 +52,7 @@ class Parts:
         seed: int,
         on_loss: OnLoss = "stop",
     ) -> None:
-        if local_steps < 1:
-            raise TrainingError(f"local_steps = {local_steps}; there is at least 1 step from one mixing to the next")
+        check_counts(local_steps=local_steps)
         if buffers not in ("local", "averaged"):
             raise TrainingError(f'buffers = {buffers!r}; choose "local" or "averaged"')
         _check_on_loss(on_loss, policy)

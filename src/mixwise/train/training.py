@@ -18,7 +18,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from mixwise.algorithms import DSGD, Algorithm
-from mixwise.errors import NetworkError, TrainingError
+from mixwise.errors import NetworkError, TrainingError, check_counts
 from mixwise.network import Network
 from mixwise.network.rounded import RoundedNetwork
 from mixwise.network.survivors import keep_counting
@@ -78,8 +78,7 @@ class Training:
             raise TrainingError(f"the task has {task.nodes} nodes, the graph {network.graph.n}; they must be the same")
         if clip is not None and not clip > 0:
             raise TrainingError(f"clip = {clip}; the largest norm of a gradient is above 0")
-        if local_steps < 1:
-            raise TrainingError(f"local_steps = {local_steps}; there is at least 1 step from one mixing to the next")
+        check_counts(local_steps=local_steps)
         self.task, self.network, self.policy, self.algorithm, self.clip = task, network, policy, algorithm, clip
         self.local_steps = local_steps
         self.t = 0
