@@ -353,6 +353,11 @@ def test_what_does_not_fit_is_refused_at_the_start(options, message):
         gossip_of(**options)
 
 
+def test_a_model_that_is_not_finite_before_the_first_step_is_told_as_such():
+    with pytest.raises(TrainingError, match=r"not finite before the first step .*check how it is initialized"):
+        gossip_of(change=lambda model: model.scale.data.fill_(torch.nan))
+
+
 def test_a_refused_model_is_left_alone():
     model = net()
     places = [p.data_ptr() for p in model.parameters()]

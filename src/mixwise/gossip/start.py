@@ -188,3 +188,8 @@ def begin_together(row: ModelRow, network: Network) -> None:
     """All ranks begin with the parameters and buffers of rank 0."""
     for tensor in (row.X, *row.frozen.values(), *row.module.buffers()):
         take_from_first(tensor, network)
+    if not row.is_finite:
+        raise TrainingError(
+            "the parameters of the model are not finite before the first step (all ranks begin with those of rank 0); "
+            "check how it is initialized, and the weights that it loads, for NaN and infinity"
+        )
