@@ -28,6 +28,9 @@ from mixwise.tasks.module import BufferPolicy
 PolicyChoice: TypeAlias = Policy | MixingMatrix | Literal["auto"] | Callable[[Graph], Policy | MixingMatrix]
 OnLoss: TypeAlias = Literal["stop", "continue"]
 
+# By name, also those of other libraries; torch.distributed.fsdp takes a second to import.
+_SYNCHRONIZED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
+
 
 class Parts:
     """What this rank is made of, checked; arguments as those of `Gossip`.
@@ -59,6 +62,7 @@ class Parts:
         self.pristine = copy.deepcopy(policy)  # before it has seen anything
         self.algorithm = chosen_algorithm(algorithm, overlap)
         self.policy = chosen_policy(policy, graph, self.algorithm, seed)
+        _check_unsynchronized(model)
         self.row = ModelRow(model)
         _check_parameters(optimizer, self.row)
         self.algorithm.check_optimizer(optimizer, local_steps)
@@ -160,6 +164,19 @@ def check_graph(graph: Graph) -> None:
             f"the graph has {graph.n} nodes, but there are {here[1]} processes; Gossip has one node per process: "
             f"take a graph for {here[1]} nodes, or start {graph.n} processes"
         )
+
+
+def _check_unsynchronized(model: nn.Module) -> None:
+    """No part of the model makes all ranks alike on its own: there would be nothing left to mix."""
+    for name, part in model.named_modules():
+        for known in type(part).__mro__:
+            if known.__name__ in _SYNCHRONIZED:
+                which = f"the part {name!r} of the model" if name else "the model"
+                raise TrainingError(
+                    f"{which} is a {known.__name__}, which averages the gradients of all ranks in backward(), so that "
+                    f"nothing is left to gossip; hand the plain module, model.module, to the optimizer and to Gossip, "
+                    f"and call that one in the loop"
+                )
 
 
 def _check_parameters(optimizer: torch.optim.Optimizer, row: ModelRow) -> None:
