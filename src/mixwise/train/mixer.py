@@ -25,6 +25,7 @@ from mixwise.policies import Observation, Plan, Policy
 from mixwise.policies.plan import StepRows, StepSums
 from mixwise.sketch import CountSketch
 from mixwise.sketch.base import RandomSketch
+from mixwise.train.connected import check_connected
 from mixwise.train.waiting import as_matrices, as_tensors
 
 
@@ -51,6 +52,8 @@ class Mixer:
         self._pending: Pending | None = None  # its first round, under way
         self._counted = False  # whether it is under way already in the traffic of a state that was loaded
         algorithm.check_policy(policy)
+        if algorithm.mixes_with != "nothing":
+            check_connected(network.graph, policy.known_matrices())
         policy.ask(symmetric=algorithm.needs_symmetric, lazy=algorithm.needs_lazy)
         self._check_matrices(policy.known_matrices())
 
