@@ -34,6 +34,7 @@ from mixwise.policies import (
     Fixed,
     FixedTree,
     HeterogeneityAware,
+    LearnedTopology,
     Matchings,
     NoMixing,
     Plan,
@@ -204,6 +205,7 @@ def test_many_components_are_not_all_listed():
         (GRAPH, DSGD(), Cycle(base_graph(N, 1))),
         (TWO_CHAINS, DSGD(), Cycle(base_graph(N, 1))),  # uses edges of its own
         (TWO_CHAINS, DSGD(), Fixed(MH)),
+        (TWO_CHAINS, DSGD(), LearnedTopology(2)),
     ],
 )
 def test_what_is_connected_over_time_is_enough(graph, algorithm, policy):
