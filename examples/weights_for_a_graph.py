@@ -1,6 +1,6 @@
 """Mixing weights for a graph: what each scheme costs, how fast it mixes, and what it leaves of the disagreement.
 
-    python examples/weights_for_a_graph.py --graph social-network --types 4
+    python examples/weights_for_a_graph.py --graph social --types 4
 
 Every node's gradient belongs to one of a few types of data. Most schemes look at the graph alone; the last one looks at
 the gradients, too.

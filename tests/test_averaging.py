@@ -69,6 +69,25 @@ def test_the_mean_of_all_rows(world, dtype):
         assert traffic == simulated.traffic
 
 
+def counted(rank, world):
+    """Of each average: what this process has sent, and what was counted for all nodes."""
+    network, found = DistributedNetwork(complete(world), timeout=20), []
+    for d in (1, 50, LONG):
+        X = rows(world, d, torch.float64)[rank : rank + 1]
+        for average in (lambda X: network.mix(X, uniform(network.graph)), network.average):
+            sent, traffic = network.sent, network.traffic.parameters
+            average(X)
+            found.append((network.sent - sent, network.traffic.parameters - traffic))
+    return found
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_what_is_counted_is_what_the_processes_have_sent(world):
+    for ranks in zip(*run_in_processes(world, counted), strict=True):
+        (traffic,) = {counted for _, counted in ranks}
+        assert traffic == sum(sent for sent, _ in ranks)
+
+
 def averaged_rows(rank, world, X):
     network = DistributedNetwork(ring(len(X)), timeout=20)
     mine = X[network.nodes.start : network.nodes.stop].clone()

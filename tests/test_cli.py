@@ -41,6 +41,12 @@ def test_run_leaves_everything_it_promises(finished):
     assert [row["variant"] for row in rows] == ["dsgd-metropolis", "dsgd-optimal-gap", "ha-dsgd", "gme-every-step"]
 
 
+def test_help_keeps_paragraphs_apart(mixwise):
+    shown = [line.strip() for line in mixwise("run", "--help").stdout.splitlines()]
+    assert "Example: mixwise run quadratics steps=100 --seeds 0-4 --out my-run" in shown
+    assert any(line.startswith("With the nodes divided over processes: ") for line in shown)
+
+
 def test_names_and_long_paths_are_shown_as_they_are(mixwise):
     folder = "runs[bold]/" + "a-long-name" * 8
     done = mixwise("run", "quadratics", "steps=2", "seeds=0", "--out", folder)

@@ -27,7 +27,8 @@ from mixwise.algorithms import (
 )
 from mixwise.graphs import Graph, complete, random_connected, ring
 from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings, uniform, uniform_sender
-from mixwise.network import SimulatedNetwork, simulated
+from mixwise.network import Link, Links, LossyNetwork, SimulatedNetwork, simulated
+from mixwise.network.packing import LONG_ROW, Cast
 from mixwise.policies import Decoupled, Fixed, FixedTree, NoMixing, Plan, Product
 from mixwise.tasks import random_quadratics
 from mixwise.train import Training
@@ -225,8 +226,9 @@ MESSAGES = W.messages * ROW
         (DecoupledDSGD(), Decoupled(Fixed(W), Fixed(W)), 2 * MESSAGES),
         (PushSum(), Fixed(W), W.messages * (ROW + 8)),  # and the weight
         (RelaySGD(), FixedTree(random_tree(N, 0)), 2 * (N - 1) * (ROW + 8)),  # and the count
-        (AllReduceSGD(), NoMixing(), 2 * (N - 1) * ROW),
-        (LocalSGD(), NoMixing(), 2 * (N - 1) * ROW),
+        (AllReduceSGD(), NoMixing(), N * (N - 1) * ROW),  # short rows, to everybody in one round
+        (LocalSGD(), NoMixing(), N * (N - 1) * ROW),
+        (DSGD(), Fixed(uniform(complete(N))), N * (N - 1) * ROW),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -309,9 +311,23 @@ def test_messages_along_the_arcs_of_a_directed_graph():
     assert SimulatedNetwork(graph).exchange(messages, graph)[:, 0].tolist() == [20.0, 30.0, 1.0, 12.0, 3.0]
 
 
-def test_a_ring_all_reduce_is_counted_for_all_nodes_together():
-    """Every node sends 2 (n − 1)/n of a row: the cost of a ring all-reduce."""
-    network = SimulatedNetwork(ring(N))
-    rows = random_rows()
-    torch.testing.assert_close(network.average(rows), rows.mean(0), **CLOSE)
-    assert math.isclose(network.traffic.parameters / N, 2 * (N - 1) / N * ROW)
+@pytest.mark.parametrize(("d", "rows_sent"), [(LONG_ROW // 8 - 1, N - 1), (LONG_ROW // 8, 2 * (N - 1) / N)])
+def test_an_average_is_counted_as_such_however_it_is_asked_for(d, rows_sent):
+    """Every node sends 2 (n − 1)/n of a long row, the least that is possible, and a short one to everybody."""
+    rows, J = random_rows(d=d), uniform(complete(N))
+    for act in (lambda network: network.average(rows), lambda network: network.mix(rows, J)[0]):
+        network = SimulatedNetwork(ring(N), Links(Link(0.1, 1e6)))
+        torch.testing.assert_close(act(network), rows.mean(0), **CLOSE)
+        assert math.isclose(network.traffic.parameters / N, rows_sent * d * 8)
+        asked = SimulatedNetwork(ring(N), network.links)
+        asked.average(rows)
+        assert network.traffic == asked.traffic  # the time as well
+
+
+def test_lost_and_compressed_rows_go_along_arcs_also_with_equal_weights():
+    rows, J = random_rows(d=LONG_ROW // 8), uniform(complete(N))
+    lossy, compressed = LossyNetwork(ring(N), 0.0), SimulatedNetwork(ring(N))
+    lossy.mix(rows, J)
+    compressed.mix(rows, J, packing=Cast(rows, torch.bfloat16))
+    assert lossy.traffic.parameters == N * (N - 1) * LONG_ROW
+    assert compressed.traffic.parameters == N * (N - 1) * LONG_ROW // 4

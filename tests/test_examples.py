@@ -21,6 +21,12 @@ def example(monkeypatch, capsys):
     return run
 
 
+def documented(name):
+    """The arguments of the command at the top of an example."""
+    (line,) = re.findall(rf"python examples/{name}\.py(.*)", (EXAMPLES / f"{name}.py").read_text("utf-8"))
+    return line.split()
+
+
 def numbers(shown, name, place):
     """The number in this place of the line that starts with a name, of every such line."""
     lines = [line.removeprefix(name) for line in shown.splitlines() if line.startswith(name)]
@@ -29,6 +35,7 @@ def numbers(shown, name, place):
 
 
 def test_weights_for_a_graph(example):
+    assert "32 nodes" in example("weights_for_a_graph", *documented("weights_for_a_graph"))
     shown = example("weights_for_a_graph", "--graph", "ring:12", "--types", 3)
     fitted = numbers(shown, "fitted to the gradients", -1)[0]
     assert fitted <= min(numbers(shown, name, -1)[0] for name in ("Metropolis", "maximum", "optimal", "fitted, and"))

@@ -5,7 +5,9 @@ import itertools
 
 import pytest
 import torch
+from torch import distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import mixwise as mw
 from mixwise.errors import TrainingError
@@ -330,7 +332,8 @@ def gossip_of(change=None, graph=ALONE, optimizer=None, **options):
         ({"graph": mw.graphs.ring(4)}, r"4 nodes, but there is no process group; start 4 processes with torchrun"),
         ({"graph": 4}, r"graph is a int; take a mixwise.Graph"),
         ({"policy": "metropolis"}, r"policy = 'metropolis'; take \"auto\", a mixing matrix, or a policy"),
-        ({"local_steps": 0}, "local_steps = 0; there is at least 1"),
+        ({"local_steps": 0}, "local_steps = 0; give a whole number of at least 1"),
+        ({"local_steps": 1.5}, "local_steps = 1.5; give a whole number of at least 1"),
         ({"buffers": "mixed"}, "buffers = 'mixed'; choose"),
         ({"algorithm": mw.algorithms.AllReduceSGD()}, "take torch's DistributedDataParallel"),
         ({"algorithm": mw.algorithms.D2(), "overlap": True}, "which D2 does not know; leave out"),
@@ -352,6 +355,61 @@ def gossip_of(change=None, graph=ALONE, optimizer=None, **options):
 def test_what_does_not_fit_is_refused_at_the_start(options, message):
     with pytest.raises(mw.MixwiseError, match=message):
         gossip_of(**options)
+
+
+@pytest.fixture
+def alone_in_a_group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def sharded(model):
+    """By FSDP's function; with the class the parameters would also be another tensor."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+
+
+class FullyShardedDataParallel(nn.Sequential):
+    """Stands for FSDP's class, which warns and does nothing in a group of one."""
+
+
+@pytest.mark.parametrize(
+    ("wrap", "message"),
+    [
+        (DistributedDataParallel, "^the model is a DistributedDataParallel, .*plain module"),
+        (lambda m: nn.Sequential(DistributedDataParallel(m)), "^the part '0' of the model is a DistributedData"),
+        (lambda m: torch.compile(DistributedDataParallel(m), backend="eager"), "is a DistributedDataParallel"),
+        (FullyShardedDataParallel, "^the model is a FullyShardedDataParallel"),
+        (sharded, "^the model is a FSDPModule"),
+    ],
+)
+def test_a_model_whose_gradients_are_averaged_over_all_ranks_is_refused(alone_in_a_group, wrap, message):
+    model = wrap(nn.Linear(3, 2))
+    with pytest.raises(TrainingError, match=message):
+        mw.Gossip(model, torch.optim.SGD(model.parameters(), lr=0.1), ALONE)
+
+
+def test_ranks_that_never_hear_of_each_other_are_refused():
+    apart = mw.Graph(4, [(0, 1), (2, 3)])
+    with pytest.raises(mw.MixwiseError, match=r"2 components, nodes 0-1 \| 2-3, .*give a connected graph"):
+        gossip_of(graph=apart, network=mw.SimulatedNetwork(apart))
+
+
+def test_a_compiled_model_is_trained():
+    model = torch.compile(nn.Linear(3, 2), backend="eager")
+    gossip = mw.Gossip(model, torch.optim.SGD(model.parameters(), lr=0.1), ALONE)
+    before = gossip.row.X.clone()
+    model(torch.ones(4, 3)).sum().backward()
+    gossip.step()
+    assert not torch.equal(gossip.row.X, before)
+
+
+def test_a_model_that_is_not_finite_before_the_first_step_is_told_as_such():
+    with pytest.raises(TrainingError, match=r"not finite before the first step .*check how it is initialized"):
+        gossip_of(change=lambda model: model.scale.data.fill_(torch.nan))
 
 
 def test_a_refused_model_is_left_alone():

@@ -70,6 +70,7 @@ def test_an_unknown_family_lists_the_forms():
     ("spec", "complaint"),
     [
         ("", "unknown graph ''"),
+        ("social-network", "did you mean social?"),
         ("ring", "expected N after the name, got ''"),
         ("ring:", "expected N after the name, got ''"),
         ("ring:4x4", "expected N after the name, got '4x4'"),

@@ -112,7 +112,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
 
 
 def test_names_in_tables_are_text(folder):
-    summary = Summary(("loss",), {EVIL: (Cell(1.0, None),)}, 1, (0,))
+    summary = Summary(("loss",), {EVIL: (Cell(1.0, None),)}, "step 0", (0,))
     assert EVIL in list(text_of(summary._repr_html_()).itertext())
     run = load_run(folder)
     strange = type(run)(

@@ -114,6 +114,12 @@ def test_distinct_placements_need_the_same_graph_for_every_seed():
     [
         ("stepz=3", "did you mean steps"),
         ("steps=0", "steps = 0.*greater than or equal to 1"),
+        ("steps=2.5", "steps = 2.5: input should be a valid integer"),
+        ("steps=yes", "steps = True: input should be a valid integer"),
+        ("local_steps=1.5", "local_steps = 1.5: input should be a valid integer"),
+        ("record_every=0.5", "record_every = 0.5: input should be a valid integer"),
+        ("evaluate_every=true", "evaluate_every = True: input should be a valid integer"),
+        ("window=2.5", "window = 2.5: input should be a valid integer"),
         ("steps=few", "steps = 'few'.*integer"),
         ("two.policy.perod=3", "unknown key 'perod'.*did you mean period"),
         ("two.policy.smoothing=1", "less than 1"),

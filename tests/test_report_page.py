@@ -26,6 +26,7 @@ from mixwise.report.page import in_html, page, page_data, save_page
 from mixwise.report.paper_figures import save_paper_figures
 from mixwise.report.positions import positions
 from mixwise.report.standings import standings
+from mixwise.report.table import summarize
 from mixwise.report.watch import WatchServer
 from mixwise.report.weights import MOST_SNAPSHOTS, decoded, encoded, stride
 from strategies import connected_graphs
@@ -213,6 +214,20 @@ def test_a_folder_of_run_folders_stands_for_those_in_it(run, tmp_path):
     assert len({variant["name"] for variant in data["variants"]}) == 4
 
 
+@pytest.mark.parametrize(("window", "caption"), [(None, "Step 32; seed 0"), (8, "Average of steps 25 and 32; seed 0")])
+def test_the_page_and_the_table_take_the_same_steps_and_name_them(tmp_path, window, caption):
+    made_folder(tmp_path, {"a": [0.0]})
+    config = json.loads((tmp_path / "config.yaml").read_text())
+    (tmp_path / "config.yaml").write_text(json.dumps(config | ({} if window is None else {"window": window})))
+    records = [{"step": t, "loss": 1.0} | ({"accuracy": t / 100} if t in (12, 25, 32) else {}) for t in range(33)]
+    (tmp_path / "a" / "seed-0" / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    (experiment,) = page_data([read_folder(tmp_path)])["experiments"]
+    table = summarize({"a": {0: records}}, ["accuracy"], window or 1)
+    assert experiment["rows"][0]["cells"][0]["mean"] == pytest.approx(table.rows["a"][0].mean)
+    assert experiment["caption"].startswith(caption)
+    assert table.caption == caption
+
+
 # --- the story ---
 def made_folder(tmp_path, finals, kinds=None, metric="accuracy", sent=None):
     """A folder whose runs end at these values, variant by variant and seed by seed."""
@@ -338,6 +353,13 @@ def test_nodes_are_drawn_inside_the_square_and_apart(graph):
     assert spots.max() <= 1
     gaps = np.linalg.norm(spots[:, None] - spots[None], axis=2) + 9 * np.eye(graph.n)
     assert gaps.min() > 0.08
+
+
+@pytest.mark.parametrize("graph", [star(9), grid(3, 4), star(4)])
+def test_nodes_are_apart_even_if_eigenvectors_put_them_on_one_spot(graph, monkeypatch):
+    """Eigenvectors of equal eigenvalues differ from processor to processor."""
+    monkeypatch.setattr("networkx.spectral_layout", lambda g: {i: np.zeros(2) for i in g})
+    test_nodes_are_drawn_inside_the_square_and_apart(graph)
 
 
 def test_a_ring_lies_on_a_circle_in_the_order_of_its_edges():

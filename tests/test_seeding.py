@@ -9,7 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mixwise as mw
+from mixwise.algorithms import Quantize
+from mixwise.data import FlipsAndCrops
+from mixwise.data.batches import batch_indices
 from mixwise.seeding import generator, numpy_generator, stream
+from mixwise.tasks.rounding import round_at_random
 
 PINNED = (1110601894404161091, 7963289934258591976, [254, 506, 777], [923, 447, 381])
 
@@ -89,3 +94,47 @@ def test_another_process_draws_the_same():
     code = "from mixwise.seeding import stream; print(stream(3, 'sketch', 14))"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert int(printed) == stream(3, "sketch", 14)
+
+
+def training_on_quadratics():
+    graph = mw.graphs.ring(6)
+    runs = mw.train.train(
+        mw.tasks.random_quadratics(6, dim=5, noise=0.3), mw.SimulatedNetwork(graph),
+        mw.policies.Fixed(mw.mixing.metropolis_hastings(graph)), mw.algorithms.DSGD(),
+        lambda rows: torch.optim.SGD(rows, lr=0.005), steps=2,
+    )  # fmt: skip
+    return [record.values for record in runs]
+
+
+def rounded_at_random():
+    values = torch.linspace(1, 2, 64, dtype=torch.float32, device="cpu")
+    out = torch.empty_like(values, dtype=torch.bfloat16)
+    round_at_random(values, out, generator(0, "rounding"))
+    return out.tolist()
+
+
+IMAGES = torch.arange(64 * 16).reshape(64, 1, 4, 4)
+ROWS = torch.linspace(-1, 1, 40, dtype=torch.float32).reshape(2, 20)
+
+
+@pytest.mark.parametrize(
+    "draws",
+    [
+        training_on_quadratics,
+        rounded_at_random,
+        lambda: FlipsAndCrops(padding=2)(IMAGES, generator(0, "augment")).tolist(),
+        lambda: batch_indices(10, 4, seed=0, node=1, step=2).tolist(),
+        lambda: Quantize(2)(ROWS.clone(), range(2), 0).rows.tolist(),
+        lambda: mw.tasks.two_class_quadratics(4).b.tolist(),
+    ],
+)
+@pytest.mark.parametrize("default", [torch.float64, "meta"])
+def test_draws_do_not_depend_on_the_defaults_of_torch(draws, default):
+    expected = draws()
+    try:
+        (torch.set_default_device if default == "meta" else torch.set_default_dtype)(default)
+        found = draws()
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+    assert found == expected

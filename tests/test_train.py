@@ -3,6 +3,7 @@
 import json
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
@@ -112,8 +113,15 @@ def test_a_solve_is_recorded_where_it_happened():
             assert record.values["solve_iterations"] > 0
 
 
-def test_no_steps_no_records():
-    assert run(0) == []
+@pytest.mark.parametrize("name", ["steps", "local_steps", "record_every", "evaluate_every"])
+@pytest.mark.parametrize("value", [2.5, 3.0, 0, -1, True, "3", None])
+def test_counts_are_whole_numbers_of_at_least_1(name, value):
+    with pytest.raises(TrainingError, match=f"^{name} = {value!r}; give a whole number of at least 1"):
+        run(**{name: value})
+
+
+def test_counts_may_be_numbers_of_numpy():
+    assert len(run(np.int64(4), record_every=np.int32(2), evaluate_every=4)) == 2
 
 
 def test_the_loop_is_lazy():
@@ -188,6 +196,43 @@ def test_the_node_that_is_named_is_the_one_that_went_wrong(policy):
     base = random_quadratics(6, dim=5)
     with pytest.raises(TrainingError, match=r"step 3: a parameter of node 4 .*finite"):
         run(10, task=OneBadNode(base.A, base.b), policy=POLICIES[policy]())
+
+
+class Broken(QuadraticTask):
+    """Node 4 has a NaN where it is asked for."""
+
+    def __init__(self, where, at=0):
+        base = random_quadratics(6, dim=5)
+        super().__init__(base.A, base.b)
+        self.where, self.at = where, at
+
+    def initial(self, nodes):
+        X = super().initial(nodes)
+        if self.where == "initial":
+            X[4, 2] = float("nan")
+        return X
+
+    def losses_and_gradients(self, X, nodes, step):
+        losses, G = super().losses_and_gradients(X, nodes, step)
+        if step == self.at and self.where != "initial":
+            (losses if self.where == "loss" else G)[4] = float("inf")
+        return losses, G
+
+
+def test_parameters_that_are_not_finite_before_the_first_step_are_told_as_such():
+    with pytest.raises(TrainingError, match=r"^the initial parameters of node 4 are not finite before .*initialized"):
+        run(3, task=Broken("initial"))
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_only_after_the_first_step_the_step_size_may_be_at_fault(where):
+    with pytest.raises(
+        TrainingError, match=rf"^step 0: the {where} of node 4 is not finite, .*check its data"
+    ) as first:
+        run(3, task=Broken(where))
+    assert "lower" not in str(first.value)
+    with pytest.raises(TrainingError, match=r"^step 2: .* of node 4 is not finite any more; lower the step size"):
+        run(3, task=Broken(where, at=2))
 
 
 def test_what_was_recorded_before_the_end_is_there():

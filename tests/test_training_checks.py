@@ -25,12 +25,24 @@ from mixwise.algorithms import (
 from mixwise.data import gaussian_mixture, partition
 from mixwise.errors import GraphError, MixwiseError, TrainingError
 from mixwise.graphs import Graph, chain, complete, ring
-from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings, uniform_sender
+from mixwise.mixing import MixingMatrix, base_graph, lazy, metropolis_hastings, uniform_sender
 from mixwise.models import seeded
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Alternating, Fixed, FixedTree, HeterogeneityAware, NoMixing, Plan, Product
+from mixwise.policies import (
+    Alternating,
+    Cycle,
+    Fixed,
+    FixedTree,
+    HeterogeneityAware,
+    LearnedTopology,
+    Matchings,
+    NoMixing,
+    Plan,
+    Product,
+)
 from mixwise.tasks import ModuleTask, QuadraticTask, random_quadratics
 from mixwise.train import Training
+from mixwise.train.connected import check_connected
 from mixwise.train.optimizers import fuse_where_safe
 
 N = 6
@@ -153,8 +165,53 @@ def test_all_reduce_has_no_local_steps(tau):
 
 @pytest.mark.parametrize("tau", [0, -3])
 def test_there_is_at_least_one_local_step(tau):
-    with pytest.raises(TrainingError, match=f"local_steps = {tau}; there is at least 1"):
+    with pytest.raises(TrainingError, match=f"local_steps = {tau}; give a whole number of at least 1"):
         make(DSGD(), local_steps=tau)
+
+
+# --- graphs that fall apart ---
+TWO_CHAINS = Graph(N, [(0, 1), (1, 2), (3, 4), (4, 5)])
+
+
+@pytest.mark.parametrize(
+    ("graph", "algorithm", "policy"),
+    [
+        (TWO_CHAINS, DSGD(), Fixed(metropolis_hastings(TWO_CHAINS))),
+        (TWO_CHAINS, DSGD(), HeterogeneityAware()),
+        (TWO_CHAINS, DSGD(), Matchings(TWO_CHAINS)),
+        (TWO_CHAINS, D2(), Fixed(lazy(metropolis_hastings(TWO_CHAINS)))),
+        (Graph(N, [(0, 1), (1, 2), (2, 0), (3, 4), (4, 5), (5, 3), (0, 3)], directed=True), PushSum(), None),
+    ],
+)
+def test_nodes_that_never_hear_of_each_other_are_refused(graph, algorithm, policy):
+    with pytest.raises(GraphError, match=r"2 components, nodes 0-2 \| 3-5, that .*; give a connected graph, or"):
+        Training(
+            only_checked(), SimulatedNetwork(graph), policy or Fixed(uniform_sender(graph)), algorithm,
+            lambda rows: torch.optim.SGD(rows, lr=0.1),
+        )  # fmt: skip
+
+
+def test_many_components_are_not_all_listed():
+    with pytest.raises(GraphError, match=r"the graph has 6 components, nodes 0 \| 1 \| 2 \| 3 \| …, that"):
+        check_connected(Graph(6, []))
+
+
+@pytest.mark.parametrize(
+    ("graph", "algorithm", "policy"),
+    [
+        (TWO_CHAINS, AllReduceSGD(), NoMixing()),  # they average over all nodes, whatever the graph
+        (TWO_CHAINS, LocalSGD(), NoMixing()),
+        (GRAPH, DSGD(), Matchings(GRAPH)),  # each of them falls apart, not the graph
+        (GRAPH, DSGD(), Cycle(base_graph(N, 1))),
+        (TWO_CHAINS, DSGD(), Cycle(base_graph(N, 1))),  # uses edges of its own
+        (TWO_CHAINS, DSGD(), Fixed(MH)),
+        (TWO_CHAINS, DSGD(), LearnedTopology(2)),
+    ],
+)
+def test_what_is_connected_over_time_is_enough(graph, algorithm, policy):
+    task = random_quadratics(N, dim=3)
+    training = Training(task, SimulatedNetwork(graph), policy, algorithm, lambda rows: torch.optim.SGD(rows, lr=0.001))
+    training.step()
 
 
 # --- weights that do not fit ---

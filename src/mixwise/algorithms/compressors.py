@@ -88,7 +88,8 @@ class Quantize:
             if norm == 0:  # or too small to be told from it
                 row.zero_()
                 continue
-            draws = torch.rand(d, generator=generator(self.seed, "quantize", node, t), dtype=row.dtype).to(row.device)
+            stream = generator(self.seed, "quantize", node, t)
+            draws = torch.rand(d, generator=stream, dtype=row.dtype, device="cpu").to(row.device)
             rounded = (row.abs() / norm * levels + draws).floor_().clamp_(max=levels)
             units[position] = norm / (levels * shrink)
             row.copy_(row.sign() * rounded * units[position])

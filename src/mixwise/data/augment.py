@@ -27,7 +27,8 @@ class FlipsAndCrops:
 def random_flips(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Each image mirrored left to right with probability 1/2."""
     _check_images(images)
-    flip = torch.rand(len(images), generator=generator, device=generator.device) < 0.5
+    # With a dtype: the default one would decide how many bits are drawn.
+    flip = torch.rand(len(images), generator=generator, dtype=torch.float32, device=generator.device) < 0.5
     return torch.where(flip.to(images.device)[:, None, None, None], images.flip(3), images)
 
 

@@ -22,7 +22,7 @@ def batch_indices(size: int, batch: int, seed: int, node: int, step: int) -> tor
 
 def pass_order(size: int, seed: int, node: int, number: int) -> torch.Tensor:
     """The order in which a node goes through its `size` samples in pass `number`, int64 (size,)."""
-    return torch.randperm(size, generator=generator(seed, "order", node, number))
+    return torch.randperm(size, generator=generator(seed, "order", node, number), device="cpu")
 
 
 class NodeBatches:

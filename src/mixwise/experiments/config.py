@@ -15,11 +15,13 @@ from mixwise.experiments.policy_config import PolicyConfig
 from mixwise.experiments.strict import Strict
 from mixwise.experiments.task_config import OptimizerConfig, QuadraticsConfig, ScheduleConfig, TaskConfig
 
+Count = Annotated[int, Field(ge=1, strict=True)]  # strict: true and yes are no numbers of steps
+
 
 class RunConfig(Strict):
     """Everything that one run needs besides its seed."""
 
-    steps: int | None = Field(default=None, ge=1)
+    steps: Count | None = None
     epochs: float | None = Field(default=None, gt=0)
     graph: str
     placement: Literal["given", "random", "gme"] | list[int] = "given"
@@ -27,13 +29,13 @@ class RunConfig(Strict):
     optimizer: OptimizerConfig
     schedule: ScheduleConfig = ScheduleConfig()
     algorithm: AlgorithmConfig = PlainAlgorithm(kind="dsgd")
-    local_steps: int = Field(default=1, ge=1)
+    local_steps: Count = 1
     policy: PolicyConfig
     message_loss: float = Field(default=0.0, ge=0, lt=1)
     links: LinksConfig | None = None
-    record_every: int = Field(default=1, ge=1)
-    evaluate_every: int | None = Field(default=None, ge=1)
-    checkpoint_every: int | None = Field(default=None, ge=1)
+    record_every: Count = 1
+    evaluate_every: Count | None = None
+    checkpoint_every: Count | None = None
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
     param_dtype: Literal["float32", "float64", "bfloat16", "float16"] | None = None
@@ -60,7 +62,7 @@ class Recipe(Strict):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     description: str = ""
     seeds: list[Annotated[int, Field(ge=0)]] = Field(min_length=1)
-    window: int = Field(default=5, ge=1)
+    window: Count = 1
     metrics: list[str] = Field(min_length=1)
     placements: Literal["distinct"] | None = None
     topologies: dict[str, str] | None = None

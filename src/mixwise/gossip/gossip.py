@@ -243,7 +243,8 @@ class Gossip:
         if not self.row.is_finite:
             raise TrainingError(
                 f"mixing {self.t}: a parameter of rank {self.rank} is not finite any more, so nothing was sent; "
-                f"lower the learning rate"
+                + ("check its data and its loss for NaN, or " if self.t == 0 else "")
+                + "lower the learning rate"
             )
 
     def _with_a_hint(self, error: NetworkError) -> NetworkError:

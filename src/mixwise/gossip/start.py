@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mixwise.algorithms import DSGD, Algorithm, AllReduceSGD, CombineWhileAdapt
-from mixwise.errors import MixwiseError, TrainingError
+from mixwise.errors import MixwiseError, TrainingError, check_counts
 from mixwise.gossip.agreement import difference, report
 from mixwise.gossip.description import Lines, describe, describe_model
 from mixwise.gossip.model_row import ModelRow
@@ -26,6 +26,9 @@ from mixwise.tasks.module import BufferPolicy
 
 PolicyChoice: TypeAlias = Policy | MixingMatrix | Literal["auto"] | Callable[[Graph], Policy | MixingMatrix]
 OnLoss: TypeAlias = Literal["stop", "continue"]
+
+# By name, also those of other libraries; torch.distributed.fsdp takes a second to import.
+_SYNCHRONIZED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
 
 
 class Parts:
@@ -50,13 +53,13 @@ class Parts:
         seed: int,
         on_loss: OnLoss = "stop",
     ) -> None:
-        if local_steps < 1:
-            raise TrainingError(f"local_steps = {local_steps}; there is at least 1 step from one mixing to the next")
+        check_counts(local_steps=local_steps)
         if buffers not in ("local", "averaged"):
             raise TrainingError(f'buffers = {buffers!r}; choose "local" or "averaged"')
         _check_on_loss(on_loss, policy)
         self.algorithm = chosen_algorithm(algorithm, overlap)
         self.policy = chosen_policy(policy, graph, self.algorithm, seed)
+        _check_unsynchronized(model)
         self.row = ModelRow(model)
         _check_parameters(optimizer, self.row)
         self.algorithm.check_optimizer(optimizer, local_steps)
@@ -160,6 +163,19 @@ def check_graph(graph: Graph) -> None:
         )
 
 
+def _check_unsynchronized(model: nn.Module) -> None:
+    """No part of the model makes all ranks alike on its own: there would be nothing left to mix."""
+    for name, part in model.named_modules():
+        for known in type(part).__mro__:
+            if known.__name__ in _SYNCHRONIZED:
+                which = f"the part {name!r} of the model" if name else "the model"
+                raise TrainingError(
+                    f"{which} is a {known.__name__}, which averages the gradients of all ranks in backward(), so that "
+                    f"nothing is left to gossip; hand the plain module, model.module, to the optimizer and to Gossip, "
+                    f"and call that one in the loop"
+                )
+
+
 def _check_parameters(optimizer: torch.optim.Optimizer, row: ModelRow) -> None:
     strangers = [p for group in optimizer.param_groups for p in group["params"] if not row.holds(p)]
     if strangers:
@@ -186,3 +202,8 @@ def begin_together(row: ModelRow, network: Network) -> None:
     """All ranks begin with the parameters and buffers of rank 0."""
     for tensor in (row.X, *row.frozen.values(), *row.module.buffers()):
         take_from_first(tensor, network)
+    if not row.is_finite:
+        raise TrainingError(
+            "the parameters of the model are not finite before the first step (all ranks begin with those of rank 0); "
+            "check how it is initialized, and the weights that it loads, for NaN and infinity"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from types import MappingProxyType
 
 from mixwise.errors import GraphError
@@ -80,7 +81,9 @@ def parse(spec: str, seed: int = 0) -> Graph:
     name, _, rest = spec.strip().partition(":")
     family = _FAMILIES.get(name)
     if family is None:
-        raise GraphError(f"unknown graph {spec!r}; choose one of {', '.join(SPECS.values())}")
+        close = get_close_matches(name, SPECS, n=1)
+        hint = f"; did you mean {SPECS[close[0]]}?" if close else ""
+        raise GraphError(f"unknown graph {spec!r}; choose one of {', '.join(SPECS.values())}{hint}")
     if name == "file" and rest:
         return load(rest)  # its errors name the path; and a path may hold a comma
     try:

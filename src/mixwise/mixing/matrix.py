@@ -163,6 +163,11 @@ class MixingMatrix:
         pattern = self.graph.pattern
         return int(np.count_nonzero(self.weights[pattern.rows != pattern.cols]))
 
+    @cached_property
+    def is_average(self) -> bool:
+        """Whether W = J, so that one gossip step gives the mean of all rows to every node."""
+        return self.whole and len(self.weights) == self.n**2 and bool(np.ptp(self.weights) == 0)
+
     @property
     def is_symmetric(self) -> bool:
         """Whether W = Wᵀ, to the last bit."""

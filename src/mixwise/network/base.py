@@ -21,7 +21,13 @@ Cargo: TypeAlias = Literal["parameters", "sketches"]  # what travels: the counte
 
 @dataclass
 class Traffic:
-    """Bytes that the nodes have sent since the start, summed over all nodes; seconds, where links are simulated."""
+    """Bytes that the nodes have sent since the start, summed over all nodes; seconds, where links are simulated.
+
+    What is counted is what this implementation sends with one node per process, however many nodes a process has and
+    also in a simulation: per gossip step a row along every arc with a non-zero weight; per gather each row to n − 1
+    nodes; per average over all nodes, which a gossip step with W = J is as well, 2 (n − 1) / n rows per node, or n − 1
+    rows below 64 kB, which go in one round.
+    """
 
     parameters: int = 0
     sketches: int = 0

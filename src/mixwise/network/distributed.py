@@ -21,7 +21,7 @@ from mixwise.network.averaging import PendingAverage
 from mixwise.network.base import Cargo, Traffic
 from mixwise.network.blocks import block
 from mixwise.network.buffers import BufferPool
-from mixwise.network.packing import Cast, Packing, message_bytes
+from mixwise.network.packing import LONG_ROW, Cast, Packing, average_bytes, message_bytes
 from mixwise.network.pending import PendingMix
 from mixwise.network.routes import ExchangeRoutes, MixingRoutes, Route, Router
 from mixwise.network.transfer import Message, Round
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _KEPT = 64  # matrices whose routes are remembered
 _KEPT_GRAPHS = 1024  # and graphs of exchanges: every level of a tree is one
 _SHORT = 64  # numbers; rows up to here travel as they are: casting saves nothing, and they may be weights of push-sum
-_PACKED_BELOW = 1 << 16  # bytes of a row; shorter ones are cheaper to copy into one message than to send apart
 _made = itertools.count()  # networks made by this process
 
 
@@ -51,11 +50,10 @@ class DistributedNetwork:
         device: where small messages are put together; by default the processor, or the current device under nccl.
 
     Attributes:
-        traffic: what all nodes have sent, as in a simulation: a row counts once per neighbor that hears it, also if
-            both are in one process. The same number on every process.
-        sent: bytes that this process has really handed to the transport. With one node per process these are the bytes
-            that its node has sent, except for averages of long rows over all nodes (W = J), which take two rounds:
-            2 (n − 1) / n rows per process, where `traffic` counts n − 1.
+        traffic: what all nodes have sent, as in a simulation (see `Traffic`): a row counts once per neighbor that hears
+            it, also if both are in one process. The same number on every process.
+        sent: bytes that this process has really handed to the transport. With one node per process, the sum over all
+            processes grows as `traffic` does.
     """
 
     def __init__(
@@ -131,8 +129,9 @@ class DistributedNetwork:
         if packing is None and self.wire_dtype is not None and d > _SHORT and rows.dtype != self.wire_dtype:
             packing = Cast(rows, self.wire_dtype)
         size = message_bytes(rows, packing)
-        self.traffic.parameters += routes.messages * size
-        if routes.averages and packing is None and size >= _PACKED_BELOW:  # of short rows one round is faster
+        averages = W.is_average and packing is None
+        self.traffic.parameters += average_bytes(self.graph.n, size) if averages else routes.messages * size
+        if averages and routes.averages and size >= LONG_ROW:  # of short rows one round is faster
             return self._averaging(rows.contiguous(), "mix", ahead=ahead)
         source, lent = rows.contiguous(), []
         if packing is not None:
@@ -162,7 +161,7 @@ class DistributedNetwork:
     @staticmethod
     def _packed(route: Route, row_bytes: int) -> bool:
         """Whether rows that do not lie beside each other are copied into one message; both ends see the same route."""
-        return len(route.runs) > 1 and row_bytes < _PACKED_BELOW
+        return len(route.runs) > 1 and row_bytes < LONG_ROW
 
     def _mixing_routes(self, W: MixingMatrix) -> MixingRoutes:
         """Those of a matrix that was here before are still known."""
@@ -195,7 +194,7 @@ class DistributedNetwork:
         source = messages.contiguous().to(wire)
         arrived = torch.empty(routes.incoming, d, dtype=messages.dtype, device=device)
         sends, receives, packed = [], [], []
-        direct = d * wire.itemsize >= _PACKED_BELOW and wire == messages.dtype  # long rows: no copies
+        direct = d * wire.itemsize >= LONG_ROW and wire == messages.dtype  # long rows: no copies
         for route in routes.sends:
             if direct or len(route.positions) == 1:
                 sends += [Message(route.peer, source[p]) for p in route.positions]
@@ -248,9 +247,9 @@ class DistributedNetwork:
     def average(self, rows: torch.Tensor) -> torch.Tensor:
         """The mean row; counted as in a simulation."""
         (_, d), n = rows.shape, self.graph.n
-        self.traffic.parameters += 2 * (n - 1) * d * rows.element_size()
+        self.traffic.parameters += average_bytes(n, d * rows.element_size())
         total = rows if len(rows) == 1 else rows.sum(dim=0, keepdim=True)
-        if d * rows.element_size() < _PACKED_BELOW:  # one round is faster
+        if d * rows.element_size() < LONG_ROW:  # one round is faster
             return self._gathered(total, self._one_each, "average").sum(dim=0).div_(n)
         return self._averaging(total.contiguous(), "average").wait()[0]
 

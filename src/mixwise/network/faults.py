@@ -24,6 +24,8 @@ class LossyNetwork(SimulatedNetwork):
     together with its count. The small sketches are taken to arrive, as if they were sent again until they do.
     """
 
+    _averages = False  # rows are lost, not parts of sums
+
     def __init__(self, graph: Graph, loss: float, seed: int = 0, links: Links | None = None) -> None:
         super().__init__(graph, links)
         if not 0 <= loss < 1:

@@ -31,6 +31,14 @@ def message_bytes(rows: torch.Tensor, packing: Packing | None) -> int:
     return rows.shape[1] * rows.element_size() if packing is None else packing.width * packing.dtype.itemsize
 
 
+LONG_ROW = 1 << 16  # bytes; shorter rows are cheaper to copy, or to send whole, than to send in several messages
+
+
+def average_bytes(n: int, size: int) -> int:
+    """Bytes that n nodes send for the mean of their rows of `size` bytes: in parts, or short rows to everybody."""
+    return (2 if size >= LONG_ROW else n) * (n - 1) * size
+
+
 class Cast:
     """Rows of numbers that a shorter dtype can hold."""
 

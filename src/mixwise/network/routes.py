@@ -114,7 +114,7 @@ class Router:
             terms=self._terms(W.graph, incoming, W.weights[incoming], arriving),
             moves=self._terms(W.graph, touching[1][moving != 0], moving[moving != 0], arriving),
             messages=W.messages if W.whole else int(np.count_nonzero(senders != receivers)),
-            averages=W.whole and 2 < n == len(self.starts) and len(W.weights) == n * n and bool(np.ptp(W.weights) == 0),
+            averages=W.is_average and 2 < n == len(self.starts),
         )
 
     def _terms(self, graph: Graph, entries: IntArray, weights: FloatArray, arriving: IntArray) -> tuple[Terms, ...]:

@@ -12,7 +12,7 @@ from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.network.base import Cargo, Traffic
 from mixwise.network.links import Links
-from mixwise.network.packing import Packing, message_bytes
+from mixwise.network.packing import LONG_ROW, Packing, average_bytes, message_bytes
 from mixwise.network.sums import mix_rows
 
 
@@ -30,6 +30,8 @@ class SimulatedNetwork:
         links: how long messages take, if that is to be counted too.
     """
 
+    _averages = True  # whether W = J is counted as an average
+
     def __init__(self, graph: Graph, links: Links | None = None) -> None:
         self.graph, self.links = graph, links
         self.nodes = range(graph.n)
@@ -39,7 +41,7 @@ class SimulatedNetwork:
     def mix(
         self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, packing: Packing | None = None
     ) -> torch.Tensor:
-        """Wᵀ X; a row travels along every arc with a non-zero weight."""
+        """Wᵀ X; a row travels along every arc with a non-zero weight, unless W = J, which is an average."""
         return self._start(rows, W, packing).wait(out)
 
     def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> Arrived:
@@ -50,6 +52,9 @@ class SimulatedNetwork:
         if rows.ndim != 2 or len(rows) != W.n:
             raise MixingError(f"rows of shape {tuple(rows.shape)} cannot be mixed by a matrix for {W.n} nodes")
         size = message_bytes(rows, packing)
+        if self._averages and W.is_average and packing is None:
+            self._count_average(size)
+            return Arrived(rows, W)
         self.traffic.parameters += W.messages * size
         if self.links is not None:
             pattern = W.graph.pattern
@@ -76,11 +81,16 @@ class SimulatedNetwork:
         return rows
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
-        """The mean row. Counted as a ring all-reduce: every node sends 2 (n − 1) / n rows."""
-        self.traffic.parameters += 2 * (len(rows) - 1) * rows.shape[1] * rows.element_size()
-        if self.links is not None:
-            self.traffic.seconds += self.links.average(self.graph, rows.shape[1] * rows.element_size())
+        """The mean row."""
+        self._count_average(rows.shape[1] * rows.element_size())
         return rows.mean(dim=0)
+
+    def _count_average(self, size: int) -> None:
+        """In parts, as an all-reduce; short rows whole, as a gather."""
+        self.traffic.parameters += average_bytes(self.graph.n, size)
+        if self.links is not None:
+            seconds = self.links.average if size >= LONG_ROW else self.links.gather
+            self.traffic.seconds += seconds(self.graph, size)
 
     def uncounted(self) -> AbstractContextManager[None]:
         """Traffic inside is not counted."""

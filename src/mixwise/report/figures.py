@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mixwise.report.results import Results, higher_is_better, recorded_steps, rolling_mean, series
+from mixwise.report.results import Results, higher_is_better, recorded_steps, rolling_mean
 
 # Okabe and Ito's colors: told apart by color-blind readers too. Line styles tell them apart in gray.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -26,7 +26,7 @@ def save_curves(results: Results, metrics: Sequence[str], window: int, folder: P
         panels = figure.subplots(1, len(metrics), squeeze=False)[0]
         for panel, metric in zip(panels, metrics, strict=True):
             for variant, runs in results.items():
-                curves = np.array([rolling_mean(series(steps, metric), window) for steps in runs.values()])
+                curves = np.array([rolling_mean(steps, metric, window) for steps in runs.values()])
                 mean, spread = curves.mean(axis=0), curves.std(axis=0)
                 family = families.index(variant.partition("@")[0])
                 color, line = COLORS[family % len(COLORS)], LINES[family % len(LINES)]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mixwise.report.figures import COLORS
-from mixwise.report.results import Results, Steps, higher_is_better, recorded_steps, rolling_mean, series
+from mixwise.report.results import Results, Steps, higher_is_better, recorded_steps, rolling_mean
 
 _WIDTH, _HEIGHT, _LEFT, _BELOW, _ABOVE = 300, 190, 44, 22, 20
 _DASHES = ("", "6 3", "2 3", "8 3 2 3")  # with the colors, so that no curve is known by its color alone
@@ -87,7 +87,7 @@ def curve_svg(results: Results, metric: str, window: int) -> str:
 
 def _mean(runs: Iterable[Steps], metric: str, window: int) -> npt.NDArray[np.float64]:
     """Over seeds, as far as all of them have come."""
-    curves = [rolling_mean(series(steps, metric), window) for steps in runs]
+    curves = [rolling_mean(steps, metric, window) for steps in runs]
     shortest = min(map(len, curves))
     mean: npt.NDArray[np.float64] = np.mean([curve[:shortest] for curve in curves], axis=0)
     return mean

@@ -188,12 +188,12 @@ def _cell(cell: Cell | None, percent: bool, best: float | None) -> dict[str, Any
 
 
 def _caption(folder: RunFolder, table: Standings) -> str:
-    steps = "the last record" if table.window == 1 else f"the last {table.window} records"
+    steps = f"{table.steps[:1].upper()}{table.steps[1:]}; " if table.steps else ""
     seeds = ", ".join(map(str, folder.seeds))
     over = f"mean ± standard deviation over {len(folder.seeds)} seeds ({seeds})" if len(folder.seeds) > 1 else ""
     unfinished = [row.variant for row in table.rows if not row.finished]
     note = f" Not finished: {', '.join(unfinished)}." if unfinished else ""
-    return f"Average of {steps}, {over or f'seed {seeds}'}. ★ marks the best of each column.{note}"
+    return f"{steps}{over or f'seed {seeds}'}. ★ marks the best of each column.{note}"
 
 
 def _how(folder: RunFolder) -> str:

@@ -54,8 +54,13 @@ def _spread_out(graph: Graph) -> npt.NDArray[np.float64]:
     g.add_nodes_from(range(graph.n))
     g.add_edges_from(graph.edges)
     if graph.n <= _SPRINGS and nx.is_connected(g):
-        start = nx.spectral_layout(g) if graph.n > 3 else None
-        places = nx.kamada_kawai_layout(g, pos=start)
+        # A small circle is added: eigenvectors may put nodes on one spot, such as the leaves of a star, where the
+        # layout would divide by the distance 0.
+        places = nx.circular_layout(g)
+        if graph.n > 3:
+            spectral = nx.spectral_layout(g)
+            places = {i: spectral[i] + 0.1 * places[i] for i in g}
+        places = nx.kamada_kawai_layout(g, pos=places)
     else:
         places = nx.spring_layout(g, seed=0, iterations=100)
     spots = np.array([places[i] for i in range(graph.n)], dtype=np.float64)

@@ -9,7 +9,7 @@ from typing import TypeGuard
 import numpy as np
 
 from mixwise.report.folder import Run, RunFolder
-from mixwise.report.results import Steps, higher_is_better
+from mixwise.report.results import Steps, higher_is_better, last_records, steps_in_words
 from mixwise.report.table import Cell
 
 # Every node hears all others in these: a bound for gossip, not gossip.
@@ -35,7 +35,7 @@ class Standings:
 
     metrics: tuple[str, ...]
     rows: tuple[Standing, ...]
-    window: int
+    steps: str  # that the numbers come from, in words; empty if there are none
 
     def best(self, column: int) -> float | None:
         """The best mean of a column."""
@@ -54,9 +54,10 @@ class Standings:
 def standings(folder: RunFolder) -> Standings:
     """The table of a folder, from the runs that have records."""
     rows = []
+    used: dict[str, list[list[int]]] = {}
     for variant in folder.variants:
         runs = [run for run in folder.of(variant) if run.records]
-        cells = tuple(_cell(runs, metric, folder.window) for metric in folder.metrics)
+        cells = tuple(_cell(runs, metric, folder.window, used) for metric in folder.metrics)
         sent = [_sent(run.records) for run in runs]
         known = [size for size in sent if size is not None]
         scene = next((run.scene for run in runs if run.scene is not None), {})
@@ -72,13 +73,17 @@ def standings(folder: RunFolder) -> Standings:
                 kinds == ("dsgd", "metropolis-hastings"),
             )
         )
-    return Standings(tuple(folder.metrics), tuple(rows), folder.window)
+    return Standings(tuple(folder.metrics), tuple(rows), steps_in_words(used) if used else "")
 
 
-def _cell(runs: list[Run], metric: str, window: int) -> Cell | None:
-    finals = [np.mean(values[-window:]) for run in runs if (values := numbers(run.records, metric))]
-    if not finals:
+def _cell(runs: list[Run], metric: str, window: int, used: dict[str, list[list[int]]]) -> Cell | None:
+    """The mean over seeds; the steps of the records behind it are added to `used`."""
+    finite = [[record for record in run.records if is_number(record.get(metric))] for run in runs]
+    lasts = [last_records(records, metric, window) for records in finite if records]
+    if not lasts:
         return None
+    used.setdefault(metric, []).extend([record["step"] for record in last] for last in lasts)
+    finals = [np.mean(numbers(last, metric)) for last in lasts]
     return Cell(float(np.mean(finals)), float(np.std(finals, ddof=1)) if len(finals) > 1 else None)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mixwise.report.results import Results, higher_is_better, series
+from mixwise.report.results import Results, higher_is_better, last_records, series, steps_in_words
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Summary:
 
     metrics: tuple[str, ...]
     rows: dict[str, tuple[Cell, ...]]
-    window: int
+    steps: str  # that the numbers come from, in words
     seeds: tuple[int, ...]
 
     def best(self, column: int) -> float:
@@ -87,17 +87,20 @@ class Summary:
         over = f"seed {self.seeds[0]}"
         if len(self.seeds) > 1:
             over = f"mean ± standard deviation over {len(self.seeds)} seeds ({', '.join(map(str, self.seeds))})"
-        return f"Average of the last {self.window} steps, {over}"
+        return f"{self.steps[0].upper()}{self.steps[1:]}; {over}"
 
 
 def summarize(results: Results, metrics: Sequence[str], window: int) -> Summary:
     """The table of an experiment."""
     rows = {}
+    used: dict[str, list[list[int]]] = {metric: [] for metric in metrics}
     for variant, runs in results.items():
         cells = []
         for metric in metrics:
-            finals = np.array([series(steps, metric)[-window:].mean() for steps in runs.values()])
+            lasts = [last_records(records, metric, window) or records for records in runs.values()]
+            finals = np.array([series(last, metric).mean() for last in lasts])
             cells.append(Cell(float(finals.mean()), float(finals.std(ddof=1)) if len(finals) > 1 else None))
+            used[metric] += [[record["step"] for record in last] for last in lasts]
         rows[variant] = tuple(cells)
     seeds = tuple(next(iter(results.values())))
-    return Summary(tuple(metrics), rows, window, seeds)
+    return Summary(tuple(metrics), rows, steps_in_words(used), seeds)

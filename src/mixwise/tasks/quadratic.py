@@ -57,7 +57,7 @@ class QuadraticTask:
 
     def initial(self, nodes: Sequence[int]) -> torch.Tensor:
         """x₀ on every node."""
-        x0 = torch.randn(self.dim, generator=generator(self.seed, "x0"), dtype=torch.float64)
+        x0 = torch.randn(self.dim, generator=generator(self.seed, "x0"), dtype=torch.float64, device="cpu")
         return x0.expand(len(nodes), -1).clone()
 
     def losses_and_gradients(
@@ -87,14 +87,15 @@ class QuadraticTask:
         return QuadraticTask(self.A[kept], self.b[kept], self.noise, self.seed, [self.names[node] for node in kept])
 
     def _standard_noise(self, node: int, step: int) -> torch.Tensor:
-        return torch.randn(self.dim, generator=generator(self.seed, "noise", node, step), dtype=torch.float64)
+        stream = generator(self.seed, "noise", node, step)
+        return torch.randn(self.dim, generator=stream, dtype=torch.float64, device="cpu")
 
 
 def random_quadratics(nodes: int, dim: int = 10, noise: float = 0.1, seed: int = 0) -> QuadraticTask:
     """The paper's Section 6.1: A_i (d × d) and b_i with entries N(0, 1)."""
     stream = generator(seed, "quadratics")
-    A = torch.randn(nodes, dim, dim, generator=stream, dtype=torch.float64)
-    b = torch.randn(nodes, dim, generator=stream, dtype=torch.float64)
+    A = torch.randn(nodes, dim, dim, generator=stream, dtype=torch.float64, device="cpu")
+    b = torch.randn(nodes, dim, generator=stream, dtype=torch.float64, device="cpu")
     return QuadraticTask(A, b, noise, seed)
 
 
@@ -102,6 +103,6 @@ def two_class_quadratics(nodes: int, dim: int = 10, noise: float = 0.001, seed: 
     """The paper's Appendix C: f_1 = ‖A(x − 𝟏)‖² on even nodes, f_2 = ‖A(x + 𝟏)‖² on odd ones, one A for all."""
     if nodes % 2:
         raise TrainingError(f"two classes of equal size need an even number of nodes, got {nodes}")
-    A = torch.randn(dim, dim, generator=generator(seed, "quadratics"), dtype=torch.float64)
-    signs = torch.tensor([-1.0, 1.0], dtype=torch.float64).repeat(nodes // 2)
+    A = torch.randn(dim, dim, generator=generator(seed, "quadratics"), dtype=torch.float64, device="cpu")
+    signs = torch.tensor([-1.0, 1.0], dtype=torch.float64, device="cpu").repeat(nodes // 2)
     return QuadraticTask(A.expand(nodes, -1, -1), signs[:, None] * A.sum(1), noise, seed)

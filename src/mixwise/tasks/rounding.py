@@ -19,7 +19,7 @@ def round_at_random(values: torch.Tensor, out: torch.Tensor, stream: torch.Gener
     >>> sorted(set(y.tolist())), round(float(y.double().mean()), 3)
     ([1.0, 1.0078125], 1.002)
     """
-    draws = torch.randint(1 << 16, values.shape, generator=stream, dtype=torch.int32).to(values.device)
+    draws = torch.randint(1 << 16, values.shape, generator=stream, dtype=torch.int32, device="cpu").to(values.device)
     bits = values.view(torch.int32)
     bits.add_(draws).bitwise_and_(-(1 << 16))
     out.copy_(values)

@@ -22,7 +22,7 @@ def disagreement(rows: torch.Tensor, network: Network, rounds: tuple[MixingMatri
     consensus distance.
     """
     width = max(1, _BLOCK // network.graph.n)
-    squares = torch.zeros(len(rows), 2, dtype=torch.float64)  # of each row: before, after
+    squares = torch.zeros(len(rows), 2, dtype=torch.float64, device="cpu")  # of each row: before, after
     with network.uncounted():
         for start in range(0, rows.shape[1], width):
             part = rows[:, start : start + width].to(device="cpu", dtype=torch.float64)  # not all devices have float64

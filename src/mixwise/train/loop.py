@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from mixwise.algorithms import Algorithm
+from mixwise.errors import check_counts
 from mixwise.network import Network
 from mixwise.policies import Policy
 from mixwise.tasks import Task
@@ -59,6 +60,7 @@ def records(
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Iterator[Record]:
     """Take the run from where it is to `steps`; `on_step` sees every step."""
+    check_counts(steps=steps, record_every=record_every, evaluate_every=evaluate_every)
     while training.t < steps:
         step = training.step()
         on_step(step)

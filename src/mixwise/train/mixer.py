@@ -23,10 +23,11 @@ from mixwise.errors import MixingError, TrainingError
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network import Network, Pending
-from mixwise.policies import Observation, Plan, Policy
+from mixwise.policies import LearnedTopology, Observation, Plan, Policy
 from mixwise.policies.plan import StepRows, StepSums
 from mixwise.sketch import CountSketch
 from mixwise.sketch.base import RandomSketch
+from mixwise.train.connected import check_connected
 from mixwise.train.waiting import as_matrices, as_tensors
 
 Part = TypeVar("Part", Policy, Algorithm)
@@ -58,6 +59,9 @@ class Mixer:
         self._pending: Pending | None = None  # its first round, under way
         self._counted = False  # whether it is under way already in the traffic of a state that was loaded
         algorithm.check_policy(policy)
+        free = isinstance(policy, LearnedTopology) and not policy.inside  # it looks at no edges of the graph
+        if algorithm.mixes_with != "nothing" and not free:
+            check_connected(network.graph, policy.known_matrices())
         policy.ask(symmetric=algorithm.needs_symmetric, lazy=algorithm.needs_lazy)
         self._check_matrices(policy.known_matrices())
 

@@ -18,7 +18,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from mixwise.algorithms import DSGD, Algorithm
-from mixwise.errors import NetworkError, TrainingError
+from mixwise.errors import NetworkError, TrainingError, check_counts
 from mixwise.network import Network
 from mixwise.network.rounded import RoundedNetwork
 from mixwise.network.survivors import keep_counting
@@ -26,6 +26,7 @@ from mixwise.policies import Plan, Policy
 from mixwise.seeding import generator
 from mixwise.tasks import Task
 from mixwise.train.disk_rows import DiskRows
+from mixwise.train.finite import check_initial, check_losses, check_parameters
 from mixwise.train.mixer import Mixer, below
 from mixwise.train.optimizers import check_elementwise, clip_rows, fuse_where_safe
 from mixwise.train.row_steps import LONG, step_rows
@@ -78,8 +79,7 @@ class Training:
             raise TrainingError(f"the task has {task.nodes} nodes, the graph {network.graph.n}; they must be the same")
         if clip is not None and not clip > 0:
             raise TrainingError(f"clip = {clip}; the largest norm of a gradient is above 0")
-        if local_steps < 1:
-            raise TrainingError(f"local_steps = {local_steps}; there is at least 1 step from one mixing to the next")
+        check_counts(local_steps=local_steps)
         self.task, self.network, self.clip, self.local_steps = task, network, clip, local_steps
         network.traffic.reset()
         self.t = 0
@@ -89,6 +89,7 @@ class Training:
             disk.least = len(network.nodes) * task.dim // 2  # an eighth of the rows in float32
         with self.place:
             self.X = task.initial(network.nodes)
+        check_initial(self.X, network.nodes)
         # One parameter per block of columns, each a view of X: what the optimizer does to it, it does to X.
         self._columns: list[tuple[int, int]] = getattr(task, "blocks", [(0, task.dim)])
         self._blocks = [torch.nn.Parameter(self.X[:, start:stop]) for start, stop in self._columns]
@@ -165,7 +166,7 @@ class Training:
         with torch.enable_grad():
             losses, G = self.task.losses_and_gradients(X, self.network.nodes, t)
         G = G.contiguous()  # the fused kernels take its memory as one piece, also if it is not
-        self._check_finite(losses, "the loss")
+        check_losses(losses, self.network.nodes, t)
         if self.clip is not None:
             clip_rows(G, self.clip)
         places = ((block, G[:, first:last]) for block, (first, last) in zip(self._blocks, self._columns, strict=True))
@@ -176,7 +177,7 @@ class Training:
         self._step_optimizer(G)
         if self.scheduler is not None:
             self.scheduler.step()
-        self._check_finite(X, "a parameter")  # here, since a sketch and a mixing pass it on to other nodes
+        check_parameters(X, G, self.network.nodes, t)  # here, since a sketch and a mixing pass it on to other nodes
         return losses, G
 
     def _step_optimizer(self, G: torch.Tensor) -> None:
@@ -189,17 +190,6 @@ class Training:
 
     def _roundings(self, i: int) -> torch.Generator:
         return generator(getattr(self.task, "seed", 0), "rounding", self.network.nodes[i], self.t)
-
-    def _check_finite(self, values: torch.Tensor, what: str) -> None:
-        # A sum passes on every NaN and infinity, at a twentieth of the cost of looking at each entry.
-        if bool(torch.isfinite(values.sum())):
-            return
-        finite = torch.isfinite(values).reshape(len(values), -1).all(dim=1)
-        if not bool(finite.all()):
-            node = self.network.nodes[int((~finite).nonzero()[0])]
-            raise TrainingError(
-                f"step {self.t}: {what} of node {node} is not finite any more; lower the step size (lr)"
-            )
 
     # --- what a checkpoint holds ---
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
