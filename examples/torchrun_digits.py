@@ -1,7 +1,7 @@
 """Four processes that hold different digits learn all ten together, each talking to its two neighbors only.
 
-    torchrun --nproc-per-node 4 examples/torchrun_digits.py
-    torchrun --nproc-per-node 4 examples/torchrun_digits.py --policy metropolis-hastings    # to compare
+    mixwise launch --nproc-per-node 4 -- examples/torchrun_digits.py
+    mixwise launch --nproc-per-node 4 -- examples/torchrun_digits.py --policy metropolis-hastings    # to compare
 
 An ordinary PyTorch loop; the lines with `gossip` are what mixwise adds. No download: the digits come with scikit-learn.
 """
@@ -25,7 +25,7 @@ options.add_argument("--policy", choices=POLICIES, default=POLICIES[0])
 options.add_argument("--overlap", action="store_true", help="let rows travel while gradients are computed")
 options = options.parse_args()
 
-if "RANK" in os.environ:  # started by torchrun; without it, one process learns alone
+if "RANK" in os.environ:  # started by mixwise launch or torchrun; without, one process learns alone
     dist.init_process_group("gloo")
 rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 

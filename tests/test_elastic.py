@@ -1,4 +1,4 @@
-"""Machines that come and go (`torchrun --nnodes=1:2`): rows are divided anew, the records are those of one alone."""
+"""Machines that come and go (`mixwise launch --machines 1:2`): rows are divided anew, records are those of one."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import yaml
 
 from mixwise.experiments import Recipe, plan_experiment, run_experiment
 from mixwise.experiments import runner as runner_module
-from mixwise.launch import Machines, torchrun_environment, torchrun_line
+from mixwise.launch import Machines, torchrun_line
 from processes import in_processes
 
 pytestmark = [in_processes, pytest.mark.timeout(240)]
@@ -61,7 +61,7 @@ main()
 AGENT = """
 import sys, time
 from pathlib import Path
-from torch.distributed.run import main
+from mixwise.launch.torchrun import main
 call = Path(sys.argv.pop(1))
 while not call.exists():
     time.sleep(0.01)
@@ -97,11 +97,11 @@ def machine(folder, name, here, address, port, called=True):
     line = [f"{word},{waits}" if word.startswith("--rdzv-conf") else word for word in line]
     if called:
         (folder / name).touch()
-    variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **torchrun_environment(machines, 3)}
     with (folder / f"{name}.log").open("w") as log:
         agent = subprocess.Popen(
-            [sys.executable, "agent.py", name, f"--local-addr={address}", *line[1:]],
-            cwd=folder, env={**os.environ, **variables}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            [sys.executable, "agent.py", name, f"--local-addr={address}", *line[3:]],
+            cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=subprocess.STDOUT,
+            start_new_session=True,
         )  # fmt: skip
     try:
         yield agent

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from mixwise import cli
 from mixwise.errors import ConfigError, NetworkError
-from mixwise.launch import Machines, supervise, torchrun_environment, torchrun_line, worker_command
+from mixwise.launch import Machines, supervise, torchrun_line, worker_command
 from mixwise.launch.command import check_options, parse_master
 from mixwise.launch.generations import FINISHED, Generations
 from mixwise.network import board as board_module
@@ -25,29 +25,25 @@ THERE = ("10.0.0.1", 29500)
 
 
 # --- command lines ---
-def test_on_one_machine_torchrun_finds_a_port_by_itself():
-    line = torchrun_line(Machines(4), worker_command(["run", "digits", "steps=5"]))
-    assert line == ["torchrun", "--nproc-per-node=4", "--standalone", "-m", "mixwise", "run", "digits", "steps=5"]
+def test_on_one_machine_nobody_from_outside_takes_part():
+    for master in (None, THERE):
+        line = torchrun_line(Machines(4, master=master), worker_command(["run", "digits", "steps=5"]))
+        assert line[:3] == ["python", "-m", "mixwise.launch.torchrun"]
+        assert {"--nproc-per-node=4", "--rdzv-endpoint=127.0.0.1:0", "--rdzv-conf=rank=0"} <= set(line)
+        assert line[-5:] == ["-m", "mixwise", "run", "digits", "steps=5"]
 
 
 def test_several_machines_know_machine_0_and_themselves():
     line = torchrun_line(Machines(2, "3", 1, THERE), ["train.py"])
-    assert {"--nnodes=3", "--node-rank=1", "--master-addr=10.0.0.1", "--master-port=29500"} <= set(line)
+    assert {"--nnodes=3", "--rdzv-endpoint=10.0.0.1:29500", "--rdzv-conf=rank=1"} <= set(line)
 
 
 @pytest.mark.parametrize(("count", "restarts"), [("1:3", 0), ("3", 2)])
 def test_machines_that_start_anew_together_need_the_other_rendezvous(count, restarts):
     hosts = [torchrun_line(Machines(2, count, here, THERE), ["train.py"], restarts) for here in (0, 1)]
     for line, host in zip(hosts, ("true", "false"), strict=True):
-        assert {"--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1:29500", f"--rdzv-conf=is_host={host}"} <= set(line)
+        assert {"--rdzv-endpoint=10.0.0.1:29500", f"--rdzv-conf=is_host={host}"} <= set(line)
         assert (f"--max-restarts={restarts}" in line) == (restarts > 0)
-    variables = torchrun_environment(Machines(2, count, 1, THERE), restarts)
-    assert variables == {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "MIXWISE_BOARD": "10.0.0.1:29500"}
-
-
-def test_machines_that_all_end_together_need_no_board():
-    assert torchrun_environment(Machines(2, "3", 1, THERE)) == {}
-    assert torchrun_environment(Machines(2), max_restarts=2) == {}  # on one machine the store of torchrun outlives all
 
 
 def test_a_board_without_a_port_is_told(monkeypatch):
@@ -81,7 +77,10 @@ def test_a_wrong_option_is_told_with_the_rule(make, words):
 
 def test_print_shows_the_line_of_every_machine(capfd, monkeypatch):
     options = ["--nproc-per-node", "2", "--machines", "2", "--master", "10.0.0.1:29500"]
-    for on_loss, start in (("stop", "torchrun"), ("continue", "mixwise launch --on-loss=continue")):
+    for on_loss, start in (
+        ("stop", "python -m mixwise.launch.torchrun"),
+        ("continue", "mixwise launch --on-loss=continue"),
+    ):
         words = ["mixwise", "launch", "--print", "--on-loss", on_loss, *options, "--", "run", "digits", "--out", "a b"]
         monkeypatch.setattr(sys, "argv", words)
         with pytest.raises(SystemExit, match="0"):
@@ -90,15 +89,6 @@ def test_print_shows_the_line_of_every_machine(capfd, monkeypatch):
         assert len(lines) == 2
         assert all(line.startswith(start) and line.endswith("run digits --out 'a b'") for line in lines)
         assert lines[0] != lines[1]
-
-
-def test_what_must_stand_in_the_environment_is_printed_too(capfd, monkeypatch):
-    words = "mixwise launch --print --nproc-per-node 1 --machines 1:2 --master 10.0.0.1:29500 -- run digits"
-    monkeypatch.setattr(sys, "argv", words.split())
-    with pytest.raises(SystemExit, match="0"):
-        cli.main()
-    for line in capfd.readouterr().out.splitlines():
-        assert line.startswith("env TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 MIXWISE_BOARD=10.0.0.1:29500 torchrun --nproc")
 
 
 # --- who belongs to the next generation ---

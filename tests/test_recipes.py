@@ -2,10 +2,11 @@ import pytest
 import yaml
 
 from mixwise.errors import ConfigError
-from mixwise.experiments import Recipe, load_recipe, plan_experiment, recipe_names
+from mixwise.experiments import Recipe, load_recipe, plan_experiment, recipe_names, run_experiment
 from mixwise.experiments.build import prepare
 from mixwise.experiments.policy_config import HeterogeneityAwarePolicy
-from mixwise.experiments.recipe import parse_seeds
+from mixwise.experiments.recipe import Experiment, parse_seeds
+from mixwise.experiments.strict import validated
 
 
 def small(**changes):
@@ -22,7 +23,7 @@ def small(**changes):
         },
         "variants": {"one": {}, "two": {"policy": {"kind": "heterogeneity-aware", "period": 2}}},
     }
-    return Recipe.model_validate({**recipe, **changes})
+    return validated(Recipe, {**recipe, **changes}, "recipe small")
 
 
 NEEDS_NO_DOWNLOAD = ["digits", "permutations-four", "permutations-ring", "quadratics"]
@@ -144,6 +145,54 @@ def test_a_wrong_override_is_one_line_that_says_what_is_allowed(override, says):
     with pytest.raises(ConfigError, match=says) as error:
         plan_experiment(small(), [override])
     assert "\n" not in str(error.value)
+
+
+# --- names become folders ---
+@pytest.mark.parametrize(
+    "name", ["../other", "..", ".", "", "/tmp/other", "a\\b", "a\n", "-a", "a b", "é", "x" * 101, "~"]
+)
+@pytest.mark.parametrize("key", ["name", "topologies", "variants", "further"])
+def test_a_name_that_is_no_folder_inside_of_the_run_is_refused(name, key, tmp_path):
+    named = {
+        "name": name,
+        "topologies": {name: "ring:4", "star": "star:4"},
+        "variants": {name: {}},
+        "further": {name: {}},
+    }
+    recipe = {**small().model_dump(), key: named[key]}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    with pytest.raises(ConfigError, match=r"names a folder: at most 100 letters.*rename it") as error:
+        load_recipe(str(tmp_path / "recipe.yaml"))
+    assert repr(name) in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["ring/../../other", "ring//one", "/one", "ring/"])
+def test_the_config_of_a_run_folder_cannot_lead_out_of_it_either(name):
+    with pytest.raises(ConfigError, match="rename it"):
+        small(variants={name: {}})
+    with pytest.raises(ConfigError, match="rename it"):
+        Experiment(small(), {name: plan_experiment(small()).runs["one"]})
+
+
+def test_a_variant_with_a_dot_could_not_be_named_in_an_override():
+    with pytest.raises(ConfigError, match=r"'a\.b' has a dot"):
+        small(variants={"a.b": {}})
+    assert "torus.v2/one" in small(variants={"torus.v2/one": {}}).variants
+
+
+def test_no_run_is_overwritten_through_the_name_of_a_topology(tmp_path):
+    other = tmp_path / "other" / "one" / "seed-0"
+    run_experiment(plan_experiment(small(), ["variants=one"]), tmp_path / "other")
+    before = (other / "metrics.jsonl").read_bytes()
+
+    def attempt():
+        recipe = small(topologies={"../other": "complete:4", "star": "star:4"})
+        run_experiment(plan_experiment(recipe, ["variants=one", "steps=1"]), tmp_path / "mine")
+
+    with pytest.raises(ConfigError, match=r"topology '\.\./other'"):
+        attempt()
+    assert (other / "metrics.jsonl").read_bytes() == before
+    assert not (tmp_path / "mine").exists()
 
 
 def test_a_recipe_file_that_is_not_one(tmp_path):

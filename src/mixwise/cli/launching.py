@@ -13,12 +13,10 @@ import typer
 from mixwise.launch import (
     Machines,
     check_options,
-    gloo_interface,
     launch_line,
     parse_master,
     python_line,
     supervise,
-    torchrun_environment,
     torchrun_line,
     worker_command,
 )
@@ -55,14 +53,11 @@ def launch(
         for machine in range(machines.most):
             there = replace(machines, here=machine)
             line = torchrun_line(there, worker, max_restarts) if stops else launch_line(there, grace, command)
-            if stops and (variables := torchrun_environment(there, max_restarts)):
-                line = ["env", *(f"{name}={value}" for name, value in variables.items()), *line]
             out.print(shlex.join(line))
     elif stops:
         sys.stdout.flush()
         line = python_line(torchrun_line(machines, worker, max_restarts))
-        variables = gloo_interface(machines.master) | torchrun_environment(machines, max_restarts)
-        os.execve(sys.executable, line, variables | os.environ)
+        os.execv(sys.executable, line)
     else:
         raise typer.Exit(supervise(machines, worker, grace, _say))
 

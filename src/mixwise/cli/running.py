@@ -46,7 +46,7 @@ def run(
 
     Example: mixwise run quadratics steps=100 --seeds 0-4 --out my-run
 
-    With the nodes divided over processes: torchrun --nproc-per-node 4 -m mixwise run digits
+    With the nodes divided over processes: mixwise launch --nproc-per-node 4 -- run digits
     """
     with _one_speaks(timeout) as world:
         _run(recipe, _changes(overrides, seeds), folder, resume, world)

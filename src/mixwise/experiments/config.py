@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from mixwise.experiments.algorithm_config import AlgorithmConfig, PlainAlgorithm
 from mixwise.experiments.links_config import LinksConfig
 from mixwise.experiments.policy_config import PolicyConfig
-from mixwise.experiments.strict import Strict
+from mixwise.experiments.strict import Strict, check_folder_name
 from mixwise.experiments.task_config import OptimizerConfig, QuadraticsConfig, ScheduleConfig, TaskConfig
 
 Count = Annotated[int, Field(ge=1, strict=True)]  # strict: true and yes are no numbers of steps
@@ -59,7 +59,7 @@ class RunConfig(Strict):
 class Recipe(Strict):
     """A base configuration, variants of it, and the seeds to run them with; `further` variants run only if named."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    name: str
     description: str = ""
     seeds: list[Annotated[int, Field(ge=0)]] = Field(min_length=1)
     window: Count = 1
@@ -67,10 +67,19 @@ class Recipe(Strict):
     placements: Literal["distinct"] | None = None
     topologies: dict[str, str] | None = None
     base: dict[str, Any] = {}
-    variants: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_@/-]*$")], dict[str, Any]] = Field(
-        min_length=1
-    )
-    further: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_@/-]*$")], dict[str, Any]] = {}
+    variants: dict[str, dict[str, Any]] = Field(min_length=1)
+    further: dict[str, dict[str, Any]] = {}
+
+    @model_validator(mode="after")
+    def _names_stay_inside(self) -> Recipe:
+        check_folder_name("the recipe name", self.name)
+        for topology in self.topologies or {}:
+            check_folder_name("topology", topology)
+        for variant in (*self.variants, *self.further):
+            check_folder_name("variant", variant, nested=True)
+            if "." in variant.rpartition("/")[2]:
+                raise ValueError(f"variant {variant!r} has a dot, which in an override separates keys; rename it")
+        return self
 
     @field_validator("seeds")
     @classmethod

@@ -13,7 +13,7 @@ import yaml
 from mixwise.errors import ConfigError
 from mixwise.experiments.build import base_graph
 from mixwise.experiments.config import Recipe, RunConfig
-from mixwise.experiments.strict import unknown, validated
+from mixwise.experiments.strict import check_folder_name, unknown, validated
 from mixwise.mixing import distinct_placements
 
 # Overrides of the recipe itself; all others go to the runs.
@@ -27,6 +27,10 @@ class Experiment:
     recipe: Recipe
     runs: Mapping[str, RunConfig]
     command: str = ""  # what was typed, for reports
+
+    def __post_init__(self) -> None:
+        for run in self.runs:  # every run gets a folder of its name
+            check_folder_name("variant", run, nested=True)
 
     def to_yaml(self) -> str:
         """A recipe that gives this experiment again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -10,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from mixwise.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
+
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
 
 
 class Strict(BaseModel):
@@ -32,6 +35,21 @@ def unknown(what: str, name: str, allowed: Any) -> str:
     close = get_close_matches(name, list(allowed), n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     return f"unknown {what} {name!r}; allowed: {', '.join(allowed)}{hint}"
+
+
+def check_folder_name(what: str, name: str, nested: bool = False) -> None:
+    """Refuse a name that could not be a folder inside the run folder, such as ../other.
+
+    Args:
+        what: whose name it is.
+        name: the name.
+        nested: whether it may be topology/variant, as in the config.yaml of a run.
+    """
+    if not all(map(_FOLDER_NAME.fullmatch, name.split("/") if nested else [name])):
+        raise ConfigError(
+            f"{what} {name!r} names a folder: at most 100 letters, digits, - _ . and @, beginning with a letter or "
+            f"digit; rename it"
+        )
 
 
 def validated(model: type[Model], data: Any, where: str) -> Model:

@@ -6,22 +6,18 @@ from mixwise.launch.command import (
     launch_line,
     parse_master,
     python_line,
-    torchrun_environment,
     torchrun_line,
     worker_command,
 )
-from mixwise.launch.interface import gloo_interface
 from mixwise.launch.supervisor import supervise
 
 __all__ = [
     "Machines",
     "check_options",
-    "gloo_interface",
     "launch_line",
     "parse_master",
     "python_line",
     "supervise",
-    "torchrun_environment",
     "torchrun_line",
     "worker_command",
 ]

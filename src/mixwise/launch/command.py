@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mixwise.errors import ConfigError
-from mixwise.network.processes import BOARD
 
 _OURS = ("run", "sweep")  # our own commands that make sense in several processes
 
@@ -21,7 +20,7 @@ class Machines:
         count: how many machines, such as "2", or "1:3" for at least one and at most three (torchrun's elastic runs).
         here: the number of this machine, from 0.
         processes: on each machine.
-        master: address and port of machine 0, as the others see it; None on one machine.
+        master: address and port of machine 0, as the others see it; not needed on one machine.
     """
 
     processes: int
@@ -51,6 +50,11 @@ class Machines:
     def most(self) -> int:
         """How many machines there are at most."""
         return int(self.count.rpartition(":")[2])
+
+    @property
+    def endpoint(self) -> tuple[str, int]:
+        """Where machine 0 listens; on one machine a free port that no other machine reaches."""
+        return self.master if self.master is not None and self.most > 1 else ("127.0.0.1", 0)
 
 
 def parse_master(text: str | None) -> tuple[str, int] | None:
@@ -99,34 +103,17 @@ def worker_command(words: Sequence[str]) -> list[str]:
 
 def torchrun_line(machines: Machines, command: Sequence[str], max_restarts: int = 0) -> list[str]:
     """The torchrun command line of one machine, for runs that stop, or start anew, when a process is lost."""
-    line = ["torchrun", f"--nproc-per-node={machines.processes}"]
-    if machines.master is None:
-        line.append("--standalone")
+    host, port = machines.endpoint
+    address = f"[{host}]" if ":" in host else host
+    line = ["python", "-m", "mixwise.launch.torchrun", f"--nproc-per-node={machines.processes}"]
+    line += [f"--nnodes={machines.count}", "--rdzv-backend=mixwise", f"--rdzv-endpoint={address}:{port}"]
+    if machines.most > 1 and _start_anew_together(machines, max_restarts):
+        line += ["--rdzv-id=mixwise", f"--rdzv-conf=is_host={str(machines.here == 0).lower()}"]
     else:
-        host, port = machines.master
-        line.append(f"--nnodes={machines.count}")
-        if not _start_anew_together(machines, max_restarts):
-            line += [f"--node-rank={machines.here}", f"--master-addr={host}", f"--master-port={port}"]
-        else:  # only this rendezvous lets them
-            address = f"[{host}]" if ":" in host else host
-            line += ["--rdzv-backend=c10d", f"--rdzv-endpoint={address}:{port}", "--rdzv-id=mixwise"]
-            line.append(f"--rdzv-conf=is_host={str(machines.here == 0).lower()}")
+        line.append(f"--rdzv-conf=rank={machines.here}")
     if max_restarts:
         line.append(f"--max-restarts={max_restarts}")
     return [*line, *command]
-
-
-def torchrun_environment(machines: Machines, max_restarts: int = 0) -> dict[str, str]:
-    """What must stand in the environment of that line.
-
-    By default torchrun keeps a store on the machine that comes first by name, and does not tell it to machines that
-    come later: they and all others end after a minute. So every start gets a store of its own, and what must outlive
-    it stands on the board of the rendezvous, at machine 0.
-    """
-    if machines.master is None or not _start_anew_together(machines, max_restarts):
-        return {}
-    host, port = machines.master
-    return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", BOARD: f"{host}:{port}"}
 
 
 def _start_anew_together(machines: Machines, max_restarts: int) -> bool:
@@ -144,5 +131,5 @@ def launch_line(machines: Machines, grace: float, words: Sequence[str]) -> list[
 
 
 def python_line(line: Sequence[str]) -> list[str]:
-    """A torchrun line as a command of this very interpreter."""
-    return [sys.executable, "-m", "torch.distributed.run", *line[1:]]
+    """A line that begins with python as a command of this very interpreter."""
+    return [sys.executable, *line[1:]]

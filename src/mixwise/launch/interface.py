@@ -6,13 +6,27 @@ import socket
 import struct
 import sys
 
+from mixwise.errors import NetworkError
+from mixwise.network.board import LOOPBACK, is_loopback
 
-def gloo_interface(master: tuple[str, int] | None) -> dict[str, str]:
+
+def gloo_interface(endpoint: tuple[str, int]) -> dict[str, str]:
     """The environment variable by which gloo takes the interface that leads to machine 0; on one machine, loopback."""
-    if master is None:
-        return {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-    name = interface_towards(*master)
+    name = LOOPBACK if is_loopback(endpoint[0]) else interface_towards(*endpoint)
     return {} if name is None else {"GLOO_SOCKET_IFNAME": name}
+
+
+def address_towards(host: str, port: int) -> str:
+    """The address that this machine shows to `host`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, port))  # of a datagram socket: chooses a route, sends nothing
+        except OSError as error:
+            raise NetworkError(
+                f"no way leads from this machine to {host} ({error.strerror}); see its network, and --master"
+            ) from None
+        return str(probe.getsockname()[0])
 
 
 def interface_towards(host: str, port: int) -> str | None:
@@ -22,9 +36,8 @@ def interface_towards(host: str, port: int) -> str | None:
     import fcntl
 
     try:
+        own = address_towards(host, port)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, port))  # of a datagram socket: chooses a route, sends nothing
-            own = probe.getsockname()[0]
             for _, name in socket.if_nameindex():
                 request = struct.pack("256s", name.encode())
                 try:
@@ -33,6 +46,6 @@ def interface_towards(host: str, port: int) -> str | None:
                     continue
                 if socket.inet_ntoa(answer[20:24]) == own:
                     return name
-    except OSError:
+    except NetworkError:
         return None
     return None

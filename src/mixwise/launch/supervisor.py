@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
-
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from mixwise.errors import ConfigError, NetworkError
 from mixwise.launch.command import Machines
 from mixwise.launch.generations import FINISHED, Generations
 from mixwise.launch.interface import gloo_interface
 from mixwise.launch.workers import Workers
-from mixwise.network.board import Board
+from mixwise.network.board import Board, listening_store
 from mixwise.network.membership import GRACE, SUPERVISED, Generation
 
 _ARRIVAL = 300.0  # seconds within which all machines must have been started
@@ -149,19 +146,11 @@ def _list(lost: dict[int, str]) -> str:
 
 def _board(machines: Machines) -> tuple[Board, tuple[str, int]]:
     """The board, hosted here if this is machine 0, and its address."""
-    host, port = machines.master or ("127.0.0.1", 0)
+    host, port = machines.endpoint
     if machines.here > 0:
         return Board.at(host, port, _ARRIVAL), (host, port)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.create_server((host, port), family=family, backlog=1024) as listening:
-            port = listening.getsockname()[1]
-            store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
-    except OSError as error:
-        raise ConfigError(
-            f"--master {host}:{port}: machine 0 cannot listen there ({error.strerror}); "
-            f"give an address of this machine that the others reach, and a free port"
-        ) from None
+    store = listening_store(host, port)
+    port = store.port
     return Board(store, f"the board at {host}:{port}"), (host, port)
 
 
@@ -198,7 +187,7 @@ def _environment(machines: Machines, address: tuple[str, int], grace: float) -> 
     return {
         "OMP_NUM_THREADS": "1",  # as under torchrun: processes share the cores
         "TORCH_CPP_LOG_LEVEL": "ERROR",  # a lost peer is told in our words, once
-        **gloo_interface(machines.master),
+        **gloo_interface(machines.endpoint),
         **os.environ,
         "PYTHONUNBUFFERED": "1",
         "WORLD_SIZE": str(machines.most * machines.processes),

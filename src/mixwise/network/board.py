@@ -3,18 +3,62 @@
 from __future__ import annotations
 
 import json
+import socket
+import sys
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from ipaddress import ip_address
 from typing import Any, TypeVar
 
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
-from mixwise.errors import NetworkError
+from mixwise.errors import ConfigError, NetworkError
 
 Value = TypeVar("Value")
 
 _ANSWER = 10.0  # seconds that the host of the board may take for an answer
+LOOPBACK = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)  # the interface that no other machine reaches
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address; a name is not looked up."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def listening_store(host: str, port: int, timeout: float = 300.0) -> TCPStore:
+    """A store that listens on the address of `host` only; left to itself, a TCPStore listens on all interfaces.
+
+    Args:
+        host: an address of this machine.
+        port: 0 for any free port.
+        timeout: seconds that a read waits for its key.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        if is_loopback(str(address[0])) and not is_loopback(host):
+            raise ConfigError(
+                f"--master {host}:{port}: on this machine that name means {address[0]}, which no other machine "
+                f"reaches; give the address itself"
+            )
+        with socket.create_server(address, family=family, backlog=1024) as listening:
+            port = listening.getsockname()[1]
+            return TCPStore(
+                host,
+                port,
+                is_master=True,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=timeout),
+                master_listen_fd=listening.detach(),
+            )
+    except OSError as error:
+        raise ConfigError(
+            f"machine 0 cannot listen on {host}:{port} ({str(error.strerror).partition(' (while')[0]}); "
+            f"give an address of machine 0 that the others reach, and a free port"
+        ) from None
 
 
 class Board:

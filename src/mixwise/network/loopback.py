@@ -14,6 +14,7 @@ import torch.distributed as dist
 from mixwise.errors import NetworkError
 from mixwise.graphs import Graph
 from mixwise.mixing import metropolis_hastings
+from mixwise.network.board import LOOPBACK
 from mixwise.network.processes import world_of_this_process
 
 _PAIR = Graph(2, [(0, 1)])
@@ -43,7 +44,8 @@ class TwoProcesses:
 
     def _start(self, rank: int, port: int) -> subprocess.Popen[str]:
         told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        env = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
+        env = {} if LOOPBACK is None else {"GLOO_SOCKET_IFNAME": LOOPBACK}
+        env |= {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
         # It lives so shortly that a third of its time would go into looking for garbage.
         code = f"import gc; gc.disable(); from mixwise.network.loopback import take_part; take_part({self.timeout})"
         return subprocess.Popen(

@@ -23,7 +23,7 @@ from mixwise import errors
 from mixwise.errors import MixwiseError, NetworkError
 from mixwise.graphs import Graph
 from mixwise.network.base import Network
-from mixwise.network.board import Board
+from mixwise.network.board import Board, is_loopback, listening_store
 from mixwise.network.distributed import DistributedNetwork
 from mixwise.network.membership import GRACE, SUPERVISED, Membership, leave_at_once
 from mixwise.network.world import Alone, Value, World
@@ -87,7 +87,9 @@ class Processes:
             board = Board.at(kept.strip("[]"), int(at), timeout)
         elif env.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or rank > 0:
             board = Board.at(host, port, timeout)
-        else:  # a launcher that leaves the store to rank 0
+        elif is_loopback(host):  # a launcher that leaves the store to rank 0
+            board = Board(listening_store(host, port))
+        else:
             board = Board(TCPStore(host, port, is_master=True, wait_for_workers=False))
         group = _name_of_group(board, rank, size, timeout)
         membership = Membership(board, rank, size, float(env[GRACE])) if env.get(SUPERVISED) == "1" else None
