@@ -2,6 +2,8 @@
 
     process = Program([sys.executable, "script.py", "--option"], stdout=subprocess.PIPE, text=True)
 
+    done = run_program("-c", "print(1 + 1)")
+
 A `Program` is a `subprocess.Popen`: a child process with its own directory, environment and streams, which ends the way
 every Python program ends. Only the seconds that it takes to import torch are saved. With `STARTS_PROGRAMS` in its
 environment, what the program starts by `subprocess.Popen` is a `Program`, too: for torchrun and `mixwise launch`.
@@ -26,11 +28,17 @@ from types import CodeType
 from typing import Any
 
 _IMPORTED = (
-    "torch.distributed.run", "torch._dynamo", "mixwise.cli", "mixwise.experiments.runner", "mixwise.launch", "sklearn.datasets",
-)  # fmt: skip; torch imports _dynamo when the first optimizer is made
+    "torch.distributed.run",
+    "torch._dynamo",  # torch imports it when the first optimizer is made
+    "mixwise.cli",
+    "mixwise.experiments.runner",
+    "mixwise.launch",
+    "sklearn.datasets",
+)
 _PDEATHSIG, _SUBREAPER = 1, 36  # prctl: the signal to get when the parent dies; to become the parent of orphans
 _names = list(inspect.signature(subprocess.Popen._execute_child).parameters)[1:]  # in this version of Python
-_origin: tuple[int, socket.socket] | None = None  # the process that has one, and the way to the one that forks for it
+_origin: tuple[Any, ...] | None = None  # the process that has one, and the way to the one that forks for it
+_forked = False  # whether this process is a program that was forked
 
 
 class Program(subprocess.Popen):  # type: ignore[type-arg]
@@ -39,7 +47,8 @@ class Program(subprocess.Popen):  # type: ignore[type-arg]
     def _execute_child(self, *values: Any) -> None:  # what Popen calls when the pipes are ready
         given = dict(zip(_names, values, strict=True))
         command = [os.fspath(word) for word in given["args"]] if not isinstance(given["args"], str) else [given["args"]]
-        if sys.platform != "linux" or command[0] != sys.executable:
+        alone = _forked and _origin is None
+        if sys.platform != "linux" or command[0] != sys.executable or alone:
             super()._execute_child(*values)
             return
         pipes = [("p2cread", "p2cwrite"), ("c2pwrite", "c2pread"), ("errwrite", "errread")]
@@ -58,6 +67,23 @@ class Program(subprocess.Popen):  # type: ignore[type-arg]
             os.close(self._devnull)
 
 
+def run_program(
+    *arguments: object, timeout: float = 300.0, starts_programs: bool = False, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run` for the interpreter with these arguments; what is printed is captured as text."""
+    command = [sys.executable, *map(str, arguments)]
+    environment = os.environ | ({"STARTS_PROGRAMS": "1"} if starts_programs else {})
+    with Program(
+        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
 def _way_to_origin() -> socket.socket:
     """To the process that forks for this one; started when it is needed."""
     global _origin
@@ -67,11 +93,11 @@ def _way_to_origin() -> socket.socket:
         here.settimeout(100.0)  # a busy machine takes its time to import torch
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         environment |= {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}  # read when torch is imported
-        subprocess.Popen(
+        forking = subprocess.Popen(
             [sys.executable, __file__, str(there.fileno())], pass_fds=[there.fileno()], env=environment
         )  # ends with this process, when the other end of the socket is closed
         there.close()
-        _origin = os.getpid(), here
+        _origin = os.getpid(), here, forking
     return _origin[1]
 
 
@@ -107,6 +133,8 @@ def next_program(way: socket.socket) -> CodeType:
 def _become(
     parent: int, arguments: list[str], directory: str, environment: dict[str, str], group: int, streams: list[int]
 ) -> CodeType:
+    global _forked
+    _forked = True
     while os.getppid() != parent:
         time.sleep(0.001)
     _prctl(_PDEATHSIG, signal.SIGKILL)
@@ -132,6 +160,9 @@ def _become(
         return compile(
             f"import runpy; runpy.run_module({arguments[1]!r}, run_name='__main__', alter_sys=True)", "-m", "exec"
         )
+    if arguments[0] == "-c":
+        sys.argv, sys.path[0] = ["-c", *arguments[2:]], directory
+        return compile(arguments[1], "-c", "exec", dont_inherit=True)
     script = Path(arguments[0])
     sys.argv, sys.path[0] = arguments, str(script.parent.resolve())
     return compile(script.read_bytes(), script, "exec", dont_inherit=True)
@@ -149,14 +180,14 @@ def _share_origin() -> CodeType | None:
     there.close()
     _prctl(_SUBREAPER, 1)
     _origin = os.getpid(), here
-    subprocess.Popen = Program  # type: ignore[misc]
     return None
 
 
 if __name__ == "__main__":
+    import programs as _programs  # whose names the programs do not share
+
+    subprocess.Popen = _programs.Program  # type: ignore[misc]
     for _name in _IMPORTED:
         importlib.import_module(_name)
     gc.freeze()  # a program does not look through what it has inherited
-    from programs import next_program as _next_program  # whose names the program does not share
-
-    exec(_next_program(socket.socket(fileno=int(sys.argv[1]))), globals())
+    exec(_programs.next_program(socket.socket(fileno=int(sys.argv[1]))), globals())

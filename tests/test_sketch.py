@@ -1,7 +1,6 @@
 """Sketches keep inner products, and one row's sketch does not know about the other rows."""
 
 import json
-import subprocess
 import sys
 import textwrap
 
@@ -12,6 +11,7 @@ import torch
 from mixwise.errors import SketchError
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, Sketch
 from mixwise.sketch.count import _BLOCK
+from programs import run_program
 
 RANDOM = [GaussianSketch, CountSketch]
 ALL = [ExactSketch(), GaussianSketch(7, seed=3), CountSketch(7, seed=3)]
@@ -30,8 +30,8 @@ def normal_rows(m: int, d: int, seed: int = 0) -> np.ndarray:
 
 
 def in_new_process(code: str):
-    """What `code` prints as JSON in an interpreter of its own."""
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    """What `code` prints as JSON in a process of its own."""
+    run = run_program("-c", textwrap.dedent(code))
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 
