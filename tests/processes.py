@@ -31,7 +31,7 @@ import torch.distributed as dist
 
 # Processes are forked from one that has imported everything and does nothing else.
 _context = mp.get_context("forkserver")
-_context.set_forkserver_preload(["torch.distributed", "mixwise"])
+_context.set_forkserver_preload(["torch.distributed", "torch._dynamo", "mixwise"])  # torch's optimizers need _dynamo
 
 # With xdist, all tests that start processes run one after the other, in one worker (--dist loadgroup).
 in_processes = pytest.mark.xdist_group("processes")

@@ -3,8 +3,6 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -15,6 +13,7 @@ from mixwise.graphs import complete, ring
 from mixwise.mixing import uniform
 from mixwise.network import DistributedNetwork, SimulatedNetwork, block
 from processes import in_processes, run_in_fresh_processes, run_in_processes
+from programs import run_program
 
 pytestmark = in_processes
 
@@ -242,8 +241,6 @@ def test_a_program_that_ends_while_it_is_under_way_ends_well(tmp_path, late, man
     """The last average of a loop that mixes early is never waited for; its thread must not outlive Python."""
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
-    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", path, late, manners]
-    done = subprocess.run(
-        [*map(str, line)], env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=90
-    )
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
+    done = run_program(*torchrun, path, late, manners, starts_programs=True)
     assert done.returncode == 0, done.stderr

@@ -9,20 +9,16 @@ import pytest
 
 from mixwise.graphs import ring
 from mixwise.mixing import gram_matrix, minimize_gme
+from programs import run_program
 
 QUICK = ["quadratics", "steps=6", "graph=ring:6", "seeds=0-1"]
-
-
-def in_new_process(*words, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "mixwise", *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=100
-    )
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    done = in_new_process("run", *QUICK, "--out", "first", cwd=folder)
+    command = [sys.executable, "-m", "mixwise", "run", *QUICK, "--out", "first"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return folder, done
 
@@ -72,7 +68,7 @@ def test_the_summary_is_the_mean_over_seeds_of_the_last_window(finished):
 
 def test_the_saved_config_runs_again_to_the_same_bits(finished):
     folder, _ = finished
-    again = in_new_process("run", "first/config.yaml", "--out", "second", cwd=folder)
+    again = run_program("-m", "mixwise", "run", "first/config.yaml", "--out", "second", cwd=folder)
     assert again.returncode == 0, again.stderr
     names = sorted(path.relative_to(folder / "first") for path in (folder / "first").rglob("*") if path.is_file())
     assert names == sorted(path.relative_to(folder / "second") for path in (folder / "second").rglob("*.*"))

@@ -1,7 +1,6 @@
 """Rows on disk are the same rows: the same bits with every algorithm, nothing left behind, little in memory."""
 
 import gc
-import subprocess
 import sys
 import textwrap
 
@@ -17,6 +16,7 @@ from mixwise.policies import HeterogeneityAware
 from mixwise.train import Training
 from mixwise.train.checkpoint import load_checkpoint, save_checkpoint
 from mixwise.train.disk_rows import DiskRows, check_disk
+from programs import run_program
 
 
 def same(one: Training, other: Training) -> None:
@@ -115,6 +115,6 @@ def test_the_memory_of_a_process_stays_small(tmp_path):
         assert X[3, 17] == 1 and X[0, -1] == 1
         print((kilobytes("VmHWM") - before) * 1024)
     """)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_program("-c", code)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 0.6e9

@@ -18,8 +18,9 @@ from mixwise.experiments import Recipe, plan_experiment, run_experiment
 from mixwise.experiments import runner as runner_module
 from mixwise.launch import Machines, torchrun_line
 from processes import in_processes
+from programs import Program
 
-pytestmark = [in_processes, pytest.mark.timeout(240)]
+pytestmark = [in_processes, pytest.mark.timeout(600)]
 
 SHARED, ALONE = "nodes-0-2-of-5", "nodes-0-4-of-5"  # the rows of rank 0, with another process and without
 STEPS = 120
@@ -85,23 +86,23 @@ def kill(agent):
         agent.send_signal(signal.SIGSTOP)  # so that it starts no other worker meanwhile
         for pid in [*workers_of(agent), agent.pid]:
             os.kill(pid, signal.SIGKILL)
-        agent.wait(10)
+        agent.wait(60)
 
 
 @contextmanager
 def machine(folder, name, here, address, port, called=True):
     """What `mixwise launch` starts on a machine, with short waits for the others; gone in the end."""
     machines = Machines(1, "1:2", here, ("127.0.0.1", port))
-    line = torchrun_line(machines, ["paced.py", "run", "elastic.yaml", "--timeout", "30"], max_restarts=3)
-    waits = "join_timeout=60,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
+    line = torchrun_line(machines, ["paced.py", "run", "elastic.yaml", "--timeout", "60"], max_restarts=3)
+    waits = "join_timeout=200,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5"
     line = [f"{word},{waits}" if word.startswith("--rdzv-conf") else word for word in line]
     if called:
         (folder / name).touch()
+    variables = {"STARTS_PROGRAMS": "1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     with (folder / f"{name}.log").open("w") as log:
-        agent = subprocess.Popen(
+        agent = Program(
             [sys.executable, "agent.py", name, f"--local-addr={address}", *line[3:]],
-            cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=subprocess.STDOUT,
-            start_new_session=True,
+            cwd=folder, env={**os.environ, **variables}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     try:
         yield agent
@@ -126,7 +127,7 @@ def checkpoint_step(folder, rows, after=0):
     return max((step for step in steps if step > after), default=None)
 
 
-def wait_for(found, agent, folder, seconds=60):
+def wait_for(found, agent, folder, seconds=200):
     """What the function finds, while the agent lives."""
     end = time.monotonic() + seconds
     while not (result := found()):
@@ -152,8 +153,8 @@ def test_a_machine_is_lost_and_another_comes(folder, monkeypatch):
         (folder / "comes").touch()
         wait_for(lambda: checkpoint_step(folder, SHARED, after=alone), stays, folder)
         (folder / "hurry").touch()
-        assert comes.wait(60) == 0, (folder / "comes.log").read_text()
-        assert stays.wait(60) == 0, (folder / "stays.log").read_text()
+        assert comes.wait(200) == 0, (folder / "comes.log").read_text()
+        assert stays.wait(200) == 0, (folder / "stays.log").read_text()
     (run,) = (folder / "runs" / "elastic").iterdir()
     last = sorted(path.name for path in (run / "aware" / "seed-0" / "checkpoint").iterdir())
     assert last == [f"step-{STEPS:08}.nodes-{rows}-of-5.safetensors" for rows in ("0-2", "3-4")]

@@ -2,8 +2,6 @@
 
 import copy
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from mixwise.errors import MixwiseError, NetworkError
 from mixwise.models import seeded
 from mixwise.sketch import CountSketch
 from processes import in_processes, run_in_processes
+from programs import run_program
 
 pytestmark = in_processes
 
@@ -444,8 +443,8 @@ def blocks(page, language):
 
 def torchrun(world, *arguments, cwd=None):
     """Standard output of a script under torchrun."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100, cwd=cwd)
+    command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", *arguments]
+    done = run_program(*command, cwd=cwd, starts_programs=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

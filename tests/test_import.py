@@ -1,5 +1,6 @@
 """Importing mixwise is light: what only some commands need is loaded where it is used."""
 
+import json
 import pkgutil
 import subprocess
 import sys
@@ -13,43 +14,50 @@ NOT_LIGHT = ("cli", "experiments", "report", "__main__")  # the command line and
 PUBLIC = [f"mixwise.{m.name}" for m in pkgutil.iter_modules(mixwise.__path__) if m.name not in NOT_LIGHT]
 
 
-def loaded_by(code: str, names: tuple[str, ...] = HEAVY) -> list[str]:
-    """Which of the heavy packages a fresh interpreter has loaded after `code`."""
-    code += f"\nimport sys\nprint(*[name for name in {names!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout.split()
-
-
-def test_import_mixwise_loads_nothing_heavy():
-    assert loaded_by("import mixwise") == []
-
-
-def test_no_public_package_loads_anything_heavy():
-    assert {"mixwise.mixing", "mixwise.policies", "mixwise.train", "mixwise.graphs", "mixwise.sketch"} <= set(PUBLIC)
-    assert loaded_by("\n".join(f"import {name}" for name in PUBLIC)) == []
-
-
-def test_importing_changes_no_global_state_and_prints_nothing():
-    code = """
-import random, numpy as np, torch
+# One interpreter does all of it, in this order, and tells after each part which of the heavy packages it has loaded.
+CODE = f"""
+import json, random, sys, numpy as np, torch
+def state():
+    return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist(), \\
+        torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()
+def loaded(after):
+    print(json.dumps([after, [name for name in {HEAVY!r} if name in sys.modules]]))
 random.seed(0); np.random.seed(0); torch.manual_seed(0)
-before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-settings = torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()
+before = state()
 import mixwise
-assert before == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
-assert settings == (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled())
+assert state() == before
+loaded("mixwise")
+{"; ".join(f"import {name}" for name in PUBLIC)}
+loaded("public packages")
+from mixwise import graphs, mixing
+mixing.minimize_gme(np.eye(4), graphs.ring(4))
+loaded("minimize_gme")
+mixing.fastest_mixing(graphs.ring(4))
+loaded("fastest_mixing")
 """
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_weights_are_optimized_without_the_heavy_packages():
+@pytest.fixture(scope="module")
+def loaded():
+    """What was loaded after what; nothing else is printed, no global state is changed."""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", CODE], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return dict(map(json.loads, done.stdout.splitlines()))
+
+
+def test_import_mixwise_loads_nothing_heavy_and_changes_no_global_state(loaded):
+    assert loaded["mixwise"] == []
+
+
+def test_no_public_package_loads_anything_heavy(loaded):
+    assert {"mixwise.mixing", "mixwise.policies", "mixwise.train", "mixwise.graphs", "mixwise.sketch"} <= set(PUBLIC)
+    assert loaded["public packages"] == []
+
+
+def test_weights_are_optimized_without_the_heavy_packages(loaded):
     """CVXPY is an oracle for tests: nobody who trains needs it."""
-    code = "import numpy as np\nfrom mixwise import graphs, mixing\n"
-    assert loaded_by(code + "mixing.minimize_gme(np.eye(4), graphs.ring(4))") == []
-    assert loaded_by(code + "mixing.fastest_mixing(graphs.ring(4))") == []
+    assert loaded["minimize_gme"] == []
+    assert loaded["fastest_mixing"] == []
 
 
 @pytest.mark.parametrize("name", ["mixwise", *PUBLIC])

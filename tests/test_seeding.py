@@ -1,8 +1,5 @@
 """Named streams: the same name gives the same draws everywhere, another name gives others."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -15,6 +12,7 @@ from mixwise.data import FlipsAndCrops
 from mixwise.data.batches import batch_indices
 from mixwise.seeding import generator, numpy_generator, stream
 from mixwise.tasks.rounding import round_at_random
+from programs import run_program
 
 PINNED = (1110601894404161091, 7963289934258591976, [254, 506, 777], [923, 447, 381])
 
@@ -92,7 +90,7 @@ def test_no_global_generator_is_touched():
 def test_another_process_draws_the_same():
     """Python's own hashes differ from process to process; streams do not."""
     code = "from mixwise.seeding import stream; print(stream(3, 'sketch', 14))"
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    printed = run_program("-c", code).stdout
     assert int(printed) == stream(3, "sketch", 14)
 
 

@@ -14,6 +14,7 @@ from mixwise.errors import SketchError
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, Sketch
 from mixwise.sketch.count import _BLOCK
 from processors import DISPATCHED
+from programs import run_program
 
 RANDOM = [GaussianSketch, CountSketch]
 ALL = [ExactSketch(), GaussianSketch(7, seed=3), CountSketch(7, seed=3)]
@@ -40,6 +41,13 @@ def on_another_processor(code: str):
     }
     line = [sys.executable, "-c", textwrap.dedent(code)]
     run = subprocess.run(line, capture_output=True, text=True, check=False, env={**os.environ, **without})
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def in_new_process(code: str):
+    """What `code` prints as JSON in a process of its own."""
+    run = run_program("-c", textwrap.dedent(code))
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 
@@ -254,7 +262,7 @@ def test_width():
 @pytest.mark.parametrize(("make", "d"), [(CountSketch, 11_000_000), (GaussianSketch, 600_000)])
 def test_the_operator_is_never_stored(make, d):
     """The peak of the process (VmHWM; ru_maxrss would start at the parent's) over what it held before (VmRSS)."""
-    extra = on_another_processor(f"""
+    extra = in_new_process(f"""
         import numpy as np
         from mixwise.sketch import {make.__name__}
         def kilobytes(field):

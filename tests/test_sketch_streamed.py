@@ -1,6 +1,5 @@
 """Rows that come in pieces, such as layer by layer, have the sketch of the whole rows, to the last bit."""
 
-import subprocess
 import sys
 import textwrap
 from itertools import pairwise
@@ -16,6 +15,7 @@ from mixwise.mixing import gram_matrix
 from mixwise.models import mlp, seeded
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, count, gaussian
 from mixwise.tasks.rows import RowLayout
+from programs import run_program
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 BLOCK = 50  # short blocks, so that short rows have many; the real ones are far longer
@@ -104,6 +104,6 @@ def test_a_stream_takes_the_memory_of_a_piece():
         sketch.streamed(pieces(80))
         print((kilobytes("VmHWM") - before) * 1024)
     """)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_program("-c", code)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 32e6

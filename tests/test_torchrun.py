@@ -8,9 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import torch
@@ -36,8 +34,9 @@ from mixwise.tasks import ModuleTask
 from mixwise.train import Training
 from mixwise.train.checkpoint import load_checkpoint, newest_step, save_checkpoint
 from processes import in_processes, run_in_processes
+from programs import Program
 
-pytestmark = in_processes
+pytestmark = [in_processes, pytest.mark.timeout(400)]
 
 STEPS = 12
 MODEL = {
@@ -345,12 +344,26 @@ def test_more_processes_than_nodes_are_refused(tmp_path):
 
 # --- real processes: what a user types, and what kills them ---
 
-LONG = {**only("aware"), "name": "long"}  # long enough to be hit in its middle
-LONG["base"] = {**RECIPE["base"], "steps": 400, "record_every": 8, "evaluate_every": 80, "checkpoint_every": 40}
+TYPED = {**only("aware"), "name": "typed"}
+
+# `mixwise run`, where process 1 is killed after its first checkpoint, unless it was started again.
+KILLED = """
+import os, signal
+from mixwise.cli import main
+from mixwise.experiments import runner
+save = runner.save_checkpoint
+def last_of_rank_1(training, folder):
+    save(training, folder)
+    if os.environ["RANK"] == "1" and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+runner.save_checkpoint = last_of_rank_1
+runner.save_curves = runner.save_page = lambda *args: None
+main()
+"""
 
 
 def environment(**more):
-    return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **more}
+    return {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **more}
 
 
 def free_port():
@@ -362,8 +375,8 @@ def free_port():
 @contextmanager
 def started(command, cwd, env=None):
     """A process group that is gone afterwards, whatever happens."""
-    process = subprocess.Popen(
-        list(map(str, command)), cwd=cwd, env=env or environment(), start_new_session=True,
+    process = Program(
+        list(map(str, command)), cwd=cwd, env=env or environment(STARTS_PROGRAMS="1"), start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:
@@ -372,75 +385,44 @@ def started(command, cwd, env=None):
         if process.poll() is None:
             process.terminate()  # torchrun ends its own
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 def torchrun(processes, *words, options=()):
-    options = ["--master-port", free_port(), *options]
-    return [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        processes,
-        *options,
-        "-m",
-        "mixwise",
-        *words,
-    ]
+    options = ["--nproc-per-node", processes, "--master-port", free_port(), *options]
+    return [sys.executable, "-m", "torch.distributed.run", *options, *words]
 
 
-def wait_for(found, process, seconds=60):
-    """What the function finds, as soon as it finds something, while the process lives."""
-    end = time.monotonic() + seconds
-    while not (result := found()):
-        assert process.poll() is None, f"the run ended too early: {process.communicate()[0]}"
-        assert time.monotonic() < end, "nothing happened for too long"
-        time.sleep(0.01)
-    return result
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "typed.yaml").write_text(yaml.safe_dump(TYPED))
+    (tmp_path / "killed.py").write_text(KILLED)
+    return tmp_path
 
 
-def workers_of(process):
-    """The process ids of the nodes' processes, by their rank."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"PPid:\t{process.pid}\n" in (path / "status").read_text():
-                variables = dict(pair.partition("=")[::2] for pair in (path / "environ").read_text().split("\0"))
-                found[int(variables["RANK"])] = int(path.name)
-        except (OSError, KeyError):  # it has just ended, or is no worker
-            continue
-    return found
-
-
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the processes to kill in /proc")
-def test_a_killed_process_leads_to_a_restart_and_the_same_records(tmp_path):
+def test_a_killed_process_leads_to_a_restart_and_the_same_records(folder):
     """Neither --out nor --resume is given: those who are started again know where the others were."""
-    (tmp_path / "long.yaml").write_text(yaml.safe_dump(LONG))
-    run_in_processes(2, run_recipe, LONG, tmp_path / "whole")
-    command = torchrun(2, "run", "long.yaml", options=["--max-restarts", 2])
-    with started(command, tmp_path) as process:
-        wait_for(lambda: list(tmp_path.glob("runs/long/*/aware/seed-0/checkpoint/*.safetensors")), process)
-        os.kill(workers_of(process)[1], signal.SIGKILL)
-        output, _ = process.communicate(timeout=60)
+    run_in_processes(2, run_recipe, TYPED, folder / "whole")
+    command = torchrun(2, "killed.py", "run", "typed.yaml", options=["--max-restarts", 2])
+    with started(command, folder) as process:
+        output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output
     assert "exitcode: -9" in output  # so it was hit
-    (folder,) = (tmp_path / "runs" / "long").iterdir()
-    records = (folder / "aware" / "seed-0" / "metrics.jsonl").read_bytes()
-    assert records == (tmp_path / "whole" / "aware" / "seed-0" / "metrics.jsonl").read_bytes()
-    assert (folder / "summary.csv").read_bytes() == (tmp_path / "whole" / "summary.csv").read_bytes()
+    (run,) = (folder / "runs" / "typed").iterdir()
+    records = (run / "aware" / "seed-0" / "metrics.jsonl").read_bytes()
+    assert records == (folder / "whole" / "aware" / "seed-0" / "metrics.jsonl").read_bytes()
+    assert (run / "summary.csv").read_bytes() == (folder / "whole" / "summary.csv").read_bytes()
     assert output.count("Table, figures and records:") == 1
 
 
-def test_an_error_of_all_processes_is_one_line(tmp_path):
-    (tmp_path / "long.yaml").write_text(yaml.safe_dump(LONG))
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "thesis.tex").write_text("years of work")
-    with started(torchrun(2, "run", "long.yaml", "--out", "run"), tmp_path) as process:
-        output, _ = process.communicate(timeout=60)
+def test_an_error_of_all_processes_is_one_line(folder):
+    (folder / "run").mkdir()
+    (folder / "run" / "thesis.tex").write_text("years of work")
+    with started(torchrun(2, "-m", "mixwise", "run", "typed.yaml", "--out", "run"), folder) as process:
+        output, _ = process.communicate(timeout=200)
     assert process.returncode != 0
     assert [line for line in output.splitlines() if line.startswith("error: ")] == [
         "error: the folder run is not empty, and no run is ever overwritten; "
@@ -449,20 +431,18 @@ def test_an_error_of_all_processes_is_one_line(tmp_path):
     assert "mixwise/cli/" not in output  # no traceback of ours
 
 
-def test_without_a_lost_process_the_others_end_with_its_name(tmp_path):
+def test_without_a_lost_process_the_others_end_with_its_name(folder):
     """Started by hand, so that nobody but the network notices: what torchrun would hide by ending all of them."""
-    (tmp_path / "long.yaml").write_text(yaml.safe_dump(LONG))
     port = str(free_port())
-    command = [sys.executable, "-m", "mixwise", "run", "long.yaml", "--out", "run"]
+    command = [sys.executable, "killed.py", "run", "typed.yaml", "--out", "run"]
 
     def place(rank):
         names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         return environment(**{name: str(value) for name, value in names.items()})
 
-    with started(command, tmp_path, place(0)) as first, started(command, tmp_path, place(1)) as second:
-        wait_for(lambda: list((tmp_path / "run").glob("aware/seed-0/checkpoint/*.safetensors")), first)
-        second.kill()
-        output, _ = first.communicate(timeout=30)
+    with started(command, folder, place(0)) as first, started(command, folder, place(1)) as second:
+        output, _ = first.communicate(timeout=200)
+        assert second.wait(60) == -signal.SIGKILL
     assert first.returncode not in (0, None)
     (line,) = [line for line in output.splitlines() if line.startswith("error: ")]
     assert re.search(r"(mix|gather|average), step \d+: rank 1 is gone", line), line

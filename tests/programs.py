@@ -1,0 +1,193 @@
+"""Python programs that start at once: forked from a process that has imported torch and mixwise already.
+
+    process = Program([sys.executable, "script.py", "--option"], stdout=subprocess.PIPE, text=True)
+
+    done = run_program("-c", "print(1 + 1)")
+
+A `Program` is a `subprocess.Popen`: a child process with its own directory, environment and streams, which ends the way
+every Python program ends. Only the seconds that it takes to import torch are saved. With `STARTS_PROGRAMS` in its
+environment, what the program starts by `subprocess.Popen` is a `Program`, too: for torchrun and `mixwise launch`.
+Command lines that do not begin with this interpreter, and systems other than Linux, get an ordinary `Popen`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import inspect
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+_IMPORTED = (
+    "torch.distributed.run",
+    "torch._dynamo",  # torch imports it when the first optimizer is made
+    "mixwise.cli",
+    "mixwise.experiments.runner",
+    "mixwise.launch",
+    "sklearn.datasets",
+)
+_PDEATHSIG, _SUBREAPER = 1, 36  # prctl: the signal to get when the parent dies; to become the parent of orphans
+_names = list(inspect.signature(subprocess.Popen._execute_child).parameters)[1:]  # in this version of Python
+_origin: tuple[Any, ...] | None = None  # the process that has one, and the way to the one that forks for it
+_forked = False  # whether this process is a program that was forked
+
+
+class Program(subprocess.Popen):  # type: ignore[type-arg]
+    """A process that runs a Python program."""
+
+    def _execute_child(self, *values: Any) -> None:  # what Popen calls when the pipes are ready
+        given = dict(zip(_names, values, strict=True))
+        command = [os.fspath(word) for word in given["args"]] if not isinstance(given["args"], str) else [given["args"]]
+        alone = _forked and _origin is None
+        if sys.platform != "linux" or command[0] != sys.executable or alone:
+            super()._execute_child(*values)
+            return
+        pipes = [("p2cread", "p2cwrite"), ("c2pwrite", "c2pread"), ("errwrite", "errread")]
+        streams = [standard if given[its] == -1 else given[its] for standard, (its, _) in enumerate(pipes)]
+        environment = dict(os.environ if given["env"] is None else given["env"])
+        group = 0 if given["start_new_session"] else given["process_group"]
+        request = (os.getpid(), command[1:], os.fspath(given["cwd"] or os.getcwd()), environment, group)
+        way = _way_to_origin()
+        socket.send_fds(way, [json.dumps(request).encode()], streams)
+        self.pid = int(way.recv(100))
+        self._child_created = True
+        for its, ours in pipes:
+            if given[its] != -1 and given[ours] != -1:
+                os.close(given[its])
+        if getattr(self, "_devnull", None) is not None:
+            os.close(self._devnull)
+
+
+def run_program(
+    *arguments: object, timeout: float = 300.0, starts_programs: bool = False, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run` for the interpreter with these arguments; what is printed is captured as text."""
+    command = [sys.executable, *map(str, arguments)]
+    environment = os.environ | ({"STARTS_PROGRAMS": "1"} if starts_programs else {})
+    with Program(
+        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def _way_to_origin() -> socket.socket:
+    """To the process that forks for this one; started when it is needed."""
+    global _origin
+    if _origin is None or _origin[0] != os.getpid():
+        _prctl(_SUBREAPER, 1)
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        here.settimeout(100.0)  # a busy machine takes its time to import torch
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment |= {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}  # read when torch is imported
+        forking = subprocess.Popen(
+            [sys.executable, __file__, str(there.fileno())], pass_fds=[there.fileno()], env=environment
+        )  # ends with this process, when the other end of the socket is closed
+        there.close()
+        _origin = os.getpid(), here, forking
+    return _origin[1]
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None).prctl(option, value):
+        raise OSError(f"prctl({option}, {value}) failed")
+
+
+# --- in the process that forks ---
+def next_program(way: socket.socket) -> CodeType:
+    """Forks a process for every request, and returns in each of them, with the code that it shall run."""
+    while True:
+        message, streams, _, _ = socket.recv_fds(way, 1 << 20, 3)
+        if not message:
+            os._exit(0)
+        read, write = os.pipe()
+        between = os.fork()
+        if between == 0:
+            child = os.fork()
+            if child:
+                os.write(write, str(child).encode())
+                os._exit(0)  # leaves an orphan, whose parent is now the process that asked
+            way.close()
+            for end in (read, write):
+                os.close(end)
+            return _become(*json.loads(message), streams)
+        os.waitpid(between, 0)
+        way.send(os.read(read, 100))
+        for end in (read, write, *streams):
+            os.close(end)
+
+
+def _become(
+    parent: int, arguments: list[str], directory: str, environment: dict[str, str], group: int, streams: list[int]
+) -> CodeType:
+    global _forked
+    _forked = True
+    while os.getppid() != parent:
+        time.sleep(0.001)
+    _prctl(_PDEATHSIG, signal.SIGKILL)
+    if group != -1:
+        os.setpgid(0, group)
+    for standard, stream in enumerate(streams):
+        os.dup2(stream, standard)
+        os.close(stream)
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.stdout.reconfigure(write_through="PYTHONUNBUFFERED" in environment)  # type: ignore[union-attr]
+    if os.environ.pop("STARTS_PROGRAMS", None):
+        code = _share_origin()
+        if code is not None:
+            return code
+    if arguments[0] == "-u":
+        del arguments[0]
+        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+    if arguments[0] == "-m":
+        sys.argv, sys.path[0] = arguments[1:], directory
+        sys.modules.pop(arguments[1], None)  # it is imported for others; as the main module it runs anew
+        return compile(
+            f"import runpy; runpy.run_module({arguments[1]!r}, run_name='__main__', alter_sys=True)", "-m", "exec"
+        )
+    if arguments[0] == "-c":
+        sys.argv, sys.path[0] = ["-c", *arguments[2:]], directory
+        return compile(arguments[1], "-c", "exec", dont_inherit=True)
+    script = Path(arguments[0])
+    sys.argv, sys.path[0] = arguments, str(script.parent.resolve())
+    return compile(script.read_bytes(), script, "exec", dont_inherit=True)
+
+
+def _share_origin() -> CodeType | None:
+    """Leave a process that forks for this one from the state of now; returns code in what it forks, None here."""
+    global _origin
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        here.close()
+        for stream in range(3):  # whoever reads them waits for this process otherwise
+            os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+        return next_program(there)
+    there.close()
+    _prctl(_SUBREAPER, 1)
+    _origin = os.getpid(), here
+    return None
+
+
+if __name__ == "__main__":
+    import programs as _programs  # whose names the programs do not share
+
+    subprocess.Popen = _programs.Program  # type: ignore[misc]
+    for _name in _IMPORTED:
+        importlib.import_module(_name)
+    gc.freeze()  # a program does not look through what it has inherited
+    exec(_programs.next_program(socket.socket(fileno=int(sys.argv[1]))), globals())
