@@ -305,7 +305,7 @@ def test_a_tree_is_for_relay_alone(algorithm):
 def test_push_sum_names_the_node_that_has_nothing_left():
     """Everything node 0 has goes to node 1, and nothing comes back."""
     weights = MixingMatrix.from_dense([[0.0, 1.0], [0.0, 1.0]], kind="sender")
-    training = make(PushSum(), Fixed(weights), graph=weights.graph)
+    training = make(PushSum(), Fixed(weights), graph=complete(2))
     with pytest.raises(TrainingError, match="node 0 has pushed all of its mass away; keep a positive weight"):
         training.step()
 

@@ -1,7 +1,5 @@
 """Errors that a user can act on: each message gives the value, the rule and the remedy."""
 
-from numbers import Integral
-
 
 class MixwiseError(ValueError):
     """Base of every error that a user's input can cause; the command line shows it as one line."""
@@ -33,13 +31,6 @@ class ConfigError(MixwiseError):
 
 class TrainingError(MixwiseError):
     """A training run that cannot start or cannot go on."""
-
-
-def check_counts(**counts: object) -> None:
-    """Numbers of steps and the like: whole, and at least 1."""
-    for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-            raise TrainingError(f"{name} = {value!r}; give a whole number of at least 1, such as {name}=10")
 
 
 class NetworkError(MixwiseError):

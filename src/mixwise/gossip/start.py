@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mixwise.algorithms import DSGD, Algorithm, AllReduceSGD, CombineWhileAdapt
-from mixwise.errors import MixwiseError, TrainingError, check_counts
+from mixwise.errors import MixwiseError, TrainingError
 from mixwise.gossip.agreement import difference, report
 from mixwise.gossip.description import Lines, describe, describe_model
 from mixwise.gossip.model_row import ModelRow
@@ -23,6 +23,7 @@ from mixwise.network.transport import Transport
 from mixwise.policies import Fixed, NoMixing, Policy, auto_policy
 from mixwise.sketch import CountSketch
 from mixwise.tasks.module import BufferPolicy
+from mixwise.train.counts import check_counts
 
 PolicyChoice: TypeAlias = Policy | MixingMatrix | Literal["auto"] | Callable[[Graph], Policy | MixingMatrix]
 OnLoss: TypeAlias = Literal["stop", "continue"]

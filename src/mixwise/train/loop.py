@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from mixwise.algorithms import Algorithm
-from mixwise.errors import check_counts
 from mixwise.network import Network
 from mixwise.policies import Policy
 from mixwise.tasks import Task
+from mixwise.train.counts import check_counts
 from mixwise.train.figures import mixing_figures
 from mixwise.train.records import Record
 from mixwise.train.training import OptimizerFactory, SchedulerFactory, Step, Training

@@ -59,11 +59,11 @@ class Mixer:
         self._pending: Pending | None = None  # its first round, under way
         self._counted = False  # whether it is under way already in the traffic of a state that was loaded
         algorithm.check_policy(policy)
+        policy.ask(symmetric=algorithm.needs_symmetric, lazy=algorithm.needs_lazy)
+        self._check_matrices(policy.known_matrices())
         free = isinstance(policy, LearnedTopology) and not policy.inside  # it looks at no edges of the graph
         if algorithm.mixes_with != "nothing" and not free:
             check_connected(network.graph, policy.known_matrices())
-        policy.ask(symmetric=algorithm.needs_symmetric, lazy=algorithm.needs_lazy)
-        self._check_matrices(policy.known_matrices())
 
     def remember(self, X: torch.Tensor) -> None:
         """Before the first step after a mixing: keep of X what somebody will ask for; rows can be large."""

@@ -18,13 +18,14 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from mixwise.algorithms import DSGD, Algorithm
-from mixwise.errors import NetworkError, TrainingError, check_counts
+from mixwise.errors import NetworkError, TrainingError
 from mixwise.network import Network
 from mixwise.network.rounded import RoundedNetwork
 from mixwise.network.survivors import keep_counting
 from mixwise.policies import Plan, Policy
 from mixwise.seeding import generator
 from mixwise.tasks import Task
+from mixwise.train.counts import check_counts
 from mixwise.train.disk_rows import DiskRows
 from mixwise.train.finite import check_initial, check_losses, check_parameters
 from mixwise.train.mixer import Mixer, below
