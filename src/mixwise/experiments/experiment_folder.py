@@ -9,11 +9,13 @@ DIR/<variant>/seed-<s>/tensorboard/       if asked for: numbers, graph and weigh
 DIR/<variant>/seed-<s>/checkpoint/        where to go on; at the end, the result
 DIR/summary.csv, summary.md, figures/     the last window of every run, averaged over seeds; curves
 DIR/report.html                           all of it, to look at
+DIR/run.lock                              while it runs: which process uses the folder
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 from importlib.metadata import version
@@ -21,23 +23,28 @@ from pathlib import Path
 from typing import Any
 
 from mixwise.errors import ConfigError
+from mixwise.experiments.folder_lock import LOCK, FolderLock
 from mixwise.experiments.recipe import Experiment
 from mixwise.network.world import World
 from mixwise.train.checkpoint import keep_only, names_of_nodes, newest_step
 
 METRICS, TIMINGS, CHECKPOINT = "metrics.jsonl", "timings.jsonl", "checkpoint"
 SCENE, WEIGHTS = "scene.json", "weights.jsonl"
+_log = logging.getLogger(__name__)
 
 
 # --- the folder of all runs ---
-def open_folder(folder: Path, experiment: Experiment, resume: bool, world: World) -> None:
-    """Open the folder, which process 0 does, and see that it is there for all."""
-    begun = f"begun {folder.absolute()}"
+def open_folder(folder: Path, experiment: Experiment, resume: bool, world: World, lock: FolderLock) -> None:
+    """Open the folder, which process 0 does and takes its lock, and see that it is there for all."""
 
     def open_it() -> None:
-        # What was begun before a restart is ours.
-        _open(folder, experiment, resume or world.recall(begun) is not None)
-        world.note(begun, "yes")
+        begun_before = hold(lock, world)
+        try:
+            _open(folder, experiment, resume or begun_before)
+        except BaseException:
+            lock.release()
+            raise
+        note_begin(lock, world)
 
     world.decide(open_it)
     if not (folder / "config.yaml").exists():
@@ -47,14 +54,29 @@ def open_folder(folder: Path, experiment: Experiment, resume: bool, world: World
         )
 
 
+def hold(lock: FolderLock, world: World) -> bool:
+    """Take the lock, in process 0; whether this run has begun in the folder before, which makes an old lock ours."""
+    before = world.recall(_begun(lock.folder))
+    lock.take(before)
+    return before is not None
+
+
+def note_begin(lock: FolderLock, world: World) -> None:
+    """Note, for those who come after a restart, that the lock is theirs; and for the user, if it was another's."""
+    if lock.left_by:
+        _log.warning("%s was left behind by %s, which is gone; this run takes it over", lock.path, lock.left_by)
+    world.note(_begun(lock.folder), lock.token)
+
+
+def _begun(folder: Path) -> str:
+    """The name of a note to those who come after a restart: the token of the run's lock."""
+    return f"begun {folder.absolute()}"
+
+
 def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
-    """Make the folder, or, to resume, see that it belongs to this experiment."""
+    """Begin in the folder, or, to resume, see that it belongs to this experiment."""
     config = folder / "config.yaml"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        occupied = any(folder.iterdir())
-    except OSError as error:
-        raise ConfigError(f"the folder {folder} cannot be made: {error.strerror}; choose another with --out") from None
+    occupied = any(path.name != LOCK for path in folder.iterdir())
     if occupied and not resume:
         raise ConfigError(
             f"the folder {folder} is not empty, and no run is ever overwritten; "

@@ -27,9 +27,11 @@ from mixwise.experiments.experiment_folder import (
     WEIGHTS,
     clear_run,
     cut_run,
+    hold,
     open_folder,
     records_before,
 )
+from mixwise.experiments.folder_lock import FolderLock
 from mixwise.experiments.memory import Need
 from mixwise.experiments.recipe import Experiment
 from mixwise.experiments.scene import scene
@@ -84,13 +86,28 @@ def run_experiment(
     call this together, with a folder that all of them see. `on_need` hears what the largest run needs of memory, if
     that is much.
     """
-    recipe, world = experiment.recipe, world or Alone()
+    lock = FolderLock(folder)
+    try:
+        return _run_all(experiment, lock, on_progress, resume, world or Alone(), on_need)
+    finally:
+        lock.release()
+
+
+def _run_all(
+    experiment: Experiment,
+    lock: FolderLock,
+    on_progress: OnProgress,
+    resume: bool,
+    world: World,
+    on_need: Callable[[Need], None],
+) -> Summary:
+    recipe, folder = experiment.recipe, lock.folder
     course = Course(world)
     while course.begin(0):
         try:
             if (need := _check(experiment, folder, world)) is not None:
                 on_need(need)
-            open_folder(folder, experiment, resume, world)
+            open_folder(folder, experiment, resume, world, lock)
             break
         except NetworkError as error:
             course.lose(error, 0, 0)
@@ -99,7 +116,7 @@ def run_experiment(
     for stage, (variant, config, seed) in enumerate(runs, 1):
         prepared = prepare(config, seed, world, check=False, scratch=folder)
         steps = results[variant][seed] = []
-        for values in _run(prepared, folder / variant / f"seed-{seed}", course, stage, config):
+        for values in _run(prepared, folder / variant / f"seed-{seed}", course, stage, config, lock):
             while steps and steps[-1]["step"] >= values["step"]:  # of nodes that are lost since
                 steps.pop()
             steps.append(values)
@@ -124,7 +141,9 @@ def _check(experiment: Experiment, folder: Path, world: World) -> Need | None:
     return max((need for need in needs if need is not None), key=lambda need: need.total, default=None)
 
 
-def _run(prepared: Prepared, place: Path, course: Course, stage: int, config: RunConfig) -> Iterator[dict[str, Any]]:
+def _run(
+    prepared: Prepared, place: Path, course: Course, stage: int, config: RunConfig, lock: FolderLock
+) -> Iterator[dict[str, Any]]:
     """The records of one run: those that are there already, then new ones; if nodes are lost, those of the others."""
     rows: Rows | None = None
     going = course.begin(stage)
@@ -141,6 +160,8 @@ def _run(prepared: Prepared, place: Path, course: Course, stage: int, config: Ru
             # The last step is done again, so that there is a last record.
             t = course.t if training is None else min(training.t, prepared.steps - 1)
             going = course.lose(error, stage, t)
+            if course.world.rank == 0:
+                hold(lock, course.world)  # its process may be the lost one
 
 
 def _started(prepared: Prepared, place: Path, course: Course) -> Training:

@@ -18,7 +18,8 @@ from typing import Any
 from mixwise.errors import ConfigError
 from mixwise.experiments.build import prepare
 from mixwise.experiments.config import Recipe
-from mixwise.experiments.experiment_folder import CHECKPOINT
+from mixwise.experiments.experiment_folder import CHECKPOINT, hold, note_begin
+from mixwise.experiments.folder_lock import FolderLock
 from mixwise.experiments.recipe import Experiment, plan_experiment
 from mixwise.experiments.runner import OnProgress, run_experiment
 from mixwise.network.world import Alone, World
@@ -69,6 +70,27 @@ def sweep(
         raise ConfigError("a sweep needs a key with several values, such as lr=0.03,0.1")
     points = [list(point) for point in product(*axes)]
     validated = {",".join(point): _on(recipe, [*plain, *point], "validation") for point in points}
+    lock = FolderLock(folder)
+
+    def take() -> None:
+        hold(lock, world)
+        note_begin(lock, world)
+
+    try:
+        world.decide(take)
+        return _sweep(recipe, plain, validated, lock.folder, on_progress, world)
+    finally:
+        lock.release()
+
+
+def _sweep(
+    recipe: Recipe,
+    plain: list[str],
+    validated: dict[str, Experiment],
+    folder: Path,
+    on_progress: OnProgress,
+    world: World,
+) -> SweepResult:
     results = {
         name: run_experiment(experiment, folder / name.replace("/", "_over_"), on_progress, world=world)
         for name, experiment in validated.items()
