@@ -15,6 +15,7 @@ DIR/run.lock                              while it runs: which process uses the 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 from importlib.metadata import version
@@ -29,6 +30,7 @@ from mixwise.train.checkpoint import keep_only, names_of_nodes, newest_step
 
 METRICS, TIMINGS, CHECKPOINT = "metrics.jsonl", "timings.jsonl", "checkpoint"
 SCENE, WEIGHTS = "scene.json", "weights.jsonl"
+_log = logging.getLogger(__name__)
 
 
 # --- the folder of all runs ---
@@ -42,7 +44,7 @@ def open_folder(folder: Path, experiment: Experiment, resume: bool, world: World
         except BaseException:
             lock.release()
             raise
-        world.note(begun(folder), lock.token)
+        note_begin(lock, world)
 
     world.decide(open_it)
     if not (folder / "config.yaml").exists():
@@ -54,12 +56,19 @@ def open_folder(folder: Path, experiment: Experiment, resume: bool, world: World
 
 def hold(lock: FolderLock, world: World) -> bool:
     """Take the lock, in process 0; whether this run has begun in the folder before, which makes an old lock ours."""
-    before = world.recall(begun(lock.folder))
+    before = world.recall(_begun(lock.folder))
     lock.take(before)
     return before is not None
 
 
-def begun(folder: Path) -> str:
+def note_begin(lock: FolderLock, world: World) -> None:
+    """Note, for those who come after a restart, that the lock is theirs; and for the user, if it was another's."""
+    if lock.left_by:
+        _log.warning("%s was left behind by %s, which is gone; this run takes it over", lock.path, lock.left_by)
+    world.note(_begun(lock.folder), lock.token)
+
+
+def _begun(folder: Path) -> str:
     """The name of a note to those who come after a restart: the token of the run's lock."""
     return f"begun {folder.absolute()}"
 

@@ -9,7 +9,6 @@ try, by one. On another machine that would depend on the file system: there the 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import socket
 import uuid
@@ -21,7 +20,6 @@ from typing import Any
 from mixwise.errors import ConfigError
 
 LOCK = "run.lock"
-_log = logging.getLogger(__name__)
 
 
 class FolderLock:
@@ -29,11 +27,12 @@ class FolderLock:
 
     Attributes:
         token: by which later processes of the same run, after a restart or a loss, know that the lock is theirs.
+        left_by: the process that left the lock behind, in words; empty if there was none.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / LOCK
-        self.token = uuid.uuid4().hex
+        self.token, self.left_by = uuid.uuid4().hex, ""
         self._file: int | None = None
         self._made = False  # whether the folder was made for the lock
 
@@ -105,8 +104,7 @@ class FolderLock:
                 )
             if not _is_at(file, self.path):
                 return
-            if not ours:
-                _log.warning("%s was left behind by %s, which is gone; this run takes it over", self.path, who)
+            self.left_by = "" if ours else who
             self._write(file)
         finally:
             if self._file is None:

@@ -18,7 +18,7 @@ from typing import Any
 from mixwise.errors import ConfigError
 from mixwise.experiments.build import prepare
 from mixwise.experiments.config import Recipe
-from mixwise.experiments.experiment_folder import CHECKPOINT, begun, hold
+from mixwise.experiments.experiment_folder import CHECKPOINT, hold, note_begin
 from mixwise.experiments.folder_lock import FolderLock
 from mixwise.experiments.recipe import Experiment, plan_experiment
 from mixwise.experiments.runner import OnProgress, run_experiment
@@ -74,7 +74,7 @@ def sweep(
 
     def take() -> None:
         hold(lock, world)
-        world.note(begun(folder), lock.token)
+        note_begin(lock, world)
 
     try:
         world.decide(take)
