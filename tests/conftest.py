@@ -18,6 +18,15 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="module")
+def no_pictures():
+    """Experiments leave no figures and no report: they take seconds, and few tests look at them."""
+    from mixwise.experiments import runner
+
+    with patch.object(runner, "save_curves"), patch.object(runner, "save_page"):
+        yield
+
+
 @pytest.fixture
 def mixwise(capfd, tmp_path, monkeypatch):
     """Runs the command line in this process, in a folder of its own; the result is named as subprocess.run does."""

@@ -18,6 +18,9 @@ from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import Recipe, plan_experiment, run_experiment
 from mixwise.experiments.build_task import build_task
 from mixwise.train import Training
+from programs import Program
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 STEPS = 24
 RECIPE = {
@@ -67,15 +70,8 @@ def metrics(folder):
     return {str(path.parent.relative_to(folder)): path.read_bytes() for path in folder.glob("*/seed-*/metrics.jsonl")}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_figures():
-    """They take half a second each, and are the same in every test."""
-    with patch("mixwise.experiments.runner.save_curves"):
-        yield
-
-
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
+def uninterrupted(tmp_path_factory, no_pictures):
     """A folder that was never interrupted, and what a kill −9 after each record would have left of it."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     kept = tmp_path_factory.mktemp("kills")
@@ -262,52 +258,48 @@ def test_an_update_that_is_finite_but_too_large_to_be_squared_names_the_step(tmp
 # --- real processes ---
 
 
-def start(*words, cwd):
-    command = [sys.executable, "-m", "mixwise", "run", *map(str, words)]
-    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+# `mixwise run`, which waits for ever when it comes to step 17 of its second run.
+WAITING = """
+import time
+from pathlib import Path
+from mixwise.cli import main
+from mixwise.train import Training
+step, steps = Training.step, []
+def waiting(self):
+    steps.append(self.t)
+    if steps.count(17) == 2:
+        Path("waits").touch()
+        time.sleep(3600)
+    return step(self)
+Training.step = waiting
+main()
+"""
 
 
 @contextmanager
-def running(*words, cwd):
-    """A mixwise process that is gone afterwards, whatever happens."""
-    process = start(*words, cwd=cwd)
+def in_the_middle(*words, cwd):
+    """A mixwise process in the middle of its second run, that is gone afterwards, whatever happens."""
+    (cwd / "waits").unlink(missing_ok=True)
+    command, pipe = [sys.executable, "waiting.py", "run", *words], subprocess.PIPE
+    process = Program(command, cwd=cwd, stdout=pipe, stderr=pipe, text=True)
     try:
+        while not (cwd / "waits").exists():
+            assert process.poll() is None, f"the run ended too early: {process.communicate()[1]}"
+            time.sleep(0.01)
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=30)
-
-
-def wait_for(condition, process, seconds=60):
-    """Until the condition holds, for a bounded time, while the process is alive."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, f"the run ended too early: {process.communicate()[1]}"
-        assert time.monotonic() < end, "nothing happened for too long"
-        time.sleep(0.005)
-
-
-def newest_checkpoint(place):
-    return max(place.glob("checkpoint/*.safetensors"), default=None)
-
-
-def past_its_checkpoint(place):
-    """Whether the records of a run have grown since its last checkpoint; written data reach the file in pieces."""
-    checkpoint, records = newest_checkpoint(place), place / "metrics.jsonl"
-    if checkpoint is None:
-        return False
-    saved = checkpoint.stat().st_mtime_ns
-    return records.stat().st_mtime_ns > saved
+        process.communicate()
 
 
 @pytest.fixture(scope="module")
-def long_run(tmp_path_factory):
-    """A recipe file whose second run is long enough to be hit, and its records without an interruption."""
-    folder = tmp_path_factory.mktemp("long")
-    long = {**RECIPE, "seeds": [0], "variants": {name: RECIPE["variants"][name] for name in ("dsgd", "ha")}}
-    long["variants"] = {**long["variants"], "ha": {**long["variants"]["ha"], "steps": 900, "checkpoint_every": 100}}
-    (folder / "long.yaml").write_text(yaml.safe_dump(long))
-    run_experiment(plan_experiment(Recipe.model_validate(long)), folder / "whole")
+def folder(tmp_path_factory, no_pictures):
+    """A recipe file of two runs, and its records without an interruption."""
+    folder = tmp_path_factory.mktemp("two")
+    two = {**RECIPE, "seeds": [0], "variants": {name: RECIPE["variants"][name] for name in ("dsgd", "ha")}}
+    (folder / "two.yaml").write_text(yaml.safe_dump(two))
+    (folder / "waiting.py").write_text(WAITING)
+    run_experiment(plan_experiment(Recipe.model_validate(two)), folder / "whole")
     return folder
 
 
@@ -323,54 +315,49 @@ def in_this_process(*words, cwd, capfd):
     return end.value.code, capfd.readouterr().err
 
 
-def test_kill_9_in_the_middle_then_resume(long_run, capfd):
-    place = long_run / "killed" / "ha" / "seed-0"
-    with running("long.yaml", "--out", "killed", cwd=long_run) as process:
-        wait_for(lambda: past_its_checkpoint(place), process)
+def test_kill_9_in_the_middle_then_resume(folder, capfd):
+    place = folder / "killed" / "ha" / "seed-0"
+    with in_the_middle("two.yaml", "--out", "killed", cwd=folder) as process:
         process.send_signal(signal.SIGKILL)
-        assert process.wait(timeout=30) == -signal.SIGKILL
+        assert process.wait() == -signal.SIGKILL
     done = (place / "metrics.jsonl").read_bytes().count(b"\n")
-    assert 100 < done < 900
-    assert not (long_run / "killed" / "summary.csv").exists()
-    finished = long_run / "killed" / "dsgd" / "seed-0" / "metrics.jsonl"
+    assert 14 <= done <= 17  # those until the last checkpoint, and what of the others had reached the disk
+    assert not (folder / "killed" / "summary.csv").exists()
+    finished = folder / "killed" / "dsgd" / "seed-0" / "metrics.jsonl"
     untouched = finished.stat().st_mtime_ns
 
-    status, err = in_this_process("long.yaml", "--out", "killed", "--resume", "steps=9", cwd=long_run, capfd=capfd)
+    status, err = in_this_process("two.yaml", "--out", "killed", "--resume", "steps=9", cwd=folder, capfd=capfd)
     assert status == 2
     assert err.startswith("error: killed holds another experiment")
     assert err.count("\n") == 1
 
     with counted() as taken:
-        status, err = in_this_process("long.yaml", "--out", "killed", "--resume", cwd=long_run, capfd=capfd)
+        status, err = in_this_process("two.yaml", "--out", "killed", "--resume", cwd=folder, capfd=capfd)
     assert status == 0, err
-    assert 0 < taken[0] <= done
-    assert taken[0] % 100 == 0
-    assert taken == list(range(taken[0], 900))
-    assert metrics(long_run / "killed") == metrics(long_run / "whole")
+    assert taken == list(range(14, STEPS))
+    assert metrics(folder / "killed") == metrics(folder / "whole")
     assert finished.stat().st_mtime_ns == untouched
-    assert (long_run / "killed" / "summary.csv").read_bytes() == (long_run / "whole" / "summary.csv").read_bytes()
+    assert (folder / "killed" / "summary.csv").read_bytes() == (folder / "whole" / "summary.csv").read_bytes()
 
 
-def test_ctrl_c_leaves_a_folder_that_can_be_resumed(long_run, capfd):
-    place = long_run / "stopped" / "ha" / "seed-0"
-    with running("long.yaml", "--out", "stopped", cwd=long_run) as process:
-        wait_for(lambda: newest_checkpoint(place), process)
+def test_ctrl_c_leaves_a_folder_that_can_be_resumed(folder, capfd):
+    with in_the_middle("two.yaml", "--out", "stopped", cwd=folder) as process:
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate()
         assert process.returncode == 130
     assert "Traceback" not in err
     last = err.strip().splitlines()[-1]
     assert last == "stopped; go on with: mixwise run stopped/config.yaml --out stopped --resume"
     assert out == ""
-    assert not (long_run / "stopped" / "summary.csv").exists()
+    assert not (folder / "stopped" / "summary.csv").exists()
 
     words = last.partition("mixwise run ")[2].split()
-    status, err = in_this_process(*words, cwd=long_run, capfd=capfd)
+    status, err = in_this_process(*words, cwd=folder, capfd=capfd)
     assert status == 0, err
-    assert metrics(long_run / "stopped") == metrics(long_run / "whole")
+    assert metrics(folder / "stopped") == metrics(folder / "whole")
 
 
-def test_resume_needs_to_know_where(long_run, capfd):
-    status, err = in_this_process("long.yaml", "--resume", cwd=long_run, capfd=capfd)
+def test_resume_needs_to_know_where(folder, capfd):
+    status, err = in_this_process("two.yaml", "--resume", cwd=folder, capfd=capfd)
     assert (status, err.count("\n")) == (2, 1)
     assert "--out" in err

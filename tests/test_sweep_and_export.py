@@ -18,7 +18,7 @@ OVERRIDES = ["steps=8", "seeds=0-1", "variants=d2,dsgd", "task.data.validation=0
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory):
+def swept(tmp_path_factory, no_pictures):
     folder = tmp_path_factory.mktemp("sweep")
     return folder, sweep(load_recipe("digits"), [*OVERRIDES, "lr=0.0001,0.1"], folder)
 

@@ -10,6 +10,8 @@ from mixwise.errors import ConfigError
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment
 from mixwise.report.tensorboard import heat_map_pixels
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 
 def events(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

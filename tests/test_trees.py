@@ -31,8 +31,18 @@ from strategies import connected_graphs, gram_matrices
 
 
 def all_spanning_trees(graph: Graph) -> list[Graph]:
-    candidates = (Graph(graph.n, edges) for edges in combinations(graph.edges, graph.n - 1))
-    return [tree for tree in candidates if tree.is_connected]
+    choices = combinations(graph.edges, graph.n - 1)
+    return [Graph(graph.n, edges) for edges in choices if without_cycle(graph.n, edges)]
+
+
+def without_cycle(n: int, edges: tuple[tuple[int, int], ...]) -> bool:
+    part = list(range(n))  # the parts that the edges so far leave, by one of their nodes
+    for i, j in edges:
+        one, other = part[i], part[j]
+        if one == other:
+            return False
+        part = [other if at == one else at for at in part]
+    return True
 
 
 def assert_spanning_tree(tree: Graph, graph: Graph) -> None:
@@ -159,8 +169,9 @@ def test_gram_tree_is_never_worse_than_its_starts_and_cannot_be_improved_by_a_sw
     assert value <= tree_bias(spanning_tree(graph), gram, diameter_weight=weight) + 1e-12
     for added in set(graph.edges) - set(tree.edges):
         for dropped in tree.edges:
-            other = Graph(graph.n, [edge for edge in (*tree.edges, added) if edge != dropped])
-            if other.is_connected:
+            edges = tuple(edge for edge in (*tree.edges, added) if edge != dropped)
+            if without_cycle(graph.n, edges):
+                other = Graph(graph.n, edges)
                 assert value <= tree_bias(other, gram, diameter_weight=weight) + 1e-9
 
 

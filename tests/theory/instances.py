@@ -127,7 +127,9 @@ def one_step(X: torch.Tensor, gradients: Gradients, W: MixingMatrix, eta: float)
     return trajectory(X, gradients, W.graph, Fixed(W), [eta])[-1]
 
 
-def iterate(X: torch.Tensor, gradients: Gradients, W: MixingMatrix, eta: float, steps: int) -> Iterator[torch.Tensor]:
+def iterate(
+    X: torch.Tensor, gradients: Gradients, W: MixingMatrix, eta: float | torch.Tensor, steps: int
+) -> Iterator[torch.Tensor]:
     """X⁽⁰⁾, …, X⁽ˢᵗᵉᵖˢ⁾ of D-SGD with a fixed W, without the loop's records: for long runs."""
     algorithm, plan, network = DSGD(), Plan((W,)), SimulatedNetwork(W.graph)
     yield X
