@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -7,8 +8,8 @@ from torch import nn
 from mixwise.algorithms import DSGD
 from mixwise.data import NodeBatches, gaussian_mixture, partition
 from mixwise.errors import TrainingError
-from mixwise.graphs import Graph, ring
-from mixwise.mixing import metropolis_hastings
+from mixwise.graphs import ring
+from mixwise.mixing import MixingMatrix, metropolis_hastings
 from mixwise.models import mlp, seeded
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed
@@ -44,9 +45,9 @@ def make_task(**options):
 
 
 def alone(task, optimizer, **options):
-    """No edges, no mixing: every node trains by itself."""
-    graph = Graph(NODES, [])
-    return Training(task, SimulatedNetwork(graph), Fixed(metropolis_hastings(graph)), DSGD(), optimizer, **options)
+    """W = I, no mixing: every node trains by itself."""
+    W = MixingMatrix.from_dense(np.eye(NODES), ring(NODES))
+    return Training(task, SimulatedNetwork(W.graph), Fixed(W), DSGD(), optimizer, **options)
 
 
 def backward(module, task, node, step):

@@ -96,7 +96,7 @@ def check_command(words):
     if program == "mixwise":
         check_mixwise(rest)
     elif program == "make":
-        targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), flags=re.MULTILINE)
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), flags=re.MULTILINE)
         assert {word for word in rest if "=" not in word} <= set(targets)
     elif program == "torchrun":
         given = get_args_parser().parse_args(["…" if word == "…" else word for word in rest])
