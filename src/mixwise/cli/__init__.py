@@ -6,8 +6,6 @@ them.
 
 from __future__ import annotations
 
-import atexit
-import gc
 import sys
 from typing import Annotated
 
@@ -52,7 +50,6 @@ for _command in (run, launch, sweep, export, report, watch, figures, recipes, gr
 
 def main() -> None:
     """The entry point: a user's mistake is one line and exit code 2, never a traceback."""
-    atexit.register(gc.freeze)  # to look for garbage in all of torch once more would take half a second
     try:
         status = typer.main.get_command(app).main(prog_name="mixwise", standalone_mode=False)
     except MixwiseError as error:
