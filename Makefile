@@ -4,10 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup run test lint build docs bench clean
+.PHONY: help setup run test test-soak lint build docs bench clean
 
 help:  ## list the commands
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/'
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/'
 
 setup: $(READY)  ## make .venv with everything
 
@@ -21,8 +21,11 @@ $(READY): pyproject.toml constraints.txt
 run: $(READY)  ## the paper's quadratic experiment: table, figures, folder
 	$(BIN)/mixwise run quadratics
 
-test: $(READY)  ## all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup  # one thread for each of the two workers
+test: $(READY)  ## all tests but the longest ones
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not soak'  # one thread for each of the two workers
+
+test-soak: $(READY)  ## the tests that make test leaves out
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m soak
 
 lint: $(READY)  ## style, types, layers
 	$(BIN)/ruff check .
