@@ -6,8 +6,10 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 # --no-compile: Python compiles the few modules that are used when they are first imported, not the thousands that are not.
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
+# One thread for each of the two workers.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: help setup run test test-numerics lint build docs bench clean
+.PHONY: help setup run test test-soak test-numerics lint build docs bench clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/'
@@ -30,8 +32,11 @@ $(READY)-%: $(READY)
 run: $(READY)  ## the paper's quadratic experiment: table, figures, folder
 	$(BIN)/mixwise run quadratics
 
-test: $(READY)-dev  ## all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup  # one thread for each of the two workers
+test: $(READY)-dev  ## all tests but the longest ones
+	$(PYTEST) -m 'not soak'
+
+test-soak: $(READY)-dev  ## the tests that make test leaves out
+	$(PYTEST) -m soak
 
 test-numerics: $(READY)-dev  ## the tests of bits and rounding, under the code paths of several processors
 	$(BIN)/python tests/processors.py -n 2 --dist loadgroup -q -m numerics

@@ -2,7 +2,8 @@
 
     with Hosts(2) as hosts:
         hosts.links(0, "slow")
-        hosts.command(0, ["ping", "-c1", hosts.address(1)])    # a command line that runs on host 0
+        hosts.run(0, f"ping -c1 {hosts.address(1)}")
+        Program(command, env=os.environ | hosts.variables(0))
 
 Needs no privileges where the kernel lets users make namespaces; `why_not()` tells what is missing.
 """
@@ -77,9 +78,9 @@ class Hosts:
         """The address of a host."""
         return f"10.77.0.{host + 1}"
 
-    def command(self, host: int, command: list[str]) -> list[str]:
-        """A command line that runs the command on a host."""
-        return [*self._inside(host), *command]
+    def variables(self, host: int) -> dict[str, str]:
+        """Environment variables with which a `Program` runs on a host."""
+        return {"NETWORK_OF": str(self._keepers[host + 1].pid)}
 
     def link(self, host: int, kind: str) -> None:
         """Make the link of a host slow or lossy, in both directions."""
@@ -115,7 +116,7 @@ class Hosts:
 
     def run(self, host: int | None, command: str) -> str:
         """What a command prints on a host; on the switch if there is none."""
-        done = subprocess.run([*self._inside(host), *command.split()], capture_output=True, text=True, timeout=10)
+        done = subprocess.run([*self._inside(host), *command.split()], capture_output=True, text=True, timeout=60)
         if done.returncode:
             raise HostsError(f"{command}: {done.stderr.strip()}")
         return done.stdout

@@ -50,7 +50,7 @@ class ProcessesError(AssertionError):
     """One or more of the processes failed; the message holds their tracebacks."""
 
 
-def run_in_processes(world: int, function: Callable[..., Any], *args: Any, timeout: float = 60.0) -> list[Any]:
+def run_in_processes(world: int, function: Callable[..., Any], *args: Any, timeout: float = 200.0) -> list[Any]:
     """[function(rank, world, *args) for every rank], at the same time, in a process group of `world` processes."""
     global _pool
     if _pool is None:
@@ -65,7 +65,7 @@ def run_in_processes(world: int, function: Callable[..., Any], *args: Any, timeo
 
 
 def run_in_fresh_processes(
-    world: int, function: Callable[..., Any], *args: Any, timeout: float = 60.0
+    world: int, function: Callable[..., Any], *args: Any, timeout: float = 200.0
 ) -> list[Outcome]:
     """The same in processes of their own, which may die; says how each of them ended."""
     pool = _Pool()
@@ -161,6 +161,21 @@ def _close() -> None:
 
 
 # --- inside the processes ---
+class Others:
+    """How the processes of a call tell each other, whatever becomes of the network between them, that they are done."""
+
+    def __init__(self) -> None:
+        self._store = dist.distributed_c10d._get_default_store()
+
+    def tell(self, rank: int) -> None:
+        """This rank is done."""
+        self._store.set(f"done/{rank}", "")
+
+    def wait_for(self, *ranks: int) -> None:
+        """Until those ranks are done: a process that is silent for as long as anybody waits for it."""
+        self._store.wait([f"done/{rank}" for rank in ranks], timedelta(seconds=150))
+
+
 def _serve(connection: Connection, port: int) -> None:
     """Do one job after the other; end when nobody is left who could give one."""
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -6,7 +6,8 @@
 
 A `Program` is a `subprocess.Popen`: a child process with its own directory, environment and streams, which ends the way
 every Python program ends. Only the seconds that it takes to import torch are saved. With `STARTS_PROGRAMS` in its
-environment, what the program starts by `subprocess.Popen` is a `Program`, too: for torchrun and `mixwise launch`.
+environment, what the program starts by `subprocess.Popen` is a `Program`, too: for torchrun and `mixwise launch`. With
+`NETWORK_OF=PID` it runs in the network namespace of another process.
 Command lines that do not begin with this interpreter, and systems other than Linux, get an ordinary `Popen`.
 """
 
@@ -90,7 +91,6 @@ def _way_to_origin() -> socket.socket:
     if _origin is None or _origin[0] != os.getpid():
         _prctl(_SUBREAPER, 1)
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        here.settimeout(100.0)  # a busy machine takes its time to import torch
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         environment |= {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}  # read when torch is imported
         forking = subprocess.Popen(
@@ -102,8 +102,12 @@ def _way_to_origin() -> socket.socket:
 
 
 def _prctl(option: int, value: int) -> None:
-    if ctypes.CDLL(None).prctl(option, value):
-        raise OSError(f"prctl({option}, {value}) failed")
+    _check(ctypes.CDLL(None, use_errno=True).prctl(option, value))
+
+
+def _check(result: int) -> None:
+    if result:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 # --- in the process that forks ---
@@ -146,6 +150,10 @@ def _become(
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
+    if process := os.environ.pop("NETWORK_OF", None):
+        for namespace in [os.open(f"/proc/{process}/ns/{kind}", os.O_RDONLY) for kind in ("user", "net")]:
+            _check(ctypes.CDLL(None, use_errno=True).setns(namespace, 0))
+            os.close(namespace)
     sys.stdout.reconfigure(write_through="PYTHONUNBUFFERED" in environment)  # type: ignore[union-attr]
     if os.environ.pop("STARTS_PROGRAMS", None):
         code = _share_origin()

@@ -12,10 +12,10 @@ from mixwise.errors import NetworkError
 from mixwise.graphs import complete, ring
 from mixwise.mixing import uniform
 from mixwise.network import DistributedNetwork, SimulatedNetwork, block
-from processes import in_processes, run_in_fresh_processes, run_in_processes
+from processes import Others, in_processes, run_in_fresh_processes, run_in_processes
 from programs import run_program
 
-pytestmark = in_processes
+pytestmark = [in_processes, pytest.mark.timeout(400)]
 
 LONG = 20_002  # numbers; shorter rows go to everybody as they are
 
@@ -145,7 +145,7 @@ def outcome_of(wait):
 
 
 def one_dies(rank, world, when):
-    network, mine = DistributedNetwork(complete(world), timeout=40), torch.ones(1, LONG)
+    network, mine = DistributedNetwork(complete(world), timeout=100), torch.ones(1, LONG)
     network.step, W = 7, uniform(network.graph)
     if rank == 2 and when == "before":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -164,43 +164,45 @@ def one_dies(rank, world, when):
 
 @pytest.mark.parametrize("when", ["before", "under way"])
 def test_a_process_that_is_killed_is_named_at_once(when):
-    outcomes = run_in_fresh_processes(4, one_dies, when, timeout=60)
+    outcomes = run_in_fresh_processes(4, one_dies, when)
     assert outcomes[2].exitcode == -signal.SIGKILL
     for rank in (0, 1, 3):
         assert outcomes[rank].error is None, outcomes[rank].error
         message, missing, step, seconds = outcomes[rank].result
         assert (missing, step) == ((2,), 7)
         assert message.startswith("mix, step 7: rank 2 is ")
-        assert seconds < 20  # far from the timeout
+        assert seconds < 50  # far from the timeout
 
 
 def one_is_silent(rank, world, wait_in_another):
     """The thread waits for the second round as long as it takes; who needs it waits no longer than the timeout."""
-    network, mine = DistributedNetwork(complete(world), timeout=1.5), torch.ones(1, LONG)
-    network.step = 3
+    network, mine, others = DistributedNetwork(complete(world), timeout=60), torch.ones(1, LONG), Others()
+    network.step, network.transport.timeout = 3, 1.5
     if rank == 1:
-        time.sleep(6)
+        others.wait_for(0, 2)
         return None
     pending = network.start_mix(mine, uniform(network.graph))
-    return outcome_of(lambda: network.gather(mine[:, :2]) if wait_in_another else pending.wait())
+    outcome = outcome_of(lambda: network.gather(mine[:, :2]) if wait_in_another else pending.wait())
+    others.tell(rank)
+    return outcome
 
 
 @pytest.mark.parametrize("wait_in_another", [False, True])
 def test_a_process_that_is_silent_is_named_after_the_timeout(wait_in_another):
-    outcomes = run_in_fresh_processes(3, one_is_silent, wait_in_another, timeout=60)
+    outcomes = run_in_fresh_processes(3, one_is_silent, wait_in_another)
     messages = []
     for rank in (0, 2):
         assert outcomes[rank].error is None, outcomes[rank].error
         message, missing, step, seconds = outcomes[rank].result
         assert (missing, step) == ((1,), 3), message
-        assert seconds < 15
+        assert seconds < 60  # it takes its 1.5 s, and what a busy machine adds
         messages.append(message)
     assert any(message.startswith("mix, step 3: rank 1 did not answer within 1.5 s") for message in messages)
 
 
 def leaves_at_once(rank, world, seed):
     """As at the end of a loop that mixes early: the last rows set out, and the process group is destroyed."""
-    network, mine = DistributedNetwork(complete(world), timeout=5), torch.ones(1, 300_000)
+    network, mine = DistributedNetwork(complete(world), timeout=30), torch.ones(1, 300_000)
     stream = random.Random(seed + rank)
     for _ in range(3):
         network.start_mix(mine, uniform(network.graph)).wait()
@@ -213,7 +215,7 @@ def leaves_at_once(rank, world, seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_who_leaves_while_it_is_under_way_neither_hangs_nor_crashes(seed):
-    for outcome in run_in_fresh_processes(4, leaves_at_once, seed, timeout=40):
+    for outcome in run_in_fresh_processes(4, leaves_at_once, seed):
         assert outcome.error is None, outcome.error
         assert outcome.result is True
 
@@ -224,7 +226,7 @@ from mixwise.mixing import uniform
 dist.init_process_group("gloo")
 model = torch.nn.Linear(200, 300)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-gossip = mw.Gossip(model, optimizer, mw.graphs.complete(4), policy=uniform, overlap=True, timeout=20)
+gossip = mw.Gossip(model, optimizer, mw.graphs.complete(4), policy=uniform, overlap=True, timeout=60)
 for step in range(20):
     if step == 19 and dist.get_rank() == 2:
         time.sleep(float(sys.argv[1]))

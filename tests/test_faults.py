@@ -72,7 +72,7 @@ def test_relayed_sums_and_counts_are_lost_together():
         torch.testing.assert_close(X, torch.full((6, 2), 3.0))
 
 
-def test_a_recipe_loses_messages_and_repeats_itself(tmp_path):
+def test_a_recipe_loses_messages_and_repeats_itself(tmp_path, no_pictures):
     recipe = load_recipe("quadratics")
     changes = ["steps=20", "variants=dsgd-metropolis", "seeds=0"]
 

@@ -238,13 +238,13 @@ def test_ctrl_c_leaves_no_process_behind(root, tmp_path):
             children = own.children(recursive=True)
         time.sleep(0.3)  # in the middle of it
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=30)
+        _, told = process.communicate(timeout=100)
     finally:
         process.kill()
     assert process.returncode == 130, told
     assert "stopped; go on with" in told
     assert len(children) == 2
-    assert psutil.wait_procs(children, timeout=10)[1] == []
+    assert psutil.wait_procs(children, timeout=60)[1] == []
 
 
 def test_the_recipes_are_listed(mixwise):

@@ -95,7 +95,7 @@ def planned(links, *changes):
     return plan_experiment(load_recipe("quadratics"), overrides)
 
 
-def test_records_hold_the_time_also_after_an_interruption(tmp_path):
+def test_records_hold_the_time_also_after_an_interruption(tmp_path, no_pictures):
     experiment = planned("{latency: 0.01, bandwidth: 1.0e6}", "checkpoint_every=2")
     run_experiment(experiment, tmp_path / "whole")
 

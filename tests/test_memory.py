@@ -13,6 +13,8 @@ from mixwise.experiments.free_memory import _free_in_groups, free_memory
 from mixwise.experiments.memory import GB, Need, statement, ways_to_fit
 from mixwise.train.row_count import RowCount
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 RECIPE = {
     "name": "memory",
     "seeds": [0],

@@ -13,9 +13,9 @@ from mixwise.graphs import complete, ring
 from mixwise.mixing import metropolis_hastings, uniform
 from mixwise.network import DistributedNetwork
 from mixwise.network import notes as notes_of
-from processes import in_processes, run_in_fresh_processes
+from processes import Others, in_processes, run_in_fresh_processes
 
-pytestmark = in_processes
+pytestmark = [in_processes, pytest.mark.timeout(400)]
 
 OPERATIONS = {
     "mix": lambda network, X: network.mix(X, metropolis_hastings(network.graph), out=X),
@@ -26,7 +26,7 @@ OPERATIONS = {
 }
 
 
-def until_an_error(operate, network, X, patience=60.0):
+def until_an_error(operate, network, X, patience=120.0):
     """Go on with an operation until it fails: what the error says, and how long the last call took."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
@@ -46,7 +46,7 @@ def until_an_error(operate, network, X, patience=60.0):
 
 
 def one_dies(rank, world, name, d):
-    network, X = DistributedNetwork(ring(world), timeout=40), torch.ones(1, d)
+    network, X = DistributedNetwork(ring(world), timeout=100), torch.ones(1, d)
     network.step = 0
     if rank == 2:
         for _ in range(5):
@@ -61,7 +61,7 @@ def one_dies(rank, world, name, d):
 )
 def test_a_process_that_is_killed_is_named_at_once(name, d):
     """Also by those that are no neighbors of it and only see their neighbors give up."""
-    outcomes = run_in_fresh_processes(4, one_dies, name, d, timeout=60)
+    outcomes = run_in_fresh_processes(4, one_dies, name, d)
     assert outcomes[2].exitcode == -signal.SIGKILL
     for rank in (0, 1, 3):
         assert outcomes[rank].error is None, outcomes[rank].error
@@ -72,27 +72,29 @@ def test_a_process_that_is_killed_is_named_at_once(name, d):
         assert found["step"] >= 5
         assert found["message"].startswith(f"{operation}, step {found['step']}: rank 2 is ")
         assert found["message"].endswith("see what rank 2 wrote last")
-        assert found["seconds"] < 20  # far from the timeout
+        assert found["seconds"] < 50  # far from the timeout
 
 
 def one_is_silent(rank, world, operation):
-    network, X = DistributedNetwork(ring(world), timeout=1.5), torch.ones(1, 10)
-    network.step = 0
+    network, X, others = DistributedNetwork(ring(world), timeout=60), torch.ones(1, 10), Others()
+    network.step, network.transport.timeout = 0, 1.5
     if rank == 1:
-        time.sleep(4.5)
-    return until_an_error(OPERATIONS[operation], network, X)
+        others.wait_for(0, 2, 3)
+    outcome = until_an_error(OPERATIONS[operation], network, X)
+    others.tell(rank)
+    return outcome
 
 
 @pytest.mark.parametrize("operation", ["mix", "average"])
 def test_a_process_that_is_silent_is_named_after_the_timeout(operation):
-    outcomes = run_in_fresh_processes(4, one_is_silent, operation, timeout=60)
+    outcomes = run_in_fresh_processes(4, one_is_silent, operation)
     for rank in (0, 2, 3):
         assert outcomes[rank].error is None, outcomes[rank].error
         found = outcomes[rank].result
         assert found["missing"] == (1,), found
         assert found["operation"] == operation
         assert found["step"] == (1 if operation == "mix" and rank == 3 else 0)  # no neighbor of rank 1
-        assert found["seconds"] < 15
+        assert found["seconds"] < 60
     messages = [outcomes[rank].result["message"] for rank in (0, 2, 3)]
     assert any(f"{operation}, step 0: rank 1 did not answer within 1.5 s" in message for message in messages)
     late = outcomes[1].result  # it learns that it was too late
@@ -101,56 +103,62 @@ def test_a_process_that_is_silent_is_named_after_the_timeout(operation):
 
 def something_else(rank, world):
     """One process mixes with other weights, one asks for something else: nobody crashes, nobody waits for ever."""
-    network, X = DistributedNetwork(complete(world), timeout=1.5), torch.ones(1, 10)
+    network, X = DistributedNetwork(complete(world), timeout=60), torch.ones(1, 10)
     W = uniform(network.graph)
     network.mix(X, W)
+    network.transport.timeout = 1.5
     operate = (lambda network, X: network.gather(X[:, :3])) if rank == 0 else (lambda network, X: network.mix(X, W))
     network.step = 7
     return until_an_error(operate, network, X)
 
 
 def test_processes_that_do_different_things_end_with_an_error():
-    for outcome in run_in_fresh_processes(3, something_else, timeout=60):
+    for outcome in run_in_fresh_processes(3, something_else):
         assert outcome.error is None, outcome.error
         assert outcome.result["step"] == 7
-        assert outcome.result["seconds"] < 15
+        assert outcome.result["seconds"] < 60
 
 
 def one_never_comes(rank, world):
+    others = Others()
+    dist.barrier()  # so that the others begin together
     if rank == 1:
-        time.sleep(4)
+        others.wait_for(0, 2)
         return None
     try:
         DistributedNetwork(ring(world), timeout=1.5)
     except NetworkError as error:
+        others.tell(rank)
         return str(error)
 
 
 def test_a_process_that_makes_no_network():
-    outcomes = run_in_fresh_processes(3, one_never_comes, timeout=60)
+    outcomes = run_in_fresh_processes(3, one_never_comes)
     for rank in (0, 2):
         assert outcomes[rank].error is None, outcomes[rank].error
         assert outcomes[rank].result.startswith("making the network: rank 1 ")
 
 
 def used_again(rank, world):
-    network, X = DistributedNetwork(ring(world), timeout=1.5), torch.ones(1, 10)
+    network, X, others = DistributedNetwork(ring(world), timeout=60), torch.ones(1, 10), Others()
     if rank == 1:
-        time.sleep(4)
+        others.wait_for(0)
         return None
-    network.step = 3
+    network.step, network.transport.timeout = 3, 1.5
     first = until_an_error(OPERATIONS["mix"], network, X)
     start = time.monotonic()
     second = until_an_error(OPERATIONS["gather"], network, X)
-    return first["message"], second["message"], time.monotonic() - start
+    seconds = time.monotonic() - start
+    others.tell(rank)
+    return first["message"], second["message"], seconds
 
 
 def test_a_network_that_has_failed_says_so_at_once_when_it_is_used_again():
-    outcome = run_in_fresh_processes(2, used_again, timeout=60)[0]
+    outcome = run_in_fresh_processes(2, used_again)[0]
     assert outcome.error is None, outcome.error
     first, second, seconds = outcome.result
     assert first == second
-    assert seconds < 0.5
+    assert seconds < 1.5  # it does not wait once more
 
 
 def the_host_of_the_store_dies(rank, world):
@@ -161,7 +169,7 @@ def the_host_of_the_store_dies(rank, world):
     dist.destroy_process_group()
     store = store or dist.TCPStore("127.0.0.1", port[0], is_master=False, wait_for_workers=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
-    network, X = DistributedNetwork(complete(world), timeout=30), torch.ones(1, 10)
+    network, X = DistributedNetwork(complete(world), timeout=100), torch.ones(1, 10)
     network.step = 0
     if rank == 0:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -169,11 +177,11 @@ def the_host_of_the_store_dies(rank, world):
 
 
 def test_the_process_that_hosts_the_store_is_killed():
-    outcomes = run_in_fresh_processes(3, the_host_of_the_store_dies, timeout=60)
+    outcomes = run_in_fresh_processes(3, the_host_of_the_store_dies)
     for outcome in outcomes[1:]:
         assert outcome.error is None, outcome.error
         assert outcome.result["missing"] == (0,)
-        assert outcome.result["seconds"] < 15
+        assert outcome.result["seconds"] < 60
 
 
 def test_the_notes_do_not_hold_up_who_has_no_store(monkeypatch):

@@ -11,13 +11,13 @@ import torch
 
 from hosts import Hosts, why_not
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment, runner
-from mixwise.launch import Machines, supervise, workers
+from mixwise.launch import Machines, supervise, torchrun_line, workers
 from mixwise.tasks import random_quadratics
 from mixwise.train.checkpoint import names_of_nodes, read_checkpoint
 from processes import in_processes
 from programs import Program
 
-pytestmark = [in_processes, pytest.mark.timeout(240)]
+pytestmark = [in_processes, pytest.mark.timeout(600)]
 
 # Each rank minimizes ‖x − b_i‖² with gradient tracking, which converges to the mean of the b_i of those who take part.
 # Its memory knows all ranks: kept over a loss it would lead to another point than the mean of the survivors.
@@ -51,7 +51,7 @@ dist.destroy_process_group()
 """
 
 
-def launch_line(*command, processes, grace=3, options=()):
+def launch_line(*command, processes, grace=5, options=()):
     line = [sys.executable, "-m", "mixwise", "launch", "--on-loss", "continue", "--nproc-per-node", str(processes)]
     return [*line, "--grace", str(grace), *options, "--", *map(str, command)]
 
@@ -61,11 +61,11 @@ def start(tmp_path):
     """Starts a command; it has ended when the test has."""
     started = []
 
-    def begin(line):
-        process = subprocess.Popen(
+    def begin(line, variables):
+        process = Program(
             line,
             cwd=tmp_path,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            env=os.environ | {"STARTS_PROGRAMS": "1"} | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -78,13 +78,13 @@ def start(tmp_path):
         if process.poll() is None:
             process.terminate()
             try:
-                process.communicate(timeout=15)
+                process.communicate(timeout=60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()
 
 
-def end_of(process, timeout=90):
+def end_of(process, timeout=300):
     """How a process ended, and what it said."""
     out, err = process.communicate(timeout=timeout)
     return SimpleNamespace(code=process.returncode, out=out, err=err)
@@ -241,13 +241,14 @@ dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 model = torch.nn.Linear(1, 20000, bias=False)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-gossip = mw.Gossip(model, optimizer, mw.graphs.complete(world), policy=metropolis_hastings, on_loss=on_loss, timeout=4)
+gossip = mw.Gossip(model, optimizer, mw.graphs.complete(world), policy=metropolis_hastings, on_loss=on_loss, timeout=60)
 for step in range(steps):
     optimizer.zero_grad()
     ((model.weight - rank) ** 2).sum().backward()
     gossip.step()
     time.sleep(pause)
     if step == 10:
+        gossip.network.transport.timeout = 4
         print("running", flush=True)
 print("result", gossip.t, *gossip.members, round(gossip.average()["weight"].mean().item(), 3))
 dist.destroy_process_group()
@@ -266,13 +267,16 @@ def machines(tmp_path):
 def on_machine(hosts, here, processes, on_loss, *arguments):
     options = ["--machines", "2", "--machine", str(here), "--master", f"{hosts.address(0)}:29500"]
     line = launch_line("loop.py", on_loss, *arguments, processes=processes, options=[*options, "--on-loss", on_loss])
-    return hosts.command(here, line)
+    return line, hosts.variables(here)
 
 
 def test_torchrun_over_a_slow_and_a_lossy_link(machines, start):
     machines.link(0, "slow")
     machines.link(1, "lossy")
-    runs = [start(on_machine(machines, here, 1, "stop", 40, 0.0)) for here in (0, 1)]
+    launched = start(*on_machine(machines, 0, 1, "stop", 40, 0.0))
+    line = torchrun_line(Machines(1, "2", 1, (machines.address(0), 29500)), ["loop.py", "stop", "40", "0.0"])
+    typed = start([sys.executable, "-m", "torch.distributed.run", *line[1:]], machines.variables(1))
+    runs = launched, typed  # what `mixwise launch --print` shows does the same
     for run in runs:
         done = end_of(run)
         assert done.code == 0, done.err
@@ -282,7 +286,7 @@ def test_torchrun_over_a_slow_and_a_lossy_link(machines, start):
 
 
 def test_a_machine_that_is_unplugged_is_left_behind(machines, start):
-    runs = [start(on_machine(machines, here, 2, "continue", 60, 0.05)) for here in (0, 1)]
+    runs = [start(*on_machine(machines, here, 2, "continue", 60, 0.05)) for here in (0, 1)]
     while "running" not in runs[0].stdout.readline():
         assert runs[0].poll() is None, end_of(runs[0])
     machines.unplug(1)

@@ -350,7 +350,7 @@ def test_a_task_with_features_takes_the_steps_of_one_with_tokens(folders, news):
 TINY = ("graph=ring:4", "seeds=0", "task.batch=3", "task.data.options.max_length=12", "optimizer.lr=0.01")
 
 
-def test_mixwise_run_agnews(mixwise, folders, tmp_path):
+def test_mixwise_run_agnews(mixwise, folders, tmp_path, no_pictures):
     """Table 3 in tiny: the loading code of DistilBERT and AG News, all parameters trained; the model is exported."""
     import transformers
 
@@ -380,7 +380,7 @@ def test_mixwise_run_agnews(mixwise, folders, tmp_path):
     assert "--out model is not empty" in again.stderr
 
 
-def test_mixwise_run_agnews_small(mixwise, folders, tmp_path, cache):
+def test_mixwise_run_agnews_small(mixwise, folders, tmp_path, cache, no_pictures):
     """Lower blocks frozen and kept as features; again with --resume there is nothing to do."""
     where = [f"data_dir={folders['bert'].parent}", f"model_dir={folders['bert']}", "topology=torus", "graph=ring:4"]
     part = ["task.data.options.train_samples=40", "task.data.options.test_samples=10", "task.partition.alpha=10"]
