@@ -1,6 +1,8 @@
 import csv
 import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
