@@ -162,7 +162,7 @@ def one_dies(rank, world, when):
     return outcome_of(until_it_fails)
 
 
-@pytest.mark.parametrize("when", ["before", "under way"])
+@pytest.mark.parametrize("when", ["under way", pytest.param("before", marks=pytest.mark.soak)])
 def test_a_process_that_is_killed_is_named_at_once(when):
     outcomes = run_in_fresh_processes(4, one_dies, when)
     assert outcomes[2].exitcode == -signal.SIGKILL
@@ -187,7 +187,7 @@ def one_is_silent(rank, world, wait_in_another):
     return outcome
 
 
-@pytest.mark.parametrize("wait_in_another", [False, True])
+@pytest.mark.parametrize("wait_in_another", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_a_process_that_is_silent_is_named_after_the_timeout(wait_in_another):
     outcomes = run_in_fresh_processes(3, one_is_silent, wait_in_another)
     messages = []
@@ -213,7 +213,7 @@ def leaves_at_once(rank, world, seed):
     return pending is not None
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])
 def test_who_leaves_while_it_is_under_way_neither_hangs_nor_crashes(seed):
     for outcome in run_in_fresh_processes(4, leaves_at_once, seed):
         assert outcome.error is None, outcome.error
@@ -238,7 +238,10 @@ if sys.argv[2] == "tidy":
 """
 
 
-@pytest.mark.parametrize(("late", "manners"), [(0.0, "tidy"), (0.0, "untidy"), (1.0, "untidy")])
+@pytest.mark.parametrize(
+    ("late", "manners"),
+    [(1.0, "untidy"), *(pytest.param(0.0, manners, marks=pytest.mark.soak) for manners in ("tidy", "untidy"))],
+)
 def test_a_program_that_ends_while_it_is_under_way_ends_well(tmp_path, late, manners):
     """The last average of a loop that mixes early is never waited for; its thread must not outlive Python."""
     path = tmp_path / "program.py"

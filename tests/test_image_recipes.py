@@ -224,6 +224,7 @@ def test_options_that_do_not_fit(mixwise, root):
 
 
 @in_processes
+@pytest.mark.soak
 def test_ctrl_c_leaves_no_process_behind(root, tmp_path):
     command = [
         sys.executable, "-m", "mixwise", "run", "imagenet-small", f"data_dir={root}", *TINY, "steps=100000",

@@ -277,7 +277,7 @@ def alive(pid):
 
 @in_processes
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc, and parents by prctl")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_no_worker_outlives_its_supervisor(script, tmp_path, number):
     command = [sys.executable, "-m", "mixwise", "launch", "--nproc-per-node", "2", "--on-loss", "continue", "--"]
     launched = subprocess.Popen([*command, script(SLEEP), str(tmp_path)], stderr=subprocess.PIPE, text=True)

@@ -74,7 +74,11 @@ def launch(*words):
 @in_processes
 @linux
 @pytest.mark.parametrize(
-    "options", [["--max-restarts", 1], ["--on-loss", "continue", "--master", "0.0.0.0:29500"]], ids=["stop", "continue"]
+    "options",
+    [
+        pytest.param(["--max-restarts", 1], id="stop"),
+        pytest.param(["--on-loss", "continue", "--master", "0.0.0.0:29500"], id="continue", marks=pytest.mark.soak),
+    ],
 )
 def test_a_run_on_one_machine_listens_where_no_other_machine_reaches_it(tmp_path, options):
     with started(launch("--nproc-per-node", 2, *options, "--", "script.py"), tmp_path) as process:
@@ -162,6 +166,7 @@ def test_a_stranger_can_disturb_a_run_over_several_machines_but_runs_no_code(tmp
 
 @in_processes
 @needs_hosts
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_several_machines_listen_on_the_interface_of_machine_0_only(tmp_path):
     with Hosts(2) as hosts:

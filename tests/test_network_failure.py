@@ -57,7 +57,14 @@ def one_dies(rank, world, name, d):
 
 @pytest.mark.parametrize(
     ("name", "d"),
-    [("mix", 10), ("mix", 300_000), ("exchange", 10), ("gather", 10), ("average", 9), ("all-reduce", 300_000)],
+    [
+        ("mix", 10),
+        ("average", 9),
+        *(
+            pytest.param(*case, marks=pytest.mark.soak)
+            for case in [("mix", 300_000), ("exchange", 10), ("gather", 10), ("all-reduce", 300_000)]
+        ),
+    ],
 )
 def test_a_process_that_is_killed_is_named_at_once(name, d):
     """Also by those that are no neighbors of it and only see their neighbors give up."""
@@ -85,7 +92,7 @@ def one_is_silent(rank, world, operation):
     return outcome
 
 
-@pytest.mark.parametrize("operation", ["mix", "average"])
+@pytest.mark.parametrize("operation", ["mix", pytest.param("average", marks=pytest.mark.soak)])
 def test_a_process_that_is_silent_is_named_after_the_timeout(operation):
     outcomes = run_in_fresh_processes(4, one_is_silent, operation)
     for rank in (0, 2, 3):

@@ -152,7 +152,10 @@ AVERAGING = (
 )
 
 
-@pytest.mark.parametrize(("lost", "how", "timeout", "grace"), [(2, "SIGKILL", 60, 20), (1, "SIGSTOP", 3, 4)])
+@pytest.mark.parametrize(
+    ("lost", "how", "timeout", "grace"),
+    [(1, "SIGSTOP", 3, 4), pytest.param(2, "SIGKILL", 60, 20, marks=pytest.mark.soak)],
+)
 def test_survivors_of_an_average_that_was_under_way(tmp_path, launched, lost, how, timeout, grace):
     path = tmp_path / "averaging.py"
     path.write_text(AVERAGING)
@@ -270,6 +273,7 @@ def on_machine(hosts, here, processes, on_loss, *arguments):
     return line, hosts.variables(here)
 
 
+@pytest.mark.soak
 def test_torchrun_over_a_slow_and_a_lossy_link(machines, start):
     machines.link(0, "slow")
     machines.link(1, "lossy")

@@ -185,6 +185,7 @@ def test_processes_leave_the_folder_that_a_simulation_leaves(world, recipe, simu
         assert newest_step(place) == STEPS
 
 
+@pytest.mark.soak
 def test_whoever_comes_goes_on_with_the_rows_that_it_owns(simulated, tmp_path):
     """4 processes, then 3, then one alone, then 2: each takes the run from the last checkpoint of those before."""
     folder = tmp_path / "run"
