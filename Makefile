@@ -4,7 +4,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-# --no-compile: Python compiles the few modules that are used when they are first imported, not the thousands that are not.
+# --no-compile: Python compiles the few modules that are used when they are first imported, not the thousands that are not;
+# it must be allowed to keep them, or every start would compile torch again.
+unexport PYTHONDONTWRITEBYTECODE
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 # One thread for each of the two workers.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
