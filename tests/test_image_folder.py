@@ -45,7 +45,15 @@ def indices(*values):
 def processes():
     """The processes below this one that decode."""
     children = psutil.Process().children(recursive=True)
-    return [child for child in children if any("decoding.py" in word for word in child.cmdline())]
+    return [child for child in children if decodes(child)]
+
+
+def decodes(process):
+    """Whether a process decodes images; one that has ended, whether its parent knows or not, does not."""
+    try:
+        return any("decoding.py" in word for word in process.cmdline())
+    except psutil.NoSuchProcess:  # a zombie, too
+        return False
 
 
 # --- what is listed ---
