@@ -17,15 +17,14 @@ AVX2, AVX512 = __cpu_features__.get("AVX2"), __cpu_features__.get("AVX512F")
 # name: whether this processor can do it, then threads, torch, OpenBLAS, MKL, and what NumPy must do without
 PROCESSORS = {
     "no vector extensions": (True, 1, "default", "Sandybridge", "COMPATIBLE", DISPATCHED),
-    "Haswell, 1 thread": (AVX2, 1, "avx2", "Haswell", "AVX2", ""),
-    "Zen, 2 threads": (AVX2, 2, "avx2", "Zen", "AVX2,STRICT", ""),
-    "SkylakeX, 2 threads": (AVX512, 2, "avx512", "SkylakeX", "AVX512", ""),
+    "AVX2, 2 threads": (AVX2, 2, "avx2", "Haswell", "AVX2", ""),  # OpenBLAS has the same kernels for Zen
+    "AVX-512, 2 threads": (AVX512, 2, "avx512", "SkylakeX", "AVX512", ""),
 }
 
 
 def environment(threads: int, aten: str, openblas: str, mkl: str, numpy_without: str) -> dict[str, str]:
     """The variables by which the libraries take these paths."""
-    instructions = {"COMPATIBLE": "SSE4_2"}.get(mkl, mkl.partition(",")[0])
+    instructions = "SSE4_2" if mkl == "COMPATIBLE" else mkl
     return {
         "OMP_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": str(threads),
