@@ -147,6 +147,15 @@ def module_task(n, model):
     return ModuleTask(module, data.train, parts, batch=8, gradients="loop", dtype=torch.float64, **options)
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As in the processes: the last bits of torch's gradients depend on the number of threads (batch norm)."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def quadratic_run(name, make_network):
     algorithm, policy, *rest = ALGORITHMS[name]()
     graph, options = rest[0] if rest else GRAPH, {"optimizer": sgd} | (rest[1] if len(rest) > 1 else {})
