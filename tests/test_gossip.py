@@ -430,7 +430,7 @@ def assign(model):
         (assign, "is another tensor than when Gossip was made"),
         (lambda model: model.frozen.requires_grad_(True), "'frozen.weight' was frozen when Gossip was made"),
         (lambda model: model.float(), "moved from torch.float64 on cpu to torch.float32"),
-        (lambda model: model.scale.data.fill_(torch.nan), "mixing 0: a parameter of rank 0 is not finite any more"),
+        (lambda model: model.scale.data.fill_(torch.nan), "mixing 0: a parameter of rank 0 is no longer finite"),
     ],
 )
 def test_what_changes_in_a_way_that_cannot_work_is_refused_before_it_is_mixed(change, message):

@@ -231,7 +231,7 @@ def test_only_after_the_first_step_the_step_size_may_be_at_fault(where):
     ) as first:
         run(3, task=Broken(where))
     assert "lower" not in str(first.value)
-    with pytest.raises(TrainingError, match=r"^step 2: .* of node 4 is not finite any more; lower the step size"):
+    with pytest.raises(TrainingError, match=r"^step 2: .* of node 4 is no longer finite; lower the step size"):
         run(3, task=Broken(where, at=2))
 
 

@@ -242,7 +242,7 @@ class Gossip:
     def _check_finite(self) -> None:
         if not self.row.is_finite:
             raise TrainingError(
-                f"mixing {self.t}: a parameter of rank {self.rank} is not finite any more, so nothing was sent; "
+                f"mixing {self.t}: a parameter of rank {self.rank} is no longer finite, so nothing was sent; "
                 + ("check its data and its loss for NaN, or " if self.t == 0 else "")
                 + "lower the learning rate"
             )

@@ -11,7 +11,7 @@ import torch
 
 from mixwise.errors import TrainingError
 
-_LOWER = "is not finite any more; lower the step size (lr)"
+_LOWER = "is no longer finite; lower the step size (lr)"
 
 
 def check_initial(X: torch.Tensor, nodes: Sequence[int]) -> None:
