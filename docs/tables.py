@@ -23,7 +23,9 @@ def index() -> str:
         if module.name != "mixwise.__main__":
             import_module(module.name)
     found: dict[str, dict[str, dict[str, str | int]]] = {family: {} for family in FAMILIES}
-    for part in sorted(declared(), key=lambda part: part.where):
+    for part in sorted(
+        declared(), key=lambda part: (part.family, part.name != FAMILIES[part.family].default, part.name)
+    ):
         if part.where.startswith("mixwise."):
             row = {"where": part.where, "title": part.title, "cite": part.cite, **part.columns}
             if found[part.family].setdefault(part.name, row) is not row:

@@ -112,6 +112,10 @@ def scaled(graph, by: Positive = 2.0, *, offset: NonNegative = 0.0):
     return graph * by + offset
 
 
+def bound(function, options):
+    return Bound(declaration(function), options)
+
+
 TOYS = (Plain, Momentum, Budget, AllOf, Weighted, halves, scaled)
 
 
@@ -155,12 +159,12 @@ def test_functions_are_parts_with_the_rest_of_their_arguments_open():
     assert build("scheme", "halves") is halves
     assert build("scheme", {"kind": "scaled", "by": 3})(2) == 6
     assert build("scheme", "scaled") == build("scheme", {"kind": "scaled", "by": 2.0}) != build("scheme", "halves")
-    assert supply(Bound(scaled, {"by": 4}), graph=1, by=5, seed=3) == 4
+    assert supply(bound(scaled, {"by": 4}), graph=1, by=5, seed=3) == 4
 
 
 def test_the_name_of_a_scheme_is_a_policy():
     assert build("policy", "halves") == Weighted(halves)
-    assert build("policy", {"weights": {"kind": "scaled", "by": 3}}) == Weighted(Bound(scaled, {"by": 3}))
+    assert build("policy", {"weights": {"kind": "scaled", "by": 3}}) == Weighted(bound(scaled, {"by": 3}))
 
 
 # --- wrong values ---
@@ -238,7 +242,7 @@ def test_the_words_are_the_title_with_what_differs_from_the_defaults():
     assert words(AllOf((Budget(), Weighted(halves)))) == (
         "all of: matchings with a budget of 0.5; weights from half of everything"
     )
-    assert words(Bound(scaled, {"by": 3.0})) == "scaled weights (by 3.0)"
+    assert words(bound(scaled, {"by": 3.0})) == "scaled weights (by 3.0)"
 
 
 # --- declaring ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, wraps
+from functools import cache, cached_property, wraps
 from inspect import Parameter, signature
 from string import Formatter
 from types import FunctionType
@@ -22,6 +22,8 @@ Base = TypeVar("Base", bound=type)
 
 _DECLARED: dict[Any, Declaration] = {}
 _BASES: dict[type, str] = {}
+_FUNCTIONS = (FunctionType, type(cache(len)))
+_ANY_NUMBER = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 def family(name: str) -> Callable[[Base], Base]:
@@ -98,11 +100,12 @@ class Declaration:
         if dataclasses.is_dataclass(self.target):
             fields = dataclasses.fields(self.target)
             made = {f.name: f.default_factory() for f in fields if f.default_factory is not dataclasses.MISSING}
-        return {p.name: made.get(p.name, p.default) for p in signature(self.target).parameters.values()}
+        arguments = [p for p in signature(self.target).parameters.values() if p.kind not in _ANY_NUMBER]
+        return {p.name: made.get(p.name, p.default) for p in arguments}
 
     @cached_property
-    def options(self) -> Mapping[str, Option]:
-        """The arguments that a recipe can set."""
+    def arguments(self) -> Mapping[str, Option]:
+        """The arguments whose types have a form in a recipe."""
         from mixwise.parts.options import recipe_options  # with it pydantic, which `import mixwise` does not need
 
         plain_class = isinstance(self.target, type) and not dataclasses.is_dataclass(self.target)
@@ -110,7 +113,12 @@ class Declaration:
             hints = get_type_hints(vars(self.target)["__init__"] if plain_class else self.target, include_extras=True)
         except NameError as error:
             raise TypeError(f"{self.where}: {error}; recipes need it: import it outside of TYPE_CHECKING") from None
-        return recipe_options({n: hints[n] for n in self.defaults if n in hints and n not in self.supplied})
+        return recipe_options({name: hints[name] for name in self.defaults if name in hints})
+
+    @cached_property
+    def options(self) -> Mapping[str, Option]:
+        """Those of them that a recipe can set."""
+        return {name: option for name, option in self.arguments.items() if name not in self.supplied}
 
     @property
     def describe(self) -> Callable[[Any], str] | None:
@@ -119,48 +127,53 @@ class Declaration:
         return next((vars(base)["describe"] for base in bases if "describe" in vars(base)), None)
 
     def build(self, given: Mapping[str, Any]) -> Any:
-        """The part with these options of a recipe: an instance of a class, or a function with its options bound."""
+        """The part with these options of a recipe: an object, or a function with its options bound."""
         for key in given:
             if key not in self.options:
                 none = f"unknown key {key!r}; {self.name} has no options"
                 raise OptionError(unknown("key", str(key), self.options) if self.options else none)
-        for key in self.options:
-            if self.defaults[key] is Parameter.empty and key not in given:
-                raise OptionError(f"{key} is missing; {self.name} needs it: add {key}: …")
         checked = {key: self.options[key].checked(key, value) for key, value in given.items()}
-        if isinstance(self.target, type):
-            return self.target(**checked)
-        return Bound(self.target, checked) if self.options else self.target
+        if FAMILIES[self.family].called:
+            return Bound(self, checked) if self.options else self.target
+        self.check_complete(checked)
+        return self.target(**checked)
+
+    def check_complete(self, given: Iterable[str]) -> None:
+        """Refuse a call without an argument that has no default."""
+        for name, default in self.defaults.items():
+            if default is Parameter.empty and name not in given:
+                raise OptionError(f"{name} is missing; {self.name} needs it: add {name}: …")
 
 
 @dataclass(frozen=True, eq=False)
 class Bound:
     """A function that a recipe names, with the options that the recipe sets."""
 
-    function: Callable[..., Any]
+    part: Declaration
     options: Mapping[str, Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function with the rest of its arguments."""
-        return self.function(*args, **kwargs, **self.options)
+        """Call the function with the rest of its arguments, in their order or by name."""
+        rest = (name for name in self.part.defaults if name not in self.options)
+        given = {**dict(zip(rest, args, strict=False)), **kwargs, **self.options}
+        self.part.check_complete(given)
+        return self.part.target(**given)
 
     def __eq__(self, other: object) -> bool:
         """Whether both call the same function with the same options, defaults included."""
-        if not isinstance(other, Bound) or other.function is not self.function:
+        if not isinstance(other, Bound) or other.part.target is not self.part.target:
             return False
-        defaults = declaration(self.function).defaults
+        defaults = self.part.defaults
         return {**defaults, **self.options} == {**defaults, **other.options}
 
     def __hash__(self) -> int:
-        return hash(self.function)
+        return hash(self.part.target)
 
 
 def supply(function: Callable[..., Any], **available: Any) -> Any:
     """Call a part that is a function with those available arguments that it has and that its options do not set."""
-    target, options = (function.function, function.options) if isinstance(function, Bound) else (function, {})
-    return function(
-        **{key: available[key] for key in signature(target).parameters if key in available.keys() - options}
-    )
+    bound = function if isinstance(function, Bound) else Bound(declaration(function), {})
+    return bound(**{name: available[name] for name in bound.part.defaults if name in available.keys() - bound.options})
 
 
 def declaration(target: Any) -> Declaration:
@@ -184,8 +197,8 @@ def words(part: Any) -> str:
     'Metropolis-Hastings weights'
     """
     if isinstance(part, Bound):
-        about, values = declaration(part.function), part.options
-    elif isinstance(part, type | FunctionType):
+        about, values = part.part, part.options
+    elif isinstance(part, (type, *_FUNCTIONS)):
         about, values = declaration(part), {}
     else:
         about = declaration(type(part))
@@ -202,7 +215,7 @@ def words(part: Any) -> str:
 
 def _shown(value: Any) -> str | float | tuple[Any, ...] | None:
     """A value as it stands in a sentence; None for one that cannot."""
-    if isinstance(value, Bound | FunctionType) or type(value) in _DECLARED:
+    if isinstance(value, (Bound, *_FUNCTIONS)) or type(value) in _DECLARED:
         return words(value)
     return value if isinstance(value, str | int | float | tuple) else None
 
@@ -215,8 +228,8 @@ def _check_arguments(cls: type, about: Declaration) -> None:
     def checked(self: Any, *args: Any, **kwargs: Any) -> None:
         given = parameters.bind(*args, **kwargs).arguments  # nothing to check, and no pydantic, if all are defaults
         for name in given:
-            if name in about.options:
-                given[name] = about.options[name].checked_argument(name, given[name])
+            if name in about.arguments:
+                given[name] = about.arguments[name].checked_argument(name, given[name])
         construct(self, **given)
 
     cls.__init__ = checked  # type: ignore[misc]

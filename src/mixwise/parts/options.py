@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial, reduce
 from numbers import Integral, Real
 from operator import or_
@@ -16,7 +16,7 @@ from mixwise.parts.registry import built
 from mixwise.parts.types import Family, OptionError
 
 _PLAIN = (str, int, float, list, tuple, Mapping, NoneType)  # what YAML reads
-_LISTS = (tuple, list, dict, Sequence, Mapping)
+_CONTAINERS: Mapping[Any, Any] = {tuple: tuple, list: list, Sequence: list, Iterable: list, dict: dict, Mapping: dict}
 
 
 class Option:
@@ -79,9 +79,9 @@ def _form(hint: Any) -> Any:
     if origin in (Union, UnionType):
         forms = [form for each in args if (form := _form(each)) is not None]
         return reduce(or_, forms) if set(forms) - {NoneType} else None
-    if origin in _LISTS:
+    if origin in _CONTAINERS:
         inside = [each if each is Ellipsis else _form(each) for each in args]
-        return None if None in inside else origin[tuple(inside)]
+        return None if None in inside else _CONTAINERS[origin][tuple(inside)]
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import import_module, metadata, resources
 from operator import attrgetter
@@ -24,16 +25,20 @@ def _index() -> Mapping[str, Mapping[str, Entry]]:
     return index
 
 
-def entries(family: str) -> dict[str, Entry]:
-    """The parts of a family by name, those of other packages last; nothing is imported for it."""
-    outside = {
-        name: {"where": point.value, "title": name}
-        for point in metadata.entry_points(group="mixwise.parts")
-        for owner, _, name in [point.name.partition(".")]
-        if owner == family
-    }
-    own = _index().get(family, {})
-    return {**own, **{name: entry for name, entry in outside.items() if name not in own}}
+def entries(family: str, *, outside: bool = True) -> dict[str, Entry]:
+    """The parts of a family by name, those of other packages last; nothing is imported."""
+    own = dict(_index().get(family, {}))
+    return own | _entry_points(family) | own if outside else own  # a name that mixwise has stays its own
+
+
+def _entry_points(family: str) -> dict[str, Entry]:
+    points = [(*point.name.partition("."), point.value) for point in metadata.entry_points(group="mixwise.parts")]
+    return {name: {"where": where, "title": name} for owner, _, name, where in points if owner == family}
+
+
+def _entry(family: str, name: str) -> Entry | None:
+    """The row of a part; other packages are looked through only for a name that mixwise does not have."""
+    return entries(family, outside=False).get(name) or _entry_points(family).get(name)
 
 
 def names(family: str) -> list[str]:
@@ -46,16 +51,16 @@ def lookup(family: str, name: str) -> Declaration:
     """The part called `name`; its module is imported now."""
     if ":" in name:
         where = name
-    elif name in (known := entries(family)):
-        where = str(known[name]["where"])
+    elif (entry := _entry(family, name)) is not None:
+        where = str(entry["where"])
     else:
         raise OptionError(unknown(family, name, [*names(family), "package.module:Name"]))
     found = declaration(_imported(where))
-    if found.family not in ("", family):
+    if not found.family:
+        return replace(found, family=family, name=name)
+    if found.family != family:
         raise OptionError(f"{name} is declared as {found.family}; name {_one(family)} here")
-    return (
-        Declaration(family, name, found.title, found.cite, found.columns, found.target) if not found.family else found
-    )
+    return found
 
 
 def build(family: str, value: Any, where: str = "") -> Any:
@@ -89,7 +94,7 @@ def normalized(family: str, value: Any) -> tuple[str, dict[str, Any]]:
     """The kind and the options of a recipe's value; a scheme's name as a policy means fixed weights."""
     default, other = FAMILIES[family].default, FAMILIES[family].shorthand
     if isinstance(value, str):
-        if other and default and value not in entries(family) and value in entries(other[0]):
+        if other and default and not _entry(family, value) and _entry(other[0], value):
             return default, {other[1]: value}
         return value, {}
     if not isinstance(value, Mapping):

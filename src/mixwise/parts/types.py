@@ -34,6 +34,7 @@ class Family(NamedTuple):
     default: str | None = None  # the kind of a mapping that names none
     supplied: tuple[str, ...] = ()  # arguments that come from the run, so a recipe cannot set them
     shorthand: tuple[str, str] | None = None  # a name of this other family stands for {kind: default, option: name}
+    called: bool = False  # whether its parts are functions, which the run calls with the rest of their arguments
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -41,14 +42,14 @@ FAMILIES: Mapping[str, Family] = {
     for family in (
         Family("algorithm", "dsgd"),
         Family("policy", "fixed", shorthand=("scheme", "weights")),
-        Family("scheme", "cliques"),
+        Family("scheme", "cliques", called=True),
         Family("sketch", "count", ("seed",)),
         Family("compressor", "top-k", ("seed",)),
-        Family("graph"),
-        Family("data", None, ("data_dir",)),
-        Family("model", None, ("seed",)),
-        Family("partition", "dirichlet", ("samples", "nodes", "seed")),
-        Family("task", "quadratics", ("nodes", "seed")),
+        Family("graph", called=True),
+        Family("data", None, ("data_dir",), called=True),
+        Family("model", None, ("seed",), called=True),
+        Family("partition", "dirichlet", ("labels", "samples", "nodes", "seed"), called=True),
+        Family("task", "quadratics", ("nodes", "seed"), called=True),
     )
 }
 
@@ -56,10 +57,10 @@ FAMILIES: Mapping[str, Family] = {
 class OptionError(ConfigError):
     """A value that a recipe or a constructor does not accept, with the path to it: `policy.inner.beta = 1.5: …`."""
 
-    def __init__(self, message: str, path: tuple[str, ...] = (), value: object = None) -> None:
+    def __init__(self, message: str, path: tuple[str, ...] = (), value: object = ...) -> None:
         self.message, self.path, self.value = message, path, value
         place = ".".join(path)
-        if isinstance(value, str | int | float):
+        if isinstance(value, str | int | float | None):
             place = f"{place} = {value!r}" if place else repr(value)
         super().__init__(f"{place}: {message}" if place else message)
 
