@@ -6,12 +6,12 @@ Legend: rows (m, d), owned; Q(rows) has the same shape, and its rows can be writ
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 import torch
 from annotated_types import Interval
 
-from mixwise.errors import TrainingError
 from mixwise.network import Packing
 from mixwise.parts import Share, family, part
 from mixwise.seeding import generator
@@ -34,13 +34,11 @@ class Compressor(Protocol):
 
 # --- some entries ---
 @part("top-k", "compressor", title="the largest {share:g} of the entries")
+@dataclass(frozen=True)
 class TopK:
     """Keeps the share of entries that are largest in modulus: values and positions travel."""
 
-    def __init__(self, share: Share = 0.1) -> None:
-        if not 0 < share <= 1:
-            raise TrainingError(f"share = {share}; the share of entries that travel lies in (0, 1]")
-        self.share = share
+    share: Share = 0.1
 
     def __call__(self, rows: torch.Tensor, nodes: range, t: int) -> FewEntries:
         """Row by row, the k largest entries, the rest 0."""
@@ -72,16 +70,15 @@ class FewEntries:
 
 # --- few levels ---
 @part("quantize", "compressor", title="random rounding to {bits} bits", cite="Alistarh et al. 2017")
+@dataclass(frozen=True)
 class Quantize:
     """Rounds entries at random to 2^bits − 1 levels of the row's norm (QSGD, Alistarh et al. 2017).
 
     Scaled down so that the error is smaller than the row in expectation, which CHOCO needs.
     """
 
-    def __init__(self, bits: Annotated[int, Interval(ge=1, le=16)] = 4, seed: int = 0) -> None:
-        if not 1 <= bits <= 16:
-            raise TrainingError(f"bits = {bits}; a level takes 1 to 16 bits")
-        self.bits, self.seed = bits, seed
+    bits: Annotated[int, Interval(ge=1, le=16)] = 4
+    seed: int = 0
 
     def __call__(self, rows: torch.Tensor, nodes: range, t: int) -> FewLevels:
         """Row by row, with draws that know node and mixing only."""

@@ -85,7 +85,7 @@ def label_counts(labels: Labels, parts: Iterable[npt.ArrayLike], classes: int | 
     return np.stack([np.bincount(y[np.asarray(part, dtype=np.int64)], minlength=classes) for part in parts])
 
 
-@part("iid", "partition", title="uniformly at random")
+@part("iid", "partition", title="uniformly at random", former={"alpha": None, "labels_per_node": None})
 def iid(samples: int, nodes: int, seed: int = 0) -> Partition:
     """The indices in random order, cut into equal parts; sizes differ by at most one."""
     _check_nodes(nodes, samples)
@@ -93,7 +93,13 @@ def iid(samples: int, nodes: int, seed: int = 0) -> Partition:
     return Partition(tuple(np.split(order, _cuts(samples, nodes)[1:-1])))
 
 
-@part("dirichlet", "partition", title="by label, in proportions from Dir({alpha:g})", cite="Lin et al. 2021")
+@part(
+    "dirichlet",
+    "partition",
+    title="by label, in proportions from Dir({alpha:g})",
+    cite="Lin et al. 2021",
+    former={"labels_per_node": None},
+)
 def dirichlet(labels: Labels, nodes: int, alpha: Positive = 0.1, seed: int = 0) -> Partition:
     """Label skew: each label is spread over the nodes in proportions p ~ Dir(α, …, α); small α, few labels per node.
 
@@ -154,7 +160,7 @@ def _skewed_counts(label_sizes: list[int], group: range, alpha: float, stream: n
     )
 
 
-@part("by-label", "partition", title="{labels_per_node} labels per node")
+@part("by-label", "partition", title="{labels_per_node} labels per node", former={"alpha": None})
 def by_label(labels: Labels, nodes: int, labels_per_node: Count = 2, seed: int = 0) -> Partition:
     """Shards: every node gets `labels_per_node` shards of one label each, so at most that many labels.
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, wraps
 from inspect import Parameter, signature
 from string import Formatter
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from types import FunctionType, MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_type_hints
 
 from mixwise.errors import unknown
 from mixwise.parts.types import FAMILIES, OptionError
@@ -19,11 +21,13 @@ if TYPE_CHECKING:
 
 Target = TypeVar("Target", bound=Callable[..., Any])
 Base = TypeVar("Base", bound=type)
+Former: TypeAlias = Callable[[Any], Mapping[str, Any]] | None
 
 _DECLARED: dict[Any, Declaration] = {}
 _BASES: dict[type, str] = {}
 _FUNCTIONS = (FunctionType, type(cache(len)))
 _ANY_NUMBER = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_log = logging.getLogger(__name__)
 
 
 def family(name: str) -> Callable[[Base], Base]:
@@ -43,7 +47,13 @@ def family_of(target: Any) -> str | None:
 
 
 def part(
-    name: str, family: str | None = None, *, title: str, cite: str = "", **columns: str | int
+    name: str,
+    family: str | None = None,
+    *,
+    title: str,
+    cite: str = "",
+    former: Mapping[str, Former] = MappingProxyType({}),
+    **columns: str | int,
 ) -> Callable[[Target], Target]:
     """Declare a part; the class or function itself stays as it is, but a dataclass now checks its arguments.
 
@@ -53,6 +63,8 @@ def part(
         title: how a report names it, with `{field}` for the value of a field. A class whose words need more than that
             defines `describe(self) -> str`.
         cite: where the method comes from.
+        former: keys that recipes had before, each with a function from its value to the options of today, or None for
+            a key that had no effect.
         columns: further cells of its row in the tables of the documentation and of `mixwise recipes`.
     """
 
@@ -61,7 +73,7 @@ def part(
         found = family or family_of(target)
         if found is None or found not in FAMILIES:
             raise TypeError(f"{where}: family = {found!r}; name one of {', '.join(FAMILIES)}, or mark a base class")
-        made = Declaration(found, name, title, cite, columns, target)
+        made = Declaration(found, name, title, cite, columns, target, former)
         if "kind" in made.defaults:
             raise TypeError(f"{where}: rename the argument 'kind', which in a recipe is the name of the part")
         _DECLARED[target] = made
@@ -82,6 +94,7 @@ class Declaration:
     cite: str
     columns: Mapping[str, str | int]
     target: Callable[..., Any]
+    former: Mapping[str, Former] = MappingProxyType({})
 
     @property
     def where(self) -> str:
@@ -128,6 +141,7 @@ class Declaration:
 
     def build(self, given: Mapping[str, Any]) -> Any:
         """The part with these options of a recipe: an object, or a function with its options bound."""
+        given = self._of_today(given)
         for key in given:
             if key not in self.options:
                 none = f"unknown key {key!r}; {self.name} has no options"
@@ -137,6 +151,15 @@ class Declaration:
             return Bound(self, checked) if self.options else self.target
         self.check_complete(checked)
         return self.target(**checked)
+
+    def _of_today(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options with those that go by a former key translated."""
+        options = {key: value for key, value in given.items() if key not in self.former}
+        for key, translate in self.former.items():
+            if key in given and translate is not None:
+                options |= (new := translate(given[key]))
+                _log.info("%s: %s is now written %s", self.name, key, json.dumps(new))
+        return options
 
     def check_complete(self, given: Iterable[str]) -> None:
         """Refuse a call without an argument that has no default."""
