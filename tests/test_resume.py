@@ -16,7 +16,7 @@ import yaml
 from mixwise import cli
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import Recipe, plan_experiment, run_experiment
-from mixwise.experiments.build_task import build_task
+from mixwise.experiments.build import build_task
 from mixwise.train import Training
 from programs import Program
 

@@ -173,7 +173,7 @@ def test_the_name_of_a_scheme_is_a_policy():
     [
         ("momentun", "policy.inner: unknown algorithm 'momentun'; did you mean momentum? allowed: plain, momentum, "),
         ({"kind": 3}, "policy.inner.kind = 3: kind is the name of an algorithm; choose one of plain, momentum"),
-        (["plain"], "policy.inner: an algorithm is written as its name, or as {kind: NAME, option: …}"),
+        (["plain"], "policy.inner = ['plain']: an algorithm is written as its name, or as {kind: NAME, option: …}"),
         (7, "policy.inner = 7: an algorithm is written as its name"),
         ({"kind": "momentum", "bta": 1}, "policy.inner: unknown key 'bta'; did you mean beta? allowed: beta, betas, "),
         ({"kind": "momentum", "matrix": 1}, "policy.inner: unknown key 'matrix'"),

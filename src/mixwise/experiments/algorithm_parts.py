@@ -204,7 +204,7 @@ class QuasiGlobalMomentum(AlgorithmPart):
 @part(
     "quasi-global-adam", title="quasi-global Adam", cite="Lin et al. 2021",
     step="Adam's moments of (X − X⁺)/‖X − X⁺‖", mixes=INNER, rounds=1, sends="deg · d", condition=INNER,
-    note="the optimizer is SGD without momentum",
+    note="The optimizer is SGD without momentum",
 )  # fmt: skip
 @dataclass(frozen=True)
 class QuasiGlobalAdam(AlgorithmPart):
@@ -225,7 +225,7 @@ class QuasiGlobalAdam(AlgorithmPart):
 @part(
     "decentlam", title="DecentLaM", cite="Yuan et al. 2021",
     step="X⁺ = X − ηm, m⁺ = βm + (X − WᵀX′)/η", mixes="X′", rounds=1, sends="deg · d", condition=DOUBLY,
-    note="the optimizer is SGD without momentum",
+    note="The optimizer is SGD without momentum",
 )  # fmt: skip
 @dataclass(frozen=True)
 class DecentLaM(AlgorithmPart):

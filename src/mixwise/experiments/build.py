@@ -7,20 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mixwise.errors import ConfigError
-from mixwise.experiments.build_algorithm import build_algorithm
-from mixwise.experiments.build_policy import PolicyBuilder
-from mixwise.experiments.build_task import build_optimizer, build_scheduler, build_task, run_length
-from mixwise.experiments.config import RunConfig
-from mixwise.experiments.links_config import build_links
+from mixwise.experiments.build_optimizer import build_optimizer, build_scheduler
+from mixwise.experiments.config import LinkTimes, RunConfig
 from mixwise.experiments.memory import Need, checked, memory_needed
+from mixwise.experiments.policy_parts import Places
 from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
 from mixwise.mixing.matrix import FloatArray
-from mixwise.network import Links, LossyNetwork, Network, SimulatedNetwork
+from mixwise.network import Link, Links, LossyNetwork, Network, SimulatedNetwork
 from mixwise.network.survivors import remaining_graph
 from mixwise.network.world import Alone, World
+from mixwise.parts import supply, words
 from mixwise.seeding import numpy_generator, stream
-from mixwise.tasks import ModuleTask, Task
+from mixwise.tasks import ModuleTask, QuadraticTask, Task
 from mixwise.tasks.remaining import remaining_task
 from mixwise.train import Record, Training, records
 from mixwise.train.training import Step
@@ -58,16 +57,17 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
     places = base_graph(config, seed)
     task = build_task(config, places.n, seed)
     labels = task.partition.label_counts(task.data.y, task.data.classes) if isinstance(task, ModuleTask) else None
-    steps = run_length(config, task)
-    optimizer, scheduler = build_optimizer(config, task), build_scheduler(config, steps)
-    symmetric = build_algorithm(config.algorithm, seed).needs_symmetric
+    steps = _run_length(config, task)
+    optimizer, scheduler = build_optimizer(config.optimizer, task), build_scheduler(config.schedule, steps)
+    algorithm, policy = config.part("algorithm"), config.part("policy")
+    symmetric = algorithm.build(seed).needs_symmetric
 
-    def training(own: Task, network: Network, builder: PolicyBuilder) -> Training:
+    def training(own: Task, network: Network, at: Places) -> Training:
         made = Training(
             own,
             network,
-            builder.build(config.policy),
-            build_algorithm(config.algorithm, seed),
+            policy.build(at),
+            algorithm.build(seed),
             optimizer,
             scheduler=scheduler,
             clip=config.optimizer.clip,
@@ -77,8 +77,8 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
         return made
 
     def rehearsal(short: Task) -> Training:
-        builder = PolicyBuilder(places, list(range(places.n)), seed, labels, symmetric=symmetric)
-        return training(short, _network(config, places, None, Alone(), seed), builder)
+        at = Places(places, list(range(places.n)), seed, labels, symmetric)
+        return training(short, _network(config, places, None, Alone(), seed), at)
 
     need = memory_needed(task, places, world, rehearsal) if check else None
     if need is not None:  # before any rows are made
@@ -86,19 +86,19 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
 
     order = _order(config, places, task, seed)
     graph = places.permuted(order)
-    links = None if config.links is None else build_links(config.links, places).permuted(order)
+    links = None if config.links is None else _links(config.links, places).permuted(order)
 
     def start() -> Training:
-        builder = PolicyBuilder(places, order, seed, labels, symmetric=symmetric)
-        return training(task, _network(config, graph, links, world, seed), builder)
+        at = Places(places, order, seed, labels, symmetric)
+        return training(task, _network(config, graph, links, world, seed), at)
 
     def start_with(nodes: Sequence[int]) -> Training:
         if len(nodes) == graph.n:
             return start()
         left = remaining_graph(graph, nodes)
         counts = None if labels is None else labels[list(nodes)]
-        builder = PolicyBuilder(left, list(range(left.n)), seed, counts, symmetric=symmetric)
-        return training(remaining_task(task, nodes), world.network(left, config.device), builder)
+        at = Places(left, list(range(left.n)), seed, counts, symmetric)
+        return training(remaining_task(task, nodes), world.network(left, config.device), at)
 
     if check:
         start()  # a wrong value or combination is found now; the run makes its own
@@ -110,7 +110,7 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
         start,
         start_with,
         config.record_every,
-        config.evaluate_every or (1 if config.task.kind == "quadratics" else steps),
+        config.evaluate_every or (1 if isinstance(task, QuadraticTask) else steps),
         config.checkpoint_every or max(1, steps // 4),
         need,
     )
@@ -127,6 +127,36 @@ def _network(config: RunConfig, graph: Graph, links: Links | None, world: World,
     if config.message_loss == 0:
         return SimulatedNetwork(graph, links)
     return LossyNetwork(graph, config.message_loss, stream(seed, "network"), links)
+
+
+def _links(config: LinkTimes, places: Graph) -> Links:
+    """The links between the places of a graph."""
+    usual = Link(config.latency, config.bandwidth)
+    edges = {}
+    known = {tuple(sorted(edge)) for edge in places.edges}
+    for name, different in config.edges.items():
+        i, j = sorted(map(int, name.split("-")))
+        if (i, j) not in known:
+            raise ConfigError(f"links.edges: the graph has no edge {name}; name one that mixwise graph shows")
+        latency = usual.latency if different.latency is None else different.latency
+        edges[i, j] = Link(latency, usual.bandwidth if different.bandwidth is None else different.bandwidth)
+    return Links(usual, edges)
+
+
+def _run_length(config: RunConfig, task: Task) -> int:
+    """Steps of a run; an epoch is as many steps as an average node needs to see its data once."""
+    if config.epochs is None:
+        assert config.steps is not None
+        return config.steps
+    if not isinstance(task, ModuleTask):
+        raise ConfigError(f"epochs = {config.epochs:g}: {words(config.part('task'))} have no epochs; give steps")
+    return max(1, round(config.epochs * len(task.data) / (task.nodes * task.batch)))
+
+
+def build_task(config: RunConfig, nodes: int, seed: int) -> Task:
+    """The task of a run over this many nodes."""
+    task: Task = supply(config.part("task"), nodes=nodes, seed=seed, run=config)
+    return task
 
 
 def base_graph(config: RunConfig, seed: int) -> Graph:

@@ -6,11 +6,11 @@ import dataclasses
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property, wraps
 from inspect import Parameter, signature
 from string import Formatter
-from types import FunctionType, MappingProxyType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_type_hints
 
 from mixwise.errors import unknown
@@ -52,7 +52,7 @@ def part(
     *,
     title: str,
     cite: str = "",
-    former: Mapping[str, Former] = MappingProxyType({}),
+    former: Mapping[str, Former] | None = None,
     **columns: str | int,
 ) -> Callable[[Target], Target]:
     """Declare a part; the class or function itself stays as it is, but a dataclass now checks its arguments.
@@ -73,7 +73,7 @@ def part(
         found = family or family_of(target)
         if found is None or found not in FAMILIES:
             raise TypeError(f"{where}: family = {found!r}; name one of {', '.join(FAMILIES)}, or mark a base class")
-        made = Declaration(found, name, title, cite, columns, target, former)
+        made = Declaration(found, name, title, cite, columns, target, former or {})
         if "kind" in made.defaults:
             raise TypeError(f"{where}: rename the argument 'kind', which in a recipe is the name of the part")
         _DECLARED[target] = made
@@ -94,7 +94,7 @@ class Declaration:
     cite: str
     columns: Mapping[str, str | int]
     target: Callable[..., Any]
-    former: Mapping[str, Former] = MappingProxyType({})
+    former: Mapping[str, Former] = field(default_factory=dict)
 
     @property
     def where(self) -> str:
@@ -230,7 +230,7 @@ def words(part: Any) -> str:
         values = vars(part)
     usual = {name: text for name, value in about.defaults.items() if (text := _shown(value)) is not None}
     shown = {name: text for name, value in values.items() if (text := _shown(value)) is not None}
-    named = {field for _, field, _, _ in Formatter().parse(about.title) if field}
+    named = {name for _, name, _, _ in Formatter().parse(about.title) if name}
     hidden = {*named, *about.supplied}
     further = [f"{name} {text}" for name, text in shown.items() if name not in hidden and text != usual.get(name)]
     return about.title.format_map({**usual, **shown}) + (f" ({', '.join(further)})" if further else "")

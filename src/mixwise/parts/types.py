@@ -49,7 +49,7 @@ FAMILIES: Mapping[str, Family] = {
         Family("data", None, ("data_dir",), called=True),
         Family("model", None, ("seed",), called=True),
         Family("partition", "dirichlet", ("labels", "samples", "nodes", "seed"), called=True),
-        Family("task", "quadratics", ("nodes", "seed"), called=True),
+        Family("task", "quadratics", ("nodes", "seed", "run"), called=True),
     )
 }
 
@@ -60,7 +60,7 @@ class OptionError(ConfigError):
     def __init__(self, message: str, path: tuple[str, ...] = (), value: object = ...) -> None:
         self.message, self.path, self.value = message, path, value
         place = ".".join(path)
-        if isinstance(value, str | int | float | None):
+        if isinstance(value, str | int | float | list | tuple | None) and len(repr(value)) <= 80:
             place = f"{place} = {value!r}" if place else repr(value)
         super().__init__(f"{place}: {message}" if place else message)
 
