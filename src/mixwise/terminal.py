@@ -68,7 +68,6 @@ class _Notes(logging.Handler):
 
 def run_with_progress(experiment: Experiment, folder: Path, resume: bool, world: World) -> Summary:
     """A live bar in a terminal; elsewhere a line per run, and one every half minute. Process 0 shows it."""
-    from mixwise.experiments.memory import statement
     from mixwise.experiments.runner import run_experiment
 
     total = len(experiment.recipe.seeds) * len(experiment.runs)
@@ -100,8 +99,8 @@ def run_with_progress(experiment: Experiment, folder: Path, resume: bool, world:
                 printed = watch.clock()
 
         def on_need(need: Need) -> None:
-            if world.rank == 0 and (line := statement(need)) is not None:
-                err.print(line)
+            if world.rank == 0:
+                err.print(f"memory: {need}")
 
         return run_experiment(experiment, folder, on_progress, resume, world, on_need)
 
