@@ -104,7 +104,7 @@ def test_every_part_of_a_run_can_come_from_another_package(tmp_path):
     scene = json.loads((tmp_path / "run" / "toy" / "seed-0" / "scene.json").read_text("utf-8"))
     assert (scene["n"], len(scene["edges"])) == (7, 6 + 4)
     assert scene["policy"] == "cautious weights (rest 0.25)"
-    assert scene["counts"] == [[3, 4], [4, 3], [3, 4], [4, 3], [3, 4], [4, 3], [3, 3]]
+    assert scene["counts"] == [[3, 4], [4, 3], [3, 4], [4, 3], [3, 4], [3, 3], [4, 3]]
     assert scene["dim"] == 3 * 5 + 5 + 5 * 2 + 2
     assert len(load_run(tmp_path / "run").results["toy"][0]) == 4
 
