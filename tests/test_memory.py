@@ -52,7 +52,6 @@ def looked_at(monkeypatch):
 def little(looked_at, monkeypatch):
     """Two megabytes are free."""
     monkeypatch.setattr(memory, "free_memory", lambda device, processes=1: 2_000_000)
-    monkeypatch.setattr(memory, "RESIDENT", 1000)
     monkeypatch.setattr(memory, "process_memory", lambda: 0)
 
 
@@ -75,9 +74,6 @@ def test_the_largest_of_the_moments_counts():
     assert Need(**base, rows=mixing, one_pass=5000).still == 3 * 800 + 5000
     assert Need(**base, rows=mixing, evaluation=9000).still == 3 * 800 + 9000
     assert Need(**base, rows=mixing, buffers=7, arriving=2).still == 5 * 800 + 7 + 2 * 400
-    on_disk = RowCount(optimizer=2, algorithm=0, gradients=0, most=0.5, disk=4)
-    assert Need(**base, rows=on_disk).still == 400 + 2 * memory.RESIDENT
-    assert Need(**base, rows=on_disk).disk_bytes == 4 * 800
 
 
 def test_small_runs_are_not_counted():
@@ -104,7 +100,7 @@ def test_a_run_that_does_not_fit_is_refused_before_rows_are_made(little, monkeyp
     assert text.startswith(
         "the run does not fit: 16 nodes × 12,310 parameters × 4 tensors (X, G, 2 optimizer) = 0.00 GB"
     )
-    for option in ("task.train=head", "rows=disk (", "at most ", "machines of this size with torchrun"):
+    for option in ("task.train=head", "at most ", "machines of this size with torchrun"):
         assert option in text
     assert "\n" not in text
     assert not (tmp_path / "run").exists()
@@ -116,8 +112,7 @@ def test_what_is_offered_fits(looked_at):
     need = prepared.need
     task = build.build_task(config, 16, 0)
     for free in (need.still * 3 // 4, need.still // 3, need.still // 20):
-        offered = ways_to_fit(need, free, task, shortens=True)
-        assert ("param_dtype=bfloat16" in str(offered)) == (free > need.still * 0.6)
+        offered = ways_to_fit(need, free, task)
         nodes = next((int(option.split()[2]) for option in offered if option.startswith("at most")), 0)
         if nodes:
             assert memory.replace(need, nodes=nodes).still <= free < memory.replace(need, nodes=nodes + 1).still
@@ -132,26 +127,22 @@ def test_parts_of_a_model_that_would_fit():
     assert memory._trained_parts(task) == []  # the user has chosen already
 
 
-def test_rows_on_disk_from_a_recipe(looked_at, tmp_path):
-    heard = []
-    run_experiment(experiment(), tmp_path / "memory")
-    run_experiment(experiment("rows=disk"), tmp_path / "disk", on_need=heard.append)
-    assert heard[0].rows.disk >= 4
-    assert heard[0].rows.most < 1
-    memory_, disk = ((tmp_path / name / "ha/seed-0/metrics.jsonl").read_bytes() for name in ("memory", "disk"))
-    assert memory_ == disk
-    left = {path.name for path in (tmp_path / "disk").rglob("*") if path.is_file()}
-    assert left == {path.name for path in (tmp_path / "memory").rglob("*") if path.is_file()}
+@pytest.mark.parametrize("override", ["rows=disk", "rows_dir=/tmp", "param_dtype=bfloat16", "ha.rows=disk"])
+def test_removed_keys_are_explained(override):
+    with pytest.raises(
+        ConfigError, match=r"was removed in 0\.2\.0; rows are always kept in memory, .*: delete the key"
+    ):
+        experiment(override)
+
+
+def test_a_removed_key_that_changed_nothing_is_ignored():
+    """Every config.yaml that version 0.1 wrote has `rows: memory`."""
+    assert experiment("rows=memory").to_yaml() == experiment().to_yaml()
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["rows_dir=/tmp"], r"rows_dir = '/tmp' is for rows: disk"),
-        (["rows=disk", "rows_dir=/no/such/folder"], r"is no folder; make it first"),
-        (["rows=disk", "device=cuda"], r"rows: disk is for rows in the machine's memory|device"),
-        (["param_dtype=float16"], r"too small for torch.float16"),
-        (["param_dtype=bfloat16", "algorithm=d2"], r"D2 keeps small differences"),
         (["task.accumulate=9"], r"accumulate = 9 pieces of a batch of 4"),
         (["task.autocast=float16"], r"take torch.bfloat16"),
     ],
@@ -161,11 +152,11 @@ def test_words_of_a_recipe_that_do_not_fit(overrides, message, tmp_path):
         run_experiment(experiment(*overrides), tmp_path / "run")
 
 
-@pytest.mark.parametrize("overrides", [["param_dtype=bfloat16"], ["task.accumulate=2"], ["task.autocast=bfloat16"]])
+@pytest.mark.parametrize("overrides", [["task.accumulate=2"], ["task.autocast=bfloat16"]])
 def test_words_of_a_recipe_that_do(overrides, looked_at, tmp_path):
     heard = []
     run_experiment(experiment(*overrides), tmp_path / "run", on_need=heard.append)
-    assert heard[0].itemsize == (2 if "param_dtype=bfloat16" in overrides else 4)
+    assert heard[0].itemsize == 4
 
 
 # --- what is free ---

@@ -12,7 +12,7 @@ from mixwise.policies import HeterogeneityAware
 from mixwise.sketch import ExactSketch, GaussianSketch
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.pass_memory import pass_bytes
-from mixwise.train import Training
+from mixwise.train import Training, training
 from mixwise.train.row_count import count_rows
 
 HIDDEN = 4000  # d = 132,002: a tensor (m, d) has 4 MB, far more than the blocks in which rows are mixed
@@ -63,13 +63,13 @@ def dsgd(task, name, options, policy=weights, **more) -> Training:
 
 @pytest.mark.parametrize(("name", "options", "remembered"), OPTIMIZERS)
 @pytest.mark.parametrize("row_by_row", [False, True])
-def test_every_optimizer_holds_what_was_counted(name, options, remembered, row_by_row):
+def test_every_optimizer_holds_what_was_counted(name, options, remembered, row_by_row, monkeypatch):
     task = small_task(HIDDEN)
     count = count_rows(lambda short: dsgd(short, name, options), NODES, (1 << 30) * row_by_row)
     assert count.optimizer == remembered
     assert count.gradients == 2 + remembered
     if row_by_row:  # what it takes for a moment is a few rows
-        task.row_by_row = True
+        monkeypatch.setattr(training, "LONG", 1)
         assert count.most <= 2 + remembered + 1
     check(lambda: dsgd(task, name, options), task, count)
 

@@ -11,7 +11,6 @@ from mixwise.algorithms import Quantize
 from mixwise.data import FlipsAndCrops
 from mixwise.data.batches import batch_indices
 from mixwise.seeding import generator, numpy_generator, stream
-from mixwise.tasks.rounding import round_at_random
 from programs import run_program
 
 PINNED = (1110601894404161091, 7963289934258591976, [254, 506, 777], [923, 447, 381])
@@ -104,13 +103,6 @@ def training_on_quadratics():
     return [record.values for record in runs]
 
 
-def rounded_at_random():
-    values = torch.linspace(1, 2, 64, dtype=torch.float32, device="cpu")
-    out = torch.empty_like(values, dtype=torch.bfloat16)
-    round_at_random(values, out, generator(0, "rounding"))
-    return out.tolist()
-
-
 IMAGES = torch.arange(64 * 16).reshape(64, 1, 4, 4)
 ROWS = torch.linspace(-1, 1, 40, dtype=torch.float32).reshape(2, 20)
 
@@ -119,7 +111,6 @@ ROWS = torch.linspace(-1, 1, 40, dtype=torch.float32).reshape(2, 20)
     "draws",
     [
         training_on_quadratics,
-        rounded_at_random,
         lambda: FlipsAndCrops(padding=2)(IMAGES, generator(0, "augment")).tolist(),
         lambda: batch_indices(10, 4, seed=0, node=1, step=2).tolist(),
         lambda: Quantize(2)(ROWS.clone(), range(2), 0).rows.tolist(),

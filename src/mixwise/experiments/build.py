@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from mixwise.errors import ConfigError
 from mixwise.experiments.build_algorithm import build_algorithm
@@ -14,7 +13,6 @@ from mixwise.experiments.build_task import build_optimizer, build_scheduler, bui
 from mixwise.experiments.config import RunConfig
 from mixwise.experiments.links_config import build_links
 from mixwise.experiments.memory import Need, checked, memory_needed
-from mixwise.experiments.task_config import ClassificationConfig
 from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
 from mixwise.mixing.matrix import FloatArray
@@ -25,7 +23,6 @@ from mixwise.seeding import numpy_generator, stream
 from mixwise.tasks import ModuleTask, Task
 from mixwise.tasks.remaining import remaining_task
 from mixwise.train import Record, Training, records
-from mixwise.train.disk_rows import DiskRows
 from mixwise.train.training import Step
 
 
@@ -51,16 +48,13 @@ class Prepared:
         return self.records_of(self.start())
 
 
-def prepare(
-    config: RunConfig, seed: int, world: World | None = None, *, check: bool = True, scratch: Path | None = None
-) -> Prepared:
+def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: bool = True) -> Prepared:
     """Build all parts of one run, so that a wrong value is found before the first step.
 
     Every process of the world builds the same; each then owns its share of the nodes. To check how the parts go
-    together, all of them must be there. `scratch` is where rows on disk go, unless the configuration names a folder.
+    together, all of them must be there.
     """
     world = world or Alone()
-    disk = _scratch(config, scratch)
     places = base_graph(config, seed)
     task = build_task(config, places.n, seed)
     labels = task.partition.label_counts(task.data.y, task.data.classes) if isinstance(task, ModuleTask) else None
@@ -78,7 +72,6 @@ def prepare(
             scheduler=scheduler,
             clip=config.optimizer.clip,
             local_steps=config.local_steps,
-            disk=DiskRows(disk) if config.rows == "disk" else None,
         )
         made.survives = world.survives
         return made
@@ -89,7 +82,7 @@ def prepare(
 
     need = memory_needed(task, places, world, rehearsal) if check else None
     if need is not None:  # before any rows are made
-        need = checked(need, task, world, disk, shortens=_shortens(config))
+        need = checked(need, task, world)
 
     order = _order(config, places, task, seed)
     graph = places.permuted(order)
@@ -121,24 +114,6 @@ def prepare(
         config.checkpoint_every or max(1, steps // 4),
         need,
     )
-
-
-def _shortens(config: RunConfig) -> bool:
-    """Whether rows could be kept in bfloat16 as well."""
-    usual = config.dtype == "float32" and config.param_dtype in (None, "float32")
-    loops = isinstance(config.task, ClassificationConfig) and config.task.gradients != "stacked"
-    return usual and loops and config.algorithm.kind in ("dsgd", "dadam")
-
-
-def _scratch(config: RunConfig, folder: Path | None) -> Path:
-    """Where rows on disk go."""
-    if config.rows == "memory" and config.rows_dir is not None:
-        raise ConfigError(f"rows_dir = {config.rows_dir!r} is for rows: disk; set that too, or leave it out")
-    if config.rows == "disk" and not config.device.startswith("cpu"):
-        raise ConfigError(f"rows: disk is for rows in the machine's memory, not on {config.device}; take device: cpu")
-    if config.rows_dir is not None and not Path(config.rows_dir).is_dir():
-        raise ConfigError(f"rows_dir = {config.rows_dir!r} is no folder; make it first, or name one that is there")
-    return Path(config.rows_dir or folder or ".")
 
 
 def _network(config: RunConfig, graph: Graph, links: Links | None, world: World, seed: int) -> Network:

@@ -103,7 +103,6 @@ def _classification(config: RunConfig, task: ClassificationConfig, nodes: int, s
         group_of=lambda name, parameter: 0 if config.optimizer.decay_norms_and_biases else int(parameter.ndim < 2),
         device=config.device,
         dtype=getattr(torch, config.dtype),
-        param_dtype=None if config.param_dtype is None else getattr(torch, config.param_dtype),
         accumulate=task.accumulate,
         autocast=None if task.autocast is None else getattr(torch, task.autocast),
         seed=seed,

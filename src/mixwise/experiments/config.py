@@ -5,7 +5,7 @@ A recipe is a base configuration, named variants that change parts of it, and se
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -16,11 +16,17 @@ from mixwise.experiments.strict import Strict, check_folder_name
 from mixwise.experiments.task_config import OptimizerConfig, QuadraticsConfig, ScheduleConfig, TaskConfig
 
 Count = Annotated[int, Field(ge=1, strict=True)]  # strict: true and yes are no numbers of steps
+_IN_MEMORY = "0.2.0; rows are always kept in memory, in dtype: delete the key (docs/memory.md has other ways to fit)"
 
 
 class RunConfig(Strict):
     """Everything that one run needs besides its seed."""
 
+    removed: ClassVar = {
+        "rows": ("memory", _IN_MEMORY),
+        "rows_dir": (None, _IN_MEMORY),
+        "param_dtype": (None, _IN_MEMORY),
+    }
     steps: Count | None = None
     epochs: float | None = Field(default=None, gt=0)
     graph: str
@@ -38,9 +44,6 @@ class RunConfig(Strict):
     checkpoint_every: Count | None = None
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
-    param_dtype: Literal["float32", "float64", "bfloat16", "float16"] | None = None
-    rows: Literal["memory", "disk"] = "memory"
-    rows_dir: str | None = None
     data_dir: str | None = None
     model_dir: str | None = None
     tensorboard: bool = False
@@ -51,8 +54,6 @@ class RunConfig(Strict):
             raise ValueError("give the length of a run as steps or as epochs, and not both")
         if self.epochs is not None and self.task.kind == "quadratics":
             raise ValueError("quadratics have no epochs; give steps")
-        if self.param_dtype is not None and self.task.kind == "quadratics":
-            raise ValueError("quadratics are kept in float64; leave param_dtype out")
         return self
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -21,7 +20,6 @@ from mixwise.network import block
 from mixwise.network.world import World
 from mixwise.tasks import ModuleTask, Task
 from mixwise.tasks.pass_memory import buffer_bytes, evaluation_bytes, pass_bytes
-from mixwise.train.disk_rows import RESIDENT, check_disk
 from mixwise.train.row_count import RowCount, count_rows
 from mixwise.train.training import Training
 
@@ -70,25 +68,19 @@ class Need:
 
     @property
     def row_bytes(self) -> int:
-        """All rows, when there are most of them, wherever they are."""
-        return round(self.rows.all * self.unit) + self.arriving_bytes
-
-    @property
-    def disk_bytes(self) -> int:
-        """What files take."""
-        return round(self.rows.disk * self.unit)
+        """All rows, when there are most of them."""
+        return round(self.rows.most * self.unit) + self.arriving_bytes
 
     @property
     def still(self) -> int:
         """What is not there yet: the largest of its three moments, gradients, mixing, judging."""
         rows = self.rows
-        between = 0 if rows.disk else 2 + rows.optimizer + rows.algorithm
         moments = (
             rows.gradients * self.unit + self.one_pass,
-            rows.most * self.unit + self.arriving_bytes,
-            between * self.unit + self.evaluation,
+            self.row_bytes,
+            (2 + rows.optimizer + rows.algorithm) * self.unit + self.evaluation,
         )
-        return round(max(moments)) + self.buffers + (2 * RESIDENT if rows.disk else 0)
+        return round(max(moments)) + self.buffers
 
     @property
     def total(self) -> int:
@@ -97,10 +89,8 @@ class Need:
 
     def __str__(self) -> str:
         here = f"{self.nodes} nodes" + (f" in each of {self.processes} processes" if self.processes > 1 else "")
-        tensors = f"{self.rows.all:.1f}".removesuffix(".0")
+        tensors = f"{self.rows.most:.1f}".removesuffix(".0")
         rows = f"{here} × {_millions(self.dim)} parameters × {tensors} tensors ({self.rows}) = {size(self.row_bytes)}"
-        if self.rows.disk:
-            return f"{rows}, of which {size(self.disk_bytes)} are on disk; in memory {size(self.total)}"
         return f"{rows}; with the data, the program and a pass of a node {size(self.total)}"
 
 
@@ -117,20 +107,18 @@ def memory_needed(
         least: below this nobody asks.
     """
     m = math.ceil(graph.n / world.size)
-    device = getattr(task, "device", torch.device("cpu"))
-    dtype: torch.dtype = getattr(task, "dtype", torch.float64)
-    kept: torch.dtype = getattr(task, "param_dtype", dtype)
-    if _MOST_TENSORS * m * task.dim * kept.itemsize < least:
+    device, dtype = _device(task), task.dtype if isinstance(task, ModuleTask) else torch.float64
+    if _MOST_TENSORS * m * task.dim * dtype.itemsize < least:
         return None
-    blocks = getattr(task, "blocks", ())
-    rows = count_rows(start, graph.n, task.dim, blocks=blocks, dtype=dtype, kept=kept)
+    blocks = task.blocks if isinstance(task, ModuleTask) else ()
+    rows = count_rows(start, graph.n, task.dim, blocks=blocks, dtype=dtype)
     free = free_memory(device)
     passes = isinstance(task, ModuleTask) and (free is None or 4 * task.dim * dtype.itemsize < free)  # else no use
     return Need(
         nodes=m,
         processes=world.size,
         dim=task.dim,
-        itemsize=kept.itemsize,
+        itemsize=dtype.itemsize,
         rows=rows,
         arriving=_arriving(graph, world.size),
         one_pass=pass_bytes(task, m) if isinstance(task, ModuleTask) and passes else 0,
@@ -140,26 +128,22 @@ def memory_needed(
     )
 
 
-def checked(need: Need, task: Task, world: World, disk: Path, *, shortens: bool) -> Need:
+def checked(need: Need, task: Task, world: World) -> Need:
     """The same with what is free; refuse a run that does not fit into it. To be called by all processes.
 
     Args:
         need: of the run.
         task: what is learned.
         world: the processes.
-        disk: the folder of rows on disk, if they are there.
-        shortens: whether rows could be kept in bfloat16 instead.
     """
     here = processes_here(world.size)
 
     def decide() -> int | None:
-        if need.rows.disk:
-            check_disk(disk, here * need.disk_bytes)
-        free = free_memory(getattr(task, "device", torch.device("cpu")), here)
+        free = free_memory(_device(task), here)
         if free is None or need.still <= free:
             return free
         shared = f" for each of {here} processes" if here > 1 else ""
-        options = ways_to_fit(need, free, task, shortens)
+        options = ways_to_fit(need, free, task)
         raise ConfigError(
             f"the run does not fit: {need}, of which {size(need.still)} are still to come, and {size(free)} are "
             f"free{shared}; {'what would fit: ' + '; '.join(options) if options else 'nothing known would make it fit'}"
@@ -184,7 +168,7 @@ def size(number: float) -> str:
     return f"{number / GB:.{1 if number >= GB else 2}f} GB"
 
 
-def ways_to_fit(need: Need, free: int, task: Task, shortens: bool) -> list[str]:
+def ways_to_fit(need: Need, free: int, task: Task) -> list[str]:
     """What would make it fit, each with what it would need then."""
     found = []
     for train, dim in _trained_parts(task):  # from the largest part
@@ -192,13 +176,6 @@ def ways_to_fit(need: Need, free: int, task: Task, shortens: bool) -> list[str]:
         if part.still <= free:
             found.append(f"task.train={train} ({size(part.total)}, {_millions(dim)} parameters)")
             break
-    if shortens:  # rows are lengthened one by one, with what the optimizer needs for one
-        half = replace(need, itemsize=2, buffers=need.buffers + 8 * 4 * need.dim)
-        if half.still <= free:
-            found.append(f"param_dtype=bfloat16 ({size(half.total)})")
-    in_memory = max(need.one_pass, need.evaluation) + need.buffers + need.arriving_bytes + 2 * RESIDENT
-    if not need.rows.disk and in_memory <= free:
-        found.append(f"rows=disk ({size(need.process + in_memory)} of memory, {size(need.row_bytes)} on disk)")
     fitting = next((m for m in range(need.nodes - 1, 0, -1) if replace(need, nodes=m).still <= free), None)
     if fitting is not None:
         if need.processes == 1:
@@ -207,6 +184,10 @@ def ways_to_fit(need: Need, free: int, task: Task, shortens: bool) -> list[str]:
         each = replace(need, nodes=math.ceil(need.nodes / machines))
         found.append(f"{machines * need.processes} machines of this size with torchrun ({size(each.total)} each)")
     return found
+
+
+def _device(task: Task) -> torch.device:
+    return task.device if isinstance(task, ModuleTask) else torch.device("cpu")
 
 
 def _trained_parts(task: Task) -> list[tuple[int | str, int]]:

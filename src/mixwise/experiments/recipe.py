@@ -149,7 +149,7 @@ def _override(configs: dict[str, dict[str, Any]], key: str, value: Any) -> None:
     first, _, rest = key.partition(".")
     named = {name: config for name, config in configs.items() if name.rpartition("/")[2] == first}
     targets, path = named or configs, (rest if named else key).split(".")
-    if path[0] not in RunConfig.model_fields:
+    if path[0] not in {*RunConfig.model_fields, *RunConfig.removed}:
         variants = dict.fromkeys(name.rpartition("/")[2] for name in configs)
         allowed = [*RunConfig.model_fields, *_RECIPE_KEYS, *(f"{name}.KEY" for name in variants)]
         raise ConfigError(unknown("key", key, allowed))

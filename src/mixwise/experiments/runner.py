@@ -105,7 +105,7 @@ def _run_all(
     course = Course(world)
     while course.begin(0):
         try:
-            if (need := _check(experiment, folder, world)) is not None:
+            if (need := _check(experiment, world)) is not None:
                 on_need(need)
             open_folder(folder, experiment, resume, world, lock)
             break
@@ -114,7 +114,7 @@ def _run_all(
     results: Results = {variant: {} for variant in experiment.runs}
     runs = [(variant, config, seed) for variant, config in experiment.runs.items() for seed in recipe.seeds]
     for stage, (variant, config, seed) in enumerate(runs, 1):
-        prepared = prepare(config, seed, world, check=False, scratch=folder)
+        prepared = prepare(config, seed, world, check=False)
         steps = results[variant][seed] = []
         for values in _run(prepared, folder / variant / f"seed-{seed}", course, stage, config, lock):
             while steps and steps[-1]["step"] >= values["step"]:  # of nodes that are lost since
@@ -130,14 +130,14 @@ def _run_all(
     return summary
 
 
-def _check(experiment: Experiment, folder: Path, world: World) -> Need | None:
+def _check(experiment: Experiment, world: World) -> Need | None:
     """Find wrong values, and runs that do not fit, before anything is written; the largest need."""
     needs = []
     for seed in experiment.recipe.seeds:  # seeds first: the variants of one seed share its data
         for config in experiment.runs.values():
             if config.tensorboard:
                 check_installed()
-            needs.append(prepare(config, seed, world, scratch=folder).need)  # one by one: all would not fit
+            needs.append(prepare(config, seed, world).need)  # one by one: all would not fit
     return max((need for need in needs if need is not None), key=lambda need: need.total, default=None)
 
 

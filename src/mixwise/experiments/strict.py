@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -16,17 +17,25 @@ _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
 
 
 class Strict(BaseModel):
-    """A part of a recipe; a key that it does not know is an error that lists the keys it knows."""
+    """A part of a recipe; a key that it does not know is an error that lists the keys it knows.
 
+    `removed` explains each key of an earlier version that is gone, and names the one value that is still accepted, and
+    ignored, because it asks for what is now always done.
+    """
+
+    removed: ClassVar[Mapping[str, tuple[object, str]]] = {}  # key -> (accepted value, explanation)
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @model_validator(mode="before")
     @classmethod
     def _know_every_key(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            for key in data:
-                if key not in cls.model_fields:
+            for key, value in data.items():
+                if key in cls.removed and value != cls.removed[key][0]:
+                    raise ValueError(f"{key}: {value} was removed in {cls.removed[key][1]}")
+                if key not in cls.model_fields and key not in cls.removed:
                     raise ValueError(unknown("key", str(key), cls.model_fields))
+            return {key: value for key, value in data.items() if key not in cls.removed}
         return data
 
 

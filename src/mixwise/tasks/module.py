@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Literal, TypeAlias
 
 import torch
@@ -19,10 +18,9 @@ from mixwise.errors import TrainingError
 from mixwise.seeding import stream
 from mixwise.tasks.base import AllHere, Others
 from mixwise.tasks.buffers import NodeBuffers, mean_of_all, mean_row, set_buffers
-from mixwise.tasks.devices import checked_device, checked_short
+from mixwise.tasks.devices import checked_device
 from mixwise.tasks.gradients import Gradients, NodeByNode, PassOptions, Way, chosen, faster
 from mixwise.tasks.inputs import Augment, Inputs
-from mixwise.tasks.node_modules import Judged
 from mixwise.tasks.parts import load_parts, parts_of
 from mixwise.tasks.randomness import own_randomness
 from mixwise.tasks.rows import GroupOf, RowLayout
@@ -51,8 +49,7 @@ class ModuleTask:
         group_of: the optimizer group of a parameter, e.g. to keep norms and biases free of weight decay.
         accumulate: a node's batch in so many pieces, one after the other: less memory, the same gradients.
         autocast: torch.bfloat16: products in this precision, parameters and gradients in `dtype`.
-        device, dtype: where the rows are, and in what precision is computed.
-        param_dtype: in what precision the rows are kept, if not in `dtype`: torch.bfloat16 takes half of the memory.
+        device, dtype: where the rows are kept, and their precision.
         seed: names the order of the data, augmentation and random layers.
     """
 
@@ -74,7 +71,6 @@ class ModuleTask:
         group_of: GroupOf = lambda name, parameter: 0,
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
-        param_dtype: torch.dtype | None = None,
         accumulate: int = 1,
         autocast: torch.dtype | None = None,
         seed: int = 0,
@@ -84,7 +80,6 @@ class ModuleTask:
         self.data, self.partition, self.test, self.loss = data, partition, test, loss
         self.nodes, self.batch, self.seed, self.buffers = len(partition), batch, seed, buffers
         self.device, self.dtype = checked_device(device, dtype), dtype
-        self.param_dtype = checked_short(param_dtype, dtype)
         self.options = PassOptions(accumulate, autocast)
         self.template = module().to(device=self.device, dtype=dtype)
         if not self.template.training:  # else a part that was put into eval mode, such as a frozen norm, stays there
@@ -102,7 +97,7 @@ class ModuleTask:
     def initial(self, nodes: Sequence[int]) -> torch.Tensor:
         """The same starting row on every node; they are the rows of a new run, with buffers of its own."""
         row = self.layout.flatten(self.template)
-        X = row.to(self.param_dtype).new_empty(len(nodes), self.dim).copy_(row)
+        X = row.repeat(len(nodes), 1)
         self._run = self._started(X, nodes)
         return X
 
@@ -140,7 +135,6 @@ class ModuleTask:
         asked = {
             f"accumulate = {self.options.accumulate}": self.options.accumulate > 1,
             f"autocast = {self.options.autocast}": self.options.autocast is not None,
-            f"param_dtype = {self.param_dtype}": self.param_dtype != self.dtype,
         }
         return next((f"with {name}" for name, is_asked in asked.items() if is_asked), None)
 
@@ -215,15 +209,7 @@ class ModuleTask:
                     right[i] += (module(x).argmax(1) == y).sum().item()
         return right / len(data)
 
-    @cached_property
-    def _judged(self) -> tuple[nn.Module, torch.Tensor]:
-        """A module for rows in a shorter precision than its own, and the memory that its parameters are views of."""
-        memory = torch.zeros(self.dim, dtype=self.dtype, device=self.device)
-        return self.layout.module(self.template, memory), memory
-
     def _view(self, row: torch.Tensor, buffers: Mapping[str, torch.Tensor]) -> nn.Module:
-        if row.dtype != self.dtype:
-            return Judged(*self._judged, row, buffers)
         module = self.layout.module(self.template, row)
         set_buffers(module, buffers)
         return module

@@ -54,7 +54,7 @@ def _together(task: ModuleTask, nodes: int) -> int:
 
 def _peak(task: ModuleTask, way: str, nodes: list[int], share: float = 1.0) -> int:
     """Of a pass of some nodes, which are this share of those of the run."""
-    X = task.layout.flatten(task.template).to(task.param_dtype).repeat(len(nodes), 1)
+    X = task.layout.flatten(task.template).repeat(len(nodes), 1)
     buffers = NodeBuffers(task.template, len(nodes), task.dtype)
     pass_ = task.way(way, X, torch.zeros_like(X), buffers)
     if isinstance(pass_, Stacked):

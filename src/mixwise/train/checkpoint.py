@@ -89,8 +89,7 @@ def _remove_others(folder: Path, kept: set[Path]) -> None:
 
 def load_checkpoint(training: Training, folder: Path, step: int | None = None) -> None:
     """Put a freshly made training where the checkpoint of a step was, by default the newest complete one."""
-    with training.place:
-        tensors, values = read_checkpoint(folder, training.network.nodes, step=step)
+    tensors, values = read_checkpoint(folder, training.network.nodes, step=step)
     try:
         training.load_state(tensors, values)
     except _UNREADABLE as error:
@@ -150,7 +149,7 @@ def _rows(saved: Any, rows: slice) -> torch.Tensor:
         few: torch.Tensor = saved[rows]
         return few
     first = saved[rows.start : rows.start + 1]
-    read: torch.Tensor = first.new_empty(rows.stop - rows.start, *first.shape[1:])  # on disk, if that is their place
+    read: torch.Tensor = first.new_empty(rows.stop - rows.start, *first.shape[1:])
     for i in range(len(read)):
         read[i : i + 1] = saved[rows.start + i : rows.start + i + 1]
     return read

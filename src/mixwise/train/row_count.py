@@ -14,8 +14,6 @@ import torch
 
 from mixwise.tasks import Task
 from mixwise.tasks.allocations import Allocations
-from mixwise.train.disk_rows import DiskRows
-from mixwise.train.row_steps import LONG
 from mixwise.train.training import Training
 
 # Numbers in all rows of the two rehearsals: far more than what a method works on at a time (blocks of columns).
@@ -32,23 +30,16 @@ class RowCount:
         algorithm: what the algorithm remembers.
         gradients: all that are there while gradients are computed.
         most: all that are there at any moment.
-        disk: those that are in files; of the two before, then, only what stays in memory.
     """
 
     optimizer: float
     algorithm: float
     gradients: float
     most: float
-    disk: float = 0.0
-
-    @property
-    def all(self) -> float:
-        """Wherever they are."""
-        return self.most + self.disk
 
     def __str__(self) -> str:
         parts = [("optimizer", self.optimizer), ("algorithm", self.algorithm)]
-        parts.append(("for a moment", self.all - 2 - self.optimizer - self.algorithm))
+        parts.append(("for a moment", self.most - 2 - self.optimizer - self.algorithm))
         return ", ".join(["X", "G", *(f"{_plain(count)} {name}" for name, count in parts if count >= 0.005)])
 
 
@@ -59,7 +50,6 @@ def count_rows(
     *,
     blocks: Sequence[tuple[int, int]] = (),
     dtype: torch.dtype = torch.float32,
-    kept: torch.dtype | None = None,
 ) -> RowCount:
     """Rehearse.
 
@@ -68,26 +58,22 @@ def count_rows(
         nodes: n.
         dim: d of the run.
         blocks: (start, stop) of the columns of each group of the optimizer, if there are several.
-        dtype: in which is computed.
-        kept: in which the rows are kept, if in another one.
+        dtype: of the rows.
     """
-    kept = kept or dtype
 
     def rehearsed(numbers: int) -> _Bytes:
         seen = Allocations()
-        task = _ShortRows(nodes, max(1, numbers // nodes), dtype, kept, seen)
-        task.blocks = _scaled(blocks, task.dim) if len(blocks) > 1 else [(0, task.dim)]
-        task.row_by_row = dim >= LONG
-        return _rehearsed(start, task, seen)
+        short = max(1, numbers // nodes)
+        columns = _scaled(blocks, short) if len(blocks) > 1 else [(0, short)]
+        return _rehearsed(start, _ShortRows(nodes, dim, columns, dtype, seen), seen)
 
     short, long = map(rehearsed, _NUMBERS)
-    unit = nodes * kept.itemsize * (long.dim - short.dim)  # what does not grow with the rows falls out
+    unit = nodes * dtype.itemsize * (long.dim - short.dim)  # what does not grow with the rows falls out
     return RowCount(
         optimizer=round((long.optimizer - short.optimizer) / unit, 2),
         algorithm=round((long.algorithm - short.algorithm) / unit, 2),
         gradients=round((long.gradients - short.gradients) / unit, 2),
         most=round((long.most - short.most) / unit, 2),
-        disk=round((long.disk - short.disk) / unit, 2),
     )
 
 
@@ -98,7 +84,6 @@ class _Bytes:
     algorithm: int
     gradients: int
     most: int
-    disk: int
 
 
 def _rehearsed(start: Callable[[Task], Training], task: _ShortRows, seen: Allocations) -> _Bytes:
@@ -113,24 +98,26 @@ def _rehearsed(start: Callable[[Task], Training], task: _ShortRows, seen: Alloca
         for _ in range(tau):  # a third one, in which the policy looks at the updates
             training.step()
     remembered = [value for entries in training.optimizer.state.values() for value in entries.values()]
-    disk = training.place.peak if isinstance(training.place, DiskRows) else 0
-    return _Bytes(task.dim, _size(remembered), _size(training.algorithm.state.values()), task.most, seen.peak, disk)
+    return _Bytes(task.short, _size(remembered), _size(training.algorithm.state.values()), task.most, seen.peak)
 
 
 class _ShortRows:
-    """A task without data."""
+    """A task without data, whose rows end with the last of its blocks.
 
-    row_by_row: bool
-    blocks: list[tuple[int, int]]
+    Its `dim` is that of the run: it decides whether the optimizer steps row by row.
+    """
 
-    def __init__(self, nodes: int, dim: int, dtype: torch.dtype, kept: torch.dtype, seen: Allocations) -> None:
-        self.nodes, self.dim, self.dtype, self._kept, self._seen = nodes, dim, dtype, kept, seen
+    def __init__(
+        self, nodes: int, dim: int, blocks: list[tuple[int, int]], dtype: torch.dtype, seen: Allocations
+    ) -> None:
+        self.nodes, self.dim, self.blocks, self.short = nodes, dim, blocks, blocks[-1][1]
+        self._dtype, self._seen = dtype, seen
         self.most = 0  # bytes that were there while gradients were computed
         self._G: torch.Tensor | None = None
         self._draws = torch.Generator().manual_seed(0)
 
     def initial(self, nodes: Sequence[int]) -> torch.Tensor:
-        return torch.zeros(0, dtype=self._kept).new_zeros(len(nodes), self.dim)  # where rows are
+        return torch.zeros(len(nodes), self.short, dtype=self._dtype)
 
     def losses_and_gradients(
         self, X: torch.Tensor, nodes: Sequence[int], step: int
@@ -139,7 +126,7 @@ class _ShortRows:
             self._G = torch.zeros_like(X)
         self.most = max(self.most, self._seen.live)
         self._G.normal_(generator=self._draws)
-        return torch.zeros(len(nodes), dtype=self.dtype), self._G
+        return torch.zeros(len(nodes), dtype=self._dtype), self._G
 
     def evaluate(self, X: torch.Tensor, others: object = None) -> dict[str, float]:
         return {}

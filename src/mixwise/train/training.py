@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from mixwise.algorithms import DSGD, Algorithm
+from mixwise.algorithms import Algorithm
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.network import Network
-from mixwise.network.rounded import RoundedNetwork
 from mixwise.network.survivors import keep_counting
 from mixwise.policies import Plan, Policy
-from mixwise.seeding import generator
 from mixwise.tasks import Task
 from mixwise.train.counts import check_counts
-from mixwise.train.disk_rows import DiskRows
 from mixwise.train.finite import check_initial, check_losses, check_parameters
 from mixwise.train.mixer import Mixer, below
 from mixwise.train.optimizers import check_elementwise, clip_rows, fuse_where_safe
@@ -60,7 +57,6 @@ class Training:
         scheduler: makes a learning-rate scheduler, stepped once per step.
         clip: largest norm of a node's gradient; longer ones are scaled down.
         local_steps: τ, steps of the optimizer from one mixing to the next.
-        disk: where to keep the rows, and all that is as large, if not in memory.
     """
 
     def __init__(
@@ -74,7 +70,6 @@ class Training:
         scheduler: SchedulerFactory | None = None,
         clip: float | None = None,
         local_steps: int = 1,
-        disk: DiskRows | None = None,
     ) -> None:
         if task.nodes != network.graph.n:
             raise TrainingError(f"the task has {task.nodes} nodes, the graph {network.graph.n}; they must be the same")
@@ -85,20 +80,12 @@ class Training:
         network.traffic.reset()
         self.t = 0
         self.survives = False  # whether rows must outlive a mixing that fails because a process is lost
-        self.place: AbstractContextManager[object] = nullcontext() if disk is None else disk
-        if disk is not None:
-            disk.least = len(network.nodes) * task.dim // 2  # an eighth of the rows in float32
-        with self.place:
-            self.X = task.initial(network.nodes)
+        self.X = task.initial(network.nodes)
         check_initial(self.X, network.nodes)
         # One parameter per block of columns, each a view of X: what the optimizer does to it, it does to X.
         self._columns: list[tuple[int, int]] = getattr(task, "blocks", [(0, task.dim)])
         self._blocks = [torch.nn.Parameter(self.X[:, start:stop]) for start, stop in self._columns]
-        self._precision: torch.dtype = getattr(task, "dtype", self.X.dtype)  # in which is computed
-        short = self.X.dtype != self._precision
-        if short:
-            self.network = network = self._rounded(network, algorithm)
-        self._row_by_row: bool = short or getattr(task, "row_by_row", task.dim >= LONG)
+        self._row_by_row = task.dim >= LONG
         self.optimizer = fuse_where_safe(check_elementwise(optimizer(self._blocks)), row_by_row=self._row_by_row)
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
         algorithm.check_optimizer(self.optimizer, local_steps)
@@ -107,15 +94,6 @@ class Training:
         self.mixer = Mixer(network, policy, algorithm, local_steps)
         self.policy, self.algorithm = self.mixer.policy, self.mixer.algorithm  # copies, which remember for this run
 
-    def _rounded(self, network: Network, algorithm: Algorithm) -> Network:
-        """The network of rows in a shorter precision than that in which is computed."""
-        if not isinstance(algorithm, DSGD):
-            raise TrainingError(
-                f"{type(algorithm).__name__} keeps small differences between rows, which {self.X.dtype} cannot "
-                f"hold; take algorithm: dsgd or dadam, or rows in {self._precision}"
-            )
-        return RoundedNetwork(network, getattr(self.task, "seed", 0))
-
     @property
     def model_rows(self) -> torch.Tensor:
         """The nodes' models (m, d)."""
@@ -123,7 +101,7 @@ class Training:
 
     def step(self) -> Step:
         """Compute and step; then, if the local steps are done, plan and mix."""
-        with torch.no_grad(), self.place:
+        with torch.no_grad():
             return self._step()
 
     def _step(self) -> Step:
@@ -183,14 +161,11 @@ class Training:
 
     def _step_optimizer(self, G: torch.Tensor) -> None:
         if self._row_by_row:
-            step_rows(self.optimizer, self._blocks, self._columns, self.X, G, self._precision, self._roundings)
+            step_rows(self.optimizer, self._blocks, self._columns, self.X, G)
             return
         for block, (first, last) in zip(self._blocks, self._columns, strict=True):
             block.grad = G[:, first:last]
         self.optimizer.step()
-
-    def _roundings(self, i: int) -> torch.Generator:
-        return generator(getattr(self.task, "seed", 0), "rounding", self.network.nodes[i], self.t)
 
     # --- what a checkpoint holds ---
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
