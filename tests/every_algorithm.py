@@ -12,7 +12,7 @@ from mixwise.models import mlp, seeded
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Decoupled, Fixed, FixedTree, HeterogeneityAware, NoMixing
 from mixwise.tasks import ModuleTask
-from mixwise.train import Training
+from mixwise.training import Training
 
 NODES = 8
 GRAPH = ring(NODES)

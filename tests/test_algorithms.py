@@ -15,7 +15,7 @@ from mixwise.network import SimulatedNetwork
 from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware, Plan, Product, RandomChoice
 from mixwise.sketch import ExactSketch
 from mixwise.tasks import QuadraticTask, random_quadratics
-from mixwise.train import Training
+from mixwise.training import Training
 
 N, D, ETA, STEPS = 8, 12, 0.004, 50
 CLOSE = {"rtol": 0, "atol": 1e-12}

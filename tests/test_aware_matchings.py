@@ -17,7 +17,7 @@ from mixwise.policies import HeterogeneityAware, HeterogeneityAwareMatchings, Ob
 from mixwise.policies.aware_matchings import removed_by_pairs, rounds_that_fit
 from mixwise.sketch import ExactSketch
 from mixwise.tasks import random_quadratics
-from mixwise.train import Training
+from mixwise.training import Training
 
 GRAPHS = [
     graphs.ring(7), graphs.torus(4, 4), graphs.star(6), graphs.social_network(), graphs.complete(9),

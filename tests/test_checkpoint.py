@@ -19,8 +19,8 @@ from mixwise.network import SimulatedNetwork
 from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware, Product, RandomChoice
 from mixwise.sketch import CountSketch, GaussianSketch
 from mixwise.tasks import ModuleTask, random_quadratics
-from mixwise.train import Training, factor, records
-from mixwise.train.checkpoint import keep_only, load_checkpoint, newest_step, save_checkpoint
+from mixwise.training import Training, factor, records
+from mixwise.training.checkpoint import keep_only, load_checkpoint, newest_step, save_checkpoint
 
 NODES = 6
 GRAPH = ring(NODES)
@@ -363,7 +363,7 @@ def test_what_a_shared_file_system_does_not_show_yet_is_not_removed(tmp_path, mo
     save_checkpoint(training, tmp_path / "c")
     advance(training, 1)
     with monkeypatch.context() as patched:
-        patched.setattr("mixwise.train.checkpoint._complete", lambda folder: {})  # the files of others come late
+        patched.setattr("mixwise.training.checkpoint._complete", lambda folder: {})  # the files of others come late
         save_checkpoint(training, tmp_path / "c")
         keep_only(tmp_path / "c", 3)
     assert newest_step(tmp_path / "c") == 3

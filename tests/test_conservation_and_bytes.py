@@ -31,7 +31,7 @@ from mixwise.network import Link, Links, LossyNetwork, SimulatedNetwork, sums
 from mixwise.network.packing import LONG_ROW, Cast
 from mixwise.policies import Decoupled, Fixed, FixedTree, NoMixing, Plan, Product
 from mixwise.tasks import random_quadratics
-from mixwise.train import Training
+from mixwise.training import Training
 
 N, D, LR, STEPS = 8, 6, 0.004, 40
 GRAPH = random_connected(N, seed=4)

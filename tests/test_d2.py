@@ -21,7 +21,7 @@ from mixwise.mixing import (
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Decoupled, Fixed, Product, Stateless
 from mixwise.tasks import random_quadratics
-from mixwise.train import Training, factor
+from mixwise.training import Training, factor
 
 
 def random_weights(n, seed):

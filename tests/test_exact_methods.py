@@ -28,7 +28,7 @@ from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed, FixedTree
 from mixwise.tasks import QuadraticTask
-from mixwise.train import Training, factor
+from mixwise.training import Training, factor
 
 N, D = 8, 4
 W = lazy(metropolis_hastings(random_connected(N, keep=0.6, seed=2)))

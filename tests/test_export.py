@@ -16,8 +16,8 @@ from mixwise.models import seeded
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask
-from mixwise.train import Training
-from mixwise.train.checkpoint import load_checkpoint, save_checkpoint
+from mixwise.training import Training
+from mixwise.training.checkpoint import load_checkpoint, save_checkpoint
 
 NODES = 4
 STREAM = torch.Generator().manual_seed(0)

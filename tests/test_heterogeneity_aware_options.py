@@ -17,8 +17,8 @@ from mixwise.network import SimulatedNetwork
 from mixwise.policies import Alternating, Fixed, HeterogeneityAware, Observation, Product, RandomChoice
 from mixwise.sketch import CountSketch, ExactSketch
 from mixwise.tasks import QuadraticTask, random_quadratics
-from mixwise.train import Training
-from mixwise.train.checkpoint import load_checkpoint, save_checkpoint
+from mixwise.training import Training
+from mixwise.training.checkpoint import load_checkpoint, save_checkpoint
 
 N, D = 8, 5
 GRAPH = random_connected(N, keep=0.5, seed=3)

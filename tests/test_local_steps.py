@@ -37,8 +37,8 @@ from mixwise.policies import Decoupled, Fixed, FixedTree, HeterogeneityAware, He
 from mixwise.policies.plan import Stateless
 from mixwise.sketch import CountSketch
 from mixwise.tasks import QuadraticTask, random_quadratics
-from mixwise.train import Training
-from mixwise.train.checkpoint import load_checkpoint, save_checkpoint
+from mixwise.training import Training
+from mixwise.training.checkpoint import load_checkpoint, save_checkpoint
 
 N, D, TAU, ROUNDS, LR = 6, 5, 3, 12, 0.004
 GRAPH = random_connected(N, keep=0.6, seed=1)

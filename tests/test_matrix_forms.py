@@ -34,7 +34,7 @@ from mixwise.mixing import MixingMatrix
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed, FixedTree, NoMixing, Plan, RandomChoice, Stateless
 from mixwise.tasks import random_quadratics
-from mixwise.train import Training
+from mixwise.training import Training
 
 pytestmark = pytest.mark.numerics
 

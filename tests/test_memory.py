@@ -11,7 +11,7 @@ from mixwise.experiments import build, memory, plan_experiment, run_experiment
 from mixwise.experiments.config import Recipe
 from mixwise.experiments.free_memory import _free_in_groups, free_memory
 from mixwise.experiments.memory import GB, Need, statement, ways_to_fit
-from mixwise.train.row_count import RowCount
+from mixwise.training.row_count import RowCount
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

@@ -17,7 +17,7 @@ from mixwise.policies import Fixed, HeterogeneityAware
 from mixwise.sketch import CountSketch
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.gradients import faster
-from mixwise.train import Training, train
+from mixwise.training import Training, train
 
 NODES = 6
 NESTEROV = {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-2}

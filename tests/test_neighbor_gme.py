@@ -43,7 +43,7 @@ from mixwise.policies import HeterogeneityAware, Observation
 from mixwise.policies.neighbor_estimate import NeighborEstimate
 from mixwise.sketch import CountSketch, ExactSketch
 from mixwise.tasks import random_quadratics
-from mixwise.train import Training
+from mixwise.training import Training
 from strategies import connected_graphs, gram_matrices
 from test_gme import f, hard_gram, scaled
 

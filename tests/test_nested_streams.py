@@ -26,7 +26,7 @@ from mixwise.policies import (
 )
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch
 from mixwise.tasks import random_quadratics
-from mixwise.train import Training
+from mixwise.training import Training
 
 GRAPH = torus(4, 4)
 MIXINGS = 40

@@ -13,7 +13,7 @@ from hosts import Hosts, why_not
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment, runner
 from mixwise.launch import Machines, supervise, torchrun_line, workers
 from mixwise.tasks import random_quadratics
-from mixwise.train.checkpoint import names_of_nodes, read_checkpoint
+from mixwise.training.checkpoint import names_of_nodes, read_checkpoint
 from processes import in_processes
 from programs import Program
 

@@ -13,7 +13,7 @@ from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed, HeterogeneityAware, Product, RandomChoice
 from mixwise.sketch import GaussianSketch
 from mixwise.tasks import random_quadratics
-from mixwise.train import Training
+from mixwise.training import Training
 from mixwise.train.waiting import as_matrices, as_tensors
 
 N, D = 6, 5

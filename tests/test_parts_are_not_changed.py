@@ -32,7 +32,7 @@ from mixwise.policies import (
     auto_policy,
 )
 from mixwise.tasks import random_quadratics
-from mixwise.train import train
+from mixwise.training import train
 
 W = lazy(metropolis_hastings(GRAPH))
 

@@ -24,7 +24,7 @@ from mixwise.policies import (
 )
 from mixwise.sketch import ExactSketch
 from mixwise.tasks import random_quadratics
-from mixwise.train import Training
+from mixwise.training import Training
 
 N = 8
 GRAPH = ring(N)

@@ -14,7 +14,7 @@ from mixwise.network.survivors import listed, remaining_graph
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask, random_quadratics
 from mixwise.tasks.remaining import remaining_task
-from mixwise.train import Training
+from mixwise.training import Training
 
 LEFT = [0, 1, 3, 5]
 

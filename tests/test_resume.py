@@ -17,7 +17,7 @@ from mixwise import cli
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import Recipe, plan_experiment, run_experiment
 from mixwise.experiments.build_task import build_task
-from mixwise.train import Training
+from mixwise.training import Training
 from programs import Program
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -263,7 +263,7 @@ WAITING = """
 import time
 from pathlib import Path
 from mixwise.cli import main
-from mixwise.train import Training
+from mixwise.training import Training
 step, steps = Training.step, []
 def waiting(self):
     steps.append(self.t)

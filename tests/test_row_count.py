@@ -12,8 +12,8 @@ from mixwise.policies import HeterogeneityAware
 from mixwise.sketch import ExactSketch, GaussianSketch
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.pass_memory import pass_bytes
-from mixwise.train import Training, training
-from mixwise.train.row_count import count_rows
+from mixwise.training import Training, training
+from mixwise.training.row_count import count_rows
 
 HIDDEN = 4000  # d = 132,002: a tensor (m, d) has 4 MB, far more than the blocks in which rows are mixed
 

@@ -22,7 +22,7 @@ from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed, HeterogeneityAware
 from mixwise.sketch import CountSketch, ExactSketch
 from mixwise.tasks import QuadraticTask, random_quadratics, two_class_quadratics
-from mixwise.train import Record, Training, train
+from mixwise.training import Record, Training, train
 
 GRAPH = ring(6)
 

@@ -41,9 +41,9 @@ from mixwise.policies import (
     Product,
 )
 from mixwise.tasks import ModuleTask, QuadraticTask, random_quadratics
-from mixwise.train import Training
-from mixwise.train.connected import check_connected
-from mixwise.train.optimizers import fuse_where_safe
+from mixwise.training import Training
+from mixwise.training.connected import check_connected
+from mixwise.training.optimizers import fuse_where_safe
 
 N = 6
 GRAPH = ring(N)

@@ -19,7 +19,7 @@ from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed, HeterogeneityAware
 from mixwise.tasks import random_quadratics
-from mixwise.train import Training
+from mixwise.training import Training
 
 N, D, LR = 5, 6, 0.02
 GRAPH = ring(N)

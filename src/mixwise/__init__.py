@@ -1,12 +1,13 @@
 """mixwise: decentralized learning with gossip weights that fit the data."""
 
-from mixwise import algorithms, errors, graphs, mixing, network, policies, sketch, tasks, train
+from mixwise import algorithms, errors, graphs, mixing, network, policies, sketch, tasks
 from mixwise.errors import MixwiseError
 from mixwise.gossip import Gossip
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix, minimize_gme
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import HeterogeneityAware
+from mixwise.training import train
 
 __version__ = "0.1.0"
 

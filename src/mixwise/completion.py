@@ -8,8 +8,8 @@ import typer
 
 from mixwise.errors import MixwiseError
 from mixwise.experiments import RunConfig, load_recipe, recipe_names
-from mixwise.experiments.build_policy import SCHEMES
 from mixwise.graphs import SPECS
+from mixwise.mixing.schemes import SCHEMES
 
 Offer = tuple[str, str]  # a word, and what it is
 

@@ -32,8 +32,6 @@ class Layout:
         slots: the parameters, if the row is that of a model.
     """
 
-    def __init__(
-        self, dim: int, groups: Sequence[tuple[int, int]] | None = None, slots: Sequence[Slot] = ()
-    ) -> None:
+    def __init__(self, dim: int, groups: Sequence[tuple[int, int]] | None = None, slots: Sequence[Slot] = ()) -> None:
         self.dim, self.slots = dim, tuple(slots)
         self.groups = ((0, dim),) if groups is None else tuple(groups)

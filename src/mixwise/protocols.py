@@ -24,6 +24,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from mixwise.graphs import Graph
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from mixwise.network.traffic import Cargo, Pending, Traffic
     from mixwise.plan import Plan
     from mixwise.round import Round
+    from mixwise.tasks.others import Others
 
 
 class Task:
@@ -50,11 +53,13 @@ class Task:
         layout: where each parameter lies in a row, and the columns of each optimizer group.
         names: the numbers of the nodes in the task of all nodes; others than 0 to n − 1 after `restricted`.
         mixed_buffers: (m, b), values besides the parameters that are mixed in place, or None.
+        label_counts: (n, classes), how many samples of each label a node holds, or None.
     """
 
     nodes: int
     layout: Layout
     mixed_buffers: torch.Tensor | None = None
+    label_counts: npt.NDArray[np.int64] | None = None
 
     @property
     def names(self) -> Sequence[int]:
@@ -72,8 +77,8 @@ class Task:
         """Return losses (m,) and stochastic gradients (m, d) of these nodes at their own rows X (m, d)."""
 
     @abstractmethod
-    def evaluate(self, X: torch.Tensor, network: Network | None = None) -> dict[str, float]:
-        """Return metrics over the rows of all nodes: X, and those of other processes if there is a network."""
+    def evaluate(self, X: torch.Tensor, others: Others | None = None) -> dict[str, float]:
+        """Return metrics over the rows of all nodes: X, and those that `others` (a network) reaches."""
 
     def state(self) -> State:
         """Return what the task remembers besides the rows, for checkpoints."""

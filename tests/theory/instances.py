@@ -17,7 +17,7 @@ from mixwise.mixing import MixingMatrix, gram_matrix, metropolis_hastings, minim
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed, Plan, Policy
 from mixwise.tasks.base import Others
-from mixwise.train import train
+from mixwise.training import train
 from strategies import connected_graphs
 
 Gradients = Callable[[torch.Tensor], torch.Tensor]  # X (n, d) -> G (n, d), row i from f_i at row i

@@ -38,9 +38,7 @@ def check_d2_stability(W: MixingMatrix) -> None:
 class D2(Algorithm):
     """Exact diffusion; the stability of every W is checked before it is used."""
 
-    needs: ClassVar[Needs] = Needs(
-        previous=True, own_update=True, symmetric=True, lazy=True, stable=check_d2_stability
-    )
+    needs: ClassVar[Needs] = Needs(previous=True, own_update=True, symmetric=True, lazy=True, stable=check_d2_stability)
 
     def init(self, X: torch.Tensor, context: Context) -> State:
         """Start with ψ_prev = X."""

@@ -11,7 +11,6 @@ from rich.table import Table
 
 from mixwise.completion import offer_graphs, offer_schemes
 from mixwise.errors import ConfigError, MixwiseError
-from mixwise.experiments.build_policy import SCHEMES
 from mixwise.experiments.strict import unknown
 from mixwise.graphs import SPECS, Graph, parse
 from mixwise.mixing import (
@@ -23,6 +22,7 @@ from mixwise.mixing import (
     minimize_gme,
     spectral_gap,
 )
+from mixwise.mixing.schemes import SCHEMES
 from mixwise.report.graph_picture import save_picture, terminal_picture
 from mixwise.terminal import out
 

@@ -6,9 +6,10 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from mixwise.context import Context
 from mixwise.errors import ConfigError
 from mixwise.experiments.build_algorithm import build_algorithm
-from mixwise.experiments.build_policy import PolicyBuilder
+from mixwise.experiments.build_policy import build_policy
 from mixwise.experiments.build_task import build_optimizer, build_scheduler, build_task, run_length
 from mixwise.experiments.config import RunConfig
 from mixwise.experiments.links_config import build_links
@@ -20,10 +21,9 @@ from mixwise.network import Links, LossyNetwork, Network, SimulatedNetwork
 from mixwise.network.survivors import remaining_graph
 from mixwise.network.world import Alone, World
 from mixwise.seeding import numpy_generator, stream
-from mixwise.tasks import ModuleTask, Task
-from mixwise.tasks.remaining import remaining_task
-from mixwise.train import Record, Training, records
-from mixwise.train.training import Step
+from mixwise.tasks import Task
+from mixwise.training import Record, Training, records
+from mixwise.training.training import Step
 
 
 @dataclass(frozen=True)
@@ -57,28 +57,28 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
     world = world or Alone()
     places = base_graph(config, seed)
     task = build_task(config, places.n, seed)
-    labels = task.partition.label_counts(task.data.y, task.data.classes) if isinstance(task, ModuleTask) else None
     steps = run_length(config, task)
     optimizer, scheduler = build_optimizer(config, task), build_scheduler(config, steps)
-    symmetric = build_algorithm(config.algorithm, seed).needs_symmetric
+    policy, algorithm = build_policy(config.policy), build_algorithm(config.algorithm)
 
-    def training(own: Task, network: Network, builder: PolicyBuilder) -> Training:
+    def training(own: Task, network: Network, context: Context) -> Training:
         made = Training(
             own,
             network,
-            builder.build(config.policy),
-            build_algorithm(config.algorithm, seed),
+            policy,
+            algorithm,
             optimizer,
             scheduler=scheduler,
             clip=config.optimizer.clip,
             local_steps=config.local_steps,
+            context=context,
         )
         made.survives = world.survives
         return made
 
     def rehearsal(short: Task) -> Training:
-        builder = PolicyBuilder(places, list(range(places.n)), seed, labels, symmetric=symmetric)
-        return training(short, _network(config, places, None, Alone(), seed), builder)
+        short.label_counts = task.label_counts
+        return training(short, _network(config, places, None, Alone(), seed), Context(places, seed=seed))
 
     need = memory_needed(task, places, world, rehearsal) if check else None
     if need is not None:  # before any rows are made
@@ -89,16 +89,13 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
     links = None if config.links is None else build_links(config.links, places).permuted(order)
 
     def start() -> Training:
-        builder = PolicyBuilder(places, order, seed, labels, symmetric=symmetric)
-        return training(task, _network(config, graph, links, world, seed), builder)
+        return training(task, _network(config, graph, links, world, seed), Context(places, order, seed))
 
     def start_with(nodes: Sequence[int]) -> Training:
         if len(nodes) == graph.n:
             return start()
         left = remaining_graph(graph, nodes)
-        counts = None if labels is None else labels[list(nodes)]
-        builder = PolicyBuilder(left, list(range(left.n)), seed, counts, symmetric=symmetric)
-        return training(remaining_task(task, nodes), world.network(left, config.device), builder)
+        return training(task.restricted(nodes), world.network(left, config.device), Context(left, seed=seed))
 
     if check:
         start()  # a wrong value or combination is found now; the run makes its own

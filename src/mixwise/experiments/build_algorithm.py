@@ -33,7 +33,6 @@ from mixwise.experiments.algorithm_config import (
     QuasiGlobalAdamConfig,
     QuasiGlobalConfig,
 )
-from mixwise.seeding import stream
 
 _PLAIN: Mapping[str, Callable[[], Algorithm]] = {
     "dsgd": DSGD,
@@ -51,7 +50,7 @@ _PLAIN: Mapping[str, Callable[[], Algorithm]] = {
 }
 
 
-def build_algorithm(config: AlgorithmConfig, seed: int) -> Algorithm:
+def build_algorithm(config: AlgorithmConfig) -> Algorithm:
     """The algorithm that a part of a recipe describes."""
     match config:
         case PlainAlgorithm():
@@ -65,5 +64,4 @@ def build_algorithm(config: AlgorithmConfig, seed: int) -> Algorithm:
         case DecentLaMConfig():
             return DecentLaM(config.beta)
         case ChocoConfig():
-            seed = stream(seed, "compressor")
-            return Choco(TopK(config.top_k) if config.bits is None else Quantize(config.bits, seed), config.gamma)
+            return Choco(TopK(config.top_k) if config.bits is None else Quantize(config.bits), config.gamma)

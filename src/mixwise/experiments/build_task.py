@@ -15,8 +15,8 @@ from mixwise.experiments.build_model import build_model, cached, check_tokens
 from mixwise.experiments.config import RunConfig
 from mixwise.experiments.task_config import ClassificationConfig
 from mixwise.tasks import ModuleTask, QuadraticTask, random_quadratics, two_class_quadratics
-from mixwise.train.optimizers import factor
-from mixwise.train.training import OptimizerFactory, SchedulerFactory
+from mixwise.training.optimizers import factor
+from mixwise.training.training import OptimizerFactory, SchedulerFactory
 
 
 def build_task(config: RunConfig, nodes: int, seed: int) -> QuadraticTask | ModuleTask:

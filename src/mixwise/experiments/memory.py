@@ -20,8 +20,8 @@ from mixwise.network import block
 from mixwise.network.world import World
 from mixwise.tasks import ModuleTask, Task
 from mixwise.tasks.pass_memory import buffer_bytes, evaluation_bytes, pass_bytes
-from mixwise.train.row_count import RowCount, count_rows
-from mixwise.train.training import Training
+from mixwise.training.row_count import RowCount, count_rows
+from mixwise.training.training import Training
 
 GB = 10**9
 _MOST_TENSORS = 16  # more than any method holds: where even these are small, nobody needs to count
@@ -108,16 +108,16 @@ def memory_needed(
     """
     m = math.ceil(graph.n / world.size)
     device, dtype = _device(task), task.dtype if isinstance(task, ModuleTask) else torch.float64
-    if _MOST_TENSORS * m * task.dim * dtype.itemsize < least:
+    if _MOST_TENSORS * m * task.layout.dim * dtype.itemsize < least:
         return None
-    blocks = task.blocks if isinstance(task, ModuleTask) else ()
-    rows = count_rows(start, graph.n, task.dim, blocks=blocks, dtype=dtype)
+    d = task.layout.dim
+    rows = count_rows(start, graph.n, d, groups=task.layout.groups, dtype=dtype)
     free = free_memory(device)
-    passes = isinstance(task, ModuleTask) and (free is None or 4 * task.dim * dtype.itemsize < free)  # else no use
+    passes = isinstance(task, ModuleTask) and (free is None or 4 * d * dtype.itemsize < free)  # else no use
     return Need(
         nodes=m,
         processes=world.size,
-        dim=task.dim,
+        dim=d,
         itemsize=dtype.itemsize,
         rows=rows,
         arriving=_arriving(graph, world.size),
@@ -204,7 +204,7 @@ def _trained_parts(task: Task) -> list[tuple[int | str, int]]:
         if first is not None:
             parts = from_part(task.template, first)
             found.append((train, sum({id(p): p.numel() for part in parts for p in part.parameters()}.values())))
-    return [(train, dim) for train, dim in found if dim < task.dim]
+    return [(train, dim) for train, dim in found if dim < task.layout.dim]
 
 
 def _arriving(graph: Graph, processes: int) -> int:

@@ -155,14 +155,6 @@ class HeterogeneityAwareMatchingsPolicy(Strict):
     balance: float = Field(default=0.1, ge=0)
 
 
-class HeterogeneityAwareTreePolicy(Strict):
-    """A spanning tree chosen by the updates, for `algorithm: relay`."""
-
-    kind: Literal["heterogeneity-aware-tree"]
-    looks: int = Field(default=10, ge=1)
-    sketch: SketchConfig = SketchConfig()
-
-
 class AutoPolicy(Strict):
     """The gossip policy that did best in docs/studies/mixing-policies.md; `auto` alone stands for this."""
 
@@ -185,7 +177,6 @@ _POLICIES = {
     "learned-topology": LearnedTopologyPolicy,
     "tree": TreePolicy,
     "heterogeneity-aware-matchings": HeterogeneityAwareMatchingsPolicy,
-    "heterogeneity-aware-tree": HeterogeneityAwareTreePolicy,
     "none": NonePolicy,
 }
 
@@ -216,7 +207,6 @@ PolicyConfig = Annotated[
     | Annotated[LearnedTopologyPolicy, Tag("kind: learned-topology")]
     | Annotated[TreePolicy, Tag("kind: tree")]
     | Annotated[HeterogeneityAwareMatchingsPolicy, Tag("kind: heterogeneity-aware-matchings")]
-    | Annotated[HeterogeneityAwareTreePolicy, Tag("kind: heterogeneity-aware-tree")]
     | Annotated[NonePolicy, Tag("kind: none")],
     Choose(lambda policy: f"kind: {kind_of(policy, 'fixed')}"),
     BeforeValidator(_spelled_out),

@@ -17,7 +17,6 @@ from mixwise.experiments.policy_config import (
     FixedPolicy,
     HeterogeneityAwareMatchingsPolicy,
     HeterogeneityAwarePolicy,
-    HeterogeneityAwareTreePolicy,
     LearnedTopologyPolicy,
     MatchaPolicy,
     MatchingsPolicy,
@@ -28,7 +27,7 @@ from mixwise.experiments.policy_config import (
 )
 from mixwise.experiments.task_config import ClassificationConfig
 from mixwise.tasks import ModuleTask
-from mixwise.train import Training
+from mixwise.training import Training
 
 _SCHEMES: dict[str, str] = {
     "metropolis-hastings": "Metropolis-Hastings weights",
@@ -63,8 +62,8 @@ def scene(config: RunConfig, training: Training, steps: int) -> dict[str, Any]:
         "labels": graph.labels,
         "graph": config.graph,
         "placement": config.placement,
-        "dim": task.dim,
-        "row_bytes": task.dim * training.X.element_size(),
+        "dim": task.layout.dim,
+        "row_bytes": task.layout.dim * training.X.element_size(),
         "steps": steps,
         "policy": policy_words(config.policy),
         "policy_kind": _policy_kind(config.policy),
@@ -132,8 +131,6 @@ def policy_words(policy: PolicyConfig) -> str:
             return f"a topology learned from {policy.source}, about {policy.neighbors} neighbors each"
         case TreePolicy():
             return f"a spanning tree ({policy.shape})"
-        case HeterogeneityAwareTreePolicy():
-            return "a spanning tree chosen by the updates"
         case _:
             return "no gossip weights"
 

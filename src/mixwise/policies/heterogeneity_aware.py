@@ -87,7 +87,11 @@ class HeterogeneityAware(Policy):
     @property
     def _estimate(self) -> GramEstimate | NeighborEstimate:
         options = self.sketch, self.objective, self.smoothing, self.balance
-        return NeighborEstimate(*options, self.tolerance, self.max_iterations) if self._is_local else GramEstimate(*options)
+        return (
+            NeighborEstimate(*options, self.tolerance, self.max_iterations)
+            if self._is_local
+            else GramEstimate(*options)
+        )
 
     @property
     def _is_local(self) -> bool:
@@ -160,11 +164,12 @@ class HeterogeneityAware(Policy):
         if self.growth is None or W is None or shared["unsettled"]:
             return True
         # An error near 0 may grow by any factor and still be negligible.
-        return _relative_error(shared["gram"], W) > self.growth * max(shared["error"], 1e-3)
+        limit: float = self.growth * max(shared["error"], 1e-3)
+        return _relative_error(shared["gram"], W) > limit
 
     # --- CE-GME ---
     def _optimize(self, graph: Graph, state: State) -> GmeSolution:
-        """Solve for new weights. A failed solve keeps the previous ones, if they are for this graph, and is reported."""
+        """Solve for new weights. A failed solve is reported, and keeps the previous ones if they are for this graph."""
         shared, estimate = state.shared, self._estimate
         if isinstance(estimate, NeighborEstimate):  # always has weights, and a status
             solution = estimate.solve(self.regularization, state.scratch["symmetric"], state)

@@ -69,7 +69,7 @@ class Cycle(Policy):
 
 @dataclass(frozen=True)
 class _Drawn(Policy):
-    """A symmetric matrix, drawn independently at every mixing; (I + W) / 2 of it if the algorithm needs lazy weights."""
+    """A symmetric matrix W, drawn at every mixing; (I + W) / 2 if the algorithm needs lazy weights."""
 
     def init(self, context: Context) -> State:
         """Keep the context, and draw once, so that wrong values are found before the first step."""

@@ -1,7 +1,7 @@
 """How many tensors (m, d) a run holds: seen in a rehearsal of three mixings with short rows.
 
 The optimizer, the algorithm and the policy are those of the run, only the rows are short and their gradients random. So
-what is counted is what the run does, also for a method that somebody has written a minute ago.
+what is counted is what the run does, also for a method of your own.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from itertools import pairwise
 
 import torch
 
-from mixwise.tasks import Task
+from mixwise.layout import Layout
+from mixwise.protocols import Task
+from mixwise.state import State
 from mixwise.tasks.allocations import Allocations
-from mixwise.train.training import Training
+from mixwise.training.training import Training
 
 # Numbers in all rows of the two rehearsals: far more than what a method works on at a time (blocks of columns).
 _NUMBERS = (1 << 19, 1 << 20)
@@ -48,7 +50,7 @@ def count_rows(
     nodes: int,
     dim: int,
     *,
-    blocks: Sequence[tuple[int, int]] = (),
+    groups: Sequence[tuple[int, int]] = (),
     dtype: torch.dtype = torch.float32,
 ) -> RowCount:
     """Rehearse.
@@ -57,14 +59,14 @@ def count_rows(
         start: makes the run of a task; it is called with tasks of short rows, in one process.
         nodes: n.
         dim: d of the run.
-        blocks: (start, stop) of the columns of each group of the optimizer, if there are several.
+        groups: (start, stop) of the columns of each group of the optimizer, if there are several.
         dtype: of the rows.
     """
 
     def rehearsed(numbers: int) -> _Bytes:
         seen = Allocations()
         short = max(1, numbers // nodes)
-        columns = _scaled(blocks, short) if len(blocks) > 1 else [(0, short)]
+        columns = _scaled(groups, short) if len(groups) > 1 else [(0, short)]
         return _rehearsed(start, _ShortRows(nodes, dim, columns, dtype, seen), seen)
 
     short, long = map(rehearsed, _NUMBERS)
@@ -90,27 +92,36 @@ def _rehearsed(start: Callable[[Task], Training], task: _ShortRows, seen: Alloca
     with seen:
         training = start(task)
         # Between several local steps it does not matter how many they are.
-        tau = training.local_steps = training.mixer.local_steps = min(2, training.local_steps)
+        tau = training.local_steps = training.driver.local_steps = min(2, training.local_steps)
         for _ in range(2 * tau):  # two mixings: in the first nothing is remembered yet
             training.step()
-        later = next((t for t in range(2, _LOOKS) if training.policy.observes(t)), 2)
-        training.t, training.mixer.t = later * tau, later
+        later = next(
+            (t for t in range(2, _LOOKS) if training.policy.looks(t, training.driver.policy_state) is not None), 2
+        )
+        training.t, training.driver.t = later * tau, later
         for _ in range(tau):  # a third one, in which the policy looks at the updates
             training.step()
     remembered = [value for entries in training.optimizer.state.values() for value in entries.values()]
-    return _Bytes(task.short, _size(remembered), _size(training.algorithm.state.values()), task.most, seen.peak)
+    return _Bytes(
+        task.short, _size(remembered), _size(_remembered(training.driver.algorithm_state)), task.most, seen.peak
+    )
 
 
-class _ShortRows:
-    """A task without data, whose rows end with the last of its blocks.
+def _remembered(state: State) -> list[torch.Tensor]:
+    """The rows and arcs of a state and of all states inside."""
+    return [value for _, part in state.walk() for value in (*part.rows.values(), *part.arcs.values())]
 
-    Its `dim` is that of the run: it decides whether the optimizer steps row by row.
+
+class _ShortRows(Task):
+    """A task without data, whose rows end with the last of its groups of columns.
+
+    The length in its layout is that of the run: it decides whether the optimizer steps row by row.
     """
 
     def __init__(
-        self, nodes: int, dim: int, blocks: list[tuple[int, int]], dtype: torch.dtype, seen: Allocations
+        self, nodes: int, dim: int, groups: list[tuple[int, int]], dtype: torch.dtype, seen: Allocations
     ) -> None:
-        self.nodes, self.dim, self.blocks, self.short = nodes, dim, blocks, blocks[-1][1]
+        self.nodes, self.layout, self.short = nodes, Layout(dim, groups), groups[-1][1]
         self._dtype, self._seen = dtype, seen
         self.most = 0  # bytes that were there while gradients were computed
         self._G: torch.Tensor | None = None
