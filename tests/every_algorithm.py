@@ -10,7 +10,7 @@ from mixwise.graphs import ring, spanning_tree
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.models import mlp, seeded
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Decoupled, Fixed, FixedTree, HeterogeneityAware, NoMixing
+from mixwise.policies import Decoupled, Fixed, HeterogeneityAware, NoMixing, Tree
 from mixwise.tasks import ModuleTask
 from mixwise.training import Training
 
@@ -24,7 +24,7 @@ def weights():
 
 POLICIES = {
     "decoupled": lambda: Decoupled(weights(), weights()),
-    "relay": lambda: FixedTree(spanning_tree(GRAPH)),
+    "relay": lambda: Tree(spanning_tree(GRAPH)),
     "choco": weights,
     "all-reduce": NoMixing,
     "local-sgd": NoMixing,

@@ -12,7 +12,8 @@ from mixwise.errors import TrainingError
 from mixwise.graphs import Graph, complete, random_connected, ring, torus
 from mixwise.mixing import MixingMatrix, metropolis_hastings, minimize_gme, uniform
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware, Plan, Product, RandomChoice
+from mixwise.plan import Plan
+from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware, Product, RandomChoice
 from mixwise.sketch import ExactSketch
 from mixwise.tasks import QuadraticTask, random_quadratics
 from mixwise.training import Training

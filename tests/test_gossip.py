@@ -347,7 +347,7 @@ def gossip_of(change=None, graph=ALONE, optimizer=None, **options):
             r"parameter of shape \(7,\) that is not in the model",
         ),
         (
-            {"algorithm": mw.algorithms.RelaySGD(), "policy": mw.policies.FixedTree(ALONE), "buffers": "averaged"},
+            {"algorithm": mw.algorithms.RelaySGD(), "policy": mw.policies.Tree(ALONE), "buffers": "averaged"},
             "RelaySGD has no mixing weights for the nodes' buffers",
         ),
     ],

@@ -437,9 +437,9 @@ def test_sketches_of_before_and_after_are_those_of_the_updates(algorithm, object
             lambda p: torch.optim.SGD(p, lr=0.001),
         )  # fmt: skip
         training.step()
-        training.mixer.remember(training.X)
+        training.driver.remember(training.X)
         if kind is HeterogeneityAware and algorithm is DSGD:
-            assert training.mixer.start is None
+            assert training.driver.start is None
         grams.append(training.policy.gram)
     np.testing.assert_allclose(*grams, rtol=0, atol=1e-10 * np.trace(grams[1]))
 

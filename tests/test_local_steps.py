@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
+from mixwise.policies.plan import Stateless
 
 from mixwise.algorithms import (
     D2,
@@ -33,8 +34,7 @@ from mixwise.algorithms import (
 from mixwise.graphs import Graph, random_connected
 from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Decoupled, Fixed, FixedTree, HeterogeneityAware, HeterogeneityAwareTree, NoMixing, Plan
-from mixwise.policies.plan import Stateless
+from mixwise.policies import Decoupled, Fixed, HeterogeneityAware, HeterogeneityAwareTree, NoMixing, Plan, Tree
 from mixwise.sketch import CountSketch
 from mixwise.tasks import QuadraticTask, random_quadratics
 from mixwise.training import Training
@@ -184,7 +184,7 @@ BY_HAND = {
     "decentlam": (DecentLaM, decentlam, {}),
     "push-sum": (PushSum, push_sum, {"policy": Fixed(sender_weights()), "graph": ONE_WAY}),
     "choco": (lambda: Choco(TopK(0.4), 0.3), choco, {}),
-    "relay": (RelaySGD, relay, {"policy": FixedTree(TREE), "graph": TREE}),
+    "relay": (RelaySGD, relay, {"policy": Tree(TREE), "graph": TREE}),
     "local sgd": (LocalSGD, averaging, {"policy": NoMixing()}),
 }
 
@@ -208,7 +208,7 @@ def test_combine_then_adapt_keeps_the_rows_before_the_mixing_as_models():
         Y = P @ X
         for _ in range(TAU):
             training.step()
-        np.testing.assert_allclose(training.model_rows.numpy(), X, **CLOSE)
+        np.testing.assert_allclose(training.models.numpy(), X, **CLOSE)
         np.testing.assert_allclose(training.X.numpy(), Y, **CLOSE)
 
 
@@ -341,7 +341,7 @@ ALL = {
     "quasi-global adam": (QuasiGlobalAdam, {}),
     "quasi-global around relay": (
         lambda: QuasiGlobalMomentum(inner=RelaySGD()),
-        {"policy": lambda: FixedTree(TREE), "graph": TREE},
+        {"policy": lambda: Tree(TREE), "graph": TREE},
     ),
     "quasi-global around d2": (lambda: QuasiGlobalMomentum(inner=D2()), {}),
     "quasi-global around extra": (lambda: QuasiGlobalMomentum(inner=EXTRA()), {}),
@@ -352,7 +352,7 @@ ALL = {
         {"policy": lambda: Fixed(sender_weights()), "graph": ONE_WAY},
     ),
     "decentlam": (DecentLaM, {}),
-    "relay": (RelaySGD, {"policy": lambda: FixedTree(TREE), "graph": TREE, "momentum": 0.9}),
+    "relay": (RelaySGD, {"policy": lambda: Tree(TREE), "graph": TREE, "momentum": 0.9}),
     "relay, aware": (RelaySGD, {"policy": lambda: HeterogeneityAwareTree(3)}),
     "push-sum": (PushSum, {"policy": lambda: Fixed(sender_weights()), "graph": ONE_WAY}),
     "choco, top-k": (lambda: Choco(TopK(0.4), 0.3), {}),
@@ -381,7 +381,7 @@ def test_a_run_may_stop_at_any_step_and_go_on_with_the_same_bits(name, before, t
         training.step()
         restored.step()
         assert torch.equal(restored.X, training.X)
-        assert torch.equal(restored.model_rows, training.model_rows)
+        assert torch.equal(restored.models, training.models)
     (tensors, values), (others, other_values) = training.state(), restored.state()
     assert tensors.keys() == others.keys()
     for key, value in tensors.items():

@@ -32,7 +32,8 @@ from mixwise.algorithms import (
 from mixwise.graphs import Graph, complete, random_connected
 from mixwise.mixing import MixingMatrix
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Fixed, FixedTree, NoMixing, Plan, RandomChoice, Stateless
+from mixwise.plan import Plan
+from mixwise.policies import Fixed, NoMixing, RandomChoice, Stateless, Tree
 from mixwise.tasks import random_quadratics
 from mixwise.training import Training
 
@@ -111,7 +112,7 @@ def run(algorithm, policy, graph, schedule=constant, seed=0, optimizer=torch.opt
     models = []
     for _ in range(STEPS):
         training.step()
-        models.append(training.model_rows.numpy().copy())
+        models.append(training.models.numpy().copy())
     return np.stack(models), training
 
 
@@ -357,7 +358,7 @@ def test_relay(schedule, momentum, seed):
     expected, reached = relayed(tree, seed, schedule, momentum)
     assert (reached[tree.diameter - 1 :] == N).all()
     assert (reached[: tree.diameter - 1] < N).any(axis=1).all()
-    compare(run(RelaySGD(), FixedTree(tree), tree, schedule, seed, momentum=momentum)[0], expected, seed)
+    compare(run(RelaySGD(), Tree(tree), tree, schedule, seed, momentum=momentum)[0], expected, seed)
 
 
 class Switching(Stateless):
@@ -416,7 +417,7 @@ def test_quasi_global_momentum_around_relay():
         X = X_new
         expected.append(X)
     algorithm = QuasiGlobalMomentum(beta, mu=mu, nesterov=False, inner=RelaySGD())
-    compare(run(algorithm, FixedTree(tree), tree, moving)[0], expected)
+    compare(run(algorithm, Tree(tree), tree, moving)[0], expected)
 
 
 def test_quasi_global_momentum_around_combine_while_adapt():

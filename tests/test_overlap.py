@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from mixwise.train.waiting import as_matrices, as_tensors
 
 from mixwise.algorithms import CombineWhileAdapt, QuasiGlobalMomentum
 from mixwise.graphs import complete, ring
@@ -14,7 +15,6 @@ from mixwise.policies import Fixed, HeterogeneityAware, Product, RandomChoice
 from mixwise.sketch import GaussianSketch
 from mixwise.tasks import random_quadratics
 from mixwise.training import Training
-from mixwise.train.waiting import as_matrices, as_tensors
 
 N, D = 6, 5
 W = metropolis_hastings(ring(N))

@@ -40,13 +40,13 @@ from mixwise.policies import (
     Alternating,
     Decoupled,
     Fixed,
-    FixedTree,
     HeterogeneityAware,
     HeterogeneityAwareMatchings,
     HeterogeneityAwareTree,
     Matchings,
     NoMixing,
     Product,
+    Tree,
 )
 from mixwise.sketch import CountSketch, GaussianSketch
 from mixwise.tasks import ModuleTask, random_quadratics
@@ -100,7 +100,7 @@ ALGORITHMS = {
     "quasi-global around combine-while-adapt": lambda: (QuasiGlobalMomentum(inner=CombineWhileAdapt()), aware()),
     "decentlam": lambda: (DecentLaM(), Fixed(MH)),
     "dadam": lambda: (DAdam(), Fixed(MH), GRAPH, {"optimizer": adam}),
-    "relay": lambda: (RelaySGD(), FixedTree(Graph(N, [(0, 3), (3, 1), (3, 6), (6, 2), (0, 5), (5, 4)])), complete(N)),
+    "relay": lambda: (RelaySGD(), Tree(Graph(N, [(0, 3), (3, 1), (3, 6), (6, 2), (0, 5), (5, 4)])), complete(N)),
     "relay, chosen tree": lambda: (RelaySGD(), HeterogeneityAwareTree(sketch=GaussianSketch(5, seed=1)), complete(N)),
     "push-sum": lambda: (PushSum(), Fixed(uniform_sender(ONE_WAY)), ONE_WAY),
     "choco, top-k": lambda: (Choco(TopK(0.4), 0.3), Fixed(MH)),
@@ -194,7 +194,7 @@ def history(make, make_network):
     buffers = getattr(training.task, "mixed_buffers", None)
     return {
         "X": torch.stack(X, dim=1),
-        "models": training.model_rows.clone(),
+        "models": training.models.clone(),
         "weights": weights,
         "gathered": gathered,
         "buffers": None if buffers is None else buffers.clone(),

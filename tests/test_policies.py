@@ -20,7 +20,8 @@ from mixwise.mixing import (
     uniform,
 )
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware, Observation, Plan, Product, RandomChoice
+from mixwise.plan import Plan
+from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware, Observation, Product, RandomChoice
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch
 
 N, D = 6, 9

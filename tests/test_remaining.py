@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from mixwise.tasks.remaining import remaining_task
 
 from mixwise.algorithms import DSGD
 from mixwise.data import Dataset
@@ -13,7 +14,6 @@ from mixwise.network import SimulatedNetwork
 from mixwise.network.survivors import listed, remaining_graph
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask, random_quadratics
-from mixwise.tasks.remaining import remaining_task
 from mixwise.training import Training
 
 LEFT = [0, 1, 3, 5]

@@ -32,17 +32,17 @@ from mixwise.policies import (
     Alternating,
     Cycle,
     Fixed,
-    FixedTree,
     HeterogeneityAware,
     LearnedTopology,
     Matchings,
     NoMixing,
     Plan,
     Product,
+    Tree,
 )
 from mixwise.tasks import ModuleTask, QuadraticTask, random_quadratics
 from mixwise.training import Training
-from mixwise.training.connected import check_connected
+from mixwise.training.compatibility import check_connected
 from mixwise.training.optimizers import fuse_where_safe
 
 N = 6
@@ -282,24 +282,24 @@ def test_two_rounds_are_refused_where_one_matrix_is_needed(algorithm):
 )
 def test_what_is_no_tree(graph, message):
     with pytest.raises(GraphError, match=message):
-        FixedTree(graph)
+        Tree(graph)
 
 
 def test_relay_needs_a_tree_of_its_graph():
     with pytest.raises(TrainingError, match=r"do not go together: the policy gives weights.*gives a spanning tree"):
         make(RelaySGD())
     with pytest.raises(TrainingError, match=r"the tree has 4 nodes, the graph 6"):
-        make(RelaySGD(), FixedTree(chain(4))).step()
+        make(RelaySGD(), Tree(chain(4))).step()
     across = Graph(N, [(0, 1), (1, 2), (2, 3), (3, 4), (2, 5)])
     with pytest.raises(TrainingError, match=r"relays along \(2, 5\), which is no edge of the graph"):
-        make(RelaySGD(), FixedTree(across)).step()
-    make(RelaySGD(), FixedTree(chain(N))).step()
+        make(RelaySGD(), Tree(across)).step()
+    make(RelaySGD(), Tree(chain(N))).step()
 
 
 @pytest.mark.parametrize("algorithm", [DSGD, GradientTracking, DecentLaM, PushSum, CombineWhileAdapt])
 def test_a_tree_is_for_relay_alone(algorithm):
     with pytest.raises(TrainingError, match="the policy gives a tree, the algorithm mixes with weights; take weights"):
-        make(algorithm(), FixedTree(chain(N)))
+        make(algorithm(), Tree(chain(N)))
 
 
 def test_push_sum_names_the_node_that_has_nothing_left():
@@ -457,6 +457,6 @@ def test_relay_refuses_buffers_that_are_to_be_averaged():
         with pytest.raises(
             TrainingError, match=r"RelaySGD has no mixing weights for the nodes' buffers.*buffers: local"
         ):
-            make(algorithm, FixedTree(chain(N)), the_task=with_batch_norm())
-    make(RelaySGD(), FixedTree(chain(N)), the_task=with_batch_norm("local")).step()
-    make(RelaySGD(), FixedTree(chain(N)), graph=complete(N)).step()
+            make(algorithm, Tree(chain(N)), the_task=with_batch_norm())
+    make(RelaySGD(), Tree(chain(N)), the_task=with_batch_norm("local")).step()
+    make(RelaySGD(), Tree(chain(N)), graph=complete(N)).step()

@@ -15,8 +15,9 @@ from mixwise.algorithms import DSGD, Algorithm
 from mixwise.graphs import Graph, complete, ring
 from mixwise.mixing import MixingMatrix, gram_matrix, metropolis_hastings, minimize_gme, uniform
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Fixed, Plan, Policy
-from mixwise.tasks.base import Others
+from mixwise.plan import Plan
+from mixwise.policies import Fixed, Policy
+from mixwise.tasks.others import Others
 from mixwise.training import train
 from strategies import connected_graphs
 

@@ -20,7 +20,8 @@ from mixwise.mixing import (
     uniform,
 )
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Fixed, HeterogeneityAware, Observation, Plan, Product
+from mixwise.plan import Plan
+from mixwise.policies import Fixed, HeterogeneityAware, Observation, Product
 from mixwise.sketch import ExactSketch
 from mixwise.tasks import QuadraticTask, random_quadratics
 from strategies import connected_graphs

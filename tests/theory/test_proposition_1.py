@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from mixwise.graphs import Graph, ring
 from mixwise.mixing import MixingMatrix, gradient_mixing_error, gram_matrix, minimize_gme
 from mixwise.network import Network
-from mixwise.policies import Observation, Plan, Stateless
+from mixwise.plan import Plan
+from mixwise.policies import Observation, Stateless
 from mixwise.tasks import random_quadratics
 from strategies import connected_graphs
 from theory.instances import ROUNDING, Bowls, Gradients, seeds, theorem, trajectory
