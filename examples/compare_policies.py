@@ -27,7 +27,7 @@ def main() -> None:
     policies = {
         "Metropolis-Hastings": mw.policies.Fixed(MH),
         "optimal gap": mw.policies.Fixed(mw.mixing.fastest_mixing(graph)),
-        "random matchings": mw.policies.Matchings(graph, seed=0),
+        "random matchings": mw.policies.Matchings(),
         "HA-DSGD (the paper's)": mw.HeterogeneityAware(alternate_with=mw.policies.Fixed(MH)),
         "HA, both objectives": mw.HeterogeneityAware(objective="both", regularization=0.02),
         "auto": mw.policies.auto_policy(graph),

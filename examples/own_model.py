@@ -51,7 +51,7 @@ def main() -> None:
     halves = [mw.policies.Fixed(mw.mixing.metropolis_hastings(half)) for half in (even, odd)]
     policies = {
         "Metropolis-Hastings": mw.policies.Fixed(mw.mixing.metropolis_hastings(graph)),
-        "pairs, then pairs": mw.policies.Product(*halves),  # even edges of the ring, then odd ones: as many bytes
+        "pairs, then pairs": mw.policies.Product([*halves]),  # even edges of the ring, then odd ones: as many bytes
         "heterogeneity-aware": mw.HeterogeneityAware(objective="both", regularization=0.02),
         "auto": mw.policies.auto_policy(graph),
     }

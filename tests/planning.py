@@ -29,11 +29,11 @@ def observed(t, U=None, G=None, rows=None) -> Round:
 
 
 class Planner:
-    """A policy with its state on a network; an algorithm that has `needs` would ask it."""
+    """A policy with its state on a network, as in a run with this context and an algorithm with these needs."""
 
     def __init__(self, policy, network, needs=None, **context):
         self.policy, self.network = as_policy(policy), network
-        self.state = self.policy.init(Context(network.graph, needs=needs or Needs(), **context))
+        self.state = self.policy.init(Context(network.graph, needs=needs or Needs(), **context).at("policy"))
 
     def looks(self, t) -> bool:
         return self.policy.looks(t, self.state) is not None

@@ -338,7 +338,7 @@ def gossip_of(change=None, graph=ALONE, optimizer=None, **options):
         ({"algorithm": mw.algorithms.AllReduceSGD()}, "take torch's DistributedDataParallel"),
         ({"algorithm": mw.algorithms.D2(), "overlap": True}, "which D2 does not know; leave out"),
         ({"algorithm": mw.algorithms.QuasiGlobalMomentum()}, "SGD with momentum would count it twice"),
-        ({"policy": mw.policies.NoMixing()}, "DSGD and NoMixing do not go together"),
+        ({"policy": mw.policies.NoMixing()}, "DSGD and NoMixing do not fit together"),
         ({"change": lambda m: m.first.bfloat16()}, r"'first.weight' is torch.bfloat16 on cpu"),
         ({"change": lambda m: m.bfloat16()}, r"loses small updates when they are mixed; keep them in torch.float32"),
         ({"change": lambda m: m.requires_grad_(False)}, "no parameter to train"),
@@ -458,11 +458,11 @@ POLICIES = [
     mw.HeterogeneityAware(alternate_with=mw.mixing.metropolis_hastings(mw.graphs.ring(4))),
     mw.HeterogeneityAware(alternate_with=mw.mixing.lazy(mw.mixing.metropolis_hastings(mw.graphs.ring(4)))),
     mw.HeterogeneityAware(objective="both"),
-    mw.policies.Matchings(mw.graphs.ring(4), seed=0),
-    mw.policies.Matchings(mw.graphs.ring(4), seed=1),
-    mw.policies.Matchings(mw.graphs.star(4), seed=1),
-    mw.policies.Product(mw.HeterogeneityAware(), mw.policies.NoMixing()),
-    mw.policies.Product(mw.policies.NoMixing(), mw.HeterogeneityAware()),
+    mw.policies.Matchings(),
+    mw.policies.Matchings(),
+    mw.policies.Matchings(),
+    mw.policies.Product([mw.HeterogeneityAware(), mw.policies.NoMixing()]),
+    mw.policies.Product([mw.policies.NoMixing(), mw.HeterogeneityAware()]),
 ]
 
 

@@ -121,7 +121,7 @@ def test_what_is_offered_fits(looked_at):
 def test_parts_of_a_model_that_would_fit():
     task = type("Fake", (build.ModuleTask,), {"__init__": lambda self: None})()
     task.template = nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 2))
-    task.dim = sum(p.numel() for p in task.template.parameters())
+    task.layout.dim = sum(p.numel() for p in task.template.parameters())
     assert memory._trained_parts(task) == [(1, 20 * 20 + 20 + 42), ("head", 42)]
     task.template[0].requires_grad_(False)
     assert memory._trained_parts(task) == []  # the user has chosen already

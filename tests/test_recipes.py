@@ -52,7 +52,7 @@ def test_recipes_named_in_the_specification_exist_with_their_variants():
 def test_variants_merge_with_the_base_and_parts_with_a_kind_replace_it():
     recipe = small(variants={"one": {"task": {"dim": 3}}, "two": {"task": {"kind": "quadratics"}}})
     runs = plan_experiment(recipe).runs
-    assert (runs["one"].task.dim, runs["one"].task.noise) == (3, 0.5)
+    assert (runs["one"].task.layout.dim, runs["one"].task.noise) == (3, 0.5)
     assert runs["two"].task.noise == 0.1  # the default again: the base's task was replaced
 
 
@@ -226,8 +226,8 @@ def test_seeds_are_numbers_or_ranges():
     [
         ({"graph": "ring:5", "task": {"classes": "two"}}, "even"),
         ({"placement": [0, 0, 1, 2]}, "permutation"),
-        ({"algorithm": "decoupled"}, "go together"),
-        ({"policy": {"kind": "decoupled", "params": "uniform", "updates": "uniform"}}, "go together"),
+        ({"algorithm": "decoupled"}, "fit together"),
+        ({"policy": {"kind": "decoupled", "params": "uniform", "updates": "uniform"}}, "fit together"),
         ({"policy": {"kind": "fixed", "weights": {"cliques": [[0, 2]]}}}, "no edge"),
         ({"graph": "star:4", "policy": "uniform"}, "regular"),
     ],

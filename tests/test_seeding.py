@@ -98,8 +98,7 @@ def training_on_quadratics():
     runs = mw.train(
         mw.tasks.random_quadratics(6, dim=5, noise=0.3), mw.SimulatedNetwork(graph),
         mw.policies.Fixed(mw.mixing.metropolis_hastings(graph)), mw.algorithms.DSGD(),
-        lambda rows: torch.optim.SGD(rows, lr=0.005), steps=2,
-    )  # fmt: skip
+        optimizer=lambda rows: torch.optim.SGD(rows, lr=0.005), steps=2)  # fmt: skip
     return [record.values for record in runs]
 
 

@@ -34,8 +34,11 @@ class _Around(Algorithm):
     inner: Algorithm = field(default=DSGD(), kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.inner.needs.optimizer == "sgd":
-            raise TrainingError(f"{type(self.inner).__name__} has a momentum of its own; use one of the two")
+        name, optimizer = type(self.inner).__name__, self.inner.needs.optimizer
+        if optimizer == "sgd":
+            raise TrainingError(f"{name} has a momentum of its own; use one of the two")
+        if optimizer == "adam":
+            raise TrainingError(f"{name} needs Adam, but inside {type(self).__name__} the optimizer is SGD; use D-SGD")
 
     @property
     def needs(self) -> Needs:  # type: ignore[override]  # it depends on the inner algorithm

@@ -140,7 +140,7 @@ def _read_part(
 ) -> dict[str, Any]:
     """Add the tensors of these nodes in a file to the pieces; return its header."""
     with safe_open(path, framework="pt") as file:
-        header: dict[str, Any] = json.loads(file.metadata()["mixwise"])
+        header: dict[str, Any] = dict(json.loads(file.metadata()["mixwise"]))
         if header.get("format") != FORMAT:
             raise TrainingError(
                 f"{path} was written by another version of mixwise (checkpoint format {header.get('format', 1)}, this "

@@ -147,7 +147,7 @@ class Driver:
                 plan = self.policy.plan(round, self.policy_state, self.network)
         except MixingError as error:
             step = self.t if self.network.step is None else self.network.step
-            raise TrainingError(f"step {step}: {error}; if the run diverges, lower the learning rate") from error
+            raise TrainingError(f"step {step}: {error}; if the run diverges, lower the learning rate (lr)") from error
         check_unchanged(self.algorithm, plan.matrices, self._checked)
         self._check(plan.matrices)
         return plan
