@@ -143,12 +143,12 @@ def test_loading_weights_between_two_steps_is_no_update():
     algorithm = mw.algorithms.QuasiGlobalMomentum(0.5, nesterov=False)
     gossip = mw.Gossip(model, optimizer, ALONE, algorithm=algorithm)
     train(model, optimizer, gossip.step, 1)
-    momentum = gossip.algorithm.state["momentum"].clone()
+    momentum = gossip.driver.algorithm_state.rows["momentum"].clone()
     model.load_state_dict(other.state_dict())
     optimizer.zero_grad()
     gossip.step()  # no gradient: a step along β m̂ alone
     expected = 0.5 * momentum + 0.5 * (0.5 * momentum)  # μ m̂ + (1 − μ) d with d = β m̂
-    torch.testing.assert_close(gossip.algorithm.state["momentum"], expected)
+    torch.testing.assert_close(gossip.driver.algorithm_state.rows["momentum"], expected)
 
 
 def test_a_newer_gossip_takes_the_place_of_an_older_one():
@@ -239,7 +239,7 @@ def test_a_skipped_step_of_local_ones_counts():
         gossip.step(scaler=scaler)
         scaler.update()
         assert gossip.t == mixings
-        assert gossip.algorithm.state["steps"] == gossip._calls  # what it divides by
+        assert gossip.driver.algorithm_state.shared["steps"] == gossip._calls  # what it divides by
 
 
 # --- states ---
@@ -459,8 +459,8 @@ POLICIES = [
     mw.HeterogeneityAware(alternate_with=mw.mixing.lazy(mw.mixing.metropolis_hastings(mw.graphs.ring(4)))),
     mw.HeterogeneityAware(objective="both"),
     mw.policies.Matchings(),
-    mw.policies.Matchings(),
-    mw.policies.Matchings(),
+    mw.policies.Matcha(0.4),
+    mw.policies.Matcha(0.5),
     mw.policies.Product([mw.HeterogeneityAware(), mw.policies.NoMixing()]),
     mw.policies.Product([mw.policies.NoMixing(), mw.HeterogeneityAware()]),
 ]

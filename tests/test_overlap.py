@@ -43,11 +43,12 @@ def make(policy, local_steps=1, algorithm=None, network=None):
 
 
 @pytest.mark.parametrize("name", policies())
-def test_the_weights_of_a_mixing_are_those_made_one_mixing_before(name):
+def test_the_weights_of_a_mixing_are_those_made_one_mixing_before(name, monkeypatch):
     """X⁺ = (W₁ W₂ ⋯)ᵀ X − U; the plan of the first mixing is the identity, and every plan tells what was done."""
     made, policy = [np.eye(N)], policies()[name]
-    ask = policy.plan
-    policy.plan = lambda *args: made.append((plan := ask(*args)).params_product) or plan
+    ask = type(policy).plan
+    watched = lambda *args: made.append((plan := ask(*args)).params_product) or plan  # noqa: E731
+    monkeypatch.setattr(type(policy), "plan", watched)
     training = make(policy)
     for t in range(6):
         X = training.X.clone()

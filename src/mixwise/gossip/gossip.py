@@ -99,7 +99,8 @@ class Gossip:
                 check_graph(graph)
             return Parts(
                 model, optimizer, graph, policy, algorithm,
-                local_steps=local_steps, buffers=buffers, overlap=overlap, wire_dtype=wire_dtype, on_loss=on_loss,
+                local_steps=local_steps, buffers=buffers, overlap=overlap, wire_dtype=wire_dtype, seed=seed,
+                on_loss=on_loss,
             )  # fmt: skip
 
         parts = make() if network is not None else agreed(make, timeout)

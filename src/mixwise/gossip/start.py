@@ -50,6 +50,7 @@ class Parts:
         buffers: BufferPolicy,
         overlap: bool,
         wire_dtype: torch.dtype | None,
+        seed: int,
         on_loss: OnLoss = "stop",
     ) -> None:
         check_counts(local_steps=local_steps)
@@ -65,7 +66,7 @@ class Parts:
         if buffers == "averaged" and self.row.buffer_row() is not None:
             check_buffers(self.algorithm)
         options: dict[str, object] = {"local_steps": local_steps, "buffers": buffers, "overlap": overlap}
-        options |= {"wire_dtype": wire_dtype, "on_loss": on_loss}
+        options |= {"wire_dtype": wire_dtype, "seed": seed, "on_loss": on_loss}
         self.lines = describe_model(model) | describe("the graph", graph)
         self.lines |= describe("the policy", self.policy) | describe("the algorithm", self.algorithm)
         for name, value in options.items():
