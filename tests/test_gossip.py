@@ -394,7 +394,7 @@ def test_a_model_whose_gradients_are_averaged_over_all_ranks_is_refused(alone_in
 
 def test_ranks_that_never_hear_of_each_other_are_refused():
     apart = mw.Graph(4, [(0, 1), (2, 3)])
-    with pytest.raises(mw.MixwiseError, match=r"2 components, nodes 0-1 \| 2-3, .*give a connected graph"):
+    with pytest.raises(mw.MixwiseError, match=r"2 components, nodes 0-1 \| 2-3, .*use a connected graph"):
         gossip_of(graph=apart, network=mw.SimulatedNetwork(apart))
 
 
