@@ -1,4 +1,4 @@
-"""What a run says it needs against what it takes: 16 nodes, d = 20 million, Adam, count sketches, a checkpoint.
+"""Estimated against actual memory of a run: 16 nodes, d = 20 million, Adam, count sketches, a checkpoint.
 
 `python -m benchmarks.run_memory` prints both, and takes overrides of the recipe such as `local_steps=4`. It runs in a
 process of its own, from a recipe to a run folder, as `mixwise run` does.
@@ -41,7 +41,7 @@ RECIPE = {
 
 
 def measured(*overrides: str) -> dict[str, float] | None:
-    """Bytes announced and taken, and seconds; None where /proc does not tell."""
+    """The bytes announced and taken, and the seconds; None without /proc."""
     if not Path("/proc/self/status").exists():
         return None
     done = subprocess.run(
@@ -59,7 +59,7 @@ def measured(*overrides: str) -> dict[str, float] | None:
 
 
 def measurements() -> Iterator[Measurement]:
-    """The peak is within 10 % of what was announced."""
+    """The peak is within 10 % of the announcement."""
     name, bar = "16 nodes × 20 million, Adam, HA-DSGD: memory taken / announced, distance from 1", 0.1
     found = measured()
     if found is None:
@@ -73,7 +73,7 @@ def measurements() -> Iterator[Measurement]:
 def main(overrides: list[str]) -> None:
     from mixwise.experiments import plan_experiment, run_experiment
     from mixwise.experiments.config import Recipe
-    from mixwise.experiments.memory import Need, statement
+    from mixwise.experiments.memory import Need
 
     experiment = plan_experiment(Recipe.model_validate(RECIPE), overrides)
     heard: list[Need] = []
@@ -82,7 +82,7 @@ def main(overrides: list[str]) -> None:
         run_experiment(experiment, Path(folder) / "run", on_need=heard.append)
     found = {"taken": _memory("VmHWM"), "seconds": round(time.perf_counter() - started, 1)}
     for need in heard:
-        found |= {"announced": need.total, "rows": need.row_bytes, "d": need.dim, "said": statement(need)}
+        found |= {"announced": need.total, "rows": need.row_bytes, "d": need.dim, "said": f"memory: {need}"}
         found["ratio"] = round(found["taken"] / need.total, 3)
     print(json.dumps(found))
 

@@ -188,6 +188,19 @@ def test_one_run_at_a_time_is_in_memory(tmp_path):
         run_experiment(experiment("steps=2"), tmp_path / "run", check)
 
 
+def test_a_folder_of_version_0_1_is_resumed(uninterrupted, tmp_path):
+    """Its config.yaml has a key that was removed since."""
+    whole, _, _ = uninterrupted
+    shutil.copytree(whole, tmp_path / "old")
+    config = tmp_path / "old/config.yaml"
+    config.write_text(
+        config.read_text("utf-8").replace("    dtype: float32\n", "    dtype: float32\n    rows: memory\n")
+    )
+    with counted() as taken:
+        run_experiment(experiment(), tmp_path / "old", resume=True)
+    assert not taken
+
+
 # --- what is refused ---
 
 

@@ -1,4 +1,4 @@
-"""How many tensors like X a run holds is known before it starts: measured on every algorithm, and on optimizers."""
+"""The number of tensors like X that a run holds is known before it starts, for every algorithm and optimizer."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Profiler clears events at the en
 
 
 def allocated(make, mixings=3) -> int:
-    """Bytes at the peak of a run's first steps, as torch's allocator sees them, whoever asks it."""
+    """The peak of a run's first steps in bytes, as torch's allocator sees it."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         training = make()
         for _ in range(mixings * training.local_steps):
@@ -65,10 +65,10 @@ def dsgd(task, name, options, policy=weights, **more) -> Training:
 @pytest.mark.parametrize("row_by_row", [False, True])
 def test_every_optimizer_holds_what_was_counted(name, options, remembered, row_by_row, monkeypatch):
     task = small_task(HIDDEN)
-    count = count_rows(lambda short: dsgd(short, name, options), NODES, (1 << 30) * row_by_row)
+    count = count_rows(lambda short: dsgd(short, name, options), NODES, 1 << 30 if row_by_row else task.dim)
     assert count.optimizer == remembered
     assert count.gradients == 2 + remembered
-    if row_by_row:  # what it takes for a moment is a few rows
+    if row_by_row:  # its temporary tensors are a few rows
         monkeypatch.setattr(training, "LONG", 1)
         assert count.most <= 2 + remembered + 1
     check(lambda: dsgd(task, name, options), task, count)
@@ -82,7 +82,7 @@ def test_every_optimizer_holds_what_was_counted(name, options, remembered, row_b
         (lambda: HeterogeneityAware(3), 4, 3),
     ],
 )
-def test_what_is_looked_at_costs_a_copy_or_nothing(policy, local_steps, most):
+def test_observing_updates_costs_a_copy_or_nothing(policy, local_steps, most):
     task = small_task(HIDDEN)
     run = lambda own: dsgd(own, "SGD", {}, policy, local_steps=local_steps)  # noqa: E731
     count = count_rows(run, NODES, task.layout.dim)
@@ -90,12 +90,12 @@ def test_what_is_looked_at_costs_a_copy_or_nothing(policy, local_steps, most):
     check(lambda: run(task), task, count)
 
 
-def test_whole_updates_take_the_place_of_the_copy():
+def test_whole_updates_replace_the_copy():
     exact = lambda: HeterogeneityAware(3, sketch=ExactSketch())  # noqa: E731
-    assert count_rows(lambda short: dsgd(short, "SGD", {}, exact), NODES, 1000).most == 3
+    assert count_rows(lambda short: dsgd(short, "SGD", {}, exact), NODES, 1000).most == 4  # X, G, a copy of X, and the update
 
 
-def test_a_policy_that_looks_rarely_is_seen_looking():
+def test_a_policy_that_observes_rarely_is_counted_when_it_observes():
     """At its first look nothing is remembered yet; at mixing 1000 all is."""
 
     class Rarely(HeterogeneityAware):

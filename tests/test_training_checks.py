@@ -268,9 +268,7 @@ def test_weights_that_move_the_mean_are_for_push_sum_alone(algorithm):
 @pytest.mark.parametrize("algorithm", [D2, EXTRA])
 def test_two_rounds_are_refused_where_one_matrix_is_needed(algorithm):
     training = make(algorithm(), Product([Fixed(lazy(MH)), Fixed(lazy(MH))]))
-    with pytest.raises(
-        MixingError, match="in one round with one matrix; use a policy with one matrix per mixing"
-    ):
+    with pytest.raises(MixingError, match="in one round with one matrix; use a policy with one matrix per mixing"):
         training.step()
 
 
@@ -290,9 +288,7 @@ def test_what_is_no_tree(graph, message):
 
 
 def test_relay_needs_a_tree_of_its_graph():
-    with pytest.raises(
-        TrainingError, match=r"the policy provides weights.*provides a spanning tree"
-    ):
+    with pytest.raises(TrainingError, match=r"the policy provides weights.*provides a spanning tree"):
         make(RelaySGD())
     with pytest.raises(TrainingError, match=r"the tree has 4 nodes, the graph 6"):
         make(RelaySGD(), Tree(chain(4))).step()
@@ -304,9 +300,7 @@ def test_relay_needs_a_tree_of_its_graph():
 
 @pytest.mark.parametrize("algorithm", [DSGD, GradientTracking, DecentLaM, PushSum, CombineWhileAdapt])
 def test_a_tree_is_for_relay_alone(algorithm):
-    with pytest.raises(
-        TrainingError, match="provides a tree, the algorithm mixes with weights; use weights"
-    ):
+    with pytest.raises(TrainingError, match="provides a tree, the algorithm mixes with weights; use weights"):
         make(algorithm(), Tree(chain(N)))
 
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mixwise.experiments import Experiment, run_experiment
-from mixwise.experiments.memory import Need, statement
+from mixwise.experiments.memory import Need
 from mixwise.experiments.runner import Progress
 from mixwise.network.world import World
 from mixwise.report.table import Summary
@@ -95,8 +95,8 @@ def run_with_progress(experiment: Experiment, folder: Path, resume: bool, world:
                 printed = watch.clock()
 
         def on_need(need: Need) -> None:
-            if world.rank == 0 and (line := statement(need)) is not None:
-                err.print(line)
+            if world.rank == 0:
+                err.print(f"memory: {need}")
 
         return run_experiment(experiment, folder, on_progress, resume, world, on_need)
 

@@ -13,7 +13,7 @@ from mixwise.experiments.build_policy import build_policy
 from mixwise.experiments.build_task import build_optimizer, build_scheduler, build_task, run_length
 from mixwise.experiments.config import RunConfig
 from mixwise.experiments.links_config import build_links
-from mixwise.experiments.memory import Need, checked, memory_needed
+from mixwise.experiments.memory import Need, check_memory
 from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
 from mixwise.mixing.matrix import FloatArray
@@ -37,7 +37,7 @@ class Prepared:
     record_every: int
     evaluate_every: int
     checkpoint_every: int
-    need: Need | None = None  # of memory, if it is much and was looked at
+    need: Need | None = None  # of memory, if it is large and was checked
 
     def records_of(self, training: Training, on_step: Callable[[Step], None] = lambda step: None) -> Iterator[Record]:
         """The records from where the training is to the end; `on_step` sees every step."""
@@ -80,9 +80,7 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
         short.label_counts = task.label_counts
         return training(short, _network(config, places, None, Alone(), seed), Context(places, seed=seed))
 
-    need = memory_needed(task, places, world, rehearsal) if check else None
-    if need is not None:  # before any rows are made
-        need = checked(need, task, world)
+    need = check_memory(task, places, world, rehearsal) if check else None  # before any rows are made
 
     order = _order(config, places, task, seed)
     graph = places.permuted(order)

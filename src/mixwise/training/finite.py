@@ -41,7 +41,7 @@ def check_parameters(X: torch.Tensor, G: torch.Tensor, nodes: Sequence[int], t: 
 def _at_the_start(t: int) -> str:
     if t > 0:
         return ""
-    return "is not finite, though its initial parameters are; check its data, the model and the loss, not the learning rate"
+    return "is not finite, though its initial parameters are; check its data, the model and the loss"
 
 
 def _bad_row(values: torch.Tensor) -> int | None:

@@ -3,7 +3,7 @@
 Element by element it is the same step, but the optimizer's temporary tensors are one row long, and a row's values do
 not depend on which rows come with it.
 
-Legend: X, G (m, d); a block of columns (m, c), one per parameter of the optimizer; an entry of its state (m, c) too.
+Legend: X, G (m, d); a block of columns (m, c), one per parameter of the optimizer; an entry of its state (m, c).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-# From here on a row is long: what a step of its own costs, about 0.1 ms, is little beside it.
+# Numbers of a long row: beside it, the cost of a step of its own, about 0.1 ms, is small.
 LONG = 1 << 20
 
 
@@ -24,21 +24,20 @@ def step_rows(
     X: torch.Tensor,
     G: torch.Tensor,
 ) -> None:
-    """One step of the optimizer, in place.
+    """Take one step of the optimizer, in place.
 
     Args:
-        optimizer: of the blocks.
-        blocks: the parameters, views of the columns of X.
+        optimizer: steps the blocks.
+        blocks: its parameters, views of the columns of X.
         columns: (start, stop) of each block.
         X, G: rows and gradients.
     """
     states: list[dict[str, Any]] = [optimizer.state.pop(block, {}) for block in blocks]
     before = [dict(state) for state in states]  # empty at the first step, for every row
-    numbers: list[dict[str, Any]] = [{} for _ in blocks]  # what is not one entry per coordinate, such as the step
+    numbers: list[dict[str, Any]] = [{} for _ in blocks]  # state that is not (m, c), such as the step count
     for i in range(len(X)):
         row = slice(i, i + 1)
         for block, (first, last), known in zip(blocks, columns, before, strict=True):
-            block.grad = None  # of another shape than the gradient of a row
             block.data = X[row, first:last]
             block.grad = G[row, first:last]
             optimizer.state[block] = {name: _of_row(value, row, len(X)) for name, value in known.items()}
@@ -61,7 +60,7 @@ def step_rows(
 
 
 def _of_row(value: Any, row: slice, m: int) -> Any:
-    """A row of an entry of the state; a number is copied, since the optimizer changes it in place."""
+    """One row of an entry of the state; a number is copied, since the optimizer changes it in place."""
     if not isinstance(value, torch.Tensor):
         return value
     return value[row] if value.ndim == 2 and len(value) == m else value.clone()
