@@ -9,7 +9,7 @@ from types import ModuleType
 import mixwise
 
 # Parts that `mixwise` itself does not import, since most programs need none of them.
-FURTHER = ("mixwise.data", "mixwise.experiments", "mixwise.models")
+FURTHER = ("mixwise.data", "mixwise.experiments", "mixwise.models", "mixwise.parts")
 
 
 def packages() -> list[ModuleType]:

@@ -1,10 +1,9 @@
-"""Every algorithm of the catalog with a policy and an optimizer that fit it, on a small model."""
+"""Every algorithm that a recipe can name with a policy and an optimizer that fit it, on a small model."""
 
 import torch
 
 from mixwise.algorithms import Algorithm
 from mixwise.data import gaussian_mixture, partition
-from mixwise.experiments.build_algorithm import build_algorithm
 from mixwise.experiments.recipe import load_recipe, plan_experiment
 from mixwise.graphs import ring, spanning_tree
 from mixwise.mixing import lazy, metropolis_hastings
@@ -34,7 +33,7 @@ POLICIES = {
 def algorithm(kind: str) -> Algorithm:
     base = load_recipe("quadratics")
     (config,) = plan_experiment(base, [f"algorithm={kind}", f"variants={next(iter(base.variants))}"]).runs.values()
-    return build_algorithm(config.algorithm)
+    return config.part("algorithm")
 
 
 def optimizer(kind: str, blocks):

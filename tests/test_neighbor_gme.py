@@ -15,12 +15,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from mixwise.algorithms import D2, DSGD
 from mixwise.errors import GraphError, MixingError
-from mixwise.experiments.build_policy import PolicyBuilder
-from mixwise.experiments.policy_config import PolicyConfig
+from mixwise.experiments.policy_parts import Places
 from mixwise.graphs import (
     Graph,
     chain,
@@ -39,6 +37,7 @@ from mixwise.mixing.neighbor_jumps import Jumps
 from mixwise.mixing.neighborhoods import Neighborhoods
 from mixwise.mixing.tree_sweeps import TreeSweeps, exchange_here
 from mixwise.network import SimulatedNetwork, block
+from mixwise.parts import build
 from mixwise.policies import HeterogeneityAware, Observation
 from mixwise.policies.neighbor_estimate import NeighborEstimate
 from mixwise.sketch import CountSketch, ExactSketch
@@ -549,10 +548,8 @@ def test_many_nodes(n):
 
 
 def test_a_recipe_asks_for_it_by_name():
-    config = TypeAdapter(PolicyConfig).validate_python(
-        {"kind": "heterogeneity-aware", "solver": "local", "tolerance": 1e-2, "max_iterations": 50}
-    )
-    policy = PolicyBuilder(ring(6), list(range(6)), seed=0).build(config)
+    config = {"kind": "heterogeneity-aware", "solver": "local", "tolerance": 1e-2, "max_iterations": 50}
+    policy = build("policy", config).build(Places(ring(6), list(range(6)), seed=0))
     assert isinstance(policy.estimate, NeighborEstimate)
     assert (policy.solver, policy.estimate.tolerance, policy.estimate.max_iterations) == ("local", 1e-2, 50)
     plan = policy.plan(0, observation(np.random.default_rng(0).standard_normal((6, 4))), SimulatedNetwork(ring(6)))
@@ -560,7 +557,7 @@ def test_a_recipe_asks_for_it_by_name():
 
 
 def test_the_limits_of_a_recipe_are_those_of_the_solver():
-    config = TypeAdapter(PolicyConfig).validate_python({"kind": "heterogeneity-aware", "solver": "local"})
+    config = build("policy", {"kind": "heterogeneity-aware", "solver": "local"})
     defaults = inspect.signature(NeighborGme.solve).parameters
     assert config.tolerance == defaults["tolerance"].default
     assert config.max_iterations == defaults["max_iterations"].default

@@ -9,11 +9,11 @@ from torch import nn
 import mixwise as mw
 from every_algorithm import GRAPH, NODES, POLICIES, algorithm, optimizer
 from mixwise.algorithms import D2, DSGD, Choco, DecoupledDSGD, QuasiGlobalMomentum, RelaySGD
-from mixwise.algorithms.catalog import CATALOG
 from mixwise.errors import TrainingError
 from mixwise.gossip.description import describe
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.network import LossyNetwork, SimulatedNetwork
+from mixwise.parts import entries
 from mixwise.policies import (
     Alternating,
     Cycle,
@@ -61,11 +61,11 @@ PARTS = {
     "cycle": lambda: (Cycle([W, metropolis_hastings(GRAPH)]), DSGD()),
 }
 PARTS |= {
-    f"algorithm: {entry.name}": lambda kind=entry.name: (
+    f"algorithm: {kind}": lambda kind=kind: (
         POLICIES.get(kind, lambda: HeterogeneityAware(2, smoothing=0.3))(),
         algorithm(kind),
     )
-    for entry in CATALOG
+    for kind in entries("algorithm")
 }
 
 

@@ -16,7 +16,7 @@ import yaml
 from mixwise import cli
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import Recipe, plan_experiment, run_experiment
-from mixwise.experiments.build_task import build_task
+from mixwise.experiments.build import build_task
 from mixwise.training import Training
 from programs import Program
 
@@ -188,19 +188,6 @@ def test_one_run_at_a_time_is_in_memory(tmp_path):
         run_experiment(experiment("steps=2"), tmp_path / "run", check)
 
 
-def test_a_folder_of_version_0_1_is_resumed(uninterrupted, tmp_path):
-    """Its config.yaml has a key that was removed since."""
-    whole, _, _ = uninterrupted
-    shutil.copytree(whole, tmp_path / "old")
-    config = tmp_path / "old/config.yaml"
-    config.write_text(
-        config.read_text("utf-8").replace("    dtype: float32\n", "    dtype: float32\n    rows: memory\n")
-    )
-    with counted() as taken:
-        run_experiment(experiment(), tmp_path / "old", resume=True)
-    assert not taken
-
-
 # --- what is refused ---
 
 
@@ -245,7 +232,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
         f"variants={variant}", "seeds=0", "schedule.decay_at=[0.6]", "schedule.gamma=1", "checkpoint_every=1",
         "optimizer.lr=1e6", "optimizer.weight_decay=0.1", "optimizer.clip=null", "record_every=1", "steps=100",
     )  # fmt: skip
-    with pytest.raises(TrainingError, match=r"^step \d+: .* of node \d .*lower the learning rate") as error:
+    with pytest.raises(TrainingError, match=r"^step \d+: .* of node \d .*lower the step size") as error:
         run_experiment(diverging, folder)
     step = int(str(error.value).removeprefix("step ").partition(":")[0])
     place = folder / variant / "seed-0"
@@ -264,7 +251,7 @@ def test_an_update_that_is_finite_but_too_large_to_be_squared_names_the_step(tmp
     recipe = {**RECIPE, "base": {"steps": 60, "graph": "ring:4", "optimizer": {"lr": 1e9}}, "metrics": ["loss"]}
     recipe |= {"seeds": [0], "variants": {"ha": {"policy": {"kind": "heterogeneity-aware"}}}}
     # Quadratics in float64: Γ overflows before the loss does, and no warning of NumPy stands above the message.
-    with pytest.raises(TrainingError, match=r"^step \d+: .*lower the learning rate"):
+    with pytest.raises(TrainingError, match=r"^step \d+: .*lower the step size"):
         run_experiment(plan_experiment(Recipe.model_validate(recipe)), tmp_path / "run")
 
 

@@ -6,8 +6,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from every_algorithm import GRAPH, NODES, small_task, start, weights
 from mixwise.algorithms import DSGD
-from mixwise.algorithms.catalog import CATALOG
 from mixwise.network import SimulatedNetwork
+from mixwise.parts import entries
 from mixwise.policies import HeterogeneityAware
 from mixwise.sketch import ExactSketch, GaussianSketch
 from mixwise.tasks import ModuleTask
@@ -43,7 +43,7 @@ def check(make, task: ModuleTask, count) -> None:
     assert allocated(make) == pytest.approx(expected, abs=0.25 * unit), count
 
 
-@pytest.mark.parametrize("kind", [entry.name for entry in CATALOG])
+@pytest.mark.parametrize("kind", list(entries("algorithm")))
 def test_every_algorithm_holds_what_was_counted(kind):
     task = small_task(HIDDEN)
     count = count_rows(lambda short: start(kind, short), NODES, task.layout.dim)

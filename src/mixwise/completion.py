@@ -8,8 +8,7 @@ import typer
 
 from mixwise.errors import MixwiseError
 from mixwise.experiments import RunConfig, load_recipe, recipe_names
-from mixwise.graphs import SPECS
-from mixwise.mixing.schemes import SCHEMES
+from mixwise.parts import entries
 
 Offer = tuple[str, str]  # a word, and what it is
 
@@ -31,13 +30,14 @@ def offer_overrides(context: typer.Context, incomplete: str) -> list[Offer]:
 
 def offer_graphs(incomplete: str) -> list[Offer]:
     """Families of graphs."""
-    forms = {form.partition(":")[0] + (":" if ":" in form else ""): form for form in SPECS.values()}
-    return [(start, form) for start, form in forms.items() if start.startswith(incomplete)]
+    forms = [str(entry.get("form", name)) for name, entry in entries("graph").items()]
+    starts = {form.partition(":")[0] + (":" if ":" in form else ""): form for form in forms}
+    return [(start, form) for start, form in starts.items() if start.startswith(incomplete)]
 
 
 def offer_schemes(incomplete: str) -> list[str]:
     """Schemes of weights."""
-    return [name for name in (*SCHEMES, "gme") if name.startswith(incomplete)]
+    return [name for name in (*entries("scheme"), "gme") if name.startswith(incomplete)]
 
 
 def _recipe(name: Any) -> Any:

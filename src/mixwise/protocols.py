@@ -32,6 +32,7 @@ from mixwise.graphs import Graph
 from mixwise.layout import Layout
 from mixwise.mixing import MixingMatrix
 from mixwise.needs import Needs, Provides
+from mixwise.parts import family
 from mixwise.sketch import Sketch
 from mixwise.state import State
 
@@ -94,6 +95,7 @@ class Task:
         return Restricted(self, nodes)
 
 
+@family("algorithm")
 @dataclass(frozen=True)
 class Algorithm:
     """What is computed and mixed; subclasses are frozen dataclasses that override `mix`, and what else differs.
@@ -144,6 +146,7 @@ class Look:
         return self if other is None else Look(self.sketches + other.sketches, self.update or other.update)
 
 
+@family("policy")
 @dataclass(frozen=True)
 class Policy:
     """Which weights the nodes mix with at mixing t = 0, 1, 2, …; subclasses are frozen dataclasses.

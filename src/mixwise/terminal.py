@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -16,11 +17,12 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mixwise.experiments import Experiment, run_experiment
-from mixwise.experiments.memory import Need
-from mixwise.experiments.runner import Progress
-from mixwise.network.world import World
-from mixwise.report.table import Summary
+if TYPE_CHECKING:
+    from mixwise.experiments import Experiment
+    from mixwise.experiments.memory import Need
+    from mixwise.experiments.runner import Progress
+    from mixwise.network.world import World
+    from mixwise.report.table import Summary
 
 # Names and paths are shown as they are, also those with brackets, and lines are not broken.
 out = Console(highlight=False, markup=False, soft_wrap=True)
@@ -66,6 +68,8 @@ class _Notes(logging.Handler):
 
 def run_with_progress(experiment: Experiment, folder: Path, resume: bool, world: World) -> Summary:
     """A live bar in a terminal; elsewhere a line per run, and one every half minute. Process 0 shows it."""
+    from mixwise.experiments.runner import run_experiment
+
     total = len(experiment.recipe.seeds) * len(experiment.runs)
     columns = (
         TextColumn("{task.description}", justify="left"),
@@ -106,6 +110,7 @@ class Watch:
 
     >>> ticks = iter([0.0, 2.0, 9.0])
     >>> watch = Watch(clock=lambda: next(ticks))
+    >>> from mixwise.experiments.runner import Progress
     >>> watch(Progress("dsgd", 0, 0, 100, {"loss": 0.5}))
     'step 1/100, loss 0.5'
     >>> watch(Progress("dsgd", 0, 10, 100, {"loss": 0.25}))

@@ -12,12 +12,17 @@ from typing import ClassVar
 import torch
 
 from mixwise.needs import Needs
+from mixwise.parts import part
 from mixwise.plan import Plan
 from mixwise.protocols import Algorithm, Network
 from mixwise.round import Round
 from mixwise.state import State
 
 
+@part(
+    "all-reduce", title="all-reduce SGD", cite="a reference",
+    step="G ← mean of G", mixes="nothing by gossip", rounds=1, sends="2 (n − 1)/n · d", condition="no W",
+)  # fmt: skip
 @dataclass(frozen=True)
 class AllReduceSGD(Algorithm):
     """G ← 𝟏 ḡᵀ before the optimizer: one model, the same on all nodes."""
@@ -32,6 +37,10 @@ class AllReduceSGD(Algorithm):
         """Do nothing: equal steps keep the models equal."""
 
 
+@part(
+    "local-sgd", title="local SGD", cite="Stich 2019; a reference",
+    step="X⁺ = mean of X′", mixes="nothing by gossip", rounds=1, sends="2 (n − 1)/n · d", condition="no W",
+)  # fmt: skip
 @dataclass(frozen=True)
 class LocalSGD(Algorithm):
     """X⁺ = 𝟏 x̄′ᵀ: local steps, after which all nodes continue from their mean."""

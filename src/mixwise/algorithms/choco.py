@@ -15,14 +15,23 @@ import torch
 
 from mixwise.algorithms.compressors import Compressor, TopK
 from mixwise.context import Context
-from mixwise.errors import TrainingError
 from mixwise.needs import Needs
+from mixwise.parts import Share, part
 from mixwise.plan import Plan
 from mixwise.protocols import Algorithm, Network
 from mixwise.round import Round
 from mixwise.state import State
 
 
+@part(
+    "choco", title="CHOCO-SGD", cite="Koloskova et al. 2019",
+    step="X⁺ = X′ + γ(WᵀX̂ − X̂)", mixes="Q(X′ − X̂)", rounds=1, sends="deg · compressed d",
+    condition="doubly stochastic, fixed",
+    former={
+        "top_k": lambda share: {"compressor": {"kind": "top-k", "share": share}},
+        "bits": lambda bits: {} if bits is None else {"compressor": {"kind": "quantize", "bits": bits}},
+    },
+)  # fmt: skip
 @dataclass(frozen=True)
 class Choco(Algorithm):
     """Compressed gossip.
@@ -35,11 +44,7 @@ class Choco(Algorithm):
     needs: ClassVar[Needs] = Needs(fixed=True)
 
     compressor: Compressor = TopK(0.1)
-    gamma: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not 0 < self.gamma <= 1:
-            raise TrainingError(f"gamma = {self.gamma}; the consensus step size lies in (0, 1]")
+    gamma: Share = 0.1
 
     def init(self, X: torch.Tensor, context: Context) -> State:
         """Start with X̂ = 0."""

@@ -14,12 +14,17 @@ import torch
 
 from mixwise.algorithms.rounds import mix_in_place
 from mixwise.context import Context
+from mixwise.parts import part
 from mixwise.plan import Plan
 from mixwise.protocols import Algorithm, Network
 from mixwise.round import Round
 from mixwise.state import State
 
 
+@part(
+    "combine-then-adapt", title="combine-then-adapt", cite="Cattivelli and Sayed 2010",
+    step="X⁺ = WᵀX − U(WᵀX)", mixes="X", rounds=1, sends="deg · d", condition="doubly stochastic",
+)  # fmt: skip
 @dataclass(frozen=True)
 class CombineThenAdapt(Algorithm):
     """Y⁺ = Wᵀ X⁺ with X⁺ = Y − U; the models are X."""

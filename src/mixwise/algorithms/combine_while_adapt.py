@@ -15,12 +15,18 @@ import torch
 
 from mixwise.algorithms.rounds import mix_in_place
 from mixwise.needs import Needs
+from mixwise.parts import part
 from mixwise.plan import Plan
 from mixwise.protocols import Algorithm, Network
 from mixwise.round import Round
 from mixwise.state import State
 
 
+@part(
+    "combine-while-adapt", title="combine-while-adapt", cite="Nedić and Ozdaglar 2009",
+    step="X⁺ = W₋ᵀX − U, W₋ made one mixing before", mixes="X, during the gradients", rounds=1, sends="deg · d",
+    condition="doubly stochastic",
+)  # fmt: skip
 @dataclass(frozen=True)
 class CombineWhileAdapt(Algorithm):
     """X⁺ = Wᵀ X − U: mixing does not wait for the step, and the step is not mixed.

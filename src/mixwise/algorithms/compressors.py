@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import torch
+from annotated_types import Interval
 
-from mixwise.errors import TrainingError
 from mixwise.network import Packing
+from mixwise.parts import Share, family, part
 from mixwise.seeding import generator
 
 
@@ -22,6 +23,7 @@ class Compressed(Packing, Protocol):
     rows: torch.Tensor
 
 
+@family("compressor")
 class Compressor:
     """A lossy map Q of rows; subclasses are frozen dataclasses."""
 
@@ -31,15 +33,12 @@ class Compressor:
 
 
 # --- some entries ---
+@part("top-k", title="the largest {share:g} of the entries")
 @dataclass(frozen=True)
 class TopK(Compressor):
     """Keeps the `share` of entries that are largest in modulus; values and positions travel."""
 
-    share: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise TrainingError(f"share = {self.share}; the share of entries that travel lies in (0, 1]")
+    share: Share = 0.1
 
     def __call__(self, rows: torch.Tensor, nodes: range, t: int, seed: int = 0) -> FewEntries:
         """Keep the k largest entries of each row, and set the others to 0."""
@@ -70,6 +69,7 @@ class FewEntries:
 
 
 # --- few levels ---
+@part("quantize", title="random rounding to {bits} bits", cite="Alistarh et al. 2017")
 @dataclass(frozen=True)
 class Quantize(Compressor):
     """Rounds entries at random to 2^bits − 1 levels of the row's norm (QSGD, Alistarh et al. 2017).
@@ -77,11 +77,7 @@ class Quantize(Compressor):
     Scaled down so that the error is smaller than the row in expectation, which CHOCO needs.
     """
 
-    bits: int = 4
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.bits <= 16:
-            raise TrainingError(f"bits = {self.bits}; a level takes 1 to 16 bits")
+    bits: Annotated[int, Interval(ge=1, le=16)] = 4
 
     def __call__(self, rows: torch.Tensor, nodes: range, t: int, seed: int = 0) -> FewLevels:
         """Round row by row, with draws named by seed, node and mixing."""

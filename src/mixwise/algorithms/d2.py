@@ -16,6 +16,7 @@ from mixwise.algorithms.stability import check_roots
 from mixwise.context import Context
 from mixwise.mixing import MixingMatrix
 from mixwise.needs import Needs
+from mixwise.parts import part
 from mixwise.plan import Plan
 from mixwise.protocols import Algorithm, Network
 from mixwise.round import Round
@@ -34,6 +35,11 @@ def check_d2_stability(W: MixingMatrix) -> None:
     check_roots(W, lambda value: -2 * value, lambda value: value, "D²", rule)
 
 
+@part(
+    "d2", title="D²", cite="Tang et al. 2018; Yuan et al. 2019",
+    step="X⁺ = Wᵀ(X′ + X − X′_prev)", mixes="X′ corrected", rounds=1, sends="deg · d",
+    condition="symmetric, eigenvalues above −1/3",
+)  # fmt: skip
 @dataclass(frozen=True)
 class D2(Algorithm):
     """Exact diffusion; the stability of every W is checked before it is used."""

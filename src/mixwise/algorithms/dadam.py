@@ -7,8 +7,13 @@ from typing import ClassVar
 
 from mixwise.algorithms.dsgd import DSGD
 from mixwise.needs import Needs
+from mixwise.parts import part
 
 
+@part(
+    "dadam", title="D-Adam", cite="Nazari et al. 2019",
+    step="X⁺ = WᵀX′ after Adam", mixes="X′", rounds=1, sends="deg · d", condition="doubly stochastic",
+)  # fmt: skip
 @dataclass(frozen=True)
 class DAdam(DSGD):
     """X⁺ = Wᵀ X′ with X′ the step of Adam or AdamW."""

@@ -14,25 +14,26 @@ import torch
 
 from mixwise.algorithms.rounds import mix_in_place
 from mixwise.context import Context
-from mixwise.errors import TrainingError
 from mixwise.needs import Needs
+from mixwise.parts import Unit, part
 from mixwise.plan import Plan
 from mixwise.protocols import Algorithm, Network
 from mixwise.round import Round
 from mixwise.state import State
 
 
+@part(
+    "decentlam", title="DecentLaM", cite="Yuan et al. 2021",
+    step="X⁺ = X − ηm, m⁺ = βm + (X − WᵀX′)/η", mixes="X′", rounds=1, sends="deg · d", condition="doubly stochastic",
+    note="The optimizer is SGD without momentum",
+)  # fmt: skip
 @dataclass(frozen=True)
 class DecentLaM(Algorithm):
     """Momentum after the mixing, with weight β = `beta`."""
 
     needs: ClassVar[Needs] = Needs(previous=True, optimizer="sgd")
 
-    beta: float = 0.9
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.beta < 1:
-            raise TrainingError(f"beta = {self.beta}; the weight of the momentum lies in [0, 1)")
+    beta: Unit = 0.9
 
     def init(self, X: torch.Tensor, context: Context) -> State:
         """Start without momentum."""

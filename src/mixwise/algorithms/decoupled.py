@@ -8,12 +8,17 @@ from typing import ClassVar
 from mixwise.algorithms.rounds import mix_in_place
 from mixwise.errors import TrainingError
 from mixwise.needs import Needs
+from mixwise.parts import part
 from mixwise.plan import Plan
 from mixwise.protocols import Algorithm, Network
 from mixwise.round import Round
 from mixwise.state import State
 
 
+@part(
+    "decoupled", title="decoupled D-SGD", cite="the paper, Algorithm 4",
+    step="X⁺ = W_pᵀX − W_gᵀU", mixes="X and U", rounds=2, sends="2 deg · d", condition="doubly stochastic, both",
+)  # fmt: skip
 @dataclass(frozen=True)
 class DecoupledDSGD(Algorithm):
     """X⁺ = W_pᵀ X − W_gᵀ U, in two communication rounds."""

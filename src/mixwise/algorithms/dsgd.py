@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mixwise.algorithms.rounds import mix_in_place
+from mixwise.parts import part
 from mixwise.plan import Plan
 from mixwise.protocols import Algorithm, Network
 from mixwise.round import Round
 from mixwise.state import State
 
 
+@part(
+    "dsgd", title="D-SGD", cite="Lian et al. 2017; with GME weights: HA-DSGD",
+    step="X⁺ = WᵀX′", mixes="X′", rounds=1, sends="deg · d", condition="doubly stochastic",
+)  # fmt: skip
 @dataclass(frozen=True)
 class DSGD(Algorithm):
     """Adapt, then combine: X⁺ = Wᵀ X′ = Wᵀ (X − U)."""

@@ -18,6 +18,7 @@ from mixwise.algorithms.stability import check_roots
 from mixwise.context import Context
 from mixwise.mixing import MixingMatrix
 from mixwise.needs import Needs
+from mixwise.parts import part
 from mixwise.plan import Plan
 from mixwise.protocols import Algorithm, Network
 from mixwise.round import Round
@@ -30,6 +31,10 @@ def check_extra_stability(W: MixingMatrix) -> None:
     check_roots(W, lambda value: -(1 + value), lambda value: (1 + value) / 2, "EXTRA", rule)
 
 
+@part(
+    "extra", title="EXTRA", cite="Shi et al. 2015",
+    step="X⁺ = WᵀX − U + D, D⁺ = D + (WᵀX − X)/2", mixes="X", rounds=1, sends="deg · d", condition="symmetric",
+)  # fmt: skip
 @dataclass(frozen=True)
 class EXTRA(Algorithm):
     """An exact first-order method with one mixing of X per step and one tensor of memory."""

@@ -15,12 +15,19 @@ import torch
 
 from mixwise.algorithms.rounds import mix_in_place
 from mixwise.context import Context
+from mixwise.parts import part
 from mixwise.plan import Plan
 from mixwise.protocols import Algorithm, Network
 from mixwise.round import Round
 from mixwise.state import State
 
 
+@part(
+    "gradient-tracking", title="gradient tracking",
+    cite="Di Lorenzo and Scutari 2016; local steps: Liu et al. 2023",
+    step="X⁺ = WᵀX′ along Y, Y⁺ = WᵀY + G⁺ − G", mixes="X′ and Y", rounds=2, sends="2 deg · d",
+    condition="doubly stochastic",
+)  # fmt: skip
 @dataclass(frozen=True)
 class GradientTracking(Algorithm):
     """Mixes parameters and tracked gradients: twice the bytes of D-SGD."""

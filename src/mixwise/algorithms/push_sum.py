@@ -15,12 +15,18 @@ import torch
 from mixwise.context import Context
 from mixwise.errors import TrainingError
 from mixwise.needs import Needs
+from mixwise.parts import part
 from mixwise.plan import Plan
 from mixwise.protocols import Algorithm, Network
 from mixwise.round import Round
 from mixwise.state import State
 
 
+@part(
+    "push-sum", title="push-sum", cite="Kempe et al. 2003; Assran et al. 2019",
+    step="X⁺ = WᵀP / Wᵀw", mixes="P = wX − U, and w", rounds=1, sends="deg · (d + 1 number)",
+    condition="rows sum to 1; may be directed",
+)  # fmt: skip
 @dataclass(frozen=True)
 class PushSum(Algorithm):
     """Stochastic gradient push; one more number per message than D-SGD."""

@@ -17,6 +17,7 @@ from mixwise.algorithms.dsgd import DSGD
 from mixwise.context import Context
 from mixwise.errors import TrainingError
 from mixwise.needs import Needs
+from mixwise.parts import Positive, Unit, part
 from mixwise.plan import Plan
 from mixwise.protocols import Algorithm, Network
 from mixwise.round import Round
@@ -69,6 +70,11 @@ class _Around(Algorithm):
         return X.sub_(round.X_prime)
 
 
+@part(
+    "quasi-global", title="quasi-global momentum", cite="Lin et al. 2021",
+    step="momentum of (X − X⁺)/η", mixes="as its inner one", rounds=1, sends="deg · d", condition="as its inner one",
+    note="It has its own momentum: the optimizer is SGD without one",
+)  # fmt: skip
 @dataclass(frozen=True)
 class QuasiGlobalMomentum(_Around):
     """QG-DSGDm-N, or QG-DSGDm without `nesterov`.
@@ -80,14 +86,9 @@ class QuasiGlobalMomentum(_Around):
         nesterov: whether to look ahead.
     """
 
-    beta: float = 0.9
-    mu: float | None = None
+    beta: Unit = 0.9
+    mu: Unit | None = None
     nesterov: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (0 <= self.beta < 1 and (self.mu is None or 0 <= self.mu < 1)):
-            raise TrainingError(f"beta = {self.beta}, mu = {self.mu}; both lie in [0, 1)")
 
     @property
     def needs(self) -> Needs:  # type: ignore[override]
@@ -115,6 +116,11 @@ class QuasiGlobalMomentum(_Around):
             state.rows["momentum"].mul_(mu).add_(d, alpha=(1 - mu) / round.lr)
 
 
+@part(
+    "quasi-global-adam", title="quasi-global Adam", cite="Lin et al. 2021",
+    step="Adam's moments of (X − X⁺)/‖X − X⁺‖", mixes="as its inner one", rounds=1, sends="deg · d",
+    condition="as its inner one", note="The optimizer is SGD without momentum",
+)  # fmt: skip
 @dataclass(frozen=True)
 class QuasiGlobalAdam(_Around):
     """QG-DAdam: both moments follow the direction d / ‖d‖ of the movement after mixing.
@@ -131,13 +137,8 @@ class QuasiGlobalAdam(_Around):
         eps: ε.
     """
 
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise TrainingError(f"betas = {self.betas}; both lie in [0, 1)")
+    betas: tuple[Unit, Unit] = (0.9, 0.999)
+    eps: Positive = 1e-8
 
     def init(self, X: torch.Tensor, context: Context) -> State:
         """Start with both moments at 0."""

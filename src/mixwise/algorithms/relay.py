@@ -17,12 +17,18 @@ import torch
 from mixwise.errors import TrainingError
 from mixwise.graphs import Graph
 from mixwise.needs import Needs
+from mixwise.parts import part
 from mixwise.plan import Plan
 from mixwise.protocols import Algorithm, Network
 from mixwise.round import Round
 from mixwise.state import State
 
 
+@part(
+    "relay", title="RelaySGD", cite="Vogels et al. 2021",
+    step="sums of X′ along a tree", mixes="X′", rounds=1, sends="deg in the tree · d",
+    condition="no W; a spanning tree",
+)  # fmt: skip
 @dataclass(frozen=True)
 class RelaySGD(Algorithm):
     """One message per direction, tree edge and step; its memory is what arrived last, 2 (n − 1) rows."""

@@ -5,13 +5,25 @@ from __future__ import annotations
 import typer
 from rich.table import Table
 
-from mixwise.algorithms.catalog import CATALOG
 from mixwise.experiments import load_recipe, recipe_names
+from mixwise.parts import entries
 from mixwise.terminal import fail, out
+
+_COLUMNS = {  # what the index says about the parts of a family, and the headings
+    "algorithm": {
+        "step": "step",
+        "mixes": "mixes",
+        "rounds": "rounds",
+        "sends": "sends per node",
+        "condition": "condition on W",
+        "cite": "reference",
+    },
+    "policy": {"does": "what it does", "cite": "reference"},
+}
 
 
 def recipes() -> None:
-    """List the recipes that come with mixwise, and the algorithms that a recipe may name."""
+    """List the recipes that come with mixwise, and the algorithms and policies that a recipe can name."""
     table = Table(box=None, pad_edge=False)
     for column in ("recipe", "what it shows", "variants", "seeds"):
         table.add_column(column)
@@ -22,13 +34,14 @@ def recipes() -> None:
             listed += f"; if named: {', '.join(recipe.further)}"
         table.add_row(name, recipe.description, listed, str(len(recipe.seeds)))
     out.print(table)
-    table = Table(box=None, pad_edge=False)
-    for column in ("algorithm", "step", "mixes", "rounds", "sends per node", "condition on W", "reference"):
-        table.add_column(column)
-    for entry in CATALOG:
-        table.add_row(*map(str, entry))
-    out.print()
-    out.print(table)
+    for family, columns in _COLUMNS.items():
+        table = Table(box=None, pad_edge=False)
+        for column in (family, *columns.values()):
+            table.add_column(column)
+        for name, entry in entries(family).items():
+            table.add_row(name, *(str(entry.get(column, "")) for column in columns))
+        out.print()
+        out.print(table)
 
 
 def doctor() -> None:

@@ -10,16 +10,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from mixwise.launch import (
-    Machines,
-    check_options,
-    launch_line,
-    parse_master,
-    python_line,
-    supervise,
-    torchrun_line,
-    worker_command,
-)
 from mixwise.terminal import err, out
 
 
@@ -45,6 +35,17 @@ def launch(
 
     Example: mixwise launch --nproc-per-node 4 --on-loss continue -- run digits
     """
+    from mixwise.launch import (
+        Machines,
+        check_options,
+        launch_line,
+        parse_master,
+        python_line,
+        supervise,
+        torchrun_line,
+        worker_command,
+    )
+
     machines = Machines(processes, count, here, parse_master(master))
     worker = worker_command(command)
     stops = on_loss == "stop"

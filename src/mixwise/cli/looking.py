@@ -8,10 +8,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from mixwise.experiments.export import export_model
-from mixwise.report.page import save_page
-from mixwise.report.paper_figures import FORMATS, save_paper_figures
-from mixwise.report.watch import WatchServer
 from mixwise.terminal import err, out
 
 
@@ -25,6 +21,8 @@ def report(
 
     Example: mixwise report runs/digits/… runs/quadratics/… --out report.html
     """
+    from mixwise.report.page import save_page
+
     file = file or folders[0] / "report.html"
     for folder in save_page(folders, file):
         for problem in folder.problems:
@@ -40,6 +38,8 @@ def watch(
 
     Example: mixwise watch runs/digits/… --port 8000
     """
+    from mixwise.report.watch import WatchServer
+
     with WatchServer(folders, port) as server:
         out.print(f"watch at {server.url}, end with Ctrl-C")
         with suppress(KeyboardInterrupt):
@@ -48,7 +48,7 @@ def watch(
 
 def figures(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    formats: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}, or several of them.")] = "pdf",
+    formats: Annotated[str, typer.Option("--format", help="pdf, png, svg, or several of them.")] = "pdf",
     width: Annotated[Literal["column", "text"], typer.Option(help="3.25 or 6.75 inches.")] = "column",
     target: Annotated[Path | None, typer.Option("--out", help="By default RUN/figures.")] = None,
 ) -> None:
@@ -56,6 +56,8 @@ def figures(
 
     Example: mixwise figures runs/digits/… --format pdf,png --width column
     """
+    from mixwise.report.paper_figures import save_paper_figures
+
     for path in save_paper_figures(folder, [name.strip() for name in formats.split(",")], width, target):
         out.print(str(path))
 
@@ -73,5 +75,7 @@ def export(
 
     Example: mixwise export runs/digits/… --variant d2 --seed 0 --model average --out model.safetensors
     """
+    from mixwise.experiments.export import export_model
+
     state = export_model(folder, variant, model, file, seed)
     out.print(f"{len(state)} tensors, {sum(t.numel() for t in state.values())} numbers: {file}")

@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mixwise.completion import offer_overrides, offer_recipes
 from mixwise.errors import ConfigError, MixwiseError, TrainingError
 from mixwise.experiments import load_recipe, plan_experiment
-from mixwise.experiments.runner import Progress
-from mixwise.experiments.sweep import sweep as run_sweep
-from mixwise.network.processes import world_of_this_process
-from mixwise.network.world import World
 from mixwise.terminal import err, notes_shown, out, progress_line, run_with_progress, summary_table
+
+if TYPE_CHECKING:
+    from mixwise.experiments.runner import Progress
+    from mixwise.network.world import World
 
 _RECIPE_HELP = "A recipe's name (see: mixwise recipes), or a YAML file."
 _TIMEOUT_HELP = "Under torchrun: seconds to wait for another process at most."
@@ -94,6 +94,8 @@ def sweep(
 
     Example: mixwise sweep cifar10-small topology=ring lr=0.03,0.1 --seeds 0
     """
+    from mixwise.experiments.sweep import sweep as run_sweep
+
     with _one_speaks(timeout) as world:
         found = load_recipe(recipe)
         folder = folder or _new_folder(f"{found.name}-sweep", world)
@@ -119,6 +121,8 @@ def _changes(overrides: list[str] | None, seeds: str | None) -> list[str]:
 @contextmanager
 def _one_speaks(timeout: float) -> Iterator[World]:
     """The processes that this one belongs to; if they end with an error, the first one to meet it says so."""
+    from mixwise.network.processes import world_of_this_process  # with it torch, which completion does not need
+
     with world_of_this_process(timeout) as world, notes_shown(world.rank == 0):
         try:
             yield world

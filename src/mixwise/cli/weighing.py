@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
 from rich.table import Table
 
 from mixwise.completion import offer_graphs, offer_schemes
-from mixwise.errors import ConfigError, MixwiseError
-from mixwise.experiments.strict import unknown
-from mixwise.graphs import SPECS, Graph, parse
-from mixwise.mixing import (
-    MixingMatrix,
-    consensus_factor,
-    gradient_mixing_error,
-    gram_matrix,
-    heterogeneity,
-    minimize_gme,
-    spectral_gap,
-)
-from mixwise.mixing.schemes import SCHEMES
-from mixwise.report.graph_picture import save_picture, terminal_picture
+from mixwise.errors import ConfigError, MixwiseError, unknown
+from mixwise.parts import entries, lookup
 from mixwise.terminal import out
 
-_SPEC_HELP = "A graph: " + ", ".join(SPECS.values())
+if TYPE_CHECKING:
+    from mixwise.graphs import Graph
+    from mixwise.mixing import MixingMatrix
+
+_SPEC_HELP = "A graph: " + ", ".join(str(entry["form"]) for entry in entries("graph", outside=False).values())
+_SCHEMES = [name for name in entries("scheme", outside=False) if name != "cliques"]  # which needs the cliques
 
 
 def graph(
@@ -38,6 +31,10 @@ def graph(
 
     Example: mixwise graph torus:4x4
     """
+    from mixwise.graphs import parse
+    from mixwise.mixing import consensus_factor, spectral_gap
+    from mixwise.report.graph_picture import save_picture, terminal_picture
+
     g = parse(spec, seed)
     if picture is not None:
         save_picture(g, picture)
@@ -53,9 +50,9 @@ def graph(
     table = Table(box=None, pad_edge=False)
     for column in ("scheme", "consensus factor p", "spectral gap"):
         table.add_column(column)
-    for name, build in SCHEMES.items():
+    for name in _SCHEMES:
         try:
-            W = build(g)
+            W = lookup("scheme", name).target(g)
             table.add_row(name, f"{consensus_factor(W):.6f}", f"{spectral_gap(W):.6f}")
         except MixwiseError as error:
             table.add_row(name, f"– ({str(error).partition(';')[0]})", "–")
@@ -70,7 +67,7 @@ def weights(
     spec: Annotated[str, typer.Argument(help=_SPEC_HELP, autocompletion=offer_graphs)],
     scheme: Annotated[
         str,
-        typer.Option(help=f"{', '.join(SCHEMES)}, or gme (needs --gradients).", autocompletion=offer_schemes),
+        typer.Option(help=f"{', '.join(_SCHEMES)}, or gme (needs --gradients).", autocompletion=offer_schemes),
     ],
     gradients: Annotated[Path | None, typer.Option(help="Gradients, one row per node, as a .npy file.")] = None,
     regularization: Annotated[float, typer.Option(help="λ of the gme scheme.")] = 0.0,
@@ -84,6 +81,9 @@ def weights(
 
     Example: mixwise weights ring:16 --scheme gme --gradients grads.npy --out W.npy
     """
+    from mixwise import mixing
+    from mixwise.graphs import parse
+
     g = parse(spec, seed)
     if file is not None and file.suffix not in (".npy", ".csv"):
         raise ConfigError(f"--out {file}: W is saved as .npy (n × n array) or .csv (i, j, weight)")
@@ -91,21 +91,21 @@ def weights(
     if scheme == "gme":
         if G is None:
             raise ConfigError("--scheme gme fits the weights to gradients; give them with --gradients FILE.npy")
-        W = minimize_gme(gram_matrix(G), g, regularization=regularization, symmetric=symmetric).W
-    elif scheme in SCHEMES:
-        W = SCHEMES[scheme](g)
+        W = mixing.minimize_gme(mixing.gram_matrix(G), g, regularization=regularization, symmetric=symmetric).W
+    elif scheme in _SCHEMES or ":" in scheme:
+        W = lookup("scheme", scheme).target(g)
     else:
-        raise ConfigError(unknown("scheme", scheme, [*SCHEMES, "gme"]))
+        raise ConfigError(unknown("scheme", scheme, [*_SCHEMES, "gme"]))
     if file is not None:
         _save_weights(W, file)
     if g.n <= 16:
         with np.printoptions(precision=3, suppress=True, linewidth=200):
             out.print(str(W.to_dense()))
     out.print(f"messages per step: {W.messages}")
-    out.print(f"consensus factor p: {consensus_factor(W):.6f}")
-    out.print(f"spectral gap: {spectral_gap(W):.6f}")
+    out.print(f"consensus factor p: {mixing.consensus_factor(W):.6f}")
+    out.print(f"spectral gap: {mixing.spectral_gap(W):.6f}")
     if G is not None:
-        error, total = gradient_mixing_error(G, W), heterogeneity(G) * g.n
+        error, total = mixing.gradient_mixing_error(G, W), mixing.heterogeneity(G) * g.n
         share = f", {error / total:.2%} of the disagreement before mixing" if total > 0 else ""
         out.print(f"gradient mixing error: {error:.6g}{share}")
     if file is not None:

@@ -20,6 +20,7 @@ from mixwise.data.cifar10_pickle import unpickled_batch
 from mixwise.data.dataset import Dataset, Splits
 from mixwise.data.files import Folder, Progress, RemoteFile, check_md5, contents, data_folder, fetch
 from mixwise.errors import DataError
+from mixwise.parts import part
 
 ByteArray: TypeAlias = npt.NDArray[np.uint8]
 Decoder: TypeAlias = Callable[[bytes, int], tuple[ByteArray, ByteArray]]  # content, images -> (images, 3072), (images,)
@@ -41,6 +42,7 @@ class Layout:
     images: int = 10_000  # in each file
 
 
+@part("cifar10", "data", title="CIFAR-10", cite="Krizhevsky 2009")
 def cifar10(
     data_dir: Folder | None = None, *, progress: Progress | None = None, layouts: tuple[Layout, ...] | None = None
 ) -> Splits:

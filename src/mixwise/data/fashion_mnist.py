@@ -7,6 +7,7 @@ from dataclasses import replace
 from mixwise.data.dataset import Splits
 from mixwise.data.files import Folder, Progress, RemoteFile, data_folder
 from mixwise.data.idx import idx_splits, published
+from mixwise.parts import part
 
 _NAMES = ("T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 FILES = published(
@@ -20,6 +21,7 @@ FILES = published(
 )
 
 
+@part("fashion-mnist", "data", title="Fashion-MNIST", cite="Xiao et al. 2017")
 def fashion_mnist(
     data_dir: Folder | None = None, *, progress: Progress | None = None, files: tuple[RemoteFile, ...] = FILES
 ) -> Splits:

@@ -19,12 +19,14 @@ from mixwise.data.samples import Samples
 from mixwise.data.tokenizer import Tokenizer
 from mixwise.data.tokens import Text, tokenized
 from mixwise.errors import DataError
+from mixwise.parts import part
 
 _TESTS = ("test", "validation", "valid", "val")
 _LABELS = ("label", "labels", "class", "category", "target", "fine_label")
 _TEXTS = ("text", "sentence", "content", "document", "review")
 
 
+@part("hugging-face", "data", title="data set of the Hugging Face hub")
 def hugging_face(
     name: str | None = None,
     data_dir: Folder | None = None,

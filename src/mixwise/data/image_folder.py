@@ -19,12 +19,14 @@ from mixwise.data.files import Folder
 from mixwise.data.image_samples import IMAGENET_MEAN, IMAGENET_STD, Colors, ImageForm, ImageSamples
 from mixwise.data.partition import IntArray
 from mixwise.errors import DataError
+from mixwise.parts import part
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 _TESTS = ("val", "validation", "test")
 _LAYOUT = "expected are train/CLASS/*.jpg and val/CLASS/*.jpg below data_dir (or test/ instead of val/)"
 
 
+@part("image-folder", "data", title="folders of images")
 def image_folder(
     data_dir: Folder,
     size: int = 224,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mixwise.data.dataset import Splits
 from mixwise.data.files import Folder, Progress, RemoteFile, data_folder
 from mixwise.data.idx import idx_splits, published
+from mixwise.parts import part
 
 FILES = published(  # the authors' own page no longer hands the files out; this copy is kept by the PyTorch project
     "https://ossci-datasets.s3.amazonaws.com/mnist",
@@ -17,6 +18,7 @@ FILES = published(  # the authors' own page no longer hands the files out; this 
 )
 
 
+@part("mnist", "data", title="MNIST", cite="LeCun, Cortes and Burges 1998")
 def mnist(
     data_dir: Folder | None = None, *, progress: Progress | None = None, files: tuple[RemoteFile, ...] = FILES
 ) -> Splits:

@@ -8,20 +8,18 @@ from dataclasses import dataclass
 
 from mixwise.context import Context
 from mixwise.errors import ConfigError
-from mixwise.experiments.build_algorithm import build_algorithm
-from mixwise.experiments.build_policy import build_policy
-from mixwise.experiments.build_task import build_optimizer, build_scheduler, build_task, run_length
-from mixwise.experiments.config import RunConfig
-from mixwise.experiments.links_config import build_links
+from mixwise.experiments.build_optimizer import build_optimizer, build_scheduler
+from mixwise.experiments.config import LinkTimes, RunConfig
 from mixwise.experiments.memory import Need, check_memory
 from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
 from mixwise.mixing.matrix import FloatArray
-from mixwise.network import Links, LossyNetwork, Network, SimulatedNetwork
+from mixwise.network import Link, Links, LossyNetwork, Network, SimulatedNetwork
 from mixwise.network.survivors import remaining_graph
 from mixwise.network.world import Alone, World
+from mixwise.parts import supply, words
 from mixwise.seeding import numpy_generator, stream
-from mixwise.tasks import Task
+from mixwise.tasks import ModuleTask, QuadraticTask, Task
 from mixwise.training import Record, Training, records
 from mixwise.training.training import Step
 
@@ -37,7 +35,7 @@ class Prepared:
     record_every: int
     evaluate_every: int
     checkpoint_every: int
-    need: Need | None = None  # of memory, if it is large and was checked
+    need: Need | None = None  # of memory, if it is much and was looked at
 
     def records_of(self, training: Training, on_step: Callable[[Step], None] = lambda step: None) -> Iterator[Record]:
         """The records from where the training is to the end; `on_step` sees every step."""
@@ -57,9 +55,9 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
     world = world or Alone()
     places = base_graph(config, seed)
     task = build_task(config, places.n, seed)
-    steps = run_length(config, task)
-    optimizer, scheduler = build_optimizer(config, task), build_scheduler(config, steps)
-    policy, algorithm = build_policy(config.policy), build_algorithm(config.algorithm)
+    steps = _run_length(config, task)
+    optimizer, scheduler = build_optimizer(config.optimizer, task), build_scheduler(config.schedule, steps)
+    algorithm, policy = config.part("algorithm"), config.part("policy")
 
     def training(own: Task, network: Network, context: Context) -> Training:
         made = Training(
@@ -84,7 +82,7 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
 
     order = _order(config, places, task, seed)
     graph = places.permuted(order)
-    links = None if config.links is None else build_links(config.links, places).permuted(order)
+    links = None if config.links is None else _links(config.links, places).permuted(order)
 
     def start() -> Training:
         return training(task, _network(config, graph, links, world, seed), Context(places, order, seed))
@@ -105,7 +103,7 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
         start,
         start_with,
         config.record_every,
-        config.evaluate_every or (1 if config.task.kind == "quadratics" else steps),
+        config.evaluate_every or (1 if isinstance(task, QuadraticTask) else steps),
         config.checkpoint_every or max(1, steps // 4),
         need,
     )
@@ -122,6 +120,36 @@ def _network(config: RunConfig, graph: Graph, links: Links | None, world: World,
     if config.message_loss == 0:
         return SimulatedNetwork(graph, links)
     return LossyNetwork(graph, config.message_loss, stream(seed, "network"), links)
+
+
+def _links(config: LinkTimes, places: Graph) -> Links:
+    """The links between the places of a graph."""
+    usual = Link(config.latency, config.bandwidth)
+    edges = {}
+    known = {tuple(sorted(edge)) for edge in places.edges}
+    for name, different in config.edges.items():
+        i, j = sorted(map(int, name.split("-")))
+        if (i, j) not in known:
+            raise ConfigError(f"links.edges: the graph has no edge {name}; name one that mixwise graph shows")
+        latency = usual.latency if different.latency is None else different.latency
+        edges[i, j] = Link(latency, usual.bandwidth if different.bandwidth is None else different.bandwidth)
+    return Links(usual, edges)
+
+
+def _run_length(config: RunConfig, task: Task) -> int:
+    """Steps of a run; an epoch is as many steps as an average node needs to see its data once."""
+    if config.epochs is None:
+        assert config.steps is not None
+        return config.steps
+    if not isinstance(task, ModuleTask):
+        raise ConfigError(f"epochs = {config.epochs:g}: {words(config.part('task'))} have no epochs; give steps")
+    return max(1, round(config.epochs * len(task.data) / (task.nodes * task.batch)))
+
+
+def build_task(config: RunConfig, nodes: int, seed: int) -> Task:
+    """The task of a run over this many nodes."""
+    task: Task = supply(config.part("task"), nodes=nodes, seed=seed, run=config)
+    return task
 
 
 def base_graph(config: RunConfig, seed: int) -> Graph:

@@ -13,10 +13,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from mixwise.errors import ConfigError
+from mixwise.errors import ConfigError, unknown
 from mixwise.experiments.experiment_folder import CHECKPOINT
 from mixwise.experiments.export_pretrained import export_pretrained
-from mixwise.experiments.strict import unknown
 from mixwise.state import decode
 from mixwise.tasks.buffers import mean_row
 from mixwise.tasks.model_state import complete

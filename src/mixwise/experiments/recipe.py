@@ -10,11 +10,9 @@ from typing import Any
 
 import yaml
 
-from mixwise.errors import ConfigError
-from mixwise.experiments.build import base_graph
+from mixwise.errors import ConfigError, unknown
 from mixwise.experiments.config import Recipe, RunConfig
-from mixwise.experiments.strict import check_folder_name, unknown, validated
-from mixwise.mixing import distinct_placements
+from mixwise.experiments.strict import check_folder_name, validated
 
 # Overrides of the recipe itself; all others go to the runs.
 _RECIPE_KEYS = ("seeds", "window", "variants", "topology", "name")
@@ -183,6 +181,9 @@ def _placed(recipe: Recipe, runs: Mapping[str, RunConfig]) -> Mapping[str, RunCo
     """With `placements: distinct`, each variant once for every different placement of the nodes on its graph."""
     if recipe.placements is None:
         return runs
+    from mixwise.experiments.build import base_graph  # with it torch, which most listings do not need
+    from mixwise.mixing import distinct_placements
+
     placed = {}
     for name, config in runs.items():
         graph = base_graph(config, seed=recipe.seeds[0])

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mixwise.errors import ConfigError
+from mixwise.errors import ConfigError, unknown
 from mixwise.experiments.config import Recipe
 from mixwise.experiments.recipe import load_recipe
-from mixwise.experiments.strict import unknown
 from mixwise.report.folder import read_folder
 from mixwise.report.notebook import curve_svg, legend_html
 from mixwise.report.results import Results, recorded_steps, series

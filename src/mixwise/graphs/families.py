@@ -16,6 +16,7 @@ from scipy import sparse
 from mixwise.errors import GraphError
 from mixwise.graphs.converters import from_networkx
 from mixwise.graphs.graph import Graph, IntArray
+from mixwise.parts import part
 from mixwise.seeding import numpy_generator, stream
 
 MAX_EDGES = 10**8  # a typing error such as complete(10**6) should not fill the memory
@@ -23,6 +24,7 @@ _TRIES = 100  # draws of a random family before it counts as never connected
 
 
 # --- fixed families ---
+@part("ring", "graph", title="ring", form="ring:N")
 def ring(n: int) -> Graph:
     """The cycle i ~ i + 1 mod n; diameter ⌊n/2⌋.
 
@@ -33,36 +35,42 @@ def ring(n: int) -> Graph:
     return Graph(len(i), _pairs(i, np.roll(i, -1)))
 
 
+@part("chain", "graph", title="path", form="chain:N")
 def chain(n: int) -> Graph:
     """The path 0 – 1 – … – n−1; diameter n − 1."""
     i = np.arange(_whole("n", n))
     return Graph(len(i), _pairs(i[:-1], i[1:]))
 
 
+@part("torus", "graph", title="torus", form="torus:ROWSxCOLS")
 def torus(rows: int, cols: int) -> Graph:
     """A grid whose borders meet; node r·cols + c is at row r, column c; diameter ⌊rows/2⌋ + ⌊cols/2⌋."""
     places = _places(rows, cols)
     return _union(places.size, (places, np.roll(places, -1, axis=0)), (places, np.roll(places, -1, axis=1)))
 
 
+@part("grid", "graph", title="grid", form="grid:ROWSxCOLS")
 def grid(rows: int, cols: int) -> Graph:
     """A rectangle of nodes with their neighbors above, below, left and right; diameter rows + cols − 2."""
     places = _places(rows, cols)
     return _union(places.size, (places[:-1], places[1:]), (places[:, :-1], places[:, 1:]))
 
 
+@part("star", "graph", title="star", form="star:N")
 def star(n: int) -> Graph:
     """Node 0 in the middle, joined to all n − 1 others."""
     i = np.arange(_whole("n", n))
     return Graph(len(i), _pairs(np.zeros_like(i), i))
 
 
+@part("complete", "graph", title="complete graph", form="complete:N")
 def complete(n: int) -> Graph:
     """Every node joined to every other: n(n − 1)/2 edges."""
     n = _whole("n", n)
     return Graph(n, _pairs(*_all_pairs(n)))
 
 
+@part("hypercube", "graph", title="hypercube", form="hypercube:DIMENSION")
 def hypercube(dimension: int) -> Graph:
     """2^dimension nodes, joined if their numbers differ in one bit; diameter `dimension`."""
     d = _whole("dimension", dimension, least=0)
@@ -71,6 +79,7 @@ def hypercube(dimension: int) -> Graph:
     return _union(2**d, *((i, i ^ (1 << k)) for k in range(d)))
 
 
+@part("exponential", "graph", title="exponential graph", form="exponential:N")
 def exponential(n: int) -> Graph:
     """i ~ i + 2^k mod n for every 2^k < n: about 2·log₂ n neighbors and a diameter of at most ⌈log₂ n⌉."""
     n = _whole("n", n)
@@ -78,6 +87,7 @@ def exponential(n: int) -> Graph:
     return _union(n, *((i, (i + (1 << k)) % n) for k in range((n - 1).bit_length())))
 
 
+@part("directed-ring", "graph", title="directed ring", form="directed-ring:N")
 def directed_ring(n: int) -> Graph:
     """The one-way cycle i → i + 1 mod n; diameter n − 1.
 
@@ -88,6 +98,7 @@ def directed_ring(n: int) -> Graph:
     return Graph(len(i), _pairs(i, np.roll(i, -1)), directed=True)
 
 
+@part("directed-exponential", "graph", title="directed exponential graph", form="directed-exponential:N")
 def directed_exponential(n: int) -> Graph:
     """i → i + 2^k mod n for every 2^k < n: ⌈log₂ n⌉ receivers and senders each, and a diameter of at most ⌈log₂ n⌉."""
     n = _whole("n", n)
@@ -96,6 +107,7 @@ def directed_exponential(n: int) -> Graph:
     return Graph(n, np.concatenate(jumps) if jumps else [], directed=True)
 
 
+@part("social", "graph", title="social network", form="social")
 def social_network() -> Graph:
     """Davis' Southern Women: 18 women, 14 events, an edge if she was there; labels are the names (paper, CIFAR-10)."""
     import networkx as nx
@@ -104,6 +116,7 @@ def social_network() -> Graph:
 
 
 # --- random families ---
+@part("random-connected", "graph", title="random connected graph", form="random-connected:N[,keep=SHARE][,seed=SEED]")
 def random_connected(n: int, keep: float = 0.5, seed: int = 0) -> Graph:
     """A complete graph of which a share `keep` of the edges is left, still connected (paper, Quadratic Objectives).
 
@@ -132,6 +145,7 @@ def random_connected(n: int, keep: float = 0.5, seed: int = 0) -> Graph:
     return Graph(n, _pairs(i[kept], j[kept]))
 
 
+@part("random-regular", "graph", title="random regular graph", form="random-regular:N,degree=DEGREE[,seed=SEED]")
 def random_regular(n: int, degree: int, seed: int = 0) -> Graph:
     """A connected graph in which every node has `degree` neighbors, drawn until it is connected."""
     n, degree = _whole("n", n), _whole("degree", degree, least=0)
@@ -154,6 +168,7 @@ def random_regular(n: int, degree: int, seed: int = 0) -> Graph:
     raise GraphError(f"no draw of {_TRIES} was connected at n = {n}, degree = {degree}; raise the degree")
 
 
+@part("erdos-renyi", "graph", title="Erdős–Rényi graph", form="erdos-renyi:N,probability=P[,seed=SEED]")
 def erdos_renyi(n: int, probability: float, seed: int = 0) -> Graph:
     """G(n, p): each pair is an edge with the given probability. As drawn: ask `is_connected` before training on it."""
     n = _whole("n", n)
@@ -167,6 +182,7 @@ def erdos_renyi(n: int, probability: float, seed: int = 0) -> Graph:
     return Graph(n, _pairs(np.where(below, n - 2 - i, i), np.where(below, n - 1 - j, j)))
 
 
+@part("random-geometric", "graph", title="random geometric graph", form="random-geometric:N,radius=R[,seed=SEED]")
 def random_geometric(n: int, radius: float, seed: int = 0) -> Graph:
     """Points drawn in the unit square, joined if at most `radius` apart. As drawn: it may be disconnected."""
     n = _whole("n", n)
@@ -179,6 +195,7 @@ def random_geometric(n: int, radius: float, seed: int = 0) -> Graph:
     return Graph(n, KDTree(points).query_pairs(radius, output_type="ndarray"))
 
 
+@part("small-world", "graph", title="small-world graph", form="small-world:N,neighbors=K,rewire=P[,seed=SEED]")
 def small_world(n: int, neighbors: int, rewire: float, seed: int = 0) -> Graph:
     """Watts–Strogatz: a ring of `neighbors` nearest nodes, each edge moved with probability `rewire`.
 

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 from mixwise.errors import GraphError
 from mixwise.graphs.converters import from_networkx
 from mixwise.graphs.graph import Graph
+from mixwise.parts import part
 
 if TYPE_CHECKING:
     import networkx
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _HEADERS = {("source", "target"), ("from", "to"), ("src", "dst")}
 
 
+@part("file", "graph", title="graph of a file", form="file:PATH")
 def load(path: str | os.PathLike[str]) -> Graph:
     """The graph in a file, read by its suffix; nodes without edges stay, parallel edges become one.
 

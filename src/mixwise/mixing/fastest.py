@@ -20,10 +20,12 @@ from mixwise.graphs import Graph
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
 from mixwise.mixing.solvers import spectral_bundle
 from mixwise.mixing.weights import from_edge_weights
+from mixwise.parts import part
 
 LARGEST_EXACT = 64  # nodes; the semidefinite program takes seconds there and minutes at 128
 
 
+@part("optimal-gap", "scheme", title="weights with the best spectral gap", cite="Boyd, Diaconis and Xiao 2004")
 @lru_cache(maxsize=64)
 def fastest_mixing(graph: Graph) -> MixingMatrix:
     """The symmetric mixing matrix of largest spectral gap; cached per graph.

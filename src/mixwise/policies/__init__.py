@@ -4,7 +4,7 @@ from mixwise.policies.auto import Auto, DCliques
 from mixwise.policies.aware_matchings import HeterogeneityAwareMatchings
 from mixwise.policies.choice import PolicyLike, as_policy
 from mixwise.policies.combined import Alternating, Decoupled, Product, RandomChoice
-from mixwise.policies.fixed import Cliques, Fixed, NoMixing
+from mixwise.policies.fixed import Fixed, NoMixing
 from mixwise.policies.heterogeneity_aware import HeterogeneityAware
 from mixwise.policies.learned_topology import LearnedTopology
 from mixwise.policies.sequence import Cycle, EdgeSampling, Matcha, Matchings
@@ -14,7 +14,6 @@ from mixwise.protocols import Look, Policy
 __all__ = [
     "Alternating",
     "Auto",
-    "Cliques",
     "Cycle",
     "DCliques",
     "Decoupled",

@@ -9,6 +9,7 @@ from mixwise.context import Context
 from mixwise.graphs import d_cliques
 from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings
 from mixwise.needs import Provides
+from mixwise.parts import Count, part
 from mixwise.plan import Plan
 from mixwise.policies.aware_matchings import HeterogeneityAwareMatchings
 from mixwise.policies.combined import Decoupled
@@ -49,6 +50,10 @@ class Chosen(Policy):
         return plan
 
 
+@part(
+    "auto", title="auto: pairs of nodes chosen by their disagreement at every mixing",
+    does="the policy that did best in the study of mixing policies",
+)  # fmt: skip
 @dataclass(frozen=True)
 class Auto(Chosen):
     """The gossip policy to start with: what did best in docs/studies/mixing-policies.md.
@@ -67,6 +72,10 @@ class Auto(Chosen):
         return HeterogeneityAwareMatchings(sketch=self.sketch)
 
 
+@part(
+    "d-cliques", title="cliques of {size} that together hold all labels", cite="Bellet et al. 2022",
+    does="cliques whose labels look like the whole data set, for `algorithm: decoupled`",
+)  # fmt: skip
 @dataclass(frozen=True)
 class DCliques(Chosen):
     """D-Cliques: cliques whose labels look like the whole data set; updates are averaged inside (Bellet et al. 2022).
@@ -76,7 +85,7 @@ class DCliques(Chosen):
         between: how cliques are connected.
     """
 
-    size: int = 4
+    size: Count = 4
     between: Literal["ring", "full"] = "ring"
 
     @property

@@ -13,6 +13,7 @@ from mixwise.graphs import Graph, heaviest_matching
 from mixwise.graphs.matchings import need_undirected
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.mixing.matrix import FloatArray
+from mixwise.parts import Count, NonNegative, part
 from mixwise.plan import Plan
 from mixwise.policies.gram import GramEstimate, Objective
 from mixwise.protocols import Look, Network, Policy
@@ -21,6 +22,11 @@ from mixwise.sketch import CountSketch, Sketch
 from mixwise.state import State
 
 
+@part(
+    "heterogeneity-aware-matchings", title="matchings that remove most of the disagreement, chosen at every mixing",
+    does="matchings chosen by how far apart the nodes are, `rounds` of them at every mixing; by default as many as fit "
+    "into the bytes of ordinary gossip",
+)  # fmt: skip
 @dataclass(frozen=True)
 class HeterogeneityAwareMatchings(Policy):
     """At every mixing, `rounds` matchings one after the other, each the one that removes most of the disagreement.
@@ -43,15 +49,10 @@ class HeterogeneityAwareMatchings(Policy):
         balance: weight of the parameters in the objective "both".
     """
 
-    rounds: int | None = None
+    rounds: Count | None = None
     sketch: Sketch = CountSketch(100)
     objective: Objective = "parameters"
-    balance: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.rounds is not None and self.rounds < 1:
-            raise MixingError(f"rounds = {self.rounds}; a mixing has 1, 2, 3, … matchings")
-        _ = self._estimate  # wrong values are found here
+    balance: NonNegative = 0.1
 
     @property
     def _estimate(self) -> GramEstimate:

@@ -11,8 +11,9 @@ from mixwise.context import Context
 from mixwise.errors import MixingError
 from mixwise.mixing import MixingMatrix
 from mixwise.needs import Provides
+from mixwise.parts import part, words
 from mixwise.plan import Plan
-from mixwise.policies.choice import PolicyLike, as_policy
+from mixwise.policies.choice import Nested, as_policy
 from mixwise.protocols import Look, Network, Policy
 from mixwise.round import Round
 from mixwise.seeding import numpy_generator
@@ -53,12 +54,12 @@ class _Nested(Policy):
 class _Several(_Nested):
     """Policies in a row, named by their numbers."""
 
-    policies: Sequence[PolicyLike]
+    policies: Sequence[Nested]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "policies", tuple(as_policy(policy) for policy in self.policies))
         if not self.policies:
             raise MixingError(f"{type(self).__name__} needs at least one policy")
+        object.__setattr__(self, "policies", tuple(as_policy(policy) for policy in self.policies))
 
     def inside(self) -> dict[str, Policy]:
         """Return the policies, by number."""
@@ -97,15 +98,21 @@ class _OneOf(_Several):
         return self.inside()[name].plan(round, state.parts[name], network)
 
 
+@part("alternating", title="several in turn", does="several policies in turn")
 @dataclass(frozen=True)
 class Alternating(_OneOf):
     """Takes turns: policy t mod k at mixing t."""
+
+    def describe(self) -> str:
+        """Return the words of all policies."""
+        return "in turn " + " and ".join(map(words, self.policies))
 
     def turn(self, t: int, state: State) -> str:
         """Return t mod k."""
         return str(t % len(self.policies))
 
 
+@part("random", title="one of several at random", does="one of several policies, drawn at random at every mixing")
 @dataclass(frozen=True)
 class RandomChoice(_OneOf):
     """A policy drawn at random at every mixing, the same one on every process.
@@ -130,6 +137,10 @@ class RandomChoice(_OneOf):
             )
         object.__setattr__(self, "probabilities", chances)
 
+    def describe(self) -> str:
+        """Return the words of all policies."""
+        return "at random one of: " + "; ".join(map(words, self.policies))
+
     def init(self, context: Context) -> State:
         """Return the states of the parts, and the name of the draws."""
         state = super().init(context)
@@ -143,6 +154,7 @@ class RandomChoice(_OneOf):
         return str(min(which, len(self.policies) - 1))
 
 
+@part("product", title="several in a row", does="several policies at every mixing, one communication round each")
 @dataclass(frozen=True)
 class Product(_Several):
     """All policies one after the other at every mixing, one communication round each, the first one first.
@@ -150,6 +162,10 @@ class Product(_Several):
     `Product([aware, W_p])` is the product W_ζ′ W_p of the paper's Example 3: the consensus factor is at least
     that of W_p and the relative heterogeneity at most that of W_ζ′, for twice the communication.
     """
+
+    def describe(self) -> str:
+        """Return the words of all policies."""
+        return "one after the other " + ", then ".join(map(words, self.policies))
 
     def plan(self, round: Round, state: State, network: Network) -> Plan:
         """Return the rounds of all policies in a row."""
@@ -160,12 +176,16 @@ class Product(_Several):
         return Plan(rounds, solve=next((plan.solve for plan in plans if plan.solve is not None), None))
 
 
+@part(
+    "decoupled", title="parameters: {params}; updates: {updates}",
+    does="one policy for the parameters, one for the updates, for `algorithm: decoupled`",
+)  # fmt: skip
 @dataclass(frozen=True)
 class Decoupled(_Nested):
     """One policy for the parameters, another for the updates (paper, Algorithm 4: W_p and W_g)."""
 
-    params: PolicyLike
-    updates: PolicyLike
+    params: Nested
+    updates: Nested
 
     def inside(self) -> dict[str, Policy]:
         """Return both policies."""

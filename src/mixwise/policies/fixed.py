@@ -4,43 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated, TypeAlias
 
 from mixwise.context import Context
-from mixwise.errors import MixingError
 from mixwise.graphs import Graph
-from mixwise.mixing import MixingMatrix, clique_averaging
-from mixwise.mixing.schemes import SCHEMES
+from mixwise.mixing import MixingMatrix
 from mixwise.needs import Provides
+from mixwise.parts import FAMILIES, part, words
 from mixwise.plan import Plan
 from mixwise.protocols import Network, Policy
 from mixwise.round import Round
 from mixwise.state import State
 
-
-@dataclass(frozen=True)
-class Cliques:
-    """Full averaging inside groups of places, as a weighting scheme."""
-
-    cliques: tuple[tuple[int, ...], ...]
-
-    def __call__(self, graph: Graph) -> MixingMatrix:
-        """Return the weights on a graph."""
-        return clique_averaging(self.cliques, graph)
+Weights: TypeAlias = Annotated[MixingMatrix | str | Callable[[Graph], MixingMatrix], FAMILIES["scheme"]]
 
 
+@part("fixed", title="the same weights at every mixing", does="the same weights at every mixing")
 @dataclass(frozen=True)
 class Fixed(Policy):
     """The same matrix at every mixing.
 
     Args:
-        weights: a matrix; or the name of a scheme, or a function of the graph, which make one for the run's graph.
+        weights: a matrix; or a weighting scheme, by name or as a function of the graph, which makes one for the run's
+            graph.
     """
 
-    weights: MixingMatrix | str | Callable[[Graph], MixingMatrix] = "metropolis-hastings"
-
-    def __post_init__(self) -> None:
-        if isinstance(self.weights, str) and self.weights not in SCHEMES:
-            raise MixingError(f"weights = {self.weights!r}; choose {', '.join(SCHEMES)}, or pass a mixing matrix")
+    weights: Weights
 
     @property
     def provides(self) -> Provides:
@@ -51,8 +40,8 @@ class Fixed(Policy):
         """Make the weights for the graph."""
         if isinstance(self.weights, MixingMatrix):
             return State(scratch={"W": self.weights})
-        scheme = SCHEMES[self.weights] if isinstance(self.weights, str) else self.weights
-        return State(scratch={"W": context.placed(scheme(context.places))})
+        assert not isinstance(self.weights, str)  # the constructor has looked it up
+        return State(scratch={"W": context.placed(self.weights(context.places))})
 
     def matrices(self, state: State) -> tuple[MixingMatrix, ...]:
         """Return W."""
@@ -62,7 +51,12 @@ class Fixed(Policy):
         """Return one round with W."""
         return Plan((state.scratch["W"],))
 
+    def describe(self) -> str:
+        """Return the words of the scheme."""
+        return "fixed weights" if isinstance(self.weights, MixingMatrix) else words(self.weights)
 
+
+@part("none", title="no gossip weights", does="no weights, for `algorithm: all-reduce` and `local-sgd`")
 @dataclass(frozen=True)
 class NoMixing(Policy):
     """No weights, for algorithms that average over all nodes."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import torch
 
 from mixwise.context import Context
-from mixwise.errors import MixingError
 from mixwise.mixing import gram_matrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.protocols import Network
@@ -37,14 +35,6 @@ class Estimate:
     objective: Objective = "updates"
     smoothing: float = 0.0
     balance: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.smoothing < 1:
-            raise MixingError(f"smoothing = {self.smoothing}; the share of the old Γ lies in [0, 1)")
-        if self.objective not in ("updates", "parameters", "both"):
-            raise MixingError(f'objective = {self.objective!r}; choose "updates", "parameters" or "both"')
-        if not (math.isfinite(self.balance) and self.balance >= 0):
-            raise MixingError(f"balance = {self.balance}; the weight of the parameters is a finite number, 0 or larger")
 
     def init(self, context: Context) -> State:
         """Return the state before the first look.

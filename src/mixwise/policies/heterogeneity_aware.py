@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Interval
 
 from mixwise.context import Context
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, lazy, uniform_sender
-from mixwise.mixing.gme import Solver, check_solver
+from mixwise.mixing.gme import Solver
 from mixwise.mixing.matrix import FloatArray, Kind
 from mixwise.mixing.metrics import error_after_mixing
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, need_doubly
+from mixwise.parts import Count, NonNegative, Unit, part, words
 from mixwise.plan import Plan
-from mixwise.policies.choice import PolicyLike, as_policy
+from mixwise.policies.choice import Nested, as_policy
 from mixwise.policies.gram import GramEstimate, Objective
 from mixwise.policies.neighbor_estimate import NeighborEstimate
 from mixwise.protocols import Look, Network, Policy
@@ -26,6 +29,10 @@ from mixwise.state import State
 _PROBLEMS = 64  # prepared problems that are kept, for graphs that come back
 
 
+@part(
+    "heterogeneity-aware", title="weights optimized from {sketch}", cite="the paper, Algorithms 2 and 3",
+    does="weights re-optimized from sketches of the updates",
+)  # fmt: skip
 @dataclass(frozen=True)
 class HeterogeneityAware(Policy):
     """Every `period` mixings: sketch the updates, gather the sketches, and solve GME-opt for new weights.
@@ -55,34 +62,26 @@ class HeterogeneityAware(Policy):
         tolerance, max_iterations: of solver="local", see `minimize_gme`.
     """
 
-    period: int = 1
+    period: Count = 1
     sketch: Sketch = CountSketch(100)
     objective: Objective = "updates"
-    alternate_with: PolicyLike | None = None
-    regularization: float = 0.0
-    smoothing: float = 0.0
-    balance: float = 0.1
+    alternate_with: Nested | None = None
+    regularization: NonNegative = 0.0
+    smoothing: Unit = 0.0
+    balance: NonNegative = 0.1
     symmetric: bool = False
-    growth: float | None = None
-    drop_below: float = 0.0
-    graphs: PolicyLike | None = None
+    growth: Annotated[float, Ge(1)] | None = None
+    drop_below: Annotated[float, Interval(ge=0, lt=0.5)] = 0.0
+    graphs: Nested | None = None
     stochastic: Kind = "doubly"
     solver: Solver = "auto"
-    tolerance: float = 1e-3
-    max_iterations: int = MAX_ITERATIONS
+    tolerance: Annotated[float, Interval(gt=0, lt=1)] = 1e-3
+    max_iterations: Count = MAX_ITERATIONS
 
     def __post_init__(self) -> None:
-        if self.period < 1:
-            raise MixingError(f"period = {self.period}; the weights are optimized every 1, 2, 3, … mixings")
-        if self.growth is not None and not self.growth >= 1:
-            raise MixingError(f"growth = {self.growth}; the factor by which the mixing error may grow is at least 1")
-        if not 0 <= self.drop_below < 0.5:
-            raise MixingError(f"drop_below = {self.drop_below}; a weight below which an arc is dropped is in [0, 0.5)")
-        check_solver(self.solver)
         if self.solver == "local":
             _check_local(growth=self.growth, drop_below=self.drop_below or None, graphs=self.graphs)
             need_doubly(self.stochastic)
-        _ = self._estimate  # wrong values are found here
 
     @property
     def _estimate(self) -> GramEstimate | NeighborEstimate:
@@ -145,6 +144,13 @@ class HeterogeneityAware(Policy):
             other = inside["alternate_with"].plan(round, state.parts["alternate_with"], network)
             return Plan(other.params, other.updates, solve)
         return Plan((state.shared["W"],), solve=solve)
+
+    def describe(self) -> str:
+        """Say how often weights are optimized, from what, and what they alternate with."""
+        often = "at every mixing" if self.period == 1 else f"every {self.period} mixings"
+        other = self.inside().get("alternate_with")
+        turn = "" if other is None else f", in turn with {words(other)}"
+        return f"weights optimized {often} from {words(self.sketch)}{turn}"
 
     # --- when to look, and when to solve ---
     def _others_turn(self, t: int) -> bool:

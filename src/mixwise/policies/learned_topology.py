@@ -8,10 +8,10 @@ from typing import Literal
 import numpy as np
 
 from mixwise.context import Context
-from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix, lazy, learn_topology, symmetrized, topology_from_gram
 from mixwise.needs import Provides
+from mixwise.parts import Count, NonNegative, part
 from mixwise.plan import Plan
 from mixwise.policies.gram import GramEstimate
 from mixwise.protocols import Look, Network, Policy
@@ -20,6 +20,11 @@ from mixwise.sketch import CountSketch, Sketch
 from mixwise.state import State
 
 
+@part(
+    "learned-topology", title="a topology learned from {source}, about {neighbors} neighbors each",
+    cite="Le Bars et al. 2023",
+    does="a sparse topology learned by Frank-Wolfe from the labels or the updates of the nodes",
+)  # fmt: skip
 @dataclass(frozen=True)
 class LearnedTopology(Policy):
     """Weights on a sparse topology of its own choice (STL-FW, Le Bars et al. 2023).
@@ -34,18 +39,12 @@ class LearnedTopology(Policy):
         sketch: how updates are compressed.
     """
 
-    neighbors: int = 2
+    neighbors: Count = 2
     source: Literal["labels", "updates"] = "labels"
-    regularization: float = 0.1
+    regularization: NonNegative = 0.1
     inside: bool = False
-    observe: int = 10
+    observe: Count = 10
     sketch: Sketch = CountSketch(100)
-
-    def __post_init__(self) -> None:
-        if self.neighbors < 1:
-            raise MixingError(f"neighbors = {self.neighbors}; a node talks to at least 1 other")
-        if self.observe < 1:
-            raise MixingError(f"observe = {self.observe}; a choice needs at least 1 look at the updates")
 
     @property
     def provides(self) -> Provides:

@@ -15,7 +15,7 @@ import torch
 
 from mixwise.graphs import Graph
 from mixwise.mixing import GmeSolution
-from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme, Start, check_limits
+from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme, Start
 from mixwise.policies.gram import Estimate
 from mixwise.protocols import Network
 from mixwise.round import Round
@@ -37,10 +37,6 @@ class NeighborEstimate(Estimate):
 
     tolerance: float = 1e-3
     max_iterations: int = MAX_ITERATIONS
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_limits(self.tolerance, self.max_iterations)
 
     def look(self, round: Round, state: State, network: Network) -> None:
         """Sketch, send the sketches to the neighbors, and take the inner products."""

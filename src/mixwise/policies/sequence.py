@@ -11,12 +11,14 @@ from mixwise.errors import MixingError
 from mixwise.graphs import edge_sample, one_peer_exponential, random_matching
 from mixwise.mixing import MixingMatrix, base_graph, lazy, matcha, metropolis_hastings, uniform
 from mixwise.needs import Provides
+from mixwise.parts import Count, Probability, Share, part
 from mixwise.plan import Plan
 from mixwise.protocols import Network, Policy
 from mixwise.round import Round
 from mixwise.state import State
 
 
+@part("cycle", title="a cycle of graphs ({sequence})", does="a sequence of graphs in turn")
 @dataclass(frozen=True)
 class Cycle(Policy):
     """Matrix t mod k at mixing t, of k matrices in turn.
@@ -28,7 +30,7 @@ class Cycle(Policy):
     """
 
     sequence: Literal["one-peer-exponential", "base-graph"] | Sequence[MixingMatrix]
-    peers: int = 1
+    peers: Count = 1
 
     def __post_init__(self) -> None:
         if isinstance(self.sequence, str):
@@ -87,6 +89,11 @@ class _Drawn(Policy):
         return Plan((lazy(W) if context.needs.lazy else W,))
 
 
+@part(
+    "matchings",
+    title="a random matching at every mixing",
+    does="a random maximal matching of the graph at every mixing",
+)
 @dataclass(frozen=True)
 class Matchings(_Drawn):
     """A random maximal matching at every mixing: each node averages with at most one other."""
@@ -97,11 +104,15 @@ class Matchings(_Drawn):
         return metropolis_hastings(random_matching(context.graph, context.seed, t))
 
 
+@part(
+    "matcha", title="MATCHA: random matchings with a budget of {budget:g}", cite="Wang et al. 2019",
+    does="a share of the graph's matchings, drawn with optimized probabilities",
+)  # fmt: skip
 @dataclass(frozen=True)
 class Matcha(_Drawn):
     """MATCHA (Wang et al. 2019): a share `budget` of the matchings is active on average, important ones more often."""
 
-    budget: float = 0.5
+    budget: Share = 0.5
 
     def weights(self, t: int, state: State) -> MixingMatrix:
         """Return I − α L of the active matchings."""
@@ -112,11 +123,15 @@ class Matcha(_Drawn):
         return W
 
 
+@part(
+    "edge-sampling", title="each edge with probability {probability:g}, Metropolis-Hastings weights on those drawn",
+    does="every edge with a probability, drawn at every mixing; Metropolis-Hastings weights on those drawn",
+)  # fmt: skip
 @dataclass(frozen=True)
 class EdgeSampling(_Drawn):
     """Every edge is active with the given probability, independently at every mixing; Metropolis-Hastings on those."""
 
-    probability: float = 0.5
+    probability: Probability = 0.5
 
     def weights(self, t: int, state: State) -> MixingMatrix:
         """Return Metropolis-Hastings weights on the active edges."""

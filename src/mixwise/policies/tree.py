@@ -9,12 +9,14 @@ from mixwise.context import Context
 from mixwise.errors import GraphError
 from mixwise.graphs import Graph, spanning_tree
 from mixwise.needs import Provides
+from mixwise.parts import part
 from mixwise.plan import Plan
 from mixwise.protocols import Network, Policy
 from mixwise.round import Round
 from mixwise.state import State
 
 
+@part("tree", title="a spanning tree ({shape})", does="a spanning tree of the graph, for `algorithm: relay`")
 @dataclass(frozen=True)
 class Tree(Policy):
     """The same spanning tree at every mixing.

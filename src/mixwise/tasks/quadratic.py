@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Literal
 
 import torch
 
 from mixwise.errors import TrainingError
 from mixwise.layout import Layout
+from mixwise.parts import Count, NonNegative, part
 from mixwise.protocols import Task
 from mixwise.seeding import generator
 from mixwise.tasks.others import AllHere, Others
@@ -96,6 +98,20 @@ class QuadraticTask(Task):
     def _standard_noise(self, node: int, step: int) -> torch.Tensor:
         stream = generator(self.seed, "noise", node, step)
         return torch.randn(self.layout.dim, generator=stream, dtype=torch.float64, device="cpu")
+
+
+@part("quadratics", "task", title="quadratics in {dim} dimensions", cite="the paper, Section 6.1 and Appendix C")
+def quadratics(
+    nodes: int,
+    seed: int = 0,
+    *,
+    classes: Literal["random", "two"] = "random",
+    dim: Count = 10,
+    noise: NonNegative = 0.1,
+) -> QuadraticTask:
+    """One quadratic per node, drawn at random, or two classes of them on even and odd nodes."""
+    make = {"random": random_quadratics, "two": two_class_quadratics}[classes]
+    return make(nodes, dim, noise, seed)
 
 
 def random_quadratics(nodes: int, dim: int = 10, noise: float = 0.1, seed: int = 0) -> QuadraticTask:
