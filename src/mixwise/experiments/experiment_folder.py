@@ -84,7 +84,7 @@ def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
         )
     if occupied:
         # Read again, so that a folder of an earlier version, with other defaults written out, can be resumed.
-        if not config.exists() or plan_experiment(load_recipe(str(config))).to_yaml() != experiment.to_yaml():
+        if not config.exists() or not plan_experiment(load_recipe(str(config))).same_as(experiment):
             raise ConfigError(
                 f"{folder} holds another experiment; go on with it: mixwise run {config} --out {folder} --resume"
             )

@@ -30,11 +30,20 @@ class Experiment:
         for run in self.runs:  # every run gets a folder of its name
             check_folder_name("variant", run, nested=True)
 
+    @property
+    def _head(self) -> dict[str, Any]:
+        return self.recipe.model_dump(exclude={"base", "variants", "further", "placements", "topologies"})
+
+    def same_as(self, other: Experiment) -> bool:
+        """Whether both are the same runs, however much of the defaults they spell out."""
+        if self._head != other._head or list(self.runs) != list(other.runs):
+            return False
+        return all(self.runs[name].same_as(other.runs[name]) for name in self.runs)
+
     def to_yaml(self) -> str:
         """A recipe that gives this experiment again."""
-        head = self.recipe.model_dump(exclude={"base", "variants", "further", "placements", "topologies"})
         runs = {name: config.model_dump(exclude_none=True) for name, config in self.runs.items()}
-        return yaml.safe_dump({**head, "variants": runs}, sort_keys=False, allow_unicode=True)
+        return yaml.safe_dump({**self._head, "variants": runs}, sort_keys=False, allow_unicode=True)
 
 
 def recipe_names() -> list[str]:
