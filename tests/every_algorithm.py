@@ -34,7 +34,7 @@ POLICIES = {
 def algorithm(kind: str) -> Algorithm:
     base = load_recipe("quadratics")
     (config,) = plan_experiment(base, [f"algorithm={kind}", f"variants={next(iter(base.variants))}"]).runs.values()
-    return build_algorithm(config.algorithm, 0)
+    return build_algorithm(config.algorithm)
 
 
 def optimizer(kind: str, blocks):
