@@ -15,10 +15,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mixwise.experiments.policy_parts import Places
 
 from mixwise.algorithms import D2, DSGD
 from mixwise.errors import GraphError, MixingError
-from mixwise.experiments.policy_parts import Places
 from mixwise.graphs import (
     Graph,
     chain,

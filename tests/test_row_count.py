@@ -92,7 +92,9 @@ def test_observing_updates_costs_a_copy_or_nothing(policy, local_steps, most):
 
 def test_whole_updates_replace_the_copy():
     exact = lambda: HeterogeneityAware(3, sketch=ExactSketch())  # noqa: E731
-    assert count_rows(lambda short: dsgd(short, "SGD", {}, exact), NODES, 1000).most == 4  # X, G, a copy of X, and the update
+    assert (
+        count_rows(lambda short: dsgd(short, "SGD", {}, exact), NODES, 1000).most == 4
+    )  # X, G, a copy of X, and the update
 
 
 def test_a_policy_that_observes_rarely_is_counted_when_it_observes():
