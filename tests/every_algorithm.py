@@ -9,9 +9,9 @@ from mixwise.graphs import ring, spanning_tree
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.models import mlp, seeded
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Decoupled, Fixed, FixedTree, HeterogeneityAware, NoMixing
+from mixwise.policies import Decoupled, Fixed, HeterogeneityAware, NoMixing, Tree
 from mixwise.tasks import ModuleTask
-from mixwise.train import Training
+from mixwise.training import Training
 
 NODES = 8
 GRAPH = ring(NODES)
@@ -23,7 +23,7 @@ def weights():
 
 POLICIES = {
     "decoupled": lambda: Decoupled(weights(), weights()),
-    "relay": lambda: FixedTree(spanning_tree(GRAPH)),
+    "relay": lambda: Tree(spanning_tree(GRAPH)),
     "choco": weights,
     "all-reduce": NoMixing,
     "local-sgd": NoMixing,
@@ -33,7 +33,7 @@ POLICIES = {
 def algorithm(kind: str) -> Algorithm:
     base = load_recipe("quadratics")
     (config,) = plan_experiment(base, [f"algorithm={kind}", f"variants={next(iter(base.variants))}"]).runs.values()
-    return config.part("algorithm").build(0)
+    return config.part("algorithm")
 
 
 def optimizer(kind: str, blocks):

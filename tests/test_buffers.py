@@ -21,8 +21,8 @@ from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.buffers import NodeBuffers
-from mixwise.train import Training, records
-from mixwise.train.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
+from mixwise.training import Training, records
+from mixwise.training.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
 
 NODES = 5
 GRAPH = ring(NODES)

@@ -135,7 +135,7 @@ def test_a_run_that_diverges_names_step_and_node_and_keeps_its_records(mixwise, 
     done = mixwise("run", "quadratics", "seeds=0", "variants=dsgd-metropolis", "optimizer.lr=1e9", "--out", "r")
     assert done.returncode == 2
     assert "node 0" in done.stderr
-    assert "lower the step size" in done.stderr
+    assert "lower the learning rate" in done.stderr
     assert (tmp_path / "r" / "dsgd-metropolis" / "seed-0" / "metrics.jsonl").read_text().count("\n") > 1
 
 

@@ -11,7 +11,9 @@ from mixwise.experiments import build, memory, plan_experiment, run_experiment
 from mixwise.experiments.config import Recipe
 from mixwise.experiments.free_memory import _free_in_groups, free_memory
 from mixwise.experiments.memory import GB, Need, alternatives
-from mixwise.train.row_count import RowCount
+from mixwise.layout import Layout
+from mixwise.tasks import ModuleTask
+from mixwise.training.row_count import RowCount
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -87,7 +89,7 @@ def test_a_run_reports_its_need(looked_at, tmp_path):
 
 
 def test_a_run_that_does_not_fit_is_refused_before_rows_are_made(little, monkeypatch, tmp_path):
-    monkeypatch.setattr(build.ModuleTask, "initial", lambda self, nodes: pytest.fail("rows were made"))
+    monkeypatch.setattr(ModuleTask, "initial", lambda self, nodes: pytest.fail("rows were made"))
     with pytest.raises(ConfigError) as refused:
         run_experiment(experiment("graph=ring:16", "placement=gme"), tmp_path / "run")
     text = str(refused.value)
@@ -121,9 +123,9 @@ def test_a_smaller_pass_is_offered_if_the_rows_fit(looked_at):
 
 
 def test_parts_of_a_model_that_can_be_trained_alone():
-    task = type("Fake", (build.ModuleTask,), {"__init__": lambda self: None})()
+    task = type("Fake", (ModuleTask,), {"__init__": lambda self: None})()
     task.template = nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 2))
-    task.dim = sum(p.numel() for p in task.template.parameters())
+    task.layout = Layout(sum(p.numel() for p in task.template.parameters()))
     assert list(memory._trained_parts(task)) == [(1, 20 * 20 + 20 + 42), ("head", 42)]
     task.template[0].requires_grad_(False)
     assert list(memory._trained_parts(task)) == []  # the user has chosen already

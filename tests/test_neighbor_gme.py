@@ -15,10 +15,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mixwise.experiments.policy_parts import Places
 
 from mixwise.algorithms import D2, DSGD
 from mixwise.errors import GraphError, MixingError
-from mixwise.experiments.policy_parts import Places
 from mixwise.graphs import (
     Graph,
     chain,
@@ -42,7 +42,7 @@ from mixwise.policies import HeterogeneityAware, Observation
 from mixwise.policies.neighbor_estimate import NeighborEstimate
 from mixwise.sketch import CountSketch, ExactSketch
 from mixwise.tasks import random_quadratics
-from mixwise.train import Training
+from mixwise.training import Training
 from strategies import connected_graphs, gram_matrices
 from test_gme import f, hard_gram, scaled
 

@@ -15,16 +15,16 @@ from mixwise.network import SimulatedNetwork
 from mixwise.policies import (
     Alternating,
     Fixed,
-    FixedTree,
     HeterogeneityAware,
     LearnedTopology,
     Matchings,
     Product,
     RandomChoice,
+    Tree,
 )
 from mixwise.sketch import ExactSketch
 from mixwise.tasks import random_quadratics
-from mixwise.train import Training
+from mixwise.training import Training
 
 N = 8
 GRAPH = ring(N)
@@ -144,6 +144,6 @@ def test_what_cannot_be_drawn_from_is_refused():
     ):
         RandomChoice([aware(), MH], [0.5, 0.4])
     with pytest.raises(MixingError, match="must give the same, but these give a tree, weights"):
-        RandomChoice([FixedTree(spanning_tree(GRAPH)), MH])
+        RandomChoice([Tree(spanning_tree(GRAPH)), MH])
     with pytest.raises(ConfigError, match="unknown key 'weights'; allowed: kind, policies, probabilities"):
         from_recipe("{kind: random, weights: [uniform]}")

@@ -225,8 +225,8 @@ def test_seeds_are_numbers_or_ranges():
     [
         ({"graph": "ring:5", "task": {"classes": "two"}}, "even"),
         ({"placement": [0, 0, 1, 2]}, "permutation"),
-        ({"algorithm": "decoupled"}, "go together"),
-        ({"policy": {"kind": "decoupled", "params": "uniform", "updates": "uniform"}}, "go together"),
+        ({"algorithm": "decoupled"}, "fit together"),
+        ({"policy": {"kind": "decoupled", "params": "uniform", "updates": "uniform"}}, "fit together"),
         ({"policy": {"kind": "fixed", "weights": {"cliques": [[0, 2]]}}}, "no edge"),
         ({"graph": "star:4", "policy": "uniform"}, "regular"),
     ],

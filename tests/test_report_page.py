@@ -18,7 +18,7 @@ from mixwise.cli import main
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment
 from mixwise.graphs import complete, directed_ring, grid, ring, star, torus
 from mixwise.mixing import MixingMatrix, metropolis_hastings, minimize_gme, uniform_sender
-from mixwise.policies import Plan
+from mixwise.plan import Plan
 from mixwise.report.columns import columns
 from mixwise.report.folder import Run, read_folder
 from mixwise.report.moving_weights import LETTERS, moving_weights

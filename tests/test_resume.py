@@ -17,7 +17,7 @@ from mixwise import cli
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import Recipe, plan_experiment, run_experiment
 from mixwise.experiments.build import build_task
-from mixwise.train import Training
+from mixwise.training import Training
 from programs import Program
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -188,19 +188,6 @@ def test_one_run_at_a_time_is_in_memory(tmp_path):
         run_experiment(experiment("steps=2"), tmp_path / "run", check)
 
 
-def test_a_folder_of_version_0_1_is_resumed(uninterrupted, tmp_path):
-    """Its config.yaml has a key that was removed since."""
-    whole, _, _ = uninterrupted
-    shutil.copytree(whole, tmp_path / "old")
-    config = tmp_path / "old/config.yaml"
-    config.write_text(
-        config.read_text("utf-8").replace("    dtype: float32\n", "    dtype: float32\n    rows: memory\n")
-    )
-    with counted() as taken:
-        run_experiment(experiment(), tmp_path / "old", resume=True)
-    assert not taken
-
-
 # --- what is refused ---
 
 
@@ -276,7 +263,7 @@ WAITING = """
 import time
 from pathlib import Path
 from mixwise.cli import main
-from mixwise.train import Training
+from mixwise.training import Training
 step, steps = Training.step, []
 def waiting(self):
     steps.append(self.t)

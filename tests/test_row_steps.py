@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from mixwise.train.optimizers import fuse_where_safe
-from mixwise.train.row_steps import step_rows
+from mixwise.training.optimizers import fuse_where_safe
+from mixwise.training.row_steps import step_rows
 from test_optimizers import SETTINGS
 
 COLUMNS = [(0, 5), (5, 12)]

@@ -95,11 +95,10 @@ def test_another_process_draws_the_same():
 
 def training_on_quadratics():
     graph = mw.graphs.ring(6)
-    runs = mw.train.train(
+    runs = mw.train(
         mw.tasks.random_quadratics(6, dim=5, noise=0.3), mw.SimulatedNetwork(graph),
         mw.policies.Fixed(mw.mixing.metropolis_hastings(graph)), mw.algorithms.DSGD(),
-        lambda rows: torch.optim.SGD(rows, lr=0.005), steps=2,
-    )  # fmt: skip
+        optimizer=lambda rows: torch.optim.SGD(rows, lr=0.005), steps=2)  # fmt: skip
     return [record.values for record in runs]
 
 

@@ -31,8 +31,8 @@ from mixwise.network.board import Board
 from mixwise.network.processes import Processes
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask
-from mixwise.train import Training
-from mixwise.train.checkpoint import load_checkpoint, newest_step, save_checkpoint
+from mixwise.training import Training
+from mixwise.training.checkpoint import load_checkpoint, newest_step, save_checkpoint
 from processes import in_processes, run_in_processes
 from programs import Program
 

@@ -14,12 +14,13 @@ from torch import nn
 import mixwise as mw
 from mixwise.algorithms import D2, DSGD, DecentLaM, GradientTracking, PushSum, QuasiGlobalAdam, QuasiGlobalMomentum
 from mixwise.graphs import Graph, ring
+from mixwise.layout import Layout
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.network import SimulatedNetwork
 from mixwise.parts import lookup
 from mixwise.policies import Fixed, HeterogeneityAware
-from mixwise.tasks import random_quadratics
-from mixwise.train import Training
+from mixwise.tasks import Task, random_quadratics
+from mixwise.training import Training
 
 N, D, LR = 5, 6, 0.02
 GRAPH = ring(N)
@@ -30,10 +31,10 @@ COLUMNS = torch.tensor([DECAYS[0]] * 2 + [DECAYS[1]] * 3 + [DECAYS[2]], dtype=to
 CLOSE = {"rtol": 1e-11, "atol": 1e-11}  # float64, and some tens of operations
 
 
-class Quadratics:
+class Quadratics(Task):
     """f_i(x) + λ/2 ‖x‖² with the λ of each column; its rows come as three blocks of columns."""
 
-    nodes, dim, blocks = N, D, BLOCKS
+    nodes, layout = N, Layout(D, BLOCKS)
 
     def __init__(self, decays):
         self.plain, self.decays = random_quadratics(N, dim=D, noise=0.0, seed=2), decays

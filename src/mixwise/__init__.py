@@ -6,12 +6,13 @@ from mixwise.errors import MixwiseError
 from mixwise.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from mixwise import algorithms, errors, graphs, mixing, network, policies, sketch, tasks, train
+    from mixwise import algorithms, errors, graphs, mixing, network, policies, sketch, tasks
     from mixwise.gossip import Gossip
     from mixwise.graphs import Graph
     from mixwise.mixing import MixingMatrix, minimize_gme
     from mixwise.network import SimulatedNetwork
     from mixwise.policies import HeterogeneityAware
+    from mixwise.training import train
 
 __version__ = "0.1.0"
 
@@ -34,7 +35,7 @@ __all__ = [
     "train",
 ]
 
-_PACKAGES = ("algorithms", "errors", "graphs", "mixing", "network", "policies", "sketch", "tasks", "train")
+_PACKAGES = ("algorithms", "errors", "graphs", "mixing", "network", "policies", "sketch", "tasks")
 __getattr__ = lazy_names(
     __name__,
     {name: f"mixwise.{name}" for name in _PACKAGES}
@@ -45,5 +46,6 @@ __getattr__ = lazy_names(
         "MixingMatrix": "mixwise.mixing",
         "SimulatedNetwork": "mixwise.network",
         "minimize_gme": "mixwise.mixing",
+        "train": "mixwise.training",
     },
 )

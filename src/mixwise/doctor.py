@@ -36,7 +36,7 @@ from mixwise.policies import HeterogeneityAware
 from mixwise.seeding import generator
 from mixwise.sketch import CountSketch
 from mixwise.tasks import ModuleTask
-from mixwise.train import Training
+from mixwise.training import Training
 
 _SHOWN = ("torch", "numpy", "scipy", "networkx", "piqp", "clarabel", "safetensors", "pydantic", "matplotlib")
 

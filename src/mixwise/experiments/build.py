@@ -6,11 +6,11 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from mixwise.context import Context
 from mixwise.errors import ConfigError
 from mixwise.experiments.build_optimizer import build_optimizer, build_scheduler
 from mixwise.experiments.config import LinkTimes, RunConfig
 from mixwise.experiments.memory import Need, check_memory
-from mixwise.experiments.policy_parts import Places
 from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
 from mixwise.mixing.matrix import FloatArray
@@ -20,9 +20,8 @@ from mixwise.network.world import Alone, World
 from mixwise.parts import supply, words
 from mixwise.seeding import numpy_generator, stream
 from mixwise.tasks import ModuleTask, QuadraticTask, Task
-from mixwise.tasks.remaining import remaining_task
-from mixwise.train import Record, Training, records
-from mixwise.train.training import Step
+from mixwise.training import Record, Training, records
+from mixwise.training.training import Step
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Prepared:
     record_every: int
     evaluate_every: int
     checkpoint_every: int
-    need: Need | None = None  # of memory, if it is large and was checked
+    need: Need | None = None  # of memory, if it is much and was looked at
 
     def records_of(self, training: Training, on_step: Callable[[Step], None] = lambda step: None) -> Iterator[Record]:
         """The records from where the training is to the end; `on_step` sees every step."""
@@ -56,29 +55,28 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
     world = world or Alone()
     places = base_graph(config, seed)
     task = build_task(config, places.n, seed)
-    labels = task.partition.label_counts(task.data.y, task.data.classes) if isinstance(task, ModuleTask) else None
     steps = _run_length(config, task)
     optimizer, scheduler = build_optimizer(config.optimizer, task), build_scheduler(config.schedule, steps)
     algorithm, policy = config.part("algorithm"), config.part("policy")
-    symmetric = algorithm.build(seed).needs_symmetric
 
-    def training(own: Task, network: Network, at: Places) -> Training:
+    def training(own: Task, network: Network, context: Context) -> Training:
         made = Training(
             own,
             network,
-            policy.build(at),
-            algorithm.build(seed),
+            policy,
+            algorithm,
             optimizer,
             scheduler=scheduler,
             clip=config.optimizer.clip,
             local_steps=config.local_steps,
+            context=context,
         )
         made.survives = world.survives
         return made
 
     def rehearsal(short: Task) -> Training:
-        at = Places(places, list(range(places.n)), seed, labels, symmetric)
-        return training(short, _network(config, places, None, Alone(), seed), at)
+        short.label_counts = task.label_counts
+        return training(short, _network(config, places, None, Alone(), seed), Context(places, seed=seed))
 
     need = check_memory(task, places, world, rehearsal) if check else None  # before any rows are made
 
@@ -87,16 +85,13 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
     links = None if config.links is None else _links(config.links, places).permuted(order)
 
     def start() -> Training:
-        at = Places(places, order, seed, labels, symmetric)
-        return training(task, _network(config, graph, links, world, seed), at)
+        return training(task, _network(config, graph, links, world, seed), Context(places, order, seed))
 
     def start_with(nodes: Sequence[int]) -> Training:
         if len(nodes) == graph.n:
             return start()
         left = remaining_graph(graph, nodes)
-        counts = None if labels is None else labels[list(nodes)]
-        at = Places(left, list(range(left.n)), seed, counts, symmetric)
-        return training(remaining_task(task, nodes), world.network(left, config.device), at)
+        return training(task.restricted(nodes), world.network(left, config.device), Context(left, seed=seed))
 
     if check:
         start()  # a wrong value or combination is found now; the run makes its own

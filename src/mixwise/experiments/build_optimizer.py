@@ -11,8 +11,8 @@ from torch import nn
 from mixwise.errors import ConfigError
 from mixwise.experiments.config import Optimizer, Schedule
 from mixwise.tasks import QuadraticTask, Task
-from mixwise.train.optimizers import factor
-from mixwise.train.training import OptimizerFactory, SchedulerFactory
+from mixwise.training.optimizers import factor
+from mixwise.training.training import OptimizerFactory, SchedulerFactory
 
 
 def build_optimizer(o: Optimizer, task: Task) -> OptimizerFactory:

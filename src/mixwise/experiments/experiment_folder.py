@@ -26,7 +26,7 @@ from mixwise.errors import ConfigError
 from mixwise.experiments.folder_lock import LOCK, FolderLock
 from mixwise.experiments.recipe import Experiment, load_recipe, plan_experiment
 from mixwise.network.world import World
-from mixwise.train.checkpoint import keep_only, names_of_nodes, newest_step
+from mixwise.training.checkpoint import keep_only, names_of_nodes, newest_step
 
 METRICS, TIMINGS, CHECKPOINT = "metrics.jsonl", "timings.jsonl", "checkpoint"
 SCENE, WEIGHTS = "scene.json", "weights.jsonl"

@@ -20,8 +20,8 @@ from mixwise.network import block
 from mixwise.network.world import World
 from mixwise.tasks import ModuleTask, Task
 from mixwise.tasks.pass_memory import evaluation_bytes, pass_bytes
-from mixwise.train.row_count import RowCount, count_rows, plain
-from mixwise.train.training import Training
+from mixwise.training.row_count import RowCount, count_rows, plain
+from mixwise.training.training import Training
 
 GB = 10**9
 _LARGE = GB  # smaller runs are neither counted nor announced
@@ -92,22 +92,23 @@ def check_memory(task: Task, graph: Graph, world: World, start: Callable[[Task],
     m = math.ceil(graph.n / world.size)
     module = task if isinstance(task, ModuleTask) else None
     device, dtype = (torch.device("cpu"), torch.float64) if module is None else (module.device, module.dtype)
-    if _MOST_TENSORS * m * task.dim * dtype.itemsize < _LARGE:
+    if _MOST_TENSORS * m * task.layout.dim * dtype.itemsize < _LARGE:
         return None
     here = min(world.size, int(os.environ.get("LOCAL_WORLD_SIZE", world.size)))  # processes on this machine
     free = world.decide(lambda: free_memory(device, here))
-    blocks = () if module is None else module.blocks
     need = Need(
         nodes=m,
         processes=world.size,
-        dim=task.dim,
+        dim=task.layout.dim,
         itemsize=dtype.itemsize,
-        rows=count_rows(start, graph.n, task.dim, blocks=blocks, dtype=dtype),
+        rows=count_rows(start, graph.n, task.layout.dim, groups=task.layout.groups, dtype=dtype),
         arriving=_arriving(graph, world.size),
         process=process_memory() if device.type == "cpu" else 0,
         free=free,
     )
-    if module is not None and (free is None or 4 * task.dim * dtype.itemsize < free):  # else a pass would not fit
+    if module is not None and (
+        free is None or 4 * task.layout.dim * dtype.itemsize < free
+    ):  # else a pass would not fit
         buffers = m * sum(buffer.nbytes for buffer in module.template.buffers())
         need = replace(need, passes=max(pass_bytes(module, m), evaluation_bytes(module)) + buffers)
     world.decide(lambda: _reject_large(need, task, here))
@@ -160,7 +161,7 @@ def _trained_parts(task: Task) -> Iterator[tuple[Trained, int]]:
             return
         parts = [] if first is None else from_part(task.template, first)
         dim = sum({id(p): p.numel() for part in parts for p in part.parameters()}.values())
-        if 0 < dim < task.dim:
+        if 0 < dim < task.layout.dim:
             yield train, dim
 
 

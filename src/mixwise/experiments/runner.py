@@ -43,15 +43,15 @@ from mixwise.report.results import Results
 from mixwise.report.table import Summary, summarize
 from mixwise.report.tensorboard import TensorBoardLog, check_installed
 from mixwise.report.weights import WeightsLog
-from mixwise.train.checkpoint import (
-    Tensors,
+from mixwise.state import State
+from mixwise.training.checkpoint import (
     load_checkpoint,
     names_of_nodes,
     newest_step,
-    read_checkpoint,
+    read_state,
     save_checkpoint,
 )
-from mixwise.train.training import Step, Training
+from mixwise.training.training import Step, Training
 
 _WATCHED = 1.0  # seconds after which somebody who watches the folder may see new records
 
@@ -68,7 +68,6 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
-Rows = tuple[Tensors, dict[str, Any]]  # what a training holds of its nodes
 
 
 def run_experiment(
@@ -145,7 +144,7 @@ def _run(
     prepared: Prepared, place: Path, course: Course, stage: int, config: RunConfig, lock: FolderLock
 ) -> Iterator[dict[str, Any]]:
     """The records of one run: those that are there already, then new ones; if nodes are lost, those of the others."""
-    rows: Rows | None = None
+    rows: State | None = None
     going = course.begin(stage)
     while going:
         training = None
@@ -174,18 +173,18 @@ def _started(prepared: Prepared, place: Path, course: Course) -> Training:
     return training
 
 
-def _left(prepared: Prepared, place: Path, course: Course, rows: Rows | None) -> Training:
+def _left(prepared: Prepared, place: Path, course: Course, rows: State | None) -> Training:
     """The run with the nodes that are left, with their rows, and at the step that the farthest has come to."""
     saved = newest_step(place / CHECKPOINT) if rows is None else None
     if course.names is None:  # lost before this process has begun
         course.names = names_of_nodes(place / CHECKPOINT, saved) if saved else list(range(prepared.nodes))
     if saved:
-        rows = read_checkpoint(place / CHECKPOINT, course.own_places(len(course.names)), step=saved)
+        rows = read_state(place / CHECKPOINT, course.own_places(len(course.names)), saved)
     training = prepared.start_with(course.remaining(course.names))
     if rows is None:
         training.begin_at(course.t)
     else:
-        training.take_over(*rows, course.t)
+        training.take_over(rows, course.t)
     if course.world.rank == 0:
         cut_run(place, course.t)
     return training

@@ -7,7 +7,7 @@ from typing import Any
 from mixwise.experiments.config import RunConfig
 from mixwise.parts import normalized, words
 from mixwise.tasks import ModuleTask
-from mixwise.train import Training
+from mixwise.training import Training
 
 
 def scene(config: RunConfig, training: Training, steps: int) -> dict[str, Any]:
@@ -21,8 +21,8 @@ def scene(config: RunConfig, training: Training, steps: int) -> dict[str, Any]:
         "labels": graph.labels,
         "graph": config.graph,
         "placement": config.placement,
-        "dim": task.dim,
-        "row_bytes": task.dim * training.X.element_size(),
+        "dim": task.layout.dim,
+        "row_bytes": task.layout.dim * training.X.element_size(),
         "steps": steps,
         "policy": words(config.part("policy")),
         "policy_kind": options["weights"] if isinstance(options.get("weights"), str) else kind,  # a scheme's own name

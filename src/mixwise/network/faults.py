@@ -9,10 +9,10 @@ import torch
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
-from mixwise.network.base import Cargo
 from mixwise.network.links import Links
 from mixwise.network.packing import Packing, message_bytes
 from mixwise.network.simulated import Arrived, SimulatedNetwork
+from mixwise.network.traffic import Cargo
 from mixwise.seeding import numpy_generator
 
 

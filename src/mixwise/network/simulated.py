@@ -10,10 +10,10 @@ import torch
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
-from mixwise.network.base import Cargo, Traffic
 from mixwise.network.links import Links
 from mixwise.network.packing import LONG_ROW, Packing, average_bytes, message_bytes
 from mixwise.network.sums import mix_rows
+from mixwise.network.traffic import Cargo, Traffic
 
 
 class SimulatedNetwork:

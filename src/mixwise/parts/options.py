@@ -36,7 +36,14 @@ class Option:
         """The same for an argument in Python; an object that no recipe can hold is taken as it is."""
         if isinstance(value, Real) and not isinstance(value, bool | int | float):  # a NumPy scalar
             value = int(value) if isinstance(value, Integral) else float(value)
-        return self.checked(name, value) if isinstance(value, _PLAIN) else value
+        return self.checked(name, value) if _is_plain(value) else value
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a recipe could hold this value; a list of objects is left to the constructor."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, _PLAIN)
 
 
 def recipe_options(hints: Mapping[str, Any]) -> dict[str, Option]:

@@ -16,10 +16,10 @@ import numpy.typing as npt
 from mixwise.errors import ConfigError
 from mixwise.graphs import Graph
 from mixwise.graphs.drawing import DRAWN
-from mixwise.policies import Plan
+from mixwise.plan import Plan
 from mixwise.report.graph_picture import graph_figure
-from mixwise.train import Record
-from mixwise.train.training import Step
+from mixwise.training import Record
+from mixwise.training.training import Step
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -17,8 +17,8 @@ import numpy as np
 
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
-from mixwise.policies import Plan
-from mixwise.train.training import Step
+from mixwise.plan import Plan
+from mixwise.training.training import Step
 
 MOST_SNAPSHOTS = 200  # as many as a slider can tell apart
 _MOST_NUMBERS = 400_000  # of one run, so that large graphs do not fill the disk

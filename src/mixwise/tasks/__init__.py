@@ -1,6 +1,6 @@
 """Tasks: what is learned."""
 
-from mixwise.tasks.base import Task
+from mixwise.protocols import Task
 from mixwise.tasks.module import ModuleTask
 from mixwise.tasks.quadratic import QuadraticTask, quadratics, random_quadratics, two_class_quadratics
 

@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Literal, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from mixwise.data import Dataset, Partition
 from mixwise.errors import TrainingError
+from mixwise.protocols import Task
 from mixwise.seeding import stream
-from mixwise.tasks.base import AllHere, Others
+from mixwise.state import State
 from mixwise.tasks.buffers import NodeBuffers, mean_of_all, mean_row, set_buffers
 from mixwise.tasks.devices import checked_device
 from mixwise.tasks.gradients import Gradients, NodeByNode, PassOptions, Way, chosen, faster
 from mixwise.tasks.inputs import Augment, Inputs
-from mixwise.tasks.parts import load_parts, parts_of
+from mixwise.tasks.model_state import load_model_state, model_state
+from mixwise.tasks.others import AllHere, Others
 from mixwise.tasks.randomness import own_randomness
 from mixwise.tasks.rows import GroupOf, RowLayout
 from mixwise.tasks.stacked import Loss, Stacked
@@ -29,7 +34,7 @@ from mixwise.tasks.stacked import Loss, Stacked
 BufferPolicy: TypeAlias = Literal["local", "averaged"]
 
 
-class ModuleTask:
+class ModuleTask(Task):
     """One module, one loss, a data set divided over nodes.
 
     Args:
@@ -53,7 +58,7 @@ class ModuleTask:
         seed: names the order of the data, augmentation and random layers.
     """
 
-    of_nodes = ("buffers.", "transient.", "stacked")  # how names in `state` begin that have a row per node
+    layout: RowLayout
 
     def __init__(
         self,
@@ -85,7 +90,6 @@ class ModuleTask:
         if not self.template.training:  # else a part that was put into eval mode, such as a frozen norm, stays there
             self.template.train()
         self.layout = RowLayout(self.template, group_of)
-        self.dim, self.blocks = self.layout.dim, self.layout.blocks
         self.options.check(self.template, batch, dtype)
         self.gradients = chosen(gradients, self.template, data, self._why_node_by_node())
         self._measures = self.gradients == "measure"
@@ -214,32 +218,39 @@ class ModuleTask:
         set_buffers(module, buffers)
         return module
 
-    # --- what a checkpoint holds besides the rows ---
+    @cached_property
+    def label_counts(self) -> npt.NDArray[np.int64]:  # type: ignore[override]  # computed on demand
+        """(n, classes): how many samples of each label a node holds."""
+        return self.partition.label_counts(self.data.y, self.data.classes)
+
+    # --- state besides the rows ---
     @property
-    def mixed_buffers(self) -> torch.Tensor | None:
+    def mixed_buffers(self) -> torch.Tensor | None:  # type: ignore[override]  # those of the current run
         """B (m, b) of the run, to be mixed in place as the parameters are; None if nothing is to be mixed."""
         if self.buffers == "local" or self.gradients == "stacked" or self._run is None:  # stacked: they never change
             return None
         return self._run.buffers.B if self._run.buffers.B.numel() > 0 else None
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """Buffers of all nodes, and what a complete model needs besides: frozen parameters, names of tied ones."""
-        if self._run is None:
-            raise TrainingError("no run has been started; its rows come from initial(nodes)")
-        state = parts_of(self.template, self._run.buffers)
+    def state(self) -> State:
+        """Return the buffers of all nodes, and what a complete model needs besides: frozen and tied parameters."""
+        state = model_state(self.template, self._started_run.buffers)
         if self._measures and self.gradients != "measure":
-            # A row per node: processes that time it for themselves may choose differently.
-            state["stacked"] = torch.full((len(self._run.nodes), 1), self.gradients == "stacked", dtype=torch.uint8)
+            # One row per node: processes that time it for themselves may choose differently.
+            count = len(self._started_run.nodes)
+            state.rows["stacked"] = torch.full((count, 1), self.gradients == "stacked", dtype=torch.uint8)
         return state
 
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on where a run of the same task was."""
+    def load_state(self, state: State) -> None:
+        """Continue where a run of the same task was."""
+        if "stacked" in state.rows and self._measures:
+            self.gradients = "stacked" if bool(state.rows["stacked"][0]) else "loop"
+        load_model_state(self.template, self._started_run.buffers, state)
+
+    @property
+    def _started_run(self) -> _Run:
         if self._run is None:
             raise TrainingError("no run has been started; its rows come from initial(nodes)")
-        state = dict(state)
-        if (stacked := state.pop("stacked", None)) is not None and self._measures:
-            self.gradients = "stacked" if bool(stacked[0]) else "loop"
-        load_parts(self.template, self._run.buffers, state)
+        return self._run
 
 
 class _Run:

@@ -38,7 +38,7 @@ def evaluation_bytes(task: ModuleTask) -> int:
     with seen, torch.no_grad(), own_randomness(task.device):
         x, _ = next(iter(task.test.batches(task.test_batch)))
         module(task.inputs.as_input(x.to(task.device)))
-    return seen.peak + 2 * task.dim * task.dtype.itemsize
+    return seen.peak + 2 * task.layout.dim * task.dtype.itemsize
 
 
 def _peak(task: ModuleTask, way: str, node: int, nodes: int = 1) -> int:

@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 
-from mixwise.tasks import Task
+from mixwise.layout import Layout
+from mixwise.protocols import Task
+from mixwise.state import State
 from mixwise.tasks.allocations import Allocations
-from mixwise.train.training import Training
+from mixwise.training.training import Training
 
 # Numbers in all rows of the two rehearsals: far more than any method works on at a time (blocks of columns).
 _NUMBERS = (1 << 19, 1 << 20)
@@ -49,7 +51,7 @@ def count_rows(
     nodes: int,
     dim: int,
     *,
-    blocks: Sequence[tuple[int, int]] = (),
+    groups: Sequence[tuple[int, int]] = (),
     dtype: torch.dtype = torch.float32,
 ) -> RowCount:
     """Count the tensors (m, d) of a run.
@@ -58,10 +60,10 @@ def count_rows(
         start: makes the run of a task; it is called with tasks of short rows, in one process.
         nodes: n.
         dim: d of the run.
-        blocks: (start, stop) of the columns of each optimizer group, if there are several.
+        groups: (start, stop) of the columns of each optimizer group, if there are several.
         dtype: of the rows.
     """
-    tasks = [_ShortRows(nodes, dim, max(1, numbers // nodes), blocks, dtype) for numbers in _NUMBERS]
+    tasks = [_ShortRows(nodes, dim, max(1, numbers // nodes), groups, dtype) for numbers in _NUMBERS]
     short, long = (_rehearse(start, task) for task in tasks)
     unit = nodes * dtype.itemsize * (tasks[1].length - tasks[0].length)  # the difference drops what does not grow
     return RowCount(*(round((more - less) / unit, 2) for less, more in zip(short, long, strict=True)))
@@ -82,32 +84,39 @@ def _rehearse(start: Callable[[Task], Training], task: _ShortRows) -> tuple[int,
         training = start(task)
         for mixing in (0, 1):  # in the first one, nothing is remembered yet
             _mix(training, mixing)
-        _mix(training, next((t for t in range(2, _LAST) if training.policy.observes(t)), 2))
+        policy, state = training.policy, training.driver.policy_state
+        _mix(training, next((t for t in range(2, _LAST) if policy.looks(t, state) is not None), 2))
     optimizer = [value for entries in training.optimizer.state.values() for value in entries.values()]
-    return _size(optimizer), _size(training.algorithm.state.values()), task.peak, task.seen.peak
+    return _size(optimizer), _size(_tensors(training.driver.algorithm_state)), task.peak, task.seen.peak
+
+
+def _tensors(state: State) -> list[torch.Tensor]:
+    return [value for _, part in state.walk() for value in (*part.rows.values(), *part.arcs.values())]
 
 
 def _mix(training: Training, mixing: int) -> None:
     """Take the first and the last of the local steps that lead to a mixing."""
     first, last = mixing * training.local_steps, (mixing + 1) * training.local_steps - 1
     for step in sorted({first, last}):
-        training.t, training.mixer.t = step, mixing
+        training.t, training.driver.t = step, mixing
         training.step()
 
 
-class _ShortRows:
-    """A task without data, whose rows are shorter than its `dim`.
+class _ShortRows(Task):
+    """A task without data, whose rows are shorter than its layout says.
 
-    `dim` is that of the run, since it decides whether the optimizer steps row by row.
+    The layout has the length of the run's rows, since it decides whether the optimizer steps row by row.
     """
 
     def __init__(
-        self, nodes: int, dim: int, length: int, blocks: Sequence[tuple[int, int]], dtype: torch.dtype
+        self, nodes: int, dim: int, length: int, groups: Sequence[tuple[int, int]], dtype: torch.dtype
     ) -> None:
-        self.nodes, self.dim, self.length = nodes, dim, length
-        stops = [stop for _, stop in blocks] or [dim]
-        rest = length - len(stops)  # at least one column per block; the others are shared in proportion
-        self.blocks = list(pairwise([0, *(i + rest * stop // stops[-1] for i, stop in enumerate(stops, 1))]))
+        self.nodes, self.length = nodes, length
+        stops = [stop for _, stop in groups] or [dim]
+        rest = length - len(stops)  # at least one column per group; the others are shared in proportion
+        self.layout = Layout(
+            dim, list(pairwise([0, *(i + rest * stop // stops[-1] for i, stop in enumerate(stops, 1))]))
+        )
         self.seen = Allocations()
         self.peak = 0  # bytes that were held while gradients were computed
         self._dtype = dtype

@@ -1,10 +1,10 @@
-"""Checkpoints by nodes: each process writes what belongs to the nodes that it owns, whoever reads takes what it needs.
+"""Checkpoints by nodes: each process writes the state of the nodes that it owns; a reader takes the nodes it needs.
 
     step-00000120.nodes-0-3-of-16.safetensors       after 120 steps, the rows of nodes 0 to 3
 
 Tensors, with the plain values as JSON in the header; loading one never runs code. A file is written beside its place
-and then moved there, and the checkpoint before stays until the files of all nodes are there: a run that is killed at
-any moment leaves a complete one. How the nodes were divided over processes when it was written does not matter.
+and then moved there, and the previous checkpoint is kept until the files of all nodes exist: a run that is killed at
+any moment leaves a complete one. It does not matter how the nodes were divided over processes when it was written.
 """
 
 from __future__ import annotations
@@ -22,27 +22,32 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from mixwise.algorithms.base import Belongs
 from mixwise.errors import TrainingError
-from mixwise.train.training import Training
+from mixwise.state import State, Tensors, decode, encode, owner_of
+from mixwise.training.training import Training
 
 _NAME = re.compile(r"step-(\d+)\.nodes-(\d+)-(\d+)-of-(\d+)\.safetensors")
+FORMAT = 2  # 1: until 0.1
 _LONG = 1 << 18  # numbers of a row that is read by itself
 _UNREADABLE = (SafetensorError, OSError, KeyError, IndexError, TypeError, ValueError, RuntimeError)
 
-Tensors = dict[str, torch.Tensor]
-
 
 def save_checkpoint(training: Training, folder: Path) -> None:
-    """Everything that the next step depends on, as far as it belongs to the owned nodes; called by all processes."""
+    """Save everything that the next step depends on, as far as it belongs to the owned nodes; a collective call."""
     network, nodes = training.network, training.network.nodes
-    tensors, values = training.state()
-    belongs = {name: _belongs(training, name, tensors[name]) for name in sorted(tensors)}
-    names = getattr(training.task, "names", range(network.graph.n))  # other than 0 to n − 1 where nodes were lost
-    values["names"] = list(names[nodes.start : nodes.stop])
-    values |= {"nodes": [nodes.start, nodes.stop], "arcs": training.algorithm.arcs_into(nodes), "belongs": belongs}
-    if nodes.start > 0:  # what all share is written once
-        tensors = {name: value for name, value in tensors.items() if belongs[name] != "all"}
+    encoded = encode(training.state(), nodes)
+    tensors = encoded.tensors
+    models = training.models
+    values = {
+        "format": FORMAT,
+        "nodes": [nodes.start, nodes.stop],
+        "names": list(training.task.names[nodes.start : nodes.stop]),
+        "arcs": encoded.arcs,
+        "models": next(name for name, rows in tensors.items() if rows is models),  # where the models are
+        "values": encoded.values,
+    }
+    if nodes.start > 0:  # shared values are written once
+        tensors = {name: value for name, value in tensors.items() if owner_of(name)[1] != "shared"}
     path = folder / _name(training.t, nodes.start, nodes.stop, network.graph.n)
     temporary = path.with_suffix(".part")
     try:
@@ -52,7 +57,7 @@ def save_checkpoint(training: Training, folder: Path) -> None:
     except (SafetensorError, OSError) as error:
         temporary.unlink(missing_ok=True)
         raise TrainingError(f"the checkpoint {path} cannot be written: {error}; the one before it is kept") from None
-    with network.uncounted():  # comes back when all have written
+    with network.uncounted():  # returns when all have written
         blocks = network.gather(torch.tensor([[nodes.start, nodes.stop]]).repeat(len(nodes), 1)).tolist()
     if nodes.start == 0:  # by name: a shared file system may show the files of other machines later
         _remove_others(folder, {folder / _name(training.t, start, stop, network.graph.n) for start, stop in blocks})
@@ -88,10 +93,19 @@ def _remove_others(folder: Path, kept: set[Path]) -> None:
 
 
 def load_checkpoint(training: Training, folder: Path, step: int | None = None) -> None:
-    """Put a freshly made training where the checkpoint of a step was, by default the newest complete one."""
-    tensors, values = read_checkpoint(folder, training.network.nodes, step=step)
+    """Put a new training where the checkpoint of a step was, by default the newest complete one."""
+    saved = read_state(folder, training.network.nodes, step)
     try:
-        training.load_state(tensors, values)
+        training.load_state(saved)
+    except _UNREADABLE as error:
+        raise _unfit(folder, error) from None
+
+
+def read_state(folder: Path, nodes: range, step: int | None = None) -> State:
+    """Return the saved state of these nodes."""
+    tensors, header = read_checkpoint(folder, nodes, step=step)
+    try:
+        return decode(tensors, header["values"], nodes)
     except _UNREADABLE as error:
         raise _unfit(folder, error) from None
 
@@ -102,45 +116,51 @@ def read_checkpoint(
     wanted: Callable[[str], bool] = lambda name: True,
     step: int | None = None,
 ) -> tuple[Tensors, dict[str, Any]]:
-    """The tensors that belong to these nodes, by default to all, and the plain values."""
+    """Return the encoded tensors that belong to these nodes, by default to all, and the header of the first file."""
     complete = _complete(folder)
     parts = complete.get(max(complete, default=-1) if step is None else step)
     if parts is None:
         raise TrainingError(
             f"{folder} holds no complete checkpoint{'' if step is None else f' of step {step}'}; "
-            f"delete that folder to start the run anew"
+            f"delete that folder to restart the run"
         )
     pieces: dict[str, list[torch.Tensor]] = {}
-    shared: dict[str, Any] = {}
+    first: dict[str, Any] = {}
     for path in parts:
         try:
-            values = _read_part(path, nodes, wanted, pieces)
+            header = _read_part(path, nodes, wanted, pieces)
         except _UNREADABLE as error:
             raise _unfit(path, error) from None
-        shared = shared or values  # of the first part
-    return {name: found[0] if len(found) == 1 else torch.cat(found) for name, found in pieces.items()}, shared
+        first = first or header
+    return {name: found[0] if len(found) == 1 else torch.cat(found) for name, found in pieces.items()}, first
 
 
 def _read_part(
     path: Path, nodes: range | None, wanted: Callable[[str], bool], pieces: dict[str, list[torch.Tensor]]
 ) -> dict[str, Any]:
-    """Add what a file holds of these nodes to the pieces; the plain values."""
+    """Add the tensors of these nodes in a file to the pieces; return its header."""
     with safe_open(path, framework="pt") as file:
-        values: dict[str, Any] = json.loads(file.metadata()["mixwise"])
-        first, stop = values["nodes"]
+        header: dict[str, Any] = dict(json.loads(file.metadata()["mixwise"]))
+        if header.get("format") != FORMAT:
+            raise TrainingError(
+                f"{path} was written by another version of mixwise (checkpoint format {header.get('format', 1)}, this "
+                f"is {FORMAT}); finish the run with that version, or restart it"
+            )
+        first, stop = header["nodes"]
         low, high = (first, stop) if nodes is None else (max(first, nodes.start), min(stop, nodes.stop))
-        arcs = list(accumulate(values["arcs"], initial=0))  # arcs into the nodes before each node of this part
         for name in file.keys():  # noqa: SIM118 - it is no dictionary
-            belongs: Belongs = values["belongs"][name]
-            if not wanted(name) or (belongs != "all" and low >= high):
+            at, owner = owner_of(name)
+            if not wanted(name) or (owner != "shared" and low >= high):
                 continue
-            if belongs == "all":
+            if owner == "shared":
                 pieces[name] = [file.get_tensor(name)]
-            else:
-                begin, end = low - first, high - first
-                rows = slice(begin, end) if belongs == "nodes" else slice(arcs[begin], arcs[end])
-                pieces.setdefault(name, []).append(_rows(file.get_slice(name), rows))
-    return values
+                continue
+            begin, end = low - first, high - first
+            if owner == "arcs":
+                ends = list(accumulate(header["arcs"][at], initial=0))
+                begin, end = ends[begin], ends[end]
+            pieces.setdefault(name, []).append(_rows(file.get_slice(name), slice(begin, end)))
+    return header
 
 
 def _rows(saved: Any, rows: slice) -> torch.Tensor:
@@ -176,21 +196,7 @@ def _complete(folder: Path) -> dict[int, tuple[Path, ...]]:
     return complete
 
 
-def _belongs(training: Training, name: str, value: torch.Tensor) -> Belongs:
-    """Whose a tensor of the state is."""
-    part, _, rest = name.partition(".")
-    if part in ("X", "start", "sums"):
-        return "nodes"
-    if part == "algorithm":
-        return training.algorithm.belongs.get(rest, "nodes")
-    if part == "task":
-        return "nodes" if rest.startswith(getattr(training.task, "of_nodes", ())) else "all"
-    if part == "optimizer":  # an element-wise one remembers a number per entry of the rows, or one for all
-        return "nodes" if value.ndim > 0 else "all"
-    return "nodes" if name.endswith((".rows", ".columns")) else "all"  # of policies and of matrices that wait
-
-
 def _unfit(path: Path, error: Exception) -> TrainingError:
     return TrainingError(
-        f"the checkpoint {path} does not fit this run ({error}); delete its folder to start that run anew"
+        f"the checkpoint {path} does not fit this run ({error}); delete its folder to restart that run"
     )

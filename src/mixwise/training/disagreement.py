@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from mixwise.mixing import MixingMatrix
-from mixwise.network import Network
+from mixwise.protocols import Network
 
 _BLOCK = 1 << 18  # numbers of one block of columns of all n nodes: 2 MB
 

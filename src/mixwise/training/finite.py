@@ -11,7 +11,7 @@ import torch
 
 from mixwise.errors import TrainingError
 
-_LOWER = "is no longer finite; lower the step size (lr)"
+_LOWER = "is no longer finite; lower the learning rate (lr)"
 
 
 def check_initial(X: torch.Tensor, nodes: Sequence[int]) -> None:
@@ -41,7 +41,7 @@ def check_parameters(X: torch.Tensor, G: torch.Tensor, nodes: Sequence[int], t: 
 def _at_the_start(t: int) -> str:
     if t > 0:
         return ""
-    return "is not finite, though its initial parameters are; check its data, the model and the loss, not the step size"
+    return "is not finite, though its initial parameters are; check its data, the model and the loss"
 
 
 def _bad_row(values: torch.Tensor) -> int | None:

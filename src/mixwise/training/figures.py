@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 
 from mixwise.mixing import consensus_factor
-from mixwise.network import Network
-from mixwise.policies import Plan
-from mixwise.train.disagreement import disagreement
+from mixwise.plan import Plan
+from mixwise.protocols import Network
+from mixwise.training.disagreement import disagreement
 
 
 def mixing_figures(X: torch.Tensor, G: torch.Tensor | None, plan: Plan | None, network: Network) -> dict[str, float]:
