@@ -148,6 +148,11 @@ def test_former_keys_are_translated_with_a_line_of_explanation(caplog):
     assert 'choco: top_k is now written {"compressor": {"kind": "top-k", "share": 0.1}}' in caplog.messages
 
 
+def test_a_part_that_was_removed_is_one_line_that_names_another():
+    with pytest.raises(ConfigError, match=r"policy: heterogeneity-aware-tree was removed in 0\.2\.0.*use policy: tree"):
+        plan_experiment(recipe(algorithm="relay", policy={"kind": "heterogeneity-aware-tree", "looks": 10}))
+
+
 def test_a_configuration_that_spells_out_the_defaults_is_the_same_experiment(tmp_path):
     """As version 0.1 wrote config.yaml."""
     short = recipe(task={**CLASSIFIES, "partition": {"alpha": 0.5}}, policy={"kind": "heterogeneity-aware"})
