@@ -8,7 +8,6 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Interval
 
-from mixwise.context import Context
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, lazy, uniform_sender
@@ -17,14 +16,11 @@ from mixwise.mixing.matrix import FloatArray, Kind
 from mixwise.mixing.metrics import error_after_mixing
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, need_doubly
 from mixwise.parts import Count, NonNegative, Unit, part, words
-from mixwise.plan import Plan
 from mixwise.policies.choice import Nested, as_policy
 from mixwise.policies.gram import GramEstimate, Objective
 from mixwise.policies.neighbor_estimate import NeighborEstimate
-from mixwise.protocols import Look, Network, Policy
-from mixwise.round import Round
+from mixwise.protocols import Context, Look, Network, Plan, Policy, Round, State
 from mixwise.sketch import CountSketch, Sketch
-from mixwise.state import State
 
 _PROBLEMS = 64  # prepared problems that are kept, for graphs that come back
 

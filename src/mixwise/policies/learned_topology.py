@@ -7,17 +7,12 @@ from typing import Literal
 
 import numpy as np
 
-from mixwise.context import Context
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix, lazy, learn_topology, symmetrized, topology_from_gram
-from mixwise.needs import Provides
 from mixwise.parts import Count, NonNegative, part
-from mixwise.plan import Plan
 from mixwise.policies.gram import GramEstimate
-from mixwise.protocols import Look, Network, Policy
-from mixwise.round import Round
+from mixwise.protocols import Context, Look, Network, Plan, Policy, Provides, Round, State
 from mixwise.sketch import CountSketch, Sketch
-from mixwise.state import State
 
 
 @part(
