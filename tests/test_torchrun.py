@@ -77,7 +77,10 @@ RECIPE = {
             "policy": {"kind": "heterogeneity-aware-tree"},
         },
         "push": {"algorithm": "push-sum", "graph": "directed-ring:5", "policy": "uniform-sender"},
-        "choco": {"algorithm": {"kind": "choco", "bits": 4}, "policy": "metropolis-hastings"},
+        "choco": {
+            "algorithm": {"kind": "choco", "compressor": {"kind": "quantize", "bits": 4}},
+            "policy": "metropolis-hastings",
+        },
         "early": {"algorithm": "combine-while-adapt", "policy": AWARE},
         "mean": {"algorithm": "all-reduce", "policy": "none"},
         "placed": {"policy": {"kind": "heterogeneity-aware-matchings"}, "placement": "gme"},
