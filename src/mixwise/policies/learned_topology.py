@@ -54,7 +54,7 @@ class LearnedTopology(Policy):
         """Learn from the labels, or prepare to look at the updates."""
         if self.source == "updates":
             state = self._estimate.init(context)
-            state.shared |= {"total": None, "chosen_from": None}
+            state.shared |= {"looked": 0, "total": None, "chosen_from": None}
             state.scratch["context"] = context
             return state
         counts = context.labels("policy: learned-topology")
@@ -67,8 +67,8 @@ class LearnedTopology(Policy):
         return (state.scratch["W"],) if self.source == "labels" else ()
 
     def looks(self, t: int, state: State) -> Look | None:
-        """Look at the first mixings."""
-        if self.source == "labels" or t >= self.observe:
+        """Look at the first mixings that it takes part in."""
+        if self.source == "labels" or state.shared["looked"] >= self.observe:
             return None
         return Look(self._estimate.sketches(t, state))
 
@@ -80,12 +80,13 @@ class LearnedTopology(Policy):
 
     def _learn(self, round: Round, state: State, network: Network) -> None:
         shared = state.shared
-        if round.t < self.observe:
+        if shared["looked"] < self.observe:
             Gamma = self._estimate.look(round, state, network)
             Gamma = Gamma / max(float(np.trace(Gamma)), 1e-300)
             shared["total"] = Gamma if shared["total"] is None else shared["total"] + Gamma
-        if shared["chosen_from"] is None or round.t == self.observe - 1:
-            shared["chosen_from"] = shared["total"]
+            shared["looked"] += 1
+            if shared["looked"] in (1, self.observe):
+                shared["chosen_from"] = shared["total"]
         if state.scratch.get("learned from") is shared["chosen_from"]:
             return
         needs = state.scratch["context"].needs
