@@ -16,7 +16,7 @@ from mixwise.mixing.metrics import (
     spectral_gap,
 )
 from mixwise.mixing.placement import Placement, distinct_placements, optimize_placement, search_placement
-from mixwise.mixing.solution import GmeSolution
+from mixwise.mixing.solution import GmeSolution, SolveStatus
 from mixwise.mixing.topology_learning import learn_topology, topology_from_gram
 from mixwise.mixing.weights import (
     clique_averaging,
@@ -35,6 +35,7 @@ __all__ = [
     "MatchaWeights",
     "MixingMatrix",
     "Placement",
+    "SolveStatus",
     "base_graph",
     "clique_averaging",
     "consensus_distance",

@@ -45,7 +45,7 @@ from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix
 from mixwise.mixing.neighbor_jumps import Jumps
 from mixwise.mixing.neighbor_objective import Blocks, Candidate, ScaledObjective, Steering
 from mixwise.mixing.neighborhoods import Neighborhoods
-from mixwise.mixing.solution import GmeSolution
+from mixwise.mixing.solution import GmeSolution, SolveStatus
 from mixwise.mixing.tree_sweeps import Exchange, TreeSweeps
 from mixwise.mixing.weights import metropolis_hastings
 
@@ -192,7 +192,7 @@ class NeighborGme:
             before, rho = rho, steering.next_penalty(rho, verdict)
             u = u * (before / rho)
             jumps.begin_at(b + u)
-        status = "solved" if residual <= tolerance else "stopped at the cap"
+        status = SolveStatus.OPTIMAL if residual <= tolerance else SolveStatus.STOPPED_AT_LIMIT
         end = Start(near.by_node(b), near.by_node(rho * u))
         W = self._matrix(*best)
         return GmeSolution(W, objective, status, iteration, time.perf_counter() - began, residual), end

@@ -224,9 +224,9 @@ class HeterogeneityAware:
             return solution
         assert self.gram is not None
         solution = self._problem(graph).solve(self.gram, self.regularization)
-        if solution.solved and self.drop_below > 0:
+        if solution.usable and self.drop_below > 0:
             solution = self._thinned(solution)
-        if solution.solved or self.W is None or graph != self._graph:  # without weights, .W tells what went wrong
+        if solution.usable or self.W is None or graph != self._graph:  # without weights, .W tells what went wrong
             self.W, self._graph = self._usable(solution.W), graph
             self._error = _relative_error(self.gram, self.W)
         return solution
