@@ -132,7 +132,7 @@ class GmeProblem:
             return None, residual
         w = np.maximum(w, 0)
         if residual <= _ROUNDING:  # the usual case: nothing to repair, and checked two lines above
-            return MixingMatrix.known_to_be_right(graph, w, _EXACT, self.kind), residual
+            return MixingMatrix._prechecked(graph, w, _EXACT, self.kind), residual
         for _ in range(3):
             if self.symmetric:  # scaling D W D with D = diag(sums)^(-1/2) keeps W symmetric
                 root = np.sqrt(row_sums(graph, w))
