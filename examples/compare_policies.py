@@ -26,7 +26,7 @@ def main() -> None:
     MH = mw.mixing.metropolis_hastings(graph)
     policies = {
         "Metropolis-Hastings": mw.policies.Fixed(MH),
-        "optimal gap": mw.policies.Fixed(mw.mixing.fastest_mixing(graph)),
+        "optimal gap": mw.policies.Fixed(mw.mixing.optimal_gap(graph)),
         "random matchings": mw.policies.Matchings(graph, seed=0),
         "HA-DSGD (the paper's)": mw.HeterogeneityAware(alternate_with=mw.policies.Fixed(MH)),
         "HA, both objectives": mw.HeterogeneityAware(objective="both", regularization=0.02),

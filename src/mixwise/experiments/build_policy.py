@@ -34,11 +34,11 @@ from mixwise.mixing import (
     MixingMatrix,
     base_graph,
     clique_averaging,
-    fastest_mixing,
     lazy,
     learn_topology,
     max_degree,
     metropolis_hastings,
+    optimal_gap,
     symmetrized,
     uniform,
     uniform_sender,
@@ -67,7 +67,7 @@ from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, Sketch
 
 SCHEMES: Mapping[str, Callable[[Graph], MixingMatrix]] = {
     "metropolis-hastings": metropolis_hastings,
-    "optimal-gap": fastest_mixing,
+    "optimal-gap": optimal_gap,
     "max-degree": max_degree,
     "uniform": uniform,
     "uniform-sender": uniform_sender,

@@ -1,7 +1,7 @@
 """Mixing matrices: a checked value, builders, metrics, and the weights that fit the data."""
 
 from mixwise.mixing.base_graphs import base_graph
-from mixwise.mixing.fastest import fastest_mixing
+from mixwise.mixing.gap_weights import optimal_gap
 from mixwise.mixing.gme import GmeProblem, minimize_gme
 from mixwise.mixing.matcha_weights import MatchaWeights, matcha
 from mixwise.mixing.matrix import MixingMatrix
@@ -42,7 +42,6 @@ __all__ = [
     "consensus_factor",
     "distinct_placements",
     "eigenvalues",
-    "fastest_mixing",
     "from_edge_weights",
     "gradient_mixing_error",
     "gram_matrix",
@@ -53,6 +52,7 @@ __all__ = [
     "max_degree",
     "metropolis_hastings",
     "minimize_gme",
+    "optimal_gap",
     "optimize_placement",
     "relative_heterogeneity",
     "search_placement",
