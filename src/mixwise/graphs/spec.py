@@ -1,10 +1,10 @@
-"""The one place where a string such as `torus:4x4` becomes a graph."""
+"""Graph specs: strings such as `torus:4x4` or `random-connected:16,keep=0.3`, derived from the families' signatures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from difflib import get_close_matches
+from inspect import Parameter, signature
 from types import MappingProxyType
 
 from mixwise.errors import GraphError
@@ -12,62 +12,16 @@ from mixwise.graphs import families
 from mixwise.graphs.files import load
 from mixwise.graphs.graph import Graph
 
-Number = type[int] | type[float]
-
-
-@dataclass(frozen=True)
-class _Family:
-    """How to read a spec: `form` for people, with optional parts in brackets; the rest for the parser."""
-
-    form: str
-    build: Callable[..., Graph]
-    options: Mapping[str, Number] = field(default_factory=dict)
-
-    @property
-    def sizes(self) -> tuple[str, ...]:
-        """What stands before the options: ("N",), ("ROWS", "COLS") or nothing."""
-        head = self.form.partition(":")[2].split(",")[0].split("[")[0]
-        return tuple(head.split("x")) if head else ()
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        return tuple(name for name in self.options if f"[,{name}=" not in self.form)
-
-
-_FAMILIES = {
-    "ring": _Family("ring:N", families.ring),
-    "chain": _Family("chain:N", families.chain),
-    "torus": _Family("torus:ROWSxCOLS", families.torus),
-    "grid": _Family("grid:ROWSxCOLS", families.grid),
-    "star": _Family("star:N", families.star),
-    "complete": _Family("complete:N", families.complete),
-    "hypercube": _Family("hypercube:DIMENSION", families.hypercube),
-    "exponential": _Family("exponential:N", families.exponential),
-    "directed-ring": _Family("directed-ring:N", families.directed_ring),
-    "directed-exponential": _Family("directed-exponential:N", families.directed_exponential),
-    "random-connected": _Family(
-        "random-connected:N[,keep=SHARE][,seed=SEED]", families.random_connected, {"keep": float, "seed": int}
-    ),
-    "random-regular": _Family(
-        "random-regular:N,degree=DEGREE[,seed=SEED]", families.random_regular, {"degree": int, "seed": int}
-    ),
-    "erdos-renyi": _Family(
-        "erdos-renyi:N,probability=P[,seed=SEED]", families.erdos_renyi, {"probability": float, "seed": int}
-    ),
-    "random-geometric": _Family(
-        "random-geometric:N,radius=R[,seed=SEED]", families.random_geometric, {"radius": float, "seed": int}
-    ),
-    "small-world": _Family(
-        "small-world:N,neighbors=K,rewire=P[,seed=SEED]",
-        families.small_world,
-        {"neighbors": int, "rewire": float, "seed": int},
-    ),
-    "social": _Family("social", families.social_network),
-    "file": _Family("file:PATH", load),
+_NAMED_ALIKE = (
+    families.ring, families.chain, families.torus, families.grid, families.star, families.complete, families.hypercube,
+    families.exponential, families.directed_ring, families.directed_exponential, families.random_connected,
+    families.random_regular, families.erdos_renyi, families.random_geometric, families.small_world,
+)  # fmt: skip
+_FAMILIES: Mapping[str, Callable[..., Graph]] = {
+    **{family.__name__.replace("_", "-"): family for family in _NAMED_ALIKE},
+    "social": families.social_network,
+    "file": load,
 }
-
-SPECS: Mapping[str, str] = MappingProxyType({name: family.form for name, family in _FAMILIES.items()})
-"""Every family and the form of its spec, for help texts: `SPECS["torus"] == "torus:ROWSxCOLS"`."""
 
 
 def parse(spec: str, seed: int = 0) -> Graph:
@@ -79,51 +33,69 @@ def parse(spec: str, seed: int = 0) -> Graph:
     True
     """
     name, _, rest = spec.strip().partition(":")
-    family = _FAMILIES.get(name)
-    if family is None:
+    if name not in _FAMILIES:
         close = get_close_matches(name, SPECS, n=1)
         hint = f"; did you mean {SPECS[close[0]]}?" if close else ""
         raise GraphError(f"unknown graph {spec!r}; choose one of {', '.join(SPECS.values())}{hint}")
     if name == "file" and rest:
-        return load(rest)  # its errors name the path; and a path may hold a comma
+        return load(rest)  # its errors name the path; and a path may contain a comma
+    family = _FAMILIES[name]
+    sizes, options = _parameters(family)
     try:
         head, *tail = rest.split(",")
-        sizes = _sizes(family, head)
-        options = _options(family, tail)
-        if "seed" in family.options:
-            options.setdefault("seed", seed)
-        return family.build(*sizes, **options)
+        texts = head.split("x") if head else []
+        if len(texts) != len(sizes):
+            expected = "x".join(map(str.upper, sizes)) or "nothing"
+            raise GraphError(f"expected {expected} after the name, got {head!r}")
+        values = {p.name: _number(p.name.upper(), text, p) for p, text in zip(sizes.values(), texts, strict=True)}
+        values |= {"seed": seed} if "seed" in options else {}
+        return family(**values | _options(options, tail))
     except GraphError as error:
-        raise GraphError(f"graph {spec!r}: {error}; the form is {family.form}") from None
+        raise GraphError(f"graph {spec!r}: {error}; the form is {SPECS[name]}") from None
 
 
-def _sizes(family: _Family, head: str) -> list[int]:
-    parts = head.split("x") if head else []
-    if len(parts) != len(family.sizes):
-        expected = "x".join(family.sizes) or "nothing"
-        raise GraphError(f"expected {expected} after the name, got {head!r}")
-    return [int(_number(name, text, int)) for name, text in zip(family.sizes, parts, strict=True)]
+def _parameters(family: Callable[..., Graph]) -> tuple[dict[str, Parameter], dict[str, Parameter]]:
+    """A family's sizes, which follow the colon, and its options: `n` is the only size, or else all parameters are."""
+    parameters = dict(signature(family, eval_str=True).parameters)
+    sizes = {"n": parameters.pop("n")} if "n" in parameters else parameters
+    return sizes, {} if sizes is parameters else parameters
 
 
-def _options(family: _Family, texts: list[str]) -> dict[str, float]:
+def _form(name: str, family: Callable[..., Graph]) -> str:
+    """The form of a spec, with optional parts in brackets: `random-connected:N[,keep=KEEP][,seed=SEED]`."""
+    sizes, options = _parameters(family)
+    form = name + ":" * bool(sizes) + "x".join(map(str.upper, sizes))
+    for option in options.values():
+        part = f",{option.name}={option.name.upper()}"
+        form += part if option.default is option.empty else f"[{part}]"
+    return form
+
+
+SPECS: Mapping[str, str] = MappingProxyType({name: _form(name, family) for name, family in _FAMILIES.items()})
+"""Every family and the form of its spec, for help texts: `SPECS["torus"] == "torus:ROWSxCOLS"`."""
+
+
+def _options(options: Mapping[str, Parameter], texts: list[str]) -> dict[str, float]:
+    """The values of `name=value` texts, each option at most once and no required one missing."""
     values: dict[str, float] = {}
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
-        if name not in family.options:
-            raise GraphError(f"unknown option {text!r}; the options are {', '.join(family.options) or 'none'}")
+        if name not in options:
+            raise GraphError(f"unknown option {text!r}; the options are {', '.join(options) or 'none'}")
         if not equals:
             raise GraphError(f"the option {name} has no value; write {name}=…")
         if name in values:
             raise GraphError(f"the option {name} is given twice; give it once")
-        values[name] = _number(name, value, family.options[name])
-    for name in family.required:
-        if name not in values:
+        values[name] = _number(name, value, options[name])
+    for name, parameter in options.items():
+        if parameter.default is parameter.empty and name not in values:
             raise GraphError(f"{name} is missing; add {name}=…")
     return values
 
 
-def _number(name: str, text: str, kind: Number) -> float:
+def _number(name: str, text: str, parameter: Parameter) -> float:
+    """`text` as a number of the parameter's type."""
     try:
-        return kind(text)
+        return int(text) if parameter.annotation is int else float(text)
     except ValueError:
-        raise GraphError(f"{name} = {text!r} is not a {'whole ' if kind is int else ''}number") from None
+        raise GraphError(f"{name} = {text!r} is not a {'whole ' * (parameter.annotation is int)}number") from None

@@ -40,7 +40,6 @@ import numpy.typing as npt
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
-from mixwise.graphs.trees import need_connected
 from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix
 from mixwise.mixing.neighbor_jumps import Jumps
 from mixwise.mixing.neighbor_objective import Blocks, Candidate, ScaledObjective, Steering
@@ -77,7 +76,7 @@ class NeighborGme:
     """
 
     def __init__(self, graph: Graph, nodes: range, exchange: Exchange) -> None:
-        need_connected(graph, 'solver="local", where nodes talk both ways,')
+        graph.require_connected('solver="local", where nodes talk both ways,')
         self.graph, self.nodes = graph, nodes
         self._exchange = exchange
         self._near = Neighborhoods(graph, nodes, exchange)
