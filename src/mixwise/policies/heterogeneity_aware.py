@@ -179,9 +179,9 @@ class HeterogeneityAware(Policy):
             return solution
         Gamma = shared["gram"]
         solution = self._problem(graph, state).solve(Gamma, self.regularization)
-        if solution.candidate is not None and self.drop_below > 0:
-            solution = self._thinned(solution.candidate, Gamma, state)
-        if solution.candidate is not None or shared["W"] is None or graph != shared["graph"]:
+        if solution.usable and self.drop_below > 0:
+            solution = self._thinned(solution.W, Gamma, state)
+        if solution.usable or shared["W"] is None or graph != shared["graph"]:
             W = self._usable(solution.W, state)  # without weights, .W says what went wrong
             shared |= {"W": W, "graph": graph, "error": _relative_error(Gamma, W)}
         return solution
