@@ -125,7 +125,7 @@ def two_goals() -> Figure:
         panel.annotate(f"λ = {curve[at, 2]:.2g}", curve[at, :2] * (1, 100), offset, textcoords="offset points")
     for marker, name, W in (
         ("s", "Metropolis-Hastings", metropolis_hastings(graph)),
-        ("^", "optimal spectral gap", mw.mixing.fastest_mixing(graph)),
+        ("^", "optimal spectral gap", mw.mixing.optimal_gap(graph)),
     ):
         left = relative_heterogeneity(G, W) / mw.mixing.heterogeneity(G)
         panel.plot(mw.mixing.consensus_factor(W), 100 * left, marker, color="#D55E00", markersize=9, label=name)

@@ -15,11 +15,7 @@ import torch
 
 import mixwise as mw
 from mixwise.algorithms import DSGD
-from mixwise.context import Context
-from mixwise.plan import Plan
-from mixwise.protocols import Network
-from mixwise.round import Round
-from mixwise.state import State
+from mixwise.protocols import Context, Network, Plan, Round, State
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,12 @@ from dataclasses import dataclass
 import torch
 
 import mixwise as mw
-from mixwise.context import Context
 from mixwise.data import gaussian_mixture, partition
 from mixwise.mixing import MixingMatrix, gram_matrix, metropolis_hastings
 from mixwise.models import mlp, seeded
-from mixwise.plan import Plan
 from mixwise.policies import Look, Policy
-from mixwise.protocols import Network
-from mixwise.round import Round
+from mixwise.protocols import Context, Network, Plan, Round, State
 from mixwise.sketch import CountSketch
-from mixwise.state import State
 
 
 @dataclass(frozen=True)

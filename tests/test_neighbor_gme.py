@@ -89,7 +89,7 @@ def distance(Gamma, W, graph, penalty, symmetric, tolerance) -> float:
 
 
 def check_feasible(solution, graph, symmetric=False) -> np.ndarray:
-    assert solution.solved
+    assert solution.usable
     assert solution.W.graph == graph
     W = solution.W.to_dense()
     assert np.abs(W.sum(axis=0) - 1).max() <= 1e-9
@@ -168,6 +168,7 @@ def test_the_residual_is_an_upper_bound_whenever_it_stops(data, graph, penalty, 
     found = minimize_gme(Gamma, graph, solver="local", regularization=penalty, symmetric=symmetric, max_iterations=cap)
     W = check_feasible(found, graph, symmetric)
     assert found.status == ("solved" if found.residual <= 1e-3 else "stopped at the cap")
+    assert found.solved == (found.residual <= 1e-3)
     assert found.iterations <= cap
     used = penalty if np.any(Gamma) else 1.0
     assert distance(Gamma, W, graph, used, symmetric, 1e-3) <= found.residual + 1e-5

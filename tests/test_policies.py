@@ -13,6 +13,7 @@ from mixwise.mixing import (
     GmeProblem,
     GmeSolution,
     MixingMatrix,
+    SolveStatus,
     gram_matrix,
     lazy,
     metropolis_hastings,
@@ -225,7 +226,7 @@ def failing(monkeypatch):
 
     def sometimes(self, gram, regularization=0.0):
         if now:
-            return GmeSolution(None, float("nan"), "iteration limit reached", 250, 0.1, 1.0)
+            return GmeSolution(None, float("nan"), SolveStatus.NOT_CONVERGED, 250, 0.1, 1.0)
         return solve(self, gram, regularization)
 
     monkeypatch.setattr(GmeProblem, "solve", sometimes)

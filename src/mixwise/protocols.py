@@ -28,22 +28,37 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mixwise.context import Context
 from mixwise.graphs import Graph
 from mixwise.layout import Layout
 from mixwise.mixing import MixingMatrix
 from mixwise.needs import Needs, Provides
 from mixwise.parts import family
+from mixwise.plan import Plan
+from mixwise.round import Round
 from mixwise.sketch import Sketch
 from mixwise.state import State
 
 if TYPE_CHECKING:
-    from mixwise.context import Context
     from mixwise.network.links import Links
     from mixwise.network.packing import Packing
     from mixwise.network.traffic import Cargo, Pending, Traffic
-    from mixwise.plan import Plan
-    from mixwise.round import Round
     from mixwise.tasks.others import Others
+
+__all__ = [
+    "Algorithm",
+    "Context",
+    "Layout",
+    "Look",
+    "Needs",
+    "Network",
+    "Plan",
+    "Policy",
+    "Provides",
+    "Round",
+    "State",
+    "Task",
+]  # all that a part needs, from one place
 
 
 class Task:

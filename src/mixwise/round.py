@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
 from mixwise.errors import MixingError
 from mixwise.mixing.matrix import FloatArray
-from mixwise.protocols import Algorithm
 from mixwise.sketch import CountSketch, Sketch
 from mixwise.sketch.base import RandomSketch, as_sketch
 from mixwise.state import State
+
+if TYPE_CHECKING:
+    from mixwise.protocols import Algorithm
 
 _PIECE = 1 << 17  # numbers of U that exist at a time
 
@@ -31,7 +34,7 @@ class Round:
         X: the rows at the last mixing, if the algorithm or the policy needs them; `Algorithm.mix` may overwrite them.
         lr: the sum of the learning rates since the last mixing.
         B: the buffers to mix, if any.
-        algorithm, state: what is mixed, and its state: the update is not X − X′ for every method.
+        algorithm, state: the method and its state, since the update is not X − X′ for every method.
         sums: count sketches of X, which replace X where sketches of X − X′ are all that is needed.
     """
 
@@ -41,7 +44,7 @@ class Round:
     X: torch.Tensor | None = None
     lr: float = 1.0
     B: torch.Tensor | None = None
-    algorithm: Algorithm = field(default_factory=Algorithm)
+    algorithm: Algorithm | None = None
     state: State = field(default_factory=State)
     sums: Mapping[CountSketch, FloatArray] = field(default_factory=dict)
 
@@ -55,19 +58,25 @@ class Round:
     @property
     def update(self) -> torch.Tensor:
         """U, the update that is about to be mixed; a new tensor."""
-        before, after = self.algorithm.update(self, self.state)
+        before, after = self._update
         return before - after
 
     @property
     def rows(self) -> torch.Tensor:
         """The rows that are about to be mixed."""
-        return self.algorithm.rows_to_mix(self, self.state)
+        return self.X_prime if self.algorithm is None else self.algorithm.rows_to_mix(self, self.state)
+
+    @property
+    def _update(self) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.algorithm is None:
+            return self.before, self.X_prime
+        return self.algorithm.update(self, self.state)
 
     def sketched_update(self, sketch: Sketch) -> torch.Tensor:
         """S of the update, without U in memory where the rows are long."""
         if isinstance(sketch, CountSketch) and sketch in self.sums:
             return as_sketch(self.sums[sketch] - sketch.sums(self.X_prime), self.X_prime)
-        before, after = self.algorithm.update(self, self.state)
+        before, after = self._update
         if before.numel() <= _PIECE or not isinstance(sketch, RandomSketch):
             return sketch(before - after)
         return sketch.streamed(_pieces(before, after))

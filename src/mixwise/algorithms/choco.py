@@ -14,13 +14,8 @@ from typing import ClassVar
 import torch
 
 from mixwise.algorithms.compressors import Compressor, TopK
-from mixwise.context import Context
-from mixwise.needs import Needs
 from mixwise.parts import Share, part
-from mixwise.plan import Plan
-from mixwise.protocols import Algorithm, Network
-from mixwise.round import Round
-from mixwise.state import State
+from mixwise.protocols import Algorithm, Context, Needs, Network, Plan, Round, State
 
 
 @part(

@@ -14,12 +14,8 @@ from typing import ClassVar
 import torch
 
 from mixwise.algorithms.rounds import mix_in_place
-from mixwise.needs import Needs
 from mixwise.parts import part
-from mixwise.plan import Plan
-from mixwise.protocols import Algorithm, Network
-from mixwise.round import Round
-from mixwise.state import State
+from mixwise.protocols import Algorithm, Needs, Network, Plan, Round, State
 
 
 @part(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mixwise.algorithms.dsgd import DSGD
-from mixwise.needs import Needs
 from mixwise.parts import part
+from mixwise.protocols import Needs
 
 
 @part(

@@ -6,10 +6,7 @@ from dataclasses import dataclass
 
 from mixwise.algorithms.rounds import mix_in_place
 from mixwise.parts import part
-from mixwise.plan import Plan
-from mixwise.protocols import Algorithm, Network
-from mixwise.round import Round
-from mixwise.state import State
+from mixwise.protocols import Algorithm, Network, Plan, Round, State
 
 
 @part(

@@ -15,14 +15,9 @@ from typing import ClassVar
 import torch
 
 from mixwise.algorithms.stability import check_roots
-from mixwise.context import Context
 from mixwise.mixing import MixingMatrix
-from mixwise.needs import Needs
 from mixwise.parts import part
-from mixwise.plan import Plan
-from mixwise.protocols import Algorithm, Network
-from mixwise.round import Round
-from mixwise.state import State
+from mixwise.protocols import Algorithm, Context, Needs, Network, Plan, Round, State
 
 
 def check_extra_stability(W: MixingMatrix) -> None:

@@ -14,12 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from mixwise.algorithms.rounds import mix_in_place
-from mixwise.context import Context
 from mixwise.parts import part
-from mixwise.plan import Plan
-from mixwise.protocols import Algorithm, Network
-from mixwise.round import Round
-from mixwise.state import State
+from mixwise.protocols import Algorithm, Context, Network, Plan, Round, State
 
 
 @part(

@@ -12,14 +12,9 @@ from typing import ClassVar
 
 import torch
 
-from mixwise.context import Context
 from mixwise.errors import TrainingError
-from mixwise.needs import Needs
 from mixwise.parts import part
-from mixwise.plan import Plan
-from mixwise.protocols import Algorithm, Network
-from mixwise.round import Round
-from mixwise.state import State
+from mixwise.protocols import Algorithm, Context, Needs, Network, Plan, Round, State
 
 
 @part(

@@ -14,14 +14,9 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from mixwise.algorithms.dsgd import DSGD
-from mixwise.context import Context
 from mixwise.errors import TrainingError
-from mixwise.needs import Needs
 from mixwise.parts import Positive, Unit, part
-from mixwise.plan import Plan
-from mixwise.protocols import Algorithm, Network
-from mixwise.round import Round
-from mixwise.state import State
+from mixwise.protocols import Algorithm, Context, Needs, Network, Plan, Round, State
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mixwise.context import Context
 from mixwise.errors import ConfigError
 from mixwise.experiments.build_optimizer import build_optimizer, build_scheduler
 from mixwise.experiments.config import LinkTimes, RunConfig
@@ -18,6 +17,7 @@ from mixwise.network import Link, Links, LossyNetwork, Network, SimulatedNetwork
 from mixwise.network.survivors import remaining_graph
 from mixwise.network.world import Alone, World
 from mixwise.parts import supply, words
+from mixwise.protocols import Context
 from mixwise.seeding import numpy_generator, stream
 from mixwise.tasks import ModuleTask, QuadraticTask, Task
 from mixwise.training import Record, Training, records

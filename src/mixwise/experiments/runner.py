@@ -37,13 +37,13 @@ from mixwise.experiments.recipe import Experiment
 from mixwise.experiments.scene import scene
 from mixwise.network.survivors import listed
 from mixwise.network.world import Alone, World
+from mixwise.protocols import State
 from mixwise.report.figures import save_curves
 from mixwise.report.page import save_page
 from mixwise.report.results import Results
 from mixwise.report.table import Summary, summarize
 from mixwise.report.tensorboard import TensorBoardLog, check_installed
 from mixwise.report.weights import WeightsLog
-from mixwise.state import State
 from mixwise.training.checkpoint import (
     load_checkpoint,
     names_of_nodes,

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from mixwise.context import Context
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip.average import averaged_state
 from mixwise.gossip.description import describe
@@ -36,9 +35,8 @@ from mixwise.gossip.survival import Place, Survival
 from mixwise.graphs import Graph
 from mixwise.network import DistributedNetwork
 from mixwise.network.survivors import restored_on_loss
-from mixwise.plan import Plan
 from mixwise.policies.choice import PolicyLike, policy_for
-from mixwise.protocols import Algorithm, Network
+from mixwise.protocols import Algorithm, Context, Network, Plan
 from mixwise.state import decode, encode
 from mixwise.tasks.module import BufferPolicy
 from mixwise.training.driver import make_driver

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mixwise.plan import Plan
-from mixwise.protocols import Network
+from mixwise.protocols import Network, Plan
 from mixwise.training.figures import mixing_figures
 
 

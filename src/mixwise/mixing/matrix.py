@@ -64,9 +64,7 @@ class MixingMatrix:
         vars(self).update(graph=graph, weights=values, kind=kind, tolerance=tolerance, nodes=known)
 
     @classmethod
-    def known_to_be_right(
-        cls, graph: Graph, weights: FloatArray, tolerance: float, kind: Kind = "doubly"
-    ) -> MixingMatrix:
+    def _prechecked(cls, graph: Graph, weights: FloatArray, tolerance: float, kind: Kind = "doubly") -> MixingMatrix:
         """A matrix from weights whose signs and sums the caller has just checked; for solvers."""
         matrix = cls.__new__(cls)
         matrix._set(graph, weights, kind, tolerance)

@@ -5,20 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from mixwise.context import Context
 from mixwise.graphs import d_cliques
 from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings
-from mixwise.needs import Provides
 from mixwise.parts import Count, part
-from mixwise.plan import Plan
 from mixwise.policies.aware_matchings import HeterogeneityAwareMatchings
 from mixwise.policies.combined import Decoupled
 from mixwise.policies.fixed import Fixed
 from mixwise.policies.heterogeneity_aware import HeterogeneityAware
-from mixwise.protocols import Look, Network, Policy
-from mixwise.round import Round
+from mixwise.protocols import Context, Look, Network, Plan, Policy, Provides, Round, State
 from mixwise.sketch import CountSketch, Sketch
-from mixwise.state import State
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mixwise.context import Context
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph, heaviest_matching
 from mixwise.graphs.matchings import need_undirected
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.mixing.matrix import FloatArray
 from mixwise.parts import Count, NonNegative, part
-from mixwise.plan import Plan
 from mixwise.policies.gram import GramEstimate, Objective
-from mixwise.protocols import Look, Network, Policy
-from mixwise.round import Round
+from mixwise.protocols import Context, Look, Network, Plan, Policy, Round, State
 from mixwise.sketch import CountSketch, Sketch
-from mixwise.state import State
 
 
 @part(

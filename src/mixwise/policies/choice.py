@@ -8,10 +8,9 @@ from typing import Annotated, TypeAlias
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
-from mixwise.needs import Needs
 from mixwise.parts import FAMILIES, build
 from mixwise.policies.fixed import Fixed, NoMixing
-from mixwise.protocols import Policy
+from mixwise.protocols import Needs, Policy
 
 PolicyLike: TypeAlias = Policy | MixingMatrix | str | Callable[[Graph], Policy | MixingMatrix]
 Nested: TypeAlias = Annotated[Policy | MixingMatrix | str, FAMILIES["policy"]]  # a policy inside of another one

@@ -7,17 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mixwise.context import Context
 from mixwise.errors import MixingError
 from mixwise.mixing import MixingMatrix
-from mixwise.needs import Provides
 from mixwise.parts import part, words
-from mixwise.plan import Plan
 from mixwise.policies.choice import Nested, as_policy
-from mixwise.protocols import Look, Network, Policy
-from mixwise.round import Round
+from mixwise.protocols import Context, Look, Network, Plan, Policy, Provides, Round, State
 from mixwise.seeding import numpy_generator
-from mixwise.state import State
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
-from mixwise.context import Context
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
-from mixwise.needs import Provides
 from mixwise.parts import FAMILIES, part, words
-from mixwise.plan import Plan
-from mixwise.protocols import Network, Policy
-from mixwise.round import Round
-from mixwise.state import State
+from mixwise.protocols import Context, Network, Plan, Policy, Provides, Round, State
 
 Weights: TypeAlias = Annotated[MixingMatrix | str | Callable[[Graph], MixingMatrix], FAMILIES["scheme"]]
 

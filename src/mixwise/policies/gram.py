@@ -7,14 +7,11 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from mixwise.context import Context
 from mixwise.mixing import gram_matrix
 from mixwise.mixing.matrix import FloatArray
-from mixwise.protocols import Network
-from mixwise.round import Round
+from mixwise.protocols import Context, Network, Round, State
 from mixwise.sketch import CountSketch, Sketch
 from mixwise.sketch.base import RandomSketch
-from mixwise.state import State
 
 Objective: TypeAlias = Literal["updates", "parameters", "both"]
 

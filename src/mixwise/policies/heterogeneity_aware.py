@@ -8,7 +8,6 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Interval
 
-from mixwise.context import Context
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, lazy, uniform_sender
@@ -17,14 +16,11 @@ from mixwise.mixing.matrix import FloatArray, Kind
 from mixwise.mixing.metrics import error_after_mixing
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, need_doubly
 from mixwise.parts import Count, NonNegative, Unit, part, words
-from mixwise.plan import Plan
 from mixwise.policies.choice import Nested, as_policy
 from mixwise.policies.gram import GramEstimate, Objective
 from mixwise.policies.neighbor_estimate import NeighborEstimate
-from mixwise.protocols import Look, Network, Policy
-from mixwise.round import Round
+from mixwise.protocols import Context, Look, Network, Plan, Policy, Round, State
 from mixwise.sketch import CountSketch, Sketch
-from mixwise.state import State
 
 _PROBLEMS = 64  # prepared problems that are kept, for graphs that come back
 
@@ -183,9 +179,9 @@ class HeterogeneityAware(Policy):
             return solution
         Gamma = shared["gram"]
         solution = self._problem(graph, state).solve(Gamma, self.regularization)
-        if solution.candidate is not None and self.drop_below > 0:
-            solution = self._thinned(solution.candidate, Gamma, state)
-        if solution.candidate is not None or shared["W"] is None or graph != shared["graph"]:
+        if solution.usable and self.drop_below > 0:
+            solution = self._thinned(solution.W, Gamma, state)
+        if solution.usable or shared["W"] is None or graph != shared["graph"]:
             W = self._usable(solution.W, state)  # without weights, .W says what went wrong
             shared |= {"W": W, "graph": graph, "error": _relative_error(Gamma, W)}
         return solution

@@ -7,17 +7,12 @@ from typing import Literal
 
 import numpy as np
 
-from mixwise.context import Context
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix, lazy, learn_topology, symmetrized, topology_from_gram
-from mixwise.needs import Provides
 from mixwise.parts import Count, NonNegative, part
-from mixwise.plan import Plan
 from mixwise.policies.gram import GramEstimate
-from mixwise.protocols import Look, Network, Policy
-from mixwise.round import Round
+from mixwise.protocols import Context, Look, Network, Plan, Policy, Provides, Round, State
 from mixwise.sketch import CountSketch, Sketch
-from mixwise.state import State
 
 
 @part(
@@ -59,7 +54,7 @@ class LearnedTopology(Policy):
         """Learn from the labels, or prepare to look at the updates."""
         if self.source == "updates":
             state = self._estimate.init(context)
-            state.shared |= {"total": None, "chosen_from": None}
+            state.shared |= {"looked": 0, "total": None, "chosen_from": None}
             state.scratch["context"] = context
             return state
         counts = context.labels("policy: learned-topology")
@@ -72,8 +67,8 @@ class LearnedTopology(Policy):
         return (state.scratch["W"],) if self.source == "labels" else ()
 
     def looks(self, t: int, state: State) -> Look | None:
-        """Look at the first mixings."""
-        if self.source == "labels" or t >= self.observe:
+        """Look at the first mixings that it takes part in."""
+        if self.source == "labels" or state.shared["looked"] >= self.observe:
             return None
         return Look(self._estimate.sketches(t, state))
 
@@ -85,12 +80,13 @@ class LearnedTopology(Policy):
 
     def _learn(self, round: Round, state: State, network: Network) -> None:
         shared = state.shared
-        if round.t < self.observe:
+        if shared["looked"] < self.observe:
             Gamma = self._estimate.look(round, state, network)
             Gamma = Gamma / max(float(np.trace(Gamma)), 1e-300)
             shared["total"] = Gamma if shared["total"] is None else shared["total"] + Gamma
-        if shared["chosen_from"] is None or round.t == self.observe - 1:
-            shared["chosen_from"] = shared["total"]
+            shared["looked"] += 1
+            if shared["looked"] in (1, self.observe):
+                shared["chosen_from"] = shared["total"]
         if state.scratch.get("learned from") is shared["chosen_from"]:
             return
         needs = state.scratch["context"].needs

@@ -17,10 +17,8 @@ from mixwise.graphs import Graph
 from mixwise.mixing import GmeSolution
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme, Start
 from mixwise.policies.gram import Estimate
-from mixwise.protocols import Network
-from mixwise.round import Round
+from mixwise.protocols import Network, Round, State
 from mixwise.sketch import Sketch
-from mixwise.state import State
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mixwise.context import Context
 from mixwise.errors import MixingError
 from mixwise.graphs import edge_sample, one_peer_exponential, random_matching
 from mixwise.mixing import MixingMatrix, base_graph, lazy, matcha, metropolis_hastings, uniform
-from mixwise.needs import Provides
 from mixwise.parts import Count, Probability, Share, part
-from mixwise.plan import Plan
-from mixwise.protocols import Network, Policy
-from mixwise.round import Round
-from mixwise.state import State
+from mixwise.protocols import Context, Network, Plan, Policy, Provides, Round, State
 
 
 @part("cycle", title="a cycle of graphs ({sequence})", does="a sequence of graphs in turn")

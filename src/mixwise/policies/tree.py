@@ -5,15 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from mixwise.context import Context
 from mixwise.errors import GraphError
 from mixwise.graphs import Graph, spanning_tree
-from mixwise.needs import Provides
 from mixwise.parts import part
-from mixwise.plan import Plan
-from mixwise.protocols import Network, Policy
-from mixwise.round import Round
-from mixwise.state import State
+from mixwise.protocols import Context, Network, Plan, Policy, Provides, Round, State
 
 
 @part("tree", title="a spanning tree ({shape})", does="a spanning tree of the graph, for `algorithm: relay`")

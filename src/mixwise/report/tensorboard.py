@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mixwise.errors import ConfigError
 from mixwise.graphs import Graph
 from mixwise.graphs.drawing import DRAWN
-from mixwise.plan import Plan
+from mixwise.protocols import Plan
 from mixwise.report.graph_picture import graph_figure
 from mixwise.training import Record
 from mixwise.training.training import Step

@@ -17,7 +17,7 @@ import numpy as np
 
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
-from mixwise.plan import Plan
+from mixwise.protocols import Plan
 from mixwise.training.training import Step
 
 MOST_SNAPSHOTS = 200  # as many as a slider can tell apart

@@ -19,7 +19,8 @@ import torch
 from torch import nn
 
 from mixwise.errors import TrainingError
-from mixwise.state import State, Tensors
+from mixwise.protocols import State
+from mixwise.state import Tensors
 from mixwise.tasks.buffers import NodeBuffers, average
 
 

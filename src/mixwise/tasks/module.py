@@ -18,9 +18,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from mixwise.data import Dataset, Partition
 from mixwise.errors import TrainingError
-from mixwise.protocols import Task
+from mixwise.protocols import State, Task
 from mixwise.seeding import stream
-from mixwise.state import State
 from mixwise.tasks.buffers import NodeBuffers, mean_of_all, mean_row, set_buffers
 from mixwise.tasks.devices import checked_device
 from mixwise.tasks.gradients import Gradients, NodeByNode, PassOptions, Way, chosen, faster

@@ -12,9 +12,8 @@ from typing import Literal
 import torch
 
 from mixwise.errors import TrainingError
-from mixwise.layout import Layout
 from mixwise.parts import Count, NonNegative, part
-from mixwise.protocols import Task
+from mixwise.protocols import Layout, Task
 from mixwise.seeding import generator
 from mixwise.tasks.others import AllHere, Others
 

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mixwise.protocols import Task
-from mixwise.state import State
+from mixwise.protocols import State, Task
 from mixwise.tasks.others import Others
 
 

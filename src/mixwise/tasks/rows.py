@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from mixwise.errors import TrainingError
-from mixwise.layout import Layout, Slot
+from mixwise.layout import Slot
+from mixwise.protocols import Layout
 
 GroupOf = Callable[[str, nn.Parameter], int]  # the number of the optimizer's parameter group of a parameter
 

@@ -23,7 +23,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from mixwise.errors import TrainingError
-from mixwise.state import State, Tensors, decode, encode, owner_of
+from mixwise.protocols import State
+from mixwise.state import Tensors, decode, encode, owner_of
 from mixwise.training.training import Training
 
 _NAME = re.compile(r"step-(\d+)\.nodes-(\d+)-(\d+)-of-(\d+)\.safetensors")

@@ -22,16 +22,12 @@ import numpy as np
 import torch
 
 from mixwise.algorithms.rounds import mix_in_place
-from mixwise.context import Context
 from mixwise.errors import MixingError, TrainingError
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network.traffic import Pending
-from mixwise.plan import Plan
-from mixwise.protocols import Algorithm, Network, Policy
-from mixwise.round import Round
+from mixwise.protocols import Algorithm, Context, Network, Plan, Policy, Round, State
 from mixwise.sketch import CountSketch
-from mixwise.state import State
 from mixwise.training.compatibility import check_connected, check_policy, check_unchanged, check_weights
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import torch
 
 from mixwise.mixing import consensus_factor
-from mixwise.plan import Plan
-from mixwise.protocols import Network
+from mixwise.protocols import Network, Plan
 from mixwise.training.disagreement import disagreement
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from mixwise.context import Context
 from mixwise.errors import TrainingError
 from mixwise.graphs import Graph
 from mixwise.network import SimulatedNetwork
 from mixwise.policies.choice import PolicyLike
-from mixwise.protocols import Algorithm, Network, Task
+from mixwise.protocols import Algorithm, Context, Network, Task
 from mixwise.training.counts import check_counts
 from mixwise.training.figures import mixing_figures
 from mixwise.training.records import Record

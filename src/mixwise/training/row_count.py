@@ -13,9 +13,7 @@ from typing import Any
 
 import torch
 
-from mixwise.layout import Layout
-from mixwise.protocols import Task
-from mixwise.state import State
+from mixwise.protocols import Layout, State, Task
 from mixwise.tasks.allocations import Allocations
 from mixwise.training.training import Training
 

@@ -18,13 +18,10 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from mixwise.algorithms import DSGD
-from mixwise.context import Context
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.network.survivors import keep_counting, restored_on_loss
-from mixwise.plan import Plan
 from mixwise.policies.choice import PolicyLike, policy_for
-from mixwise.protocols import Algorithm, Network, Task
-from mixwise.state import State
+from mixwise.protocols import Algorithm, Context, Network, Plan, State, Task
 from mixwise.training.compatibility import check_buffers, check_optimizer
 from mixwise.training.counts import check_counts
 from mixwise.training.driver import make_driver

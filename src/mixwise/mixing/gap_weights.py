@@ -27,7 +27,7 @@ LARGEST_EXACT = 64  # nodes; the semidefinite program takes seconds there and mi
 
 @part("optimal-gap", "scheme", title="weights with the best spectral gap", cite="Boyd, Diaconis and Xiao 2004")
 @lru_cache(maxsize=64)
-def fastest_mixing(graph: Graph) -> MixingMatrix:
+def optimal_gap(graph: Graph) -> MixingMatrix:
     """The symmetric mixing matrix of largest spectral gap; cached per graph.
 
     Up to 64 nodes to the accuracy of the semidefinite program. Above, an approximation, never worse than
@@ -36,12 +36,12 @@ def fastest_mixing(graph: Graph) -> MixingMatrix:
     takes from a second (torus) to half a minute (10,000 edges); above 2,000 edges it may stop before that accuracy.
 
     >>> from mixwise.graphs import Graph
-    >>> fastest_mixing(Graph(3, [(0, 1), (1, 2), (2, 0)])).to_dense().round(4).tolist()[0]
+    >>> optimal_gap(Graph(3, [(0, 1), (1, 2), (2, 0)])).to_dense().round(4).tolist()[0]
     [0.3333, 0.3333, 0.3333]
     """
     n = graph.n
     if graph.directed:
-        raise MixingError("fastest_mixing needs an undirected graph, since its weights are the same both ways")
+        raise MixingError("optimal_gap needs an undirected graph, since its weights are the same both ways")
     if not graph.is_connected:
         raise MixingError(
             f"the graph has {len(graph.components)} components, so its spectral gap is 0 whatever the weights; "
@@ -49,10 +49,10 @@ def fastest_mixing(graph: Graph) -> MixingMatrix:
         )
     if n == 1:
         return from_edge_weights(graph, {})
-    return from_edge_weights(graph, _exact(graph) if n <= LARGEST_EXACT else approximately_fastest(graph))
+    return from_edge_weights(graph, _exact(graph) if n <= LARGEST_EXACT else approximate_weights(graph))
 
 
-def approximately_fastest(graph: Graph) -> FloatArray:
+def approximate_weights(graph: Graph) -> FloatArray:
     """Edge weights (E,) by the bundle method, from the better one of two starts: never worse than either."""
     degrees = np.asarray(graph.degrees)[graph.edge_array]
     starts = (1 / (1 + degrees.max(axis=1)), np.full(len(degrees), spectral_bundle.constant_weight(graph)))
