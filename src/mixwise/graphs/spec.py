@@ -31,8 +31,8 @@ def _family(name: str) -> _Family:
     """The family called `name`; one that was declared without a form takes its first argument as the size."""
     found = lookup("graph", name)
     arguments = list(found.defaults)
-    form = str(found.columns.get("form", ":".join([name, *arguments[:1]])))
-    head = form.removeprefix(name).removeprefix(":").split(",")[0].split("[")[0]
+    form = str(found.columns.get("form", ":".join([found.name, *arguments[:1]])))
+    head = form.removeprefix(found.name).removeprefix(":").split(",")[0].split("[")[0]
     sizes = tuple(head.split("x")) if head else ()
     options = {option: found.options[option].hint for option in arguments[len(sizes) :]}
     required = tuple(option for option in options if found.defaults[option] is Parameter.empty)

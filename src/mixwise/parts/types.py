@@ -55,7 +55,7 @@ FAMILIES: Mapping[str, Family] = {
 
 
 REMOVED: Mapping[tuple[str, str], str] = {
-    ("policy", "heterogeneity-aware-tree"): "was removed in 0.2.0, since it gained nothing; use policy: tree",
+    ("policy", "heterogeneity-aware-tree"): "was removed in 0.2.0; use policy: tree",
 }
 """Parts of earlier versions, by family and name, with what to use now."""
 
