@@ -30,7 +30,7 @@ from mixwise.parts import Count, Positive, Share, part
 from mixwise.tasks import QuadraticTask
 
 
-@part("wheel", "graph", title="wheel", form="wheel:N[,spokes=SPOKES]")
+@part("wheel", "graph", title="wheel")
 def wheel(n: int, spokes: int = 0) -> Graph:
     rim = [(i, (i + 1) % (n - 1)) for i in range(n - 1)]
     return Graph(n, rim + [(i, n - 1) for i in range(spokes or n - 1)])
