@@ -91,7 +91,7 @@ class ModuleTask:
             self.template.train()
         self.layout = RowLayout(self.template, group_of)
         self.dim, self.blocks = self.layout.dim, self.layout.blocks
-        self.options.check(self.template, batch, dtype)
+        self.options.check(self.template, batch, dtype, self.device)
         self.gradients = chosen(gradients, self.template, data, self._why_node_by_node())
         self._measures = self.gradients == "measure"
         self.test_batch = test_batch or (1000 if isinstance(data.x, torch.Tensor) else 100)
