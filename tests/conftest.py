@@ -21,6 +21,18 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
+def pytest_collection_modifyitems(items):
+    """Keep the tests of a file in one worker (--dist loadgroup), so that what they share is made once."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    long = ["processes", "browser"]  # these begin (with --no-loadscope-reorder), so that no worker waits in the end
+    groups = [item.get_closest_marker("xdist_group").args[0] for item in items]
+    first = {group: long.index(group) if group in long else len(long) for group in groups}
+    items[:] = [item for _, item in sorted(zip(groups, items, strict=True), key=lambda pair: first[pair[0]])]
+
+
 @pytest.fixture(scope="module")
 def no_pictures():
     """Experiments leave no figures and no report: they take seconds, and few tests look at them."""
