@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -49,9 +50,9 @@ def browser():
         chromium.close()
 
 
-@pytest.fixture
-def open_page(browser):
-    """Opens a page, and at the end sees that nothing was said on the console and nobody else was asked for anything."""
+@contextmanager
+def opening(browser):
+    """Opens pages, and at the end sees that nothing was said on the console and nobody else was asked for anything."""
     contexts, said, asked = [], [], []
 
     def open_(url, width=1280, **options):
@@ -63,7 +64,7 @@ def open_page(browser):
         tab.on("pageerror", lambda error: said.append(str(error)))
         tab.on("request", lambda request: asked.append(request.url))
         tab.goto(url)
-        tab.wait_for_selector("html[data-ready]", state="attached")
+        wait_until_ready(tab)
         return tab
 
     yield open_
@@ -71,6 +72,16 @@ def open_page(browser):
         context.close()
     assert said == []
     assert [url for url in asked if not url.startswith(("file:", "data:", "http://127.0.0.1"))] == []
+
+
+def wait_until_ready(tab):
+    tab.wait_for_selector("html[data-ready]", state="attached")
+
+
+@pytest.fixture
+def open_page(browser):
+    with opening(browser) as open_:
+        yield open_
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +94,18 @@ def digits(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def tab_of_report(digits, browser):
+    with opening(browser) as open_:
+        yield open_((digits / "report.html").as_uri())
+
+
 @pytest.fixture
-def report(digits, open_page):
-    return open_page((digits / "report.html").as_uri())
+def report(tab_of_report):
+    """The page as it opens, in a tab that the tests share: a new one costs more than what they look at."""
+    tab_of_report.reload()
+    wait_until_ready(tab_of_report)
+    return tab_of_report
 
 
 def wait_until(holds, seconds=20.0):

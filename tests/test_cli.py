@@ -9,7 +9,10 @@ import pytest
 
 from mixwise.graphs import ring
 from mixwise.mixing import gram_matrix, minimize_gme
+from processes import in_processes
 from programs import run_program
+
+pytestmark = in_processes
 
 QUICK = ["quadratics", "steps=6", "graph=ring:6", "seeds=0-1"]
 

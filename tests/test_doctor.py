@@ -1,18 +1,22 @@
 """`mixwise doctor` says what is here, finds what is broken, and tells what to do about it."""
 
+import subprocess
 import sys
 import time
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import mixwise
 from mixwise import cli, doctor
 from mixwise.errors import NetworkError
+from mixwise.network import loopback
 from mixwise.network.loopback import TwoProcesses
 from processes import in_processes
+from programs import Program
 
 
 class Nothing:
@@ -41,7 +45,8 @@ def exit_code(monkeypatch):
 
 
 @in_processes
-def test_two_processes_mix():
+def test_two_processes_mix(monkeypatch):
+    monkeypatch.setattr(loopback, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": Program}))
     processes = TwoProcesses(timeout=60)
     processes.wait()
     assert all(process.poll() == 0 for process in processes._processes)

@@ -18,9 +18,10 @@ from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import Recipe, plan_experiment, run_experiment
 from mixwise.experiments.build import build_task
 from mixwise.training import Training
+from processes import in_processes
 from programs import Program
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytestmark = [in_processes, pytest.mark.usefixtures("no_pictures")]
 
 STEPS = 24
 RECIPE = {

@@ -36,6 +36,7 @@ from mixwise.policies import HeterogeneityAware
 from mixwise.seeding import generator
 from mixwise.sketch import CountSketch
 from mixwise.tasks import ModuleTask
+from mixwise.tasks.bfloat16 import REMEDY, broken_bfloat16
 from mixwise.training import Training
 
 _SHOWN = ("torch", "numpy", "scipy", "networkx", "piqp", "clarabel", "safetensors", "pydantic", "matplotlib")
@@ -57,6 +58,7 @@ def findings() -> Iterator[Finding]:
     yield from _versions()
     yield _threads()
     yield _back_ends()
+    yield from _bfloat16()
     yield from _extras()
     yield from _data()
     yield from self_test()
@@ -93,6 +95,12 @@ def _back_ends() -> Finding:
     text = f"{there}; not here: {absent}" if absent else there
     remedy = "install a build of torch with torch.distributed and gloo, such as those of pytorch.org"
     return Finding("back ends", text, None if found["gloo"] else False, remedy)
+
+
+def _bfloat16() -> Iterator[Finding]:
+    if (killed := broken_bfloat16()) is not None:
+        text = f"products kill a process on this CPU ({killed}): it announces AMX instructions that it does not execute"
+        yield Finding("bfloat16", text, False, REMEDY)
 
 
 def _extras() -> Iterator[Finding]:
