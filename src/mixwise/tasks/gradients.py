@@ -129,9 +129,8 @@ class NodeByNode:
         self.G.zero_()  # backward adds to the views of G
         losses = torch.empty(len(nodes), dtype=self.layout.dtype, device=self.G.device)
         with own_randomness(self.G.device) as reseed:
-            for i, node in enumerate(nodes):
+            for i, (node, (x, y)) in enumerate(zip(nodes, inputs.each(nodes, step), strict=True)):
                 reseed(stream(self.seed, "layers", node, step))
-                x, y = inputs.one(node, step)
                 losses[i] = self._passed(self._modules[i], x, y)
                 collect(self._places[i])
         if self._frozen_versions() != self._versions:
