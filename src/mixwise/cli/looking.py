@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 import typer
 
 from mixwise.experiments.export import export_model
+from mixwise.report.figures import FORMATS, save_paper_figures
 from mixwise.report.page import save_page
-from mixwise.report.paper_figures import FORMATS, save_paper_figures
 from mixwise.report.watch import WatchServer
 from mixwise.terminal import err, out
 

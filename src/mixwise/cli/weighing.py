@@ -14,6 +14,7 @@ from mixwise.errors import ConfigError, MixwiseError
 from mixwise.experiments.build_policy import SCHEMES
 from mixwise.experiments.strict import unknown
 from mixwise.graphs import SPECS, Graph, parse
+from mixwise.graphs.drawing import save_picture, terminal_picture
 from mixwise.mixing import (
     MixingMatrix,
     consensus_factor,
@@ -23,7 +24,6 @@ from mixwise.mixing import (
     minimize_gme,
     spectral_gap,
 )
-from mixwise.report.graph_picture import save_picture, terminal_picture
 from mixwise.terminal import out
 
 _SPEC_HELP = "A graph: " + ", ".join(SPECS.values())
