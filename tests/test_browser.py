@@ -133,7 +133,7 @@ def test_it_opens_with_all_its_parts(report):
     assert report.locator("td.best").count() == 4
     assert report.locator("#left .node").count() == 16
     assert report.locator("#partition-chart rect[data-cell]").count() > 16
-    assert "mixwise run" in report.locator("#making pre").first.inner_text()
+    assert "mixwise run" in report.locator("#reproduce pre").first.inner_text()
     assert report.locator(".problems").count() == 0
 
 
@@ -239,7 +239,7 @@ def test_the_keyboard_reads_values_and_nodes_aloud(report):
     assert "auto" in report.locator("#curve-said").text_content()
     report.locator("#left svg").first.press("ArrowRight")
     said = report.locator("#network-said").text_content()
-    assert said.startswith("Node 0: keeps of its own 0.33")
+    assert said.startswith("Node 0: own weight 0.33")
     assert said.count("%") == 2  # the labels that it holds
 
 
@@ -327,7 +327,7 @@ def test_quadratics_have_no_classes_and_no_partition(tmp_path, open_page):
     assert tab.locator("#left .node").count() == 16
     assert not tab.locator("#partition").is_visible()
     assert not tab.locator("#axis-epoch").count()
-    assert "One seed only" in tab.locator(".story").inner_text()
+    assert "With a single seed" in tab.locator(".story").inner_text()
 
 
 def test_trees_two_channels_and_no_weights_can_be_looked_at(tmp_path, open_page):
@@ -381,7 +381,7 @@ def test_folders_that_lack_something_give_a_page_that_says_so(what, digits, tmp_
         save_page([folder], folder / "report.html")
     tab = open_page((folder / "report.html").as_uri())
     said = tab.locator(".problems").inner_text()
-    assert {"empty": "no run", "half": "4 of 12 steps", "damaged": "damaged"}[what] in said
+    assert {"empty": "no runs", "half": "4 of 12 steps", "damaged": "damaged"}[what] in said
     assert tab.locator("#curves").is_visible() == (what != "empty")
 
 
@@ -406,7 +406,7 @@ def test_watch_follows_a_run_and_keeps_what_was_chosen(digits, tmp_path, open_pa
             assert tab.locator("#metric").input_value() == "loss"
             assert tab.locator("#axis-bytes").get_attribute("aria-pressed") == "true"
             assert tab.locator("[data-variant='dsgd-momentum-metropolis']").count() == 0
-            wait_until(lambda: tab.locator("#live").inner_text() == "all runs are finished")
+            wait_until(lambda: tab.locator("#live").inner_text() == "all runs finished")
             tab.close()
         finally:
             server.shutdown()

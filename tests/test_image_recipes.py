@@ -252,7 +252,7 @@ def test_ctrl_c_leaves_no_process_behind(root, tmp_path):
     finally:
         process.kill()
     assert process.returncode == 130, told
-    assert "stopped; go on with" in told
+    assert "stopped; resume with" in told
     assert len(children) == 2
     assert psutil.wait_procs(children, timeout=60)[1] == []
 

@@ -348,7 +348,7 @@ def test_ctrl_c_leaves_a_folder_that_can_be_resumed(folder, capfd):
         assert process.returncode == 130
     assert "Traceback" not in err
     last = err.strip().splitlines()[-1]
-    assert last == "stopped; go on with: mixwise run stopped/config.yaml --out stopped --resume"
+    assert last == "stopped; resume with: mixwise run stopped/config.yaml --out stopped --resume"
     assert out == ""
     assert not (folder / "stopped" / "summary.csv").exists()
 
