@@ -1,4 +1,4 @@
-"""Reading images with two processes against a DataLoader that does the same by hand; what training waits for them."""
+"""Reading images with two workers, against a hand-written DataLoader; the time that training waits for images."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from PIL import Image
 from benchmarks.measure import Measurement, in_turns, medians, speedup
 from mixwise.data import ImageSamples, Splits, image_folder
 from mixwise.data.image_samples import IMAGENET_MEAN, IMAGENET_STD
+from mixwise.data.samples import Request
 from mixwise.experiments import load_recipe, plan_experiment
 from mixwise.experiments.build import prepare
 
@@ -53,7 +54,7 @@ def make_photographs(root: Path) -> None:
 
 
 class ByHand(torch.utils.data.Dataset[torch.Tensor]):
-    """What everybody writes: open, crop at random, resize, mirror, normalize."""
+    """The usual hand-written data set: open, crop at random, resize, flip, normalize."""
 
     def __init__(self, paths: list[Path], size: int) -> None:
         self.paths, self.size = paths, size
@@ -83,25 +84,20 @@ class ByHand(torch.utils.data.Dataset[torch.Tensor]):
 
 
 def with_mixwise(splits: Splits) -> Callable[[int], None]:
-    """All batches announced, as the nodes of a step announce those of the next, then taken."""
     samples = splits.train.x
     assert isinstance(samples, ImageSamples)
     parts = torch.arange(BATCH * BATCHES).split(BATCH)
 
     def read(turn: int) -> None:
-        for number, part in enumerate(parts):
-            samples.expect(part, 100 * turn + number)
-        for number, part in enumerate(parts):
-            samples.take(part, 100 * turn + number)
+        for _batch in samples.stream((part, 100 * turn + number) for number, part in enumerate(parts)):
+            pass
 
     return read
 
 
 def with_data_loader(root: Path, size: int) -> Callable[[int], None]:
     paths = sorted(root.glob("train/*/*.jpg"))[: BATCH * BATCHES]
-    loader = torch.utils.data.DataLoader(
-        ByHand(paths, size), BATCH, num_workers=WORKERS, persistent_workers=True, prefetch_factor=BATCHES
-    )
+    loader = torch.utils.data.DataLoader(ByHand(paths, size), BATCH, num_workers=WORKERS)
 
     def read(_: int) -> None:
         for _batch in loader:
@@ -113,11 +109,10 @@ def with_data_loader(root: Path, size: int) -> Callable[[int], None]:
 def _reading(root: Path, size: int) -> Measurement:
     splits = image_folder(root, size, workers=WORKERS)
     contenders = {"mixwise": (with_mixwise(splits), 1), "DataLoader": (with_data_loader(root, size), 1)}
-    in_turns([[0]], contenders)  # processes start
+    in_turns([[0]], contenders)  # files are read into the cache of the system
     seconds = in_turns([[turn] for turn in range(1, 10)], contenders)
     ratio = speedup(seconds["DataLoader"], seconds["mixwise"])
     rates = {name: BATCH * BATCHES / time for name, time in medians(seconds).items()}
-    splits.train.x.close()  # type: ignore[union-attr]
     return Measurement(
         f"reading JPEGs of 500 × 375 at {size}, {WORKERS} processes, against DataLoader", ratio, "×", 1.0, "higher",
         f"{rates['mixwise']:.0f} images/s", f"{rates['DataLoader']:.0f} images/s", {"images_per_second": rates},
@@ -126,34 +121,38 @@ def _reading(root: Path, size: int) -> Measurement:
 
 @contextmanager
 def waited() -> Iterator[list[float]]:
-    """How long every batch was waited for, normalizing it included."""
+    """Record how long training waits for each batch, including its normalization."""
     seconds: list[float] = []
-    take = ImageSamples.take
+    stream = ImageSamples.stream
 
-    def timed(self: ImageSamples, indices: torch.Tensor, draws: int | None = None) -> torch.Tensor:
-        start = time.perf_counter()
-        batch = take(self, indices, draws)
-        seconds.append(time.perf_counter() - start)
-        return batch
+    def timed(self: ImageSamples, requests: Iterable[Request]) -> Iterator[torch.Tensor]:
+        batches = stream(self, requests)
+        while True:
+            start = time.perf_counter()
+            batch = next(batches, None)
+            seconds.append(time.perf_counter() - start)
+            if batch is None:
+                return
+            yield batch
 
-    ImageSamples.take = timed  # type: ignore[method-assign]
+    ImageSamples.stream = timed  # type: ignore[method-assign]
     try:
         yield seconds
     finally:
-        ImageSamples.take = take  # type: ignore[method-assign]
+        ImageSamples.stream = stream  # type: ignore[method-assign]
 
 
 def _waiting(root: Path) -> Measurement:
     changes = (f"data_dir={root}", "task.partition.kind=iid", f"task.data.options.workers={WORKERS}")
     config = plan_experiment(load_recipe("imagenet-small"), changes).runs["dsgd-momentum-metropolis"]
-    training = prepare(config, 0).start()
-    training.step()  # nothing was announced for this one
     with waited() as seconds:
+        training = prepare(config, 0).start()
+        training.step()  # waits for the first batches
+        seconds.clear()
         start = time.perf_counter()
         for _ in range(STEPS):
             training.step()
         whole = time.perf_counter() - start
-    training.task.data.x.close()  # type: ignore[attr-defined]
     share = 100 * sum(seconds) / whole
     return Measurement(
         "waiting for images, share of a step of imagenet-small", share, "%", 10, "lower",

@@ -45,7 +45,7 @@ def draw_mixing(panel: Axes, types: np.ndarray, W: MixingMatrix, title: str) -> 
                 panel.add_patch(Wedge((x, y), 0.056, start, stop, color=color, zorder=4, linewidth=0))
     left = relative_heterogeneity(G, W) / mw.mixing.heterogeneity(G)
     panel.set_title(f"{title}\n{abs(left):.0%} of the disagreement left")
-    panel.set(xlim=(-0.12, 1.12), ylim=(-0.12, 1.12), aspect="equal")
+    panel.set(xlim=(-0.12, 1.12), ylim=(1.12, -0.12), aspect="equal")
     panel.axis("off")
 
 

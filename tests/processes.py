@@ -134,7 +134,7 @@ class _Pool:
 
     def _start(self) -> None:
         here, there = mp.Pipe()
-        process = _context.Process(target=_serve, args=(there, self.store.port), daemon=True)
+        process = _context.Process(target=_serve, args=(there, self.store.port))  # no daemon: it may have children
         process.start()
         there.close()
         if not here.poll(100.0):  # a busy machine takes its time to import torch

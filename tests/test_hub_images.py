@@ -86,14 +86,12 @@ def test_images_of_a_data_set_are_those_of_a_folder(saved, tmp_path):
             place.mkdir(parents=True, exist_ok=True)
             (place / f"{number:03d}.jpg").write_bytes(encoded(number % 3, number + shift)["bytes"])
     hub, folder = hugging_face(str(saved), size=16, workers=1), image_folder(tmp_path, 16, workers=0)
-    try:
-        order = torch.argsort(hub.train.y, stable=True)
-        assert torch.equal(hub.train.y[order], folder.train.y)
-        assert hub.train.class_names == folder.train.class_names
-        assert torch.equal(hub.train.x.take(order, 5), folder.train.x.take(torch.arange(24), 5))
-        assert torch.equal(hub.test.x.take(torch.tensor([0, 3, 6])), folder.test.x.take(torch.tensor([0, 1, 2])))
-    finally:
-        hub.train.x.close()
+    order = torch.argsort(hub.train.y, stable=True)
+    assert torch.equal(hub.train.y[order], folder.train.y)
+    assert hub.train.class_names == folder.train.class_names
+    (streamed,) = hub.train.x.stream([(order, 5)])
+    assert torch.equal(streamed, folder.train.x.take(torch.arange(24), 5))
+    assert torch.equal(hub.test.x.take(torch.tensor([0, 3, 6])), folder.test.x.take(torch.tensor([0, 1, 2])))
 
 
 def test_an_image_that_cannot_be_decoded_is_named_by_its_row(tmp_path, datasets):

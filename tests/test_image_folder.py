@@ -1,8 +1,11 @@
-"""Images in folders: what is listed, that nobody can tell who decoded them, and what goes wrong in which words."""
+"""Images in folders: which files are listed, that workers change no bit and end, and the errors."""
 
+import itertools
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -12,13 +15,15 @@ import torch
 from PIL import Image
 
 from image_trees import image_tree, picture
-from mixwise.data import holdout, image_folder, image_samples
-from mixwise.data.decoding_workers import Decoder, default_workers
+from mixwise.data import holdout, image_folder
 from mixwise.data.image_folder import ImageListing
+from mixwise.data.image_samples import default_workers
 from mixwise.errors import DataError
-from processes import in_processes, run_in_fresh_processes
+from processes import in_processes
 
 SIZE = 16
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
 
 
 @pytest.fixture(scope="module")
@@ -31,29 +36,20 @@ def decoded_here(root):
     return image_folder(root, SIZE, workers=0)
 
 
-@pytest.fixture(scope="module")
-def decoded_by_two(root):
-    splits = image_folder(root, SIZE, workers=2)
-    yield splits
-    splits.train.x.close()
-
-
 def indices(*values):
     return torch.tensor(values)
 
 
-def processes():
-    """The processes below this one that decode."""
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if decodes(child)]
+@pytest.fixture
+def workers_alive():
+    """Returns the processes that were started below this one since the beginning of the test and still run."""
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
 
+    def alive():
+        children = psutil.Process().children(recursive=True)
+        return [child for child in children if child.pid not in before and running(child.pid)]
 
-def decodes(process):
-    """Whether a process decodes images; one that has ended, whether its parent knows or not, does not."""
-    try:
-        return any("decoding.py" in word for word in process.cmdline())
-    except psutil.NoSuchProcess:  # a zombie, too
-        return False
+    return alive
 
 
 # --- what is listed ---
@@ -112,34 +108,36 @@ def test_the_test_images_may_lie_in_another_folder(tmp_path):
     assert len(image_folder(tmp_path, SIZE, test="held", workers=0).test) == 3
 
 
-# --- nobody can tell who decoded them, and when ---
+# --- workers change no bit ---
 
-BATCHES = [((0, 5, 5, 23), 7), ((1, 2, 3), None), (tuple(range(24)), 8), ((0, 5, 5, 23), 9)]
+BATCHES = [((0, 5, 5, 23), 7), ((1, 2, 3), None), (tuple(range(24)), 8), ((0, 5, 5, 23), 9), ((), None)]
+
+
+def requests():
+    return [(torch.tensor(at, dtype=torch.int64), draws) for at, draws in BATCHES]
 
 
 @pytest.fixture(scope="module")
 def expected(decoded_here):
-    return [decoded_here.train.x.take(indices(*at), draws) for at, draws in BATCHES]
+    return [decoded_here.train.x.take(*request) for request in requests()]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("announced", [False, True])
-def test_the_same_bits_from_any_number_of_processes(root, expected, workers, announced):
-    samples = image_folder(root, SIZE, workers=workers).train.x
-    try:
-        if announced:
-            for at, draws in reversed(BATCHES):
-                samples.expect(indices(*at), draws)
-                samples.expect(indices(*at), draws)
-        for (at, draws), known in zip(BATCHES, expected, strict=True):
-            assert torch.equal(samples.take(indices(*at), draws), known)
-        assert len(processes()) >= workers
-    finally:
-        samples.close()
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_a_stream_yields_what_is_taken_and_leaves_no_process(root, expected, workers, workers_alive):
+    splits = image_folder(root, SIZE, workers=workers)
+    assert not workers_alive()
+    state = torch.get_rng_state()
+    stream = splits.train.x.stream(requests())
+    for known in expected:
+        assert torch.equal(next(stream), known)
+        assert len(workers_alive()) == workers
+    assert next(stream, None) is None
+    assert not workers_alive()
+    assert torch.equal(torch.get_rng_state(), state)  # a DataLoader would draw its workers' seed
 
 
 def test_draws_belong_to_the_seed_and_the_place_in_the_batch(decoded_here, expected):
-    first, _, _, other = expected
+    first, _, _, other, _ = expected
     assert not torch.equal(first[1], first[2])  # one image twice, two crops
     assert not torch.equal(first, other)
     samples = decoded_here.train.x
@@ -175,50 +173,18 @@ def test_parts_of_a_data_set_are_the_same_images(decoded_here):
     assert torch.equal(aside.subset([4, 1]).x.take(indices(1)), aside.x.take(indices(1)))
 
 
-def test_a_copy_decodes_for_itself(decoded_by_two):
-    samples = decoded_by_two.train.x
-    samples.expect(indices(0, 1), 1)
-    copy = pickle.loads(pickle.dumps(decoded_by_two.train)).x
-    try:
-        assert torch.equal(copy.take(indices(0, 1), 1), samples.take(indices(0, 1), 1))
-    finally:
-        copy.close()
-
-
-def test_what_waits_to_be_taken_is_bounded_and_forgotten_if_nobody_comes(root, monkeypatch):
-    monkeypatch.setattr(image_samples, "_AHEAD", 3 * 2 * 3 * SIZE**2)  # three batches of two
-    samples = image_folder(root, SIZE, workers=1).train.x
-    try:
-        for start in range(8):
-            samples.expect(indices(start, start + 1), 0)
-        assert len(samples._ahead) == 3
-        for start in range(8):
-            samples.take(indices(start, start + 1), 0)
-        assert not samples._ahead
-        for start in range(3):
-            samples.expect(indices(start, start + 1), 1)  # a run that ends here
-        for start in range(12):  # and the next one
-            samples.take(indices(start, start + 1), 2)
-            samples.expect(indices(start + 1, start + 2), 2)
-        assert [draws for _, draws in samples._ahead].count(2) >= 1
-    finally:
-        samples.close()
-
-
-def test_nothing_is_started_before_a_batch_is_needed_and_nothing_by_zero_workers(root):
-    before = len(processes())
-    splits, here = image_folder(root, SIZE, workers=2), image_folder(root, SIZE, workers=0)
-    here.train.x.expect(indices(0), 1)
-    here.train.x.take(indices(0), 1)
-    assert len(processes()) == before
-    splits.test.x.take(indices(0))
-    splits.train.x.take(indices(0))  # both parts share them
-    assert len(processes()) == before + 2
-    del splits
-    deadline = time.monotonic() + 60
-    while len(processes()) > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(processes()) == before
+@pytest.mark.parametrize("end", ["close", "delete", "fail"])
+def test_a_stream_without_end_stops_with_its_consumer(root, workers_alive, end):
+    stream = image_folder(root, SIZE, workers=2).train.x.stream((indices(0, 1), k) for k in itertools.count())
+    next(stream)
+    assert len(workers_alive()) == 2
+    if end == "close":
+        stream.close()
+    elif end == "fail":
+        with pytest.raises(ZeroDivisionError):
+            stream.throw(ZeroDivisionError())
+    del stream
+    assert not workers_alive()
 
 
 def test_processes_of_torchrun_share_the_cores(monkeypatch):
@@ -242,63 +208,31 @@ def test_an_image_that_cannot_be_decoded_is_named(tmp_path, workers):
     (folder / "bee_2.jpg").write_bytes(b"")
     samples = image_folder(tmp_path, SIZE, workers=workers).train.x
     (tmp_path / "train" / "cat" / "cat_0.jpg").unlink()
-    try:
-        for at, what, why in [
-            (3, "bee_0", "not an image in a known format"),
-            (4, "bee_1", "image file is truncated"),
-            (5, "bee_2", "not an image in a known format"),
-            (6, "cat_0", "No such file or directory"),
-        ]:
-            samples.expect(indices(0, at, 3), 1)
-            with pytest.raises(DataError, match=rf"{what}\.jpg cannot be decoded: {why}") as told:
-                samples.take(indices(0, at, 3), 1)
-            assert "\n" not in str(told.value)
-            assert str(tmp_path) in str(told.value)
-        assert samples.take(indices(0, 1)).shape == (2, 3, SIZE, SIZE)  # the others are still there
-    finally:
-        samples.close()
+    for at, what, why in [
+        (3, "bee_0", "not an image in a known format"),
+        (4, "bee_1", "image file is truncated"),
+        (5, "bee_2", "not an image in a known format"),
+        (6, "cat_0", "No such file or directory"),
+    ]:
+        with pytest.raises(DataError, match=rf"{what}\.jpg cannot be decoded: {why}") as told:
+            list(samples.stream([(indices(0, 1), 1), (indices(0, at, 3), 1)]))
+        assert "\n" not in str(told.value)
+        assert str(tmp_path) in str(told.value)
+    assert samples.take(indices(0, 1)).shape == (2, 3, SIZE, SIZE)  # the others are still readable
 
 
-def test_a_process_that_dies_is_told_and_a_new_batch_starts_others(root):
-    samples = image_folder(root, SIZE, workers=1).train.x
-    before = {child.pid for child in processes()}
-    samples.take(indices(0))
-    (own,) = [child for child in processes() if child.pid not in before]
-    own.kill()
-    with pytest.raises(DataError, match=r"was killed by SIGKILL while it read .*ant_1\.jpg .* workers = 0"):
-        samples.take(indices(1))
-    with pytest.raises(DataError, match="was killed by SIGKILL"):
-        samples.take(indices(2))
-    samples.close()
-    assert samples.take(indices(1)).shape == (1, 3, SIZE, SIZE)
-    samples.close()
+def test_a_worker_that_dies_is_an_error(root, workers_alive):
+    def requests():
+        for k in range(1000):
+            if k == 20:
+                for worker in workers_alive():
+                    worker.kill()
+            yield indices(0), k
 
-
-def test_a_process_that_does_not_answer_is_not_waited_for_forever(root, monkeypatch):
-    monkeypatch.setattr("mixwise.data.decoding_workers._PATIENCE", 0.2)
-    samples = image_folder(root, SIZE, workers=1).train.x
-    before = {child.pid for child in processes()}
-    samples.expect(indices(0))  # starts it
-    (own,) = [child for child in processes() if child.pid not in before]
-    own.send_signal(signal.SIGSTOP)
-    with pytest.raises(DataError, match=r"ant_5\.jpg or others before it were not read within 0\.2 s"):
-        samples.take(indices(5))
-    samples.close()
-    assert not own.is_running() or own.status() == psutil.STATUS_ZOMBIE
-
-
-def test_a_slow_disk_is_waited_for_as_long_as_images_come(root, monkeypatch):
-    samples = image_folder(root, 224, workers=1).train.x
-    try:
-        samples.take(indices(0))
-        start = time.monotonic()
-        samples.take(torch.arange(24), 1)
-        monkeypatch.setattr("mixwise.data.decoding_workers._PATIENCE", 2 * (time.monotonic() - start))  # six pieces
-        for draws in range(5):
-            samples.expect(torch.arange(24), draws)
-        samples.take(torch.arange(24), 99)  # has to wait for all that were announced
-    finally:
-        samples.close()
+    with pytest.raises(DataError, match=r"a process that decodes images failed \(.*\); set workers=0") as told:
+        list(image_folder(root, SIZE, workers=1).train.x.stream(requests()))
+    assert "\n" not in str(told.value)
+    assert not workers_alive()
 
 
 def check(message, folder, **options):
@@ -349,7 +283,7 @@ def test_a_folder_that_may_not_be_read(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 0}, "size = 0; give the pixels per side"),
+        ({"size": 0}, "size = 0; it must be a whole number of pixels per side"),
         ({"size": "big"}, "size = 'big'"),
         ({"mean": None}, "give both or neither"),
         ({"std": (1, 1)}, "three numbers each"),
@@ -361,33 +295,40 @@ def test_options_that_make_no_sense(root, options, message):
 
 
 @pytest.mark.parametrize("workers", [-1, 1.5, "two", True])
-def test_workers_are_counted(workers):
-    with pytest.raises(DataError, match=r"workers = .*; give a whole number of processes"):
-        Decoder(workers)
+def test_workers_are_counted(root, workers):
+    with pytest.raises(DataError, match=r"workers = .*; it must be a whole number of processes"):
+        image_folder(root, workers=workers)
 
 
-# --- nobody is left behind ---
+# --- no process is left behind ---
 
-
-def killed_in_the_middle(rank, world, root, note):
-    samples = image_folder(root, 64, workers=2).train.x
-    for k in range(50):
-        samples.expect(torch.arange(24), k)
-    samples.take(torch.arange(24), 0)
-    note.write_text(" ".join(str(child.pid) for child in processes()))
+PROGRAM = """
+import itertools, os, psutil, signal, sys, torch
+from mixwise.data import image_folder
+samples = image_folder(sys.argv[1], 64, workers=2).train.x
+stream = samples.stream((torch.arange(24), k) for k in itertools.count())
+next(stream)
+print(*(child.pid for child in psutil.Process().children()), flush=True)
+if sys.argv[2] == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2] == "failed":
+    raise SystemExit(3)
+"""
 
 
 @in_processes
-def test_processes_end_with_the_one_that_started_them_even_if_it_is_killed(root, tmp_path):
-    (outcome,) = run_in_fresh_processes(1, killed_in_the_middle, root, tmp_path / "pids")
-    assert outcome.exitcode == -signal.SIGKILL
-    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-    assert len(pids) == 2
-    deadline = time.monotonic() + 60
-    while any(map(running, pids)) and time.monotonic() < deadline:
+@pytest.mark.parametrize(("how", "code"), [("done", 0), ("failed", 3), ("killed", -signal.SIGKILL)])
+def test_workers_end_with_their_program(root, how, code):
+    program = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(root), how], capture_output=True, text=True, timeout=100
+    )
+    assert program.returncode == code, program.stderr
+    workers = [int(pid) for pid in program.stdout.split()]
+    assert len(workers) == 2
+    deadline = time.monotonic() + 60  # an idle worker looks for its parent every five seconds
+    while any(map(running, workers)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not any(map(running, pids))
+    assert not any(map(running, workers))
 
 
 def running(pid):

@@ -23,6 +23,8 @@ from mixwise.network.board import Board
 from mixwise.network.processes import Processes
 from processes import in_processes, run_in_processes
 
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
+
 TINY = (
     "graph=ring:4", "seeds=0", "task.batch=3", "task.partition.kind=iid", "task.data.options.size=16",
     "task.model.options.width=4", "task.model.options.small_images=true", "record_every=1",
@@ -111,9 +113,16 @@ def whole(root, tmp_path_factory):
         return run_small(root, tmp_path_factory.mktemp("whole") / "run", "steps=6", "task.data.options.workers=0")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_number_of_workers_changes_no_bit(root, whole, tmp_path, workers, no_pictures):
-    assert run_small(root, tmp_path / "run", "steps=6", f"task.data.options.workers={workers}") == whole
+def test_workers_change_no_bit_and_end_with_the_run(root, whole, tmp_path, no_pictures):
+    before = psutil.Process().children(recursive=True)
+    workers = []
+
+    def count(progress):
+        workers.append(len(psutil.Process().children(recursive=True)) - len(before))
+
+    assert run_small(root, tmp_path / "run", "steps=6", "task.data.options.workers=2", on_progress=count) == whole
+    assert max(workers) == 2  # of one run after the other
+    assert psutil.Process().children(recursive=True) == before
 
 
 def test_an_interrupted_run_goes_on_with_the_same_bits(root, whole, tmp_path, no_pictures):
@@ -155,23 +164,23 @@ def test_augment_normalize_validation_and_test_share(root):
 
 def own_part(rank, world, root, folder):
     hide_pictures(setattr)
-    taken = []
-    take = ImageSamples.take
+    taken, stream = [], ImageSamples.stream
 
-    def counted(self, indices, draws=None):
-        if draws is not None:
-            taken.append(draws)
-        return take(self, indices, draws)
+    def counted(self, requests):
+        ahead = []
+        for batch in stream(self, (ahead.append(request[1]) or request for request in requests)):
+            taken.append(ahead.pop(0))
+            yield batch
 
-    ImageSamples.take = counted
+    ImageSamples.stream = counted
     try:
         processes = Processes(Board(dist.distributed_c10d._get_default_store()), rank, world, "test", timeout=30.0)
         run_small(
             root, folder, "steps=2", "dtype=float64", "variants=auto", "task.data.options.workers=1", world=processes
         )
     finally:
-        ImageSamples.take = take
-    return taken
+        ImageSamples.stream = stream
+    return [draws for draws in taken if draws is not None]
 
 
 @in_processes
@@ -243,7 +252,7 @@ def test_ctrl_c_leaves_no_process_behind(root, tmp_path):
     finally:
         process.kill()
     assert process.returncode == 130, told
-    assert "stopped; go on with" in told
+    assert "stopped; resume with" in told
     assert len(children) == 2
     assert psutil.wait_procs(children, timeout=60)[1] == []
 

@@ -203,7 +203,7 @@ def test_a_recipe_goes_on_without_the_process_that_wrote_its_records(launched, t
     folder = tmp_path / "run" / "dsgd-metropolis" / "seed-10"
     assert done.code == 0, done.err
     assert "2 of 3 processes finished; lost: rank 0 (killed by SIGKILL)" in done.err.splitlines()[-1]
-    assert "nodes 0-1 are lost; 4 go on at step" in done.err
+    assert "nodes 0-1 are lost; 4 continue at step" in done.err
     assert "[1] quadratics: " in done.out  # another one prints the table
 
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -4,33 +4,34 @@ import pytest
 import torch
 from torch import nn
 
-from mixwise.data import Dataset, Splits, holdout, normalized, partition
+from mixwise.data import Dataset, Samples, Splits, holdout, normalized, partition
 from mixwise.errors import DataError, TrainingError
 from mixwise.tasks import ModuleTask
 
 NODES = 3
 
 
-class Listed:
-    """Samples over a tensor that write down what they are asked for."""
+class Listed(Samples):
+    """Samples over a tensor that record which batches are requested."""
 
     kind = "rows of a list"
 
     def __init__(self, x):
-        self.x, self.asked = x, []
+        self.x, self.taken, self.streams = x, [], 0
 
     def __len__(self):
         return len(self.x)
 
     def take(self, indices, draws=None):
-        self.asked.append(("take", indices.tolist(), draws))
+        self.taken.append((indices.tolist(), draws))
         return self.x[indices]
 
     def subset(self, indices):
         return Listed(self.x[indices])
 
-    def expect(self, indices, draws=None):
-        self.asked.append(("expect", indices.tolist(), draws))
+    def stream(self, requests):
+        self.streams += 1
+        return super().stream(requests)
 
 
 def data(x):
@@ -62,33 +63,55 @@ def test_gradients_and_accuracies_are_those_of_the_tensor(x):
     assert in_memory.evaluate(X) == on_demand.evaluate(X)
 
 
-def test_the_batch_of_the_next_step_is_announced_with_its_draws(x):
-    samples = Listed(x)
+def test_consecutive_steps_are_one_stream_of_the_batches_of_each_step(x):
+    samples, again = Listed(x), Listed(x)
+    own, restarted = task(samples), task(again)
+    X = own.initial(range(NODES))
+    for step in (0, 1, 2):
+        own.losses_and_gradients(X, range(NODES), step)
+        task(again).losses_and_gradients(X, range(NODES), step)  # a task of its own for each step
+    assert samples.taken == again.taken
+    assert len({draws for _, draws in samples.taken}) == 3 * NODES  # of each node and step
+    assert (samples.streams, again.streams) == (1, 3)
+    for nodes, step in ((range(NODES), 7), ([1], 8), ([1], 8)):  # not what the stream would yield next
+        own.losses_and_gradients(X[: len(nodes)], nodes, step)
+        restarted.losses_and_gradients(X[: len(nodes)], nodes, step)
+    assert samples.taken[-NODES - 2 :] == again.taken[-NODES - 2 :]
+    assert samples.streams == 4
+
+
+def test_a_stream_that_failed_is_not_continued(x):
+    class Broken(Listed):
+        def take(self, indices, draws=None):
+            if len(self.taken) == 1:
+                self.taken.append(None)
+                raise DataError("broken")
+            return super().take(indices, draws)
+
+    samples = Broken(x)
     own = task(samples)
     X = own.initial(range(NODES))
+    with pytest.raises(DataError, match="broken"):
+        own.losses_and_gradients(X, range(NODES), 0)
     own.losses_and_gradients(X, range(NODES), 0)
-    announced = [(at, draws) for what, at, draws in samples.asked if what == "expect"]
-    samples.asked.clear()
-    own.losses_and_gradients(X, range(NODES), 1)
-    assert [(at, draws) for what, at, draws in samples.asked if what == "take"] == announced
-    assert len({draws for _, draws in announced}) == NODES  # every node draws for itself
+    assert samples.taken[2] == samples.taken[0]
 
 
 def test_every_test_sample_is_read_once_for_all_models(x):
     samples = Listed(x)
     own = task(x, test=data(samples), test_batch=7)
     own.evaluate(own.initial(range(NODES)))
-    taken = [i for what, at, _ in samples.asked if what == "take" for i in at]
-    assert taken == list(range(30))
-    assert {draws for _, _, draws in samples.asked} == {None}
-    assert [at for what, at, _ in samples.asked if what == "expect"][-1] == [28, 29]
+    assert [i for at, _ in samples.taken for i in at] == list(range(30))
+    assert {draws for _, draws in samples.taken} == {None}
+    assert samples.taken[-1][0] == [28, 29]
+    assert samples.streams == 1
 
 
 def test_a_part_is_held_out_without_reading(x):
     samples = Listed(x)
     rest, validation = holdout(data(samples), 0.2, seed=1)
     expected_rest, expected = holdout(data(x), 0.2, seed=1)
-    assert samples.asked == []
+    assert samples.taken == []
     assert torch.equal(validation.x.x, expected.x)
     assert torch.equal(rest.x.x, expected_rest.x)
     assert rest.class_names == ("even", "odd")

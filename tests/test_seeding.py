@@ -11,6 +11,7 @@ from mixwise.algorithms import Quantize
 from mixwise.data import FlipsAndCrops
 from mixwise.data.batches import batch_indices
 from mixwise.seeding import generator, numpy_generator, stream
+from processes import in_processes
 from programs import run_program
 
 PINNED = (1110601894404161091, 7963289934258591976, [254, 506, 777], [923, 447, 381])
@@ -86,6 +87,7 @@ def test_no_global_generator_is_touched():
     assert np.random.get_state()[1].tolist() == numpy_before
 
 
+@in_processes
 def test_another_process_draws_the_same():
     """Python's own hashes differ from process to process; streams do not."""
     code = "from mixwise.seeding import stream; print(stream(3, 'sketch', 14))"

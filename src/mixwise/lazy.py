@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -14,6 +15,8 @@ def lazy_names(package: str, where: Mapping[str, str]) -> Callable[[str], Any]:
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = import_module(where[name])
-        return module if where[name] == f"{package}.{name}" else getattr(module, name)
+        value = module if where[name] == f"{package}.{name}" else getattr(module, name)
+        setattr(sys.modules[package], name, value)  # so that it is looked up once
+        return value
 
     return look

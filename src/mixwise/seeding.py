@@ -32,7 +32,7 @@ def stream(seed: int, *names: Name) -> int:
 
 def generator(seed: int, *names: Name) -> torch.Generator:
     """A torch generator on the CPU for the stream `names`."""
-    import torch  # graphs and matrices are made without it
+    import torch  # slow to import: graphs and reports do without it
 
     return torch.Generator().manual_seed(stream(seed, *names))
 

@@ -78,14 +78,12 @@ class Dataset:
 
     def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """All samples in order, as they are judged: (b, …) and (b,), b = `size` but for the last."""
-        for start in range(0, len(self), size):
-            at = slice(start, min(start + size, len(self)))
-            if isinstance(self.x, torch.Tensor):
-                yield self.x[at], self.y[at]
-                continue
-            if at.stop < len(self):
-                self.x.expect(torch.arange(at.stop, min(at.stop + size, len(self))))
-            yield self.x.take(torch.arange(at.start, at.stop)), self.y[at]
+        inputs: Iterable[torch.Tensor]
+        if isinstance(self.x, torch.Tensor):
+            inputs = torch.split(self.x, size)
+        else:
+            inputs = self.x.stream((at, None) for at in torch.split(torch.arange(len(self)), size))
+        yield from zip(inputs, torch.split(self.y, size), strict=True)
 
     def subset(self, indices: Indices) -> Dataset:
         """The samples at these positions, in this order, copied."""

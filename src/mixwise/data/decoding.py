@@ -11,12 +11,7 @@ from __future__ import annotations
 
 import io
 import math
-import os
-import pickle
 import random
-import struct
-import sys
-import warnings
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -24,8 +19,6 @@ if TYPE_CHECKING:
 
 Source: TypeAlias = str | bytes  # a path, or the bytes of a file
 Box: TypeAlias = tuple[float, float, float, float]
-
-REPLY = struct.Struct("<iI")  # which image of the request failed (−1: none), how long the message is
 
 _AREA, _RATIO, _TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
 _MARGIN = 256 / 224  # images are judged by the middle of what is this much larger
@@ -113,31 +106,3 @@ def reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def serve() -> None:
-    """Answer requests (size, [(source, seed), …]) with pixels, until nobody is there to ask."""
-    warnings.simplefilter("ignore")
-    requests, replies = sys.stdin.buffer, sys.stdout.buffer
-    while True:
-        try:
-            size, images = pickle.load(requests)
-        except EOFError:
-            return
-        pixels, failed, message = [], -1, b""
-        for number, (source, seed) in enumerate(images):
-            try:
-                pixels.append(decoded(source, size, seed))
-            except Exception as error:
-                pixels, failed, message = [], number, reason(error).encode("utf-8", "replace")
-                break
-        replies.write(REPLY.pack(failed, len(message)) + message)
-        replies.write(b"".join(pixels))
-        replies.flush()
-
-
-if __name__ == "__main__":
-    try:
-        serve()
-    except (BrokenPipeError, KeyboardInterrupt):
-        os._exit(1)  # whoever asked is gone

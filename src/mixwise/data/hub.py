@@ -10,7 +10,6 @@ import torch
 
 from mixwise.data.dataset import Dataset, Splits
 from mixwise.data.decoding import Source
-from mixwise.data.decoding_workers import Decoder
 from mixwise.data.drawn import drawn
 from mixwise.data.files import Folder, data_folder
 from mixwise.data.hub_files import folder_named, optional, quiet, repository
@@ -71,7 +70,6 @@ def hugging_face(
     columns = Columns(train_part.features, text, image, label, shown)
     classes = Labels(train_part, columns.label, shown)
     form = ImageForm(size, augment, mean and tuple(mean), std and tuple(std))  # type: ignore[arg-type]
-    decoder = Decoder(workers)
 
     def made(part: Any, option: str, count: int | None) -> Dataset:
         chosen = drawn(len(part), count, option, shown)
@@ -83,7 +81,7 @@ def hugging_face(
         y = torch.tensor(classes(part[columns.label][:], option.partition("_")[0]), dtype=torch.int64)
         x: Samples
         if columns.image is not None:
-            x = ImageSamples(HubImages(part, columns.image, shown), form, decoder)
+            x = ImageSamples(HubImages(part, columns.image, shown), form, workers)
         elif tokenizer is None:
             raise DataError(f"{shown} holds texts; name the tokenizer that makes tokens of them with tokenizer=…")
         else:

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from mixwise.data.dataset import Dataset, Splits
-from mixwise.data.decoding_workers import Decoder
 from mixwise.data.files import Folder
 from mixwise.data.image_samples import IMAGENET_MEAN, IMAGENET_STD, Colors, ImageForm, ImageSamples
 from mixwise.data.partition import IntArray
@@ -52,7 +51,6 @@ def image_folder(
         workers: processes that decode; by default one for every core, up to 16; 0 for none.
     """
     form = ImageForm(size, augment, mean and tuple(mean), std and tuple(std))  # type: ignore[arg-type]
-    decoder = Decoder(workers)
     root = Path(data_dir).expanduser()
     train, held = root / "train", root / (test or _test_folder(root))
     for folder in (root, train, held):
@@ -70,7 +68,7 @@ def image_folder(
     def part(folder: Path) -> Dataset:
         listing = ImageListing(folder)
         labels = torch.from_numpy(np.array([number[name] for name in listing.folders])[listing.folder_of])
-        return Dataset(ImageSamples(listing, form, decoder), labels, len(classes), root.name, tuple(classes))
+        return Dataset(ImageSamples(listing, form, workers), labels, len(classes), root.name, tuple(classes))
 
     return Splits(part(train), part(held))
 

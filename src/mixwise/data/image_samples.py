@@ -1,15 +1,20 @@
-"""Images that are decoded when they are needed, a step ahead where the next batches are known."""
+"""Images that are decoded on demand, ahead of time by the workers of a `DataLoader`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+import numpy as np
 import torch
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
 
-from mixwise.data.decoding import Source
-from mixwise.data.decoding_workers import Batch, Decoder
+from mixwise.data.decoding import Source, decoded, reason
+from mixwise.data.samples import Request, Samples
 from mixwise.errors import DataError
 from mixwise.seeding import stream
 
@@ -18,31 +23,31 @@ Colors: TypeAlias = tuple[float, float, float]
 IMAGENET_MEAN: Colors = (0.485, 0.456, 0.406)
 IMAGENET_STD: Colors = (0.229, 0.224, 0.225)
 
-_AHEAD = 512e6  # bytes of pixels that may wait to be taken
+_MAX_WORKERS = 16  # unless more are requested
 
 
 class ImageSource(Protocol):
-    """Encoded images, one after the other."""
+    """A sequence of encoded images."""
 
     def __len__(self) -> int: ...
 
     def source(self, index: int) -> Source:
-        """The path of an image, or the bytes of its file."""
+        """Return the path of an image, or the bytes of its file."""
         ...
 
     def name(self, index: int) -> str:
-        """What to call it in a message."""
+        """Return the name of an image for error messages."""
         ...
 
 
 @dataclass(frozen=True)
 class ImageForm:
-    """What becomes of every image.
+    """The transformation of every image.
 
     Args:
         size: pixels per side.
-        augment: whether training sees random crops, mirrored at random; otherwise the middle, as evaluation does.
-        mean, std: of red, green and blue, in 0 … 1; None for bytes as they are, where v means v / 255.
+        augment: whether training uses random crops, flipped at random; otherwise the center, as evaluation does.
+        mean, std: of red, green and blue, in 0 … 1; None keeps the bytes, where v means v / 255.
     """
 
     size: int = 224
@@ -52,7 +57,7 @@ class ImageForm:
 
     def __post_init__(self) -> None:
         if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
-            raise DataError(f"size = {self.size!r}; give the pixels per side as a whole number, such as 224")
+            raise DataError(f"size = {self.size!r}; it must be a whole number of pixels per side, such as 224")
         if (self.mean is None) != (self.std is None):
             raise DataError(f"mean = {self.mean}, std = {self.std}; give both or neither")
         if self.mean is not None and self.std is not None:
@@ -61,75 +66,113 @@ class ImageForm:
                 raise DataError(f"mean = {self.mean}, std = {self.std}; give three numbers each, std above 0")
 
 
-class ImageSamples:
-    """The `Samples` of a source of images: (b, 3, size, size) in float32, or in uint8 without mean and std.
+class ImageSamples(Samples):
+    """The `Samples` of an image source: (b, 3, size, size) in float32, or in uint8 without mean and std.
 
-    What is drawn depends on the seed and the place in the batch alone, whoever decodes and whenever.
+    Random crops depend only on the seed of a batch and the position in it, not on the number of workers.
 
     Args:
-        source: where the images come from.
-        form: what becomes of them.
-        decoder: who decodes them.
-        at: which images of the source, in which order; all by default.
+        source: the encoded images.
+        form: the transformation of every image.
+        workers: the number of processes that decode a stream; 0 decodes in this process. By default one per available
+            core, up to 16, divided by the number of processes that torchrun started on this machine.
+        at: the positions in the source, in order; all by default.
     """
 
-    def __init__(self, source: ImageSource, form: ImageForm, decoder: Decoder, at: torch.Tensor | None = None) -> None:
-        self.source, self.form, self.decoder = source, form, decoder
+    def __init__(
+        self, source: ImageSource, form: ImageForm, workers: int | None = None, at: torch.Tensor | None = None
+    ) -> None:
+        if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
+            raise DataError(f"workers = {workers!r}; it must be a whole number of processes, 0 for none")
+        self.source, self.form = source, form
+        self.workers = default_workers() if workers is None else workers
         self.at = torch.arange(len(source)) if at is None else at
-        self._ahead: dict[tuple[bytes, int | None], tuple[Batch, int]] = {}  # with the number of batches taken before
-        self._taken = 0
 
     @property
     def kind(self) -> str:
-        """What one sample is."""
+        """A description of one sample."""
         return f"images of {self.form.size} × {self.form.size} pixels"
 
     def __len__(self) -> int:
         return len(self.at)
 
     def take(self, indices: torch.Tensor, draws: int | None = None) -> torch.Tensor:
-        """The images at these positions; with draws, cropped and mirrored at random if the form says so."""
-        self._taken += 1
-        announced = self._ahead.pop(self._key(indices, draws), None)
-        return self._normalized((announced[0] if announced else self._begun(indices, draws)).wait())
-
-    def expect(self, indices: torch.Tensor, draws: int | None = None) -> None:
-        """Begin to decode this batch, if other processes do that and not too much is waiting already."""
-        key = self._key(indices, draws)
-        if self.decoder.workers == 0 or key in self._ahead:
-            return
-        limit = max(1, int(_AHEAD / (max(1, len(indices)) * 3 * self.form.size**2)))
-        if len(self._ahead) >= limit:
-            oldest = next(iter(self._ahead))
-            if self._taken - self._ahead[oldest][1] < 2 * limit:
-                return
-            del self._ahead[oldest]  # announced by a run that has ended
-        self._ahead[key] = self._begun(indices, draws), self._taken
+        """Decode the images at these positions in this process; with draws, augmented if the form says so."""
+        return self._normalized(_Batches(self.source, self.form)[self.at[indices].tolist(), draws])
 
     def subset(self, indices: torch.Tensor) -> ImageSamples:
-        """The images at these positions, in this order."""
-        return ImageSamples(self.source, self.form, self.decoder, self.at[indices])
+        """Return the images at these positions, in this order."""
+        return ImageSamples(self.source, self.form, self.workers, self.at[indices])
 
-    def close(self) -> None:
-        """End the processes that decode, for the other parts of the data set, too; at exit they end by themselves."""
-        self._ahead.clear()
-        self.decoder.close()
+    def stream(self, requests: Iterable[Request]) -> Iterator[torch.Tensor]:
+        """Yield the batch of each request, in order; every worker decodes up to two batches ahead.
 
-    def _key(self, indices: torch.Tensor, draws: int | None) -> tuple[bytes, int | None]:
-        return indices.to(torch.int64).numpy().tobytes(), draws if self.form.augment else None
+        The workers end when the iterator is exhausted, closed or deleted.
+        """
+        if self.workers == 0:
+            yield from super().stream(requests)
+            return
+        loader = DataLoader(
+            _Batches(self.source, self.form),
+            batch_size=None,  # an item is a batch already
+            sampler=((self.at[indices].tolist(), draws) for indices, draws in requests),
+            num_workers=self.workers,
+            worker_init_fn=_ignore_warnings,  # of Pillow, about files that it can read nevertheless
+            generator=torch.Generator(),  # by default it would draw from the global one
+        )
+        failure = None
+        try:
+            for batch in loader:
+                yield self._normalized(batch)
+        except RuntimeError as error:
+            failure = str(error).partition("\n")[0]
+        if failure is not None:  # raised here, since the traceback of `error` would keep the other workers alive
+            raise DataError(f"a process that decodes images failed ({failure}); set workers=0 to decode without any")
 
-    def _begun(self, indices: torch.Tensor, draws: int | None) -> Batch:
-        at: Sequence[int] = self.at[indices].tolist()
-        drawn = draws is not None and self.form.augment
-        seeds = [stream(draws or 0, "crop", place) if drawn else None for place in range(len(at))]
-        sources, names = [self.source.source(i) for i in at], [self.source.name(i) for i in at]
-        return self.decoder.start(sources, names, seeds, self.form.size)
-
-    def _normalized(self, pixels: torch.Tensor) -> torch.Tensor:
+    def _normalized(self, batch: bytes | DataError) -> torch.Tensor:
+        if isinstance(batch, DataError):
+            raise batch
+        size = self.form.size
+        pixels = torch.from_numpy(np.frombuffer(bytearray(batch), np.uint8).reshape(-1, 3, size, size))
         if self.form.mean is None or self.form.std is None:
             return pixels
         mean, std = (255 * torch.tensor(values).view(3, 1, 1) for values in (self.form.mean, self.form.std))
         return pixels.float().sub_(mean).div_(std)
 
-    def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"_ahead": {}}  # who gets a copy decodes for itself
+
+@dataclass(frozen=True)
+class _Batches(TorchDataset[bytes | DataError]):
+    """Maps a request (positions, draws) to the pixels of a batch, (b, 3, size, size).
+
+    Bytes travel through a pipe. Tensors would need shared memory, of which a container often has too little, and a
+    DataLoader would put a traceback into the message of an error that is raised.
+    """
+
+    source: ImageSource
+    form: ImageForm
+
+    def __getitem__(self, request: tuple[list[int], int | None]) -> bytes | DataError:
+        positions, draws = request
+        pixels = []
+        for place, at in enumerate(positions):
+            seed = None if draws is None or not self.form.augment else stream(draws, "crop", place)
+            try:
+                pixels.append(decoded(self.source.source(at), self.form.size, seed))
+            except DataError as error:
+                return error
+            except Exception as error:
+                return DataError(
+                    f"{self.source.name(at)} cannot be decoded: {reason(error)}; replace it, or remove it from the data"
+                )
+        return b"".join(pixels)
+
+
+def _ignore_warnings(worker: int) -> None:
+    warnings.simplefilter("ignore")
+
+
+def default_workers() -> int:
+    """Return one worker per available core, up to 16, shared by the processes of torchrun on this machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    together = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(1, min(_MAX_WORKERS, cores // max(1, int(together) if together.isdigit() else 1)))

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from mixwise.data.ragged import Ragged
+from mixwise.data.samples import Samples
 
 
-class RaggedSamples:
+class RaggedSamples(Samples):
     """Rows of a `Ragged`, all of them or those at `index`; what makes them `Samples`, their kind aside."""
 
     def __init__(self, rows: Ragged, pad: int, index: torch.Tensor | None = None) -> None:
@@ -35,9 +36,6 @@ class RaggedSamples:
         part = copy.copy(self)
         part.index = self.index[indices]
         return part
-
-    def expect(self, indices: torch.Tensor, draws: int | None = None) -> None:
-        """Nothing is read ahead: the operating system keeps what was read once."""
 
     def _dtype(self) -> np.dtype[np.generic]:
         return self.rows.values.dtype

@@ -1,35 +1,42 @@
-"""Inputs that are not one tensor in memory: texts of different lengths, images that are decoded when needed."""
+"""Inputs that are not one tensor in memory: texts of different lengths, images that are decoded on demand."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterable, Iterator
+from typing import Protocol, TypeAlias
 
 import torch
 
+Request: TypeAlias = tuple[torch.Tensor, int | None]  # the arguments of `Samples.take`
+
 
 class Samples(Protocol):
-    """The inputs of N samples, read when they are asked for."""
+    """The inputs of N samples, read on demand.
+
+    A class that inherits from this one needs `kind`, `__len__`, `take` and `subset`.
+    """
 
     @property
     def kind(self) -> str:
-        """What one sample is, in words; training and test data must agree in it."""
+        """A description of one sample; training and test data must have the same."""
         ...
 
     def __len__(self) -> int: ...
 
     def take(self, indices: torch.Tensor, draws: int | None = None) -> torch.Tensor:
-        """The inputs at these positions as one batch (b, …) on the CPU.
+        """Return the inputs at these positions as one batch (b, …) on the CPU.
 
         Args:
             indices: int64 (b,), in any order.
-            draws: a seed for random changes, as training wants them; without one, the samples as they are judged.
+            draws: the seed of random augmentation, for training; None returns the samples as evaluation sees them.
         """
         ...
 
     def subset(self, indices: torch.Tensor) -> Samples:
-        """The samples at these positions, in this order; nothing is read for it."""
+        """Return the samples at these positions, in this order, without reading them."""
         ...
 
-    def expect(self, indices: torch.Tensor, draws: int | None = None) -> None:
-        """This batch will be taken soon; whoever can read ahead may do so."""
-        ...
+    def stream(self, requests: Iterable[Request]) -> Iterator[torch.Tensor]:
+        """Yield the batch of each request, in order; an implementation may read ahead in other processes."""
+        for indices, draws in requests:
+            yield self.take(indices, draws)

@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,15 +35,15 @@ from mixwise.experiments.folder_lock import FolderLock
 from mixwise.experiments.memory import Need
 from mixwise.experiments.recipe import Experiment
 from mixwise.experiments.scene import scene
+from mixwise.experiments.tensorboard_log import TensorBoardLog, check_installed
+from mixwise.experiments.weights_log import WeightsLog
 from mixwise.network.survivors import listed
 from mixwise.network.world import Alone, World
 from mixwise.protocols import State
 from mixwise.report.figures import save_curves
 from mixwise.report.page import save_page
-from mixwise.report.results import Results
+from mixwise.report.records import Results
 from mixwise.report.table import Summary, summarize
-from mixwise.report.tensorboard import TensorBoardLog, check_installed
-from mixwise.report.weights import WeightsLog
 from mixwise.training.checkpoint import (
     load_checkpoint,
     names_of_nodes,
@@ -124,7 +124,7 @@ def _run_all(
     if world.rank == 0:
         (folder / "summary.csv").write_text(summary.to_csv(), "utf-8")
         (folder / "summary.md").write_text(summary.to_markdown(recipe.name), "utf-8")
-        save_curves(results, recipe.metrics, recipe.window, folder / "figures", recipe.name)
+        save_curves(results, recipe.metrics, recipe.window, folder / "figures")
         save_page([folder], folder / "report.html")
     return summary
 
@@ -202,13 +202,13 @@ def _records(
     with ExitStack() as files:
         mixings = prepared.steps // training.local_steps
         path = place / WEIGHTS if writes and whole else None  # a picture is of all nodes
-        weights = files.enter_context(WeightsLog(path, training.network.graph, mixings, training.local_steps))
+        weights = files.enter_context(closing(WeightsLog(path, training.network.graph, mixings, training.local_steps)))
         metrics, timings = (
             files.enter_context((place / name if writes else Path(os.devnull)).open("a", encoding="utf-8"))
             for name in (METRICS, TIMINGS)
         )
         path = place if writes and config.tensorboard else None
-        board = files.enter_context(TensorBoardLog(path, training.network.graph, saved, prepared.steps))
+        board = files.enter_context(closing(TensorBoardLog(path, training.network.graph, saved, prepared.steps)))
 
         def see(step: Step) -> None:
             weights.see(step)

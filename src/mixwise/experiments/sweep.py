@@ -23,7 +23,8 @@ from mixwise.experiments.folder_lock import FolderLock
 from mixwise.experiments.recipe import Experiment, plan_experiment
 from mixwise.experiments.runner import OnProgress, run_experiment
 from mixwise.network.world import Alone, World
-from mixwise.report.results import Results, higher_is_better
+from mixwise.report.metric_names import higher_is_better
+from mixwise.report.records import Results
 from mixwise.report.table import Summary, summarize
 from mixwise.training.checkpoint import load_checkpoint
 from mixwise.training.disagreement import disagreement

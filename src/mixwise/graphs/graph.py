@@ -95,10 +95,10 @@ class Graph:
         return f"Graph(n={self.n}, {kind}{len(self.edge_array)} {'arcs' if self.directed else 'edges'})"
 
     def _repr_svg_(self) -> str | None:
-        """Notebooks show a drawing, unless there are too many nodes for one."""
-        from mixwise.graphs.drawing import DRAWN, graph_svg  # drawing imports this module
+        """A picture for notebooks; None if the graph is too large for one."""
+        from mixwise.graphs.drawing import graph_figure, is_drawable, svg  # it needs this module
 
-        return graph_svg(self) if self.n <= DRAWN else None
+        return svg(graph_figure(self), repr(self)) if is_drawable(self) else None
 
     # --- adjacency ---
     @cached_property

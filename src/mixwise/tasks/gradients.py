@@ -16,6 +16,7 @@ from torch import nn
 from mixwise.data import Dataset
 from mixwise.errors import TrainingError
 from mixwise.seeding import stream
+from mixwise.tasks.bfloat16 import REMEDY, broken_bfloat16
 from mixwise.tasks.buffers import NodeBuffers, collect
 from mixwise.tasks.inputs import Inputs
 from mixwise.tasks.randomness import own_randomness
@@ -62,7 +63,7 @@ class PassOptions:
         """Whether nothing is asked for."""
         return self.accumulate == 1 and self.autocast is None
 
-    def check(self, module: nn.Module, batch: int, dtype: torch.dtype) -> None:
+    def check(self, module: nn.Module, batch: int, dtype: torch.dtype, device: torch.device) -> None:
         """Refuse what would not give the gradients of the batch."""
         if not 1 <= self.accumulate <= batch:
             raise TrainingError(
@@ -80,6 +81,11 @@ class PassOptions:
             raise TrainingError(f"autocast = {self.autocast} loses small gradients; take torch.bfloat16")
         if dtype != torch.float32:
             raise TrainingError(f"autocast shortens products of torch.float32, not of {dtype}; drop one of the two")
+        if device.type == "cpu" and (killed := broken_bfloat16()) is not None:
+            raise TrainingError(
+                f"autocast = {self.autocast}: bfloat16 products kill a process on this CPU ({killed}), which announces "
+                f"AMX instructions that it does not execute; {REMEDY}"
+            )
 
 
 class NodeByNode:
@@ -123,9 +129,8 @@ class NodeByNode:
         self.G.zero_()  # backward adds to the views of G
         losses = torch.empty(len(nodes), dtype=self.layout.dtype, device=self.G.device)
         with own_randomness(self.G.device) as reseed:
-            for i, node in enumerate(nodes):
+            for i, (node, (x, y)) in enumerate(zip(nodes, inputs.each(nodes, step), strict=True)):
                 reseed(stream(self.seed, "layers", node, step))
-                x, y = inputs.one(node, step)
                 losses[i] = self._passed(self._modules[i], x, y)
                 collect(self._places[i])
         if self._frozen_versions() != self._versions:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import torch
 
 from mixwise.data import Dataset, NodeBatches, Partition
+from mixwise.data.samples import Request
 from mixwise.seeding import generator, stream
 
 Augment: TypeAlias = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
@@ -40,6 +42,8 @@ class Inputs:
         self._data, self.device = data.to(device), device
         self._y = self._data.y
         self.augment, self.dtype, self.seed = augment, dtype, seed
+        self._stream: Iterator[torch.Tensor] = iter(())
+        self._upcoming: tuple[list[int], int] | None = None  # the nodes and the step that the stream yields next
 
     def one(self, node: int, step: int) -> Batch:
         """The batch of one node, (b, …) and (b,)."""
@@ -47,9 +51,21 @@ class Inputs:
         if isinstance(samples, torch.Tensor):
             x = self._augmented(samples.index_select(0, index.to(self.device)), node, step)
         else:
-            x = samples.take(index, self._draws(node, step)).to(self.device)
-            samples.expect(self._indices(node, step + 1), self._draws(node, step + 1))
+            x = samples.take(index, _draws(self.seed, node, step)).to(self.device)
         return self.as_input(x), self._y[index.to(self.device)]
+
+    def each(self, nodes: Sequence[int], step: int) -> Iterator[Batch]:
+        """Yield the batches of several nodes, one after the other; `Samples` may read those of later steps ahead."""
+        samples = self._data.x
+        if isinstance(samples, torch.Tensor):
+            yield from (self.one(node, step) for node in nodes)
+            return
+        if self._upcoming != (list(nodes), step):
+            self._stream = samples.stream(_requests(self._indices, self.seed, list(nodes), step))
+        self._upcoming = None
+        for node, x in zip(nodes, self._stream, strict=False):
+            yield self.as_input(x.to(self.device)), self._y[self._indices(node, step).to(self.device)]
+        self._upcoming = list(nodes), step + 1
 
     def all(self, nodes: Sequence[int], step: int) -> Batch:
         """The batches of several nodes, (m, b, …) and (m, b), of inputs in memory."""
@@ -69,5 +85,16 @@ class Inputs:
     def _augmented(self, x: torch.Tensor, node: int, step: int) -> torch.Tensor:
         return x if self.augment is None else self.augment(x, generator(self.seed, "augment", node, step))
 
-    def _draws(self, node: int, step: int) -> int:
-        return stream(self.seed, "augment", node, step)
+
+def _requests(indices: NodeBatches, seed: int, nodes: list[int], step: int) -> Iterator[Request]:
+    """Yield the requests of all batches from `step` on, without end.
+
+    Not a method: a stream that refers to its owner would keep its worker processes until the garbage collector runs.
+    """
+    for t in itertools.count(step):
+        for node in nodes:
+            yield indices(node, t), _draws(seed, node, t)
+
+
+def _draws(seed: int, node: int, step: int) -> int:
+    return stream(seed, "augment", node, step)

@@ -89,7 +89,7 @@ class ModuleTask(Task):
         if not self.template.training:  # else a part that was put into eval mode, such as a frozen norm, stays there
             self.template.train()
         self.layout = RowLayout(self.template, group_of)
-        self.options.check(self.template, batch, dtype)
+        self.options.check(self.template, batch, dtype, self.device)
         self.gradients = chosen(gradients, self.template, data, self._why_node_by_node())
         self._measures = self.gradients == "measure"
         self.test_batch = test_batch or (1000 if isinstance(data.x, torch.Tensor) else 100)

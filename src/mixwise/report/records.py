@@ -1,18 +1,24 @@
-"""What the reports are made from: the records of all runs of an experiment."""
+"""The records of runs, and the numbers that tables and figures take from them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 from mixwise.errors import ConfigError
 
-Steps: TypeAlias = list[dict[str, Any]]  # one dictionary of values per step
+Steps: TypeAlias = list[dict[str, Any]]  # one dictionary of values per recorded step
 Results: TypeAlias = dict[str, dict[int, Steps]]  # variant -> seed -> steps
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value can be drawn: a finite int or float."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def series(steps: Steps, metric: str) -> npt.NDArray[np.float64]:
@@ -20,7 +26,7 @@ def series(steps: Steps, metric: str) -> npt.NDArray[np.float64]:
     found = [step[metric] for step in steps if metric in step]
     if not found:
         numbers = [name for name, value in steps[-1].items() if isinstance(value, int | float)] if steps else []
-        raise ConfigError(f"there is no metric {metric!r} in the records; there are: {', '.join(numbers)}")
+        raise ConfigError(f"no record holds the metric {metric!r}; choose from {', '.join(numbers)}")
     return np.array(found, dtype=np.float64)
 
 
@@ -30,7 +36,7 @@ def recorded_steps(steps: Steps, metric: str) -> npt.NDArray[np.int64]:
 
 
 def last_records(records: Steps, metric: str, window: int) -> Steps:
-    """The records behind a number in a table: those of the last `window` steps up to the metric's last record.
+    """The records that a table averages: those of the last `window` steps up to the metric's last record.
 
     A window counts steps, not records: accuracies that are 13 steps apart are not averaged by a window of 5.
     """
@@ -49,7 +55,7 @@ def rolling_mean(records: Steps, metric: str, window: int) -> npt.NDArray[np.flo
 
 
 def steps_in_words(used: Mapping[str, Sequence[Sequence[int]]]) -> str:
-    """Which steps the numbers of a table come from; `used` holds the steps of every run, by metric.
+    """The steps that the numbers of a table come from; `used` holds the steps of every run, by metric.
 
     >>> steps_in_words({"loss": [[195, 196, 197], [195, 196, 197]], "accuracy": [[197], [197]]})
     'loss: average of steps 195–197; accuracy: step 197'
@@ -76,8 +82,3 @@ def _steps_of_runs(runs: Sequence[Sequence[int]]) -> str:
     if len(steps) > 5:
         return f"average of {len(steps)} steps from {steps[0]} to {steps[-1]}"
     return f"average of steps {', '.join(map(str, steps[:-1]))} and {steps[-1]}"
-
-
-def higher_is_better(metric: str) -> bool:
-    """Accuracies are to be large; all else that we measure is an error."""
-    return metric.startswith("accuracy") and metric != "accuracy_spread"
