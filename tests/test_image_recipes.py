@@ -229,7 +229,7 @@ def test_options_that_do_not_fit(mixwise, root):
     assert "do not fit image-folder" in done.stderr
     done = mixwise("run", "imagenet-small", f"data_dir={root}", *TINY, "task.data.average_down=2")
     assert done.returncode == 2
-    assert "read piece by piece" in done.stderr
+    assert "is read on demand" in done.stderr
 
 
 @in_processes

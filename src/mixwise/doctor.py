@@ -16,10 +16,8 @@ from packaging.requirements import Requirement
 from mixwise import __version__
 from mixwise.algorithms import DSGD
 from mixwise.data import data_folder, gaussian_mixture, partition
-from mixwise.data.cifar10 import BINARY, PYTHON
-from mixwise.data.fashion_mnist import FILES as FASHION_FILES
-from mixwise.data.idx import local_file
-from mixwise.data.mnist import FILES as MNIST_FILES
+from mixwise.data.cifar10 import LAYOUTS
+from mixwise.data.mnist import FILES, local_file
 from mixwise.graphs import ring
 from mixwise.mixing import (
     fastest_mixing,
@@ -123,9 +121,9 @@ def _data() -> Iterator[Finding]:
         yield Finding("data", f"{root} ({source}) is no folder that can be read", False, remedy)
         return
     yield Finding("data", f"{root} ({source}); digits come with scikit-learn")
-    cifar = [name for layout in (BINARY, PYTHON) for name in (layout.folder, layout.archive.name)]
+    cifar = [name for layout in LAYOUTS for name in (layout.folder, layout.archive.name)]
     found = {"cifar10": any((root / "cifar10" / name).exists() for name in cifar)}
-    for name, files in (("mnist", MNIST_FILES), ("fashion_mnist", FASHION_FILES)):
+    for name, files in FILES.items():
         found[name] = all(local_file(root / name, remote) is not None for remote in files)
     for name, is_there in found.items():
         text = f"found in {root / name}" if is_there else "not there; downloaded when a recipe asks for it"
