@@ -9,9 +9,9 @@ READY  := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 # One thread for each of the two workers.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help setup run test test-soak test-numerics lint build docs bench clean
+.PHONY: help setup run test test-soak test-numerics lint build tables docs bench clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/'
@@ -51,6 +51,9 @@ lint: $(READY)-dev  ## style, types, layers
 
 build: $(READY)-dev  ## the wheel and the source archive, in dist/
 	$(BIN)/python -m build --outdir dist .
+
+tables: $(READY)-dev  ## what follows from the declarations of parts: the index, and tables in the documentation
+	$(BIN)/python docs/tables.py
 
 docs: $(READY)-docs  ## the documentation site, in docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html

@@ -16,7 +16,7 @@ from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed, HeterogeneityAware
 from mixwise.sketch import CountSketch
 from mixwise.tasks import ModuleTask
-from mixwise.train import Training
+from mixwise.training import Training
 
 NODES, BATCH = 16, 32
 

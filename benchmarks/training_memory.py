@@ -45,7 +45,7 @@ def main(policy: str) -> None:
     from mixwise.network import SimulatedNetwork
     from mixwise.policies import Fixed, HeterogeneityAware
     from mixwise.tasks import ModuleTask
-    from mixwise.train import Training
+    from mixwise.training import Training
 
     data: Dataset = random_data(784)
 

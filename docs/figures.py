@@ -45,7 +45,7 @@ def draw_mixing(panel: Axes, types: np.ndarray, W: MixingMatrix, title: str) -> 
                 panel.add_patch(Wedge((x, y), 0.056, start, stop, color=color, zorder=4, linewidth=0))
     left = relative_heterogeneity(G, W) / mw.mixing.heterogeneity(G)
     panel.set_title(f"{title}\n{abs(left):.0%} of the disagreement left")
-    panel.set(xlim=(-0.12, 1.12), ylim=(-0.12, 1.12), aspect="equal")
+    panel.set(xlim=(-0.12, 1.12), ylim=(1.12, -0.12), aspect="equal")
     panel.axis("off")
 
 
@@ -125,7 +125,7 @@ def two_goals() -> Figure:
         panel.annotate(f"λ = {curve[at, 2]:.2g}", curve[at, :2] * (1, 100), offset, textcoords="offset points")
     for marker, name, W in (
         ("s", "Metropolis-Hastings", metropolis_hastings(graph)),
-        ("^", "optimal spectral gap", mw.mixing.fastest_mixing(graph)),
+        ("^", "optimal spectral gap", mw.mixing.optimal_gap(graph)),
     ):
         left = relative_heterogeneity(G, W) / mw.mixing.heterogeneity(G)
         panel.plot(mw.mixing.consensus_factor(W), 100 * left, marker, color="#D55E00", markersize=9, label=name)

@@ -8,8 +8,8 @@ from types import ModuleType
 
 import mixwise
 
-# Parts that `mixwise` itself does not import, since most programs need none of them.
-FURTHER = ("mixwise.data", "mixwise.experiments", "mixwise.models")
+# Packages that are not in `mixwise.__all__`.
+FURTHER = ("mixwise.experiments", "mixwise.parts")
 
 
 def packages() -> list[ModuleType]:

@@ -23,21 +23,20 @@ def main() -> None:
     task = mw.tasks.ModuleTask(
         lambda: seeded(lambda: mlp([64, 32, 10]), 0), data.train, parts, batch=16, test=data.test
     )
-    MH = mw.mixing.metropolis_hastings(graph)
     policies = {
-        "Metropolis-Hastings": mw.policies.Fixed(MH),
-        "optimal gap": mw.policies.Fixed(mw.mixing.fastest_mixing(graph)),
-        "random matchings": mw.policies.Matchings(graph, seed=0),
-        "HA-DSGD (the paper's)": mw.HeterogeneityAware(alternate_with=mw.policies.Fixed(MH)),
+        "Metropolis-Hastings": "metropolis-hastings",
+        "optimal gap": "optimal-gap",
+        "random matchings": mw.policies.Matchings(),
+        "HA-DSGD (the paper's)": mw.HeterogeneityAware(alternate_with="metropolis-hastings"),
         "HA, both objectives": mw.HeterogeneityAware(objective="both", regularization=0.02),
-        "auto": mw.policies.auto_policy(graph),
-        "full averaging": mw.policies.Fixed(mw.mixing.uniform(mw.graphs.complete(graph.n))),
+        "auto": "auto",
+        "full averaging": "full-averaging",
     }
     print(f"{'policy':<23}{'accuracy':>9}{'worst node':>12}{'p':>7}{'GME left':>10}{'MB sent':>9}")
     for name, policy in policies.items():
-        *_, last = mw.train.train(
+        *_, last = mw.train(
             task,
-            mw.SimulatedNetwork(graph),
+            graph,
             policy,
             mw.algorithms.DSGD(),
             optimizer=lambda rows: torch.optim.SGD(rows, lr=0.05, momentum=0.9),

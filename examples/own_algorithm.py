@@ -4,43 +4,39 @@
 
     every τ mixings:  v ← β v + (x_then − x),   x ← x_then − v        in between: D-SGD
 
-An algorithm says what becomes of X, given the optimizer's X′, the weights and a network. What it remembers is rows in
-`state`, which checkpoints keep.
+An algorithm is a frozen dataclass: `init` makes the state before the first step, and `mix` turns the optimizer's X′
+into X⁺, in place, given the weights and a network. Checkpoints keep the state without further code.
 """
 
 import argparse
+from dataclasses import dataclass
 
 import torch
 
 import mixwise as mw
 from mixwise.algorithms import DSGD
-from mixwise.network import Network
-from mixwise.policies import Plan
+from mixwise.protocols import Context, Network, Plan, Round, State
 
 
+@dataclass(frozen=True)
 class SlowMomentum(DSGD):
     """D-SGD whose nodes take, every `period` mixings, a step of momentum along the way they came."""
 
-    belongs = {"count": "all"}  # not a row per node, but one number for all
+    beta: float = 0.7
+    period: int = 10
 
-    def __init__(self, beta: float = 0.7, period: int = 10) -> None:
-        super().__init__()
-        self.beta, self.period = beta, period
-
-    def combine(
-        self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
-    ) -> torch.Tensor:
+    def init(self, X: torch.Tensor, context: Context) -> State:
         """X (m, d): the rows that this process owns, all n of them in a simulation."""
-        if not self.state:
-            self.state |= {"then": X_prime.clone(), "v": torch.zeros_like(X_prime), "count": torch.zeros(1)}
-        mixed = super().combine(X, X_prime, plan, network, lr)
-        self.state["count"] += 1
-        if self.state["count"].item() % self.period == 0:
-            then, v = self.state["then"], self.state["v"]
-            v.mul_(self.beta).add_(then - mixed)
-            mixed = then - v
-            self.state["then"] = mixed.clone()
-        return mixed
+        return State(rows={"then": X.clone(), "v": torch.zeros_like(X)}, shared={"count": 0})
+
+    def mix(self, round: Round, plan: Plan, state: State, network: Network) -> None:
+        """Mix as D-SGD does; every `period` mixings, take the slow step."""
+        super().mix(round, plan, state, network)
+        state.shared["count"] += 1
+        if state.shared["count"] % self.period == 0:
+            then, v = state.rows["then"], state.rows["v"]
+            v.mul_(self.beta).add_(then - round.X_prime)
+            round.X_prime.copy_(then.sub_(v))
 
 
 def main() -> None:
@@ -60,9 +56,9 @@ def main() -> None:
     }
     print(f"{'algorithm':<28}{'distance to optimum':>20}{'consensus distance':>20}")
     for name, (algorithm, momentum) in candidates.items():
-        *_, last = mw.train.train(
+        *_, last = mw.train(
             task,
-            mw.SimulatedNetwork(graph),
+            graph,
             mw.HeterogeneityAware(),
             algorithm,
             optimizer=lambda rows, momentum=momentum: torch.optim.SGD(rows, lr=lr, momentum=momentum),

@@ -50,15 +50,15 @@ def main() -> None:
     even, odd = (mw.Graph(nodes, [(i, (i + 1) % nodes) for i in range(first, nodes, 2)]) for first in (0, 1))
     halves = [mw.policies.Fixed(mw.mixing.metropolis_hastings(half)) for half in (even, odd)]
     policies = {
-        "Metropolis-Hastings": mw.policies.Fixed(mw.mixing.metropolis_hastings(graph)),
-        "pairs, then pairs": mw.policies.Product(*halves),  # even edges of the ring, then odd ones: as many bytes
+        "Metropolis-Hastings": "metropolis-hastings",
+        "pairs, then pairs": mw.policies.Product(halves),  # even edges of the ring, then odd ones: as many bytes
         "heterogeneity-aware": mw.HeterogeneityAware(objective="both", regularization=0.02),
-        "auto": mw.policies.auto_policy(graph),
+        "auto": "auto",
     }
     for name, policy in policies.items():
-        records = mw.train.train(
+        records = mw.train(
             task,
-            mw.SimulatedNetwork(graph),
+            graph,
             policy,
             mw.algorithms.DSGD(),
             optimizer=lambda rows: torch.optim.Adam(rows, lr=0.01),

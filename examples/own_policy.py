@@ -2,11 +2,12 @@
 
     python examples/own_policy.py --steps 300
 
-A policy answers one question, with which weights at mixing t, by a `Plan`. It may look at the nodes' rows through
-sketches, which cost fifty numbers per node instead of a whole row.
+A policy is a frozen dataclass that answers each mixing with a `Plan`: the matrices to mix with. It may look at the
+nodes' rows through sketches, which cost fifty numbers per node instead of a whole row.
 """
 
 import argparse
+from dataclasses import dataclass
 
 import torch
 
@@ -14,32 +15,35 @@ import mixwise as mw
 from mixwise.data import gaussian_mixture, partition
 from mixwise.mixing import MixingMatrix, gram_matrix, metropolis_hastings
 from mixwise.models import mlp, seeded
-from mixwise.network import Network
-from mixwise.policies import Observation, Plan, Stateless
+from mixwise.policies import Look, Policy
+from mixwise.protocols import Context, Network, Plan, Round, State
 from mixwise.sketch import CountSketch
 
 
-class WhenApart(Stateless):
-    """Mix with W whenever the parameters disagree by more than `limit`; otherwise every node keeps what it has."""
+@dataclass(frozen=True)
+class WhenApart(Policy):
+    """Mix with Metropolis-Hastings weights when the parameters disagree by more than `limit`; otherwise do not mix."""
 
-    def __init__(self, W: MixingMatrix, limit: float) -> None:
-        self.W, self.limit = W, limit
-        self.silent = mw.mixing.from_edge_weights(W.graph, {})  # W = I: no message at all
-        self.sketch = CountSketch(50)
+    limit: float = 0.1
 
-    def observes(self, t: int) -> bool:
-        """Every mixing starts with a look."""
-        return True
+    def init(self, context: Context) -> State:
+        """Make both matrices for the graph of the run; scratch values are derived, so checkpoints do not hold them."""
+        silent = mw.mixing.from_edge_weights(context.graph, {})  # W = I: no message at all
+        return State(scratch={"W": metropolis_hastings(context.graph), "silent": silent})
 
-    def known_matrices(self) -> tuple[MixingMatrix, ...]:
-        """Checked before the first step, so that a wrong matrix is found at once."""
-        return (self.W, self.silent)
+    def matrices(self, state: State) -> tuple[MixingMatrix, ...]:
+        """Return what is known before the first step, so that the algorithm can reject it at once."""
+        return state.scratch["W"], state.scratch["silent"]
 
-    def plan(self, t: int, observed: Observation, network: Network) -> Plan:
+    def looks(self, t: int, state: State) -> Look:
+        """Look at every mixing, but not at the updates: no copy of the rows is needed."""
+        return Look()
+
+    def plan(self, round: Round, state: State, network: Network) -> Plan:
         """Every process computes the same Γ, and so comes to the same decision."""
-        S = network.gather(self.sketch.fresh(t)(observed.parameters))  # (n, k): small rows of all nodes
+        S = network.gather(CountSketch(50).fresh(round.t)(round.rows))  # (n, k): small rows of all nodes
         apart = gram_matrix(S).trace() / len(S)  # an estimate of the consensus distance
-        return Plan((self.W if apart > self.limit else self.silent,))
+        return Plan((state.scratch["W" if apart > self.limit else "silent"],))
 
 
 def main() -> None:
@@ -53,15 +57,14 @@ def main() -> None:
     task = mw.tasks.ModuleTask(
         lambda: seeded(lambda: mlp([20, 64, 10]), 0), data.train, parts, batch=16, test=data.test
     )
-    W = metropolis_hastings(graph)
-    policies = {"always": mw.policies.Fixed(W)} | {
-        f"when apart by {limit:g}": WhenApart(W, limit) for limit in (0.03, 0.1, 0.3, 1.0)
+    policies = {"always": mw.policies.Fixed("metropolis-hastings")} | {
+        f"when apart by {limit:g}": WhenApart(limit) for limit in (0.03, 0.1, 0.3, 1.0)
     }
     print(f"{'policy':<22}{'kB per node':>12}{'accuracy':>10}{'worst node':>12}{'consensus distance':>20}")
     for name, policy in policies.items():
-        *_, last = mw.train.train(
+        *_, last = mw.train(
             task,
-            mw.SimulatedNetwork(graph),
+            graph,
             policy,
             mw.algorithms.DSGD(),
             optimizer=lambda rows: torch.optim.SGD(rows, lr=0.1),

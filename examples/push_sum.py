@@ -38,9 +38,9 @@ def main() -> None:
     for algorithm in (mw.algorithms.DSGD(), mw.algorithms.PushSum()):
         name = type(algorithm).__name__
         try:
-            *_, last = mw.train.train(
+            *_, last = mw.train(
                 task,
-                mw.SimulatedNetwork(graph),
+                graph,
                 mw.policies.Fixed(W),
                 algorithm,
                 optimizer=lambda rows: torch.optim.SGD(rows, lr=0.02 / task.smoothness),

@@ -29,7 +29,7 @@ def main() -> None:
     schemes = {
         "Metropolis-Hastings": mw.mixing.metropolis_hastings(graph),
         "maximum degree": mw.mixing.max_degree(graph),
-        "optimal spectral gap": mw.mixing.fastest_mixing(graph),
+        "optimal spectral gap": mw.mixing.optimal_gap(graph),
         "fitted to the gradients": mw.minimize_gme(mw.mixing.gram_matrix(G), graph).W,
         "fitted, and mixing": mw.minimize_gme(mw.mixing.gram_matrix(G), graph, regularization=0.05).W,
     }

@@ -9,6 +9,9 @@ from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is imported: no test asks the hub for anything
 
+# Virtual machines may announce AMX without executing it: bfloat16 products would kill the tests and what they start.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
 # A shared machine is sometimes slow, and a test that passes must pass again: no deadline, the same examples each time.
 settings.register_profile("mixwise", deadline=None, derandomize=True, print_blob=False)
 settings.load_profile("mixwise")
@@ -16,6 +19,18 @@ settings.load_profile("mixwise")
 # Started in the background, a shell lets its processes ignore Ctrl-C, and those that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
+def pytest_collection_modifyitems(items):
+    """Keep the tests of a file in one worker (--dist loadgroup), so that what they share is made once."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    long = ["processes", "browser"]  # these begin (with --no-loadscope-reorder), so that no worker waits in the end
+    groups = [item.get_closest_marker("xdist_group").args[0] for item in items]
+    first = {group: long.index(group) if group in long else len(long) for group in groups}
+    items[:] = [item for _, item in sorted(zip(groups, items, strict=True), key=lambda pair: first[pair[0]])]
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,17 @@
-"""Every algorithm of the catalog with a policy and an optimizer that fit it, on a small model."""
+"""Every algorithm that a recipe can name with a policy and an optimizer that fit it, on a small model."""
 
 import torch
 
 from mixwise.algorithms import Algorithm
 from mixwise.data import gaussian_mixture, partition
-from mixwise.experiments.build_algorithm import build_algorithm
 from mixwise.experiments.recipe import load_recipe, plan_experiment
 from mixwise.graphs import ring, spanning_tree
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.models import mlp, seeded
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Decoupled, Fixed, FixedTree, HeterogeneityAware, NoMixing
+from mixwise.policies import Decoupled, Fixed, HeterogeneityAware, NoMixing, Tree
 from mixwise.tasks import ModuleTask
-from mixwise.train import Training
+from mixwise.training import Training
 
 NODES = 8
 GRAPH = ring(NODES)
@@ -24,7 +23,7 @@ def weights():
 
 POLICIES = {
     "decoupled": lambda: Decoupled(weights(), weights()),
-    "relay": lambda: FixedTree(spanning_tree(GRAPH)),
+    "relay": lambda: Tree(spanning_tree(GRAPH)),
     "choco": weights,
     "all-reduce": NoMixing,
     "local-sgd": NoMixing,
@@ -34,7 +33,7 @@ POLICIES = {
 def algorithm(kind: str) -> Algorithm:
     base = load_recipe("quadratics")
     (config,) = plan_experiment(base, [f"algorithm={kind}", f"variants={next(iter(base.variants))}"]).runs.values()
-    return build_algorithm(config.algorithm, 0)
+    return config.part("algorithm")
 
 
 def optimizer(kind: str, blocks):

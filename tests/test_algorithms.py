@@ -8,14 +8,16 @@ import pytest
 import torch
 
 from mixwise.algorithms import DSGD, DecoupledDSGD
-from mixwise.errors import TrainingError
+from mixwise.errors import MixingError, TrainingError
 from mixwise.graphs import Graph, complete, random_connected, ring, torus
 from mixwise.mixing import MixingMatrix, metropolis_hastings, minimize_gme, uniform
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware, Plan, Product, RandomChoice
+from mixwise.plan import Plan
+from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware, Product, RandomChoice
 from mixwise.sketch import ExactSketch
 from mixwise.tasks import QuadraticTask, random_quadratics
-from mixwise.train import Training
+from mixwise.training import Training
+from planning import Planner, mixed
 
 N, D, ETA, STEPS = 8, 12, 0.004, 50
 CLOSE = {"rtol": 0, "atol": 1e-12}
@@ -80,8 +82,9 @@ def test_dsgd_is_algorithm_1():
 
 def test_dsgd_with_weights_drawn_from_a_distribution():
     matrices = [asymmetric(1), asymmetric(2), asymmetric(3)]
-    policy = RandomChoice(matrices, [0.2, 0.3, 0.5], seed=9)
-    drawn = [policy.plan(t, None, None).params[0].to_dense() for t in range(STEPS)]
+    policy = RandomChoice(matrices, [0.2, 0.3, 0.5])
+    planner = Planner(policy, SimulatedNetwork(complete(N)))
+    drawn = [planner.plan(t).params[0].to_dense() for t in range(STEPS)]
     np.testing.assert_allclose(ours(policy), paper_dsgd(lambda t: drawn[t]).T, **CLOSE)
 
 
@@ -89,7 +92,7 @@ def test_dsgd_with_a_product_applies_the_first_factor_first():
     """X W_ζ′ W_p, in two rounds (paper, Example 3)."""
     A, B = asymmetric(4), asymmetric(5)
     X = paper_dsgd(lambda t: A.to_dense() @ B.to_dense())
-    np.testing.assert_allclose(ours(Product(Fixed(A), Fixed(B))), X.T, **CLOSE)
+    np.testing.assert_allclose(ours(Product([Fixed(A), Fixed(B)])), X.T, **CLOSE)
     assert np.abs(paper_dsgd(lambda t: B.to_dense() @ A.to_dense()) - X).max() > 1e-2
 
 
@@ -138,7 +141,7 @@ def test_ha_dsgd_as_in_the_experiments(period):
     policy = HeterogeneityAware(period, sketch=ExactSketch(), alternate_with=local)
     np.testing.assert_allclose(ours(policy, graph=graph), X.T, **CLOSE)
     if period == 1:  # the same, put together by hand
-        by_hand = Alternating(HeterogeneityAware(sketch=ExactSketch()), Fixed(local))
+        by_hand = Alternating([HeterogeneityAware(sketch=ExactSketch()), Fixed(local)])
         np.testing.assert_allclose(ours(by_hand, graph=graph), X.T, **CLOSE)
 
 
@@ -202,19 +205,19 @@ def test_w_ij_is_the_weight_that_node_j_gives_to_what_arrives_from_node_i():
     assert W[0, 1] == 0.3
     X = torch.tensor([[10.0], [0.0], [0.0]], dtype=torch.float64)
     network = SimulatedNetwork(W.graph)
-    mixed = DSGD().combine(X, X.clone(), Plan((W,)), network)
-    torch.testing.assert_close(mixed, torch.tensor([[7.0], [3.0], [0.0]], dtype=torch.float64))
+    X_plus = mixed(DSGD(), X, X, Plan((W,)), network)
+    torch.testing.assert_close(X_plus, torch.tensor([[7.0], [3.0], [0.0]], dtype=torch.float64))
     zero = torch.zeros_like(X)
-    decoupled = DecoupledDSGD().combine(zero, -X, Plan((W,), updates=(W,)), network)  # U = 0 − (−X) = X
-    torch.testing.assert_close(decoupled, -mixed)
+    decoupled = mixed(DecoupledDSGD(), zero, -X, Plan((W,), updates=(W,)), network)  # U = 0 − (−X) = X
+    torch.testing.assert_close(decoupled, -X_plus)
 
 
 def test_dsgd_mixes_what_the_optimizer_made_of_the_parameters():
     """X′, not X: Wᵀ(X − U)."""
     W, X = asymmetric(0), torch.randn(N, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     U = torch.arange(2.0 * N, dtype=torch.float64).reshape(N, 2)
-    mixed = DSGD().combine(X, X - U, Plan((W,)), SimulatedNetwork(complete(N)))
-    np.testing.assert_allclose(mixed.numpy(), W.to_dense().T @ (X - U).numpy(), **CLOSE)
+    X_plus = mixed(DSGD(), X, X - U, Plan((W,)), SimulatedNetwork(complete(N)))
+    np.testing.assert_allclose(X_plus.numpy(), W.to_dense().T @ (X - U).numpy(), **CLOSE)
 
 
 def test_gme_weights_are_for_this_orientation():
@@ -228,10 +231,10 @@ def test_gme_weights_are_for_this_orientation():
 # --- what they refuse, and what they cost ---
 def test_channels_have_to_fit_the_algorithm():
     W, X, network = asymmetric(0), torch.zeros(N, 2), SimulatedNetwork(complete(N))
-    with pytest.raises(TrainingError, match="D-SGD mixes one thing; a policy with a second channel"):
-        DSGD().combine(X, X, Plan((W,), updates=(W,)), network)
+    with pytest.raises(MixingError, match="D-SGD mixes one thing; a policy with a second channel"):
+        mixed(DSGD(), X, X, Plan((W,), updates=(W,)), network)
     with pytest.raises(TrainingError, match=r"needs a policy with two channels: Decoupled\(params=…, updates=…\)"):
-        DecoupledDSGD().combine(X, X, Plan((W,)), network)
+        mixed(DecoupledDSGD(), X, X, Plan((W,)), network)
 
 
 @pytest.mark.parametrize(("algorithm", "channels"), [(DSGD, 1), (DecoupledDSGD, 2)])
@@ -253,5 +256,5 @@ def test_each_round_costs_its_messages():
         (DecoupledDSGD(), Plan((W,), updates=(W,)), 2),
     ]:
         network = SimulatedNetwork(ring(N))
-        algorithm.combine(X, X, plan, network)
+        mixed(algorithm, X, X, plan, network)
         assert network.traffic.parameters == rounds * one_round

@@ -8,16 +8,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import simulated
 from mixwise import algorithms, graphs
-from mixwise.errors import GraphError, MixingError, TrainingError
+from mixwise.context import Context
+from mixwise.errors import GraphError, MixingError
 from mixwise.graphs import Graph, heaviest_matching, matchings
 from mixwise.mixing import gram_matrix, metropolis_hastings
+from mixwise.needs import Needs
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import HeterogeneityAware, HeterogeneityAwareMatchings, Observation, auto_policy
+from mixwise.policies import Auto, HeterogeneityAware, HeterogeneityAwareMatchings
 from mixwise.policies.aware_matchings import removed_by_pairs, rounds_that_fit
 from mixwise.sketch import ExactSketch
-from mixwise.tasks import random_quadratics
-from mixwise.train import Training
+from planning import Planner, assert_runs_resume
 
 GRAPHS = [
     graphs.ring(7), graphs.torus(4, 4), graphs.star(6), graphs.social_network(), graphs.complete(9),
@@ -27,8 +29,7 @@ GRAPHS = [
 
 def looked(policy, graph, X, t=0):
     """The plan of a policy that sees the rows X about to be mixed."""
-    X = torch.from_numpy(X)
-    return policy.plan(t, Observation(torch.zeros_like(X), torch.zeros_like(X), X), SimulatedNetwork(graph))
+    return Planner(policy, SimulatedNetwork(graph)).plan(t, rows=torch.from_numpy(X))
 
 
 def disagreement(X):
@@ -68,7 +69,7 @@ def test_on_a_large_graph_heavy_edges_come_first_and_half_of_the_best_is_sure(mo
         assert exact / 2 <= sum(weight_of[edge] for edge in greedy.edges) <= exact * (1 + 1e-9)
 
 
-def test_edges_without_weight_are_left_out_and_wrong_weights_refused():
+def test_edges_without_weight_are_left_out_and_wrong_weights_rejected():
     ring = graphs.ring(6)
     assert heaviest_matching(ring, np.zeros(6)).edges == ()
     for wrong in (np.zeros(5), np.full(6, np.nan), np.full(6, -1.0)):
@@ -133,43 +134,37 @@ def test_how_many_rounds_fit():
     assert {graph: rounds_that_fit(graph) for graph in known} == known
 
 
-# --- which policy is meant by auto, and what goes together ---
-def test_auto_depends_on_graph_and_algorithm():
-    assert isinstance(auto_policy(graphs.ring(4)), HeterogeneityAwareMatchings)
-    assert isinstance(auto_policy(graphs.directed_ring(4)), HeterogeneityAware)
-    symmetric = auto_policy(graphs.ring(4), symmetric=True)
-    assert isinstance(symmetric, HeterogeneityAware)
-    assert symmetric.symmetric
+# --- which policy "auto" is, and what fits together ---
+@pytest.mark.parametrize(
+    ("graph", "symmetric", "kind"),
+    [
+        (graphs.ring(4), False, HeterogeneityAwareMatchings),
+        (graphs.directed_ring(4), False, HeterogeneityAware),
+        (graphs.ring(4), True, HeterogeneityAware),
+    ],
+)
+def test_auto_depends_on_the_graph_and_the_algorithm(graph, symmetric, kind):
+    assert isinstance(Auto().choose(Context(graph, needs=Needs(symmetric=symmetric))), kind)
 
 
-def training(policy, algorithm, graph=None):
-    graph = graphs.ring(8) if graph is None else graph
-    task = random_quadratics(graph.n, seed=0)
-    return Training(task, SimulatedNetwork(graph), policy, algorithm, lambda rows: torch.optim.SGD(rows, lr=0.01))
+def test_auto_makes_symmetric_weights_for_an_algorithm_that_needs_them():
+    (W,) = simulated("auto", algorithms.EXTRA(), graphs.random_connected(8), lr=0.001).step().plan.params
+    assert W.is_symmetric
 
 
-def test_matchings_in_a_row_are_refused_where_weights_must_be_symmetric():
+def test_matchings_in_a_row_are_rejected_where_weights_must_be_symmetric():
     with pytest.raises(MixingError, match="rounds = 1"):
-        training(HeterogeneityAwareMatchings(), algorithms.D2())
-    run = training(HeterogeneityAwareMatchings(1), algorithms.D2())
-    (W,) = run.step().plan.params
+        simulated(HeterogeneityAwareMatchings(), algorithms.D2(), graphs.ring(8))
+    (W,) = simulated(HeterogeneityAwareMatchings(1), algorithms.D2(), graphs.ring(8)).step().plan.params
     assert set(np.unique(W.to_dense())) <= {0.0, 0.25, 0.75, 1.0}  # lazy: (I + W) / 2
 
 
-def test_a_directed_graph_and_a_wrong_number_of_rounds_are_refused():
+def test_a_directed_graph_and_a_wrong_number_of_rounds_are_rejected():
     with pytest.raises(MixingError, match="rounds = 0"):
         HeterogeneityAwareMatchings(0)
-    with pytest.raises((GraphError, TrainingError), match="undirected"):
-        training(HeterogeneityAwareMatchings(), algorithms.DSGD(), graphs.directed_ring(4)).step()
+    with pytest.raises(GraphError, match="undirected"):
+        simulated(HeterogeneityAwareMatchings(), graph=graphs.directed_ring(4)).step()
 
 
-def test_the_same_again_from_its_state():
-    run = training(HeterogeneityAwareMatchings(objective="both"), algorithms.DSGD())
-    for _ in range(3):
-        run.step()
-    other = training(HeterogeneityAwareMatchings(objective="both"), algorithms.DSGD())
-    other.load_state(*run.state())
-    for _ in range(3):
-        run.step()
-        other.step()
-    assert torch.equal(run.X, other.X)
+def test_a_restored_run_continues_bit_for_bit():
+    assert_runs_resume(lambda: simulated(HeterogeneityAwareMatchings(objective="both"), graph=graphs.ring(8)), before=3)

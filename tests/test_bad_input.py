@@ -28,7 +28,7 @@ RUN = ["run", "digits", "variants=dsgd", "--seeds", "0"]
         (["device=gpu7"], ["device = 'gpu7'", "cpu"]),
         (["task.buffers=mixed"], ["task.buffers = 'mixed'", "'local' or 'averaged'"]),
         (["task.gradients=fast"], ["task.gradients = 'fast'", "'measure'"]),
-        (["optimizer.lr=1e9", "steps=20"], ["step 4", "node 1", "lower the step size"]),
+        (["optimizer.lr=1e9", "steps=20"], ["step 4", "node 1", "lower the learning rate"]),
     ],
 )
 def test_one_line_that_names_the_value_the_rule_and_the_remedy(mixwise, changes, says):

@@ -16,13 +16,13 @@ from mixwise.experiments import Recipe, plan_experiment, run_experiment
 from mixwise.experiments.export import export_model
 from mixwise.graphs import complete, ring
 from mixwise.mixing import metropolis_hastings, uniform
-from mixwise.models import MODELS, seeded
+from mixwise.models import seeded
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.buffers import NodeBuffers
-from mixwise.train import Training, records
-from mixwise.train.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
+from mixwise.training import Training, records
+from mixwise.training.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
 
 NODES = 5
 GRAPH = ring(NODES)
@@ -308,7 +308,6 @@ def normalized(classes=4):
 
 @pytest.mark.parametrize("buffers", ["local", "averaged"])
 def test_a_recipe_with_batch_norm_resumes_to_the_same_bits_and_exports(buffers, tmp_path, monkeypatch):
-    monkeypatch.setitem(MODELS, "normalized", normalized)
     monkeypatch.setattr("mixwise.experiments.runner.save_curves", lambda *args: None)
     base = {
         "steps": 12,
@@ -317,7 +316,7 @@ def test_a_recipe_with_batch_norm_resumes_to_the_same_bits_and_exports(buffers, 
             "kind": "classification",
             "data": {"kind": "gaussian-mixture", "options": {"classes": 4, "dim": 8, "samples": 200}},
             "partition": {"kind": "by-label", "labels_per_node": 2},
-            "model": {"kind": "normalized"},
+            "model": {"kind": f"{normalized.__module__}:normalized"},
             "batch": 8,
             "buffers": buffers,
         },

@@ -1,38 +1,23 @@
-"""The table of algorithms is complete, and the docs have it."""
+"""Every algorithm is declared with its origin, and used by the fixed benchmark."""
 
 import inspect
 import re
-from pathlib import Path
 
 import pytest
 
 from every_algorithm import algorithm
 from mixwise import algorithms
-from mixwise.algorithms.catalog import CATALOG
 from mixwise.experiments import load_recipe
-from mixwise.experiments.algorithm_config import ALGORITHM_KINDS
-from mixwise.experiments.build_algorithm import build_algorithm
 from mixwise.experiments.recipe import plan_experiment
-
-DOCS = Path(__file__).parent.parent / "docs" / "algorithms.md"
-
-
-def test_every_algorithm_of_a_recipe_is_in_the_table_once():
-    assert sorted(entry.name for entry in CATALOG) == sorted(ALGORITHM_KINDS)
+from mixwise.parts import entries
 
 
-@pytest.mark.parametrize("entry", CATALOG, ids=lambda entry: entry.name)
-def test_the_docs_show_what_the_table_says(entry):
-    line = next(line for line in DOCS.read_text("utf-8").splitlines() if line.startswith(f"| `{entry.name}` | "))
-    assert line == "| " + " | ".join([f"`{entry.name}`", *map(str, entry[1:])]) + " |"
-
-
-@pytest.mark.parametrize("entry", CATALOG, ids=lambda entry: entry.name)
-def test_the_source_cites_what_the_table_cites(entry):
+@pytest.mark.parametrize("name", list(entries("algorithm")))
+def test_the_source_cites_what_the_declaration_cites(name):
     """A method has one origin."""
     work = re.compile(r"\w+ (?:et al\.|and \w+) \d{4}")
-    cited = set(work.findall(inspect.getmodule(type(algorithm(entry.name))).__doc__))
-    assert cited <= set(work.findall(entry.reference))
+    cited = set(work.findall(inspect.getmodule(type(algorithm(name))).__doc__))
+    assert cited <= set(work.findall(entries("algorithm")[name]["cite"]))
 
 
 def test_every_algorithm_class_can_be_named_in_cifar10_small():
@@ -40,9 +25,6 @@ def test_every_algorithm_class_can_be_named_in_cifar10_small():
     recipe = load_recipe("cifar10-small")
     names = ",".join([*recipe.variants, *recipe.further])
     runs = plan_experiment(recipe, [f"variants={names}", "topology=ring"]).runs
-    built = {type(build_algorithm(config.algorithm, 0)) for config in runs.values()}
+    built = {type(config.part("algorithm")) for config in runs.values()}
     public = {getattr(algorithms, name) for name in algorithms.__all__}
-    classes = {c for c in public if isinstance(c, type) and issubclass(c, algorithms.Algorithm)} - {
-        algorithms.Algorithm
-    }
-    assert built == classes
+    assert built == {part for part in public if issubclass(part, algorithms.Algorithm)} - {algorithms.Algorithm}

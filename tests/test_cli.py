@@ -9,7 +9,10 @@ import pytest
 
 from mixwise.graphs import ring
 from mixwise.mixing import gram_matrix, minimize_gme
+from processes import in_processes
 from programs import run_program
+
+pytestmark = in_processes
 
 QUICK = ["quadratics", "steps=6", "graph=ring:6", "seeds=0-1"]
 
@@ -39,7 +42,7 @@ def test_run_leaves_everything_it_promises(finished):
 def test_help_keeps_paragraphs_apart(mixwise):
     shown = [line.strip() for line in mixwise("run", "--help").stdout.splitlines()]
     assert "Example: mixwise run quadratics steps=100 --seeds 0-4 --out my-run" in shown
-    assert any(line.startswith("With the nodes divided over processes: ") for line in shown)
+    assert "In several processes: mixwise launch --nproc-per-node 4 -- run digits" in shown
 
 
 def test_names_and_long_paths_are_shown_as_they_are(mixwise):
@@ -47,7 +50,7 @@ def test_names_and_long_paths_are_shown_as_they_are(mixwise):
     done = mixwise("run", "quadratics", "variants=dsgd-metropolis", "steps=2", "seeds=0", "--out", folder)
     assert done.returncode == 0
     assert f"records: {folder}/\n" in done.stdout
-    assert f"To look at: {folder}/report.html\n" in done.stdout
+    assert f"Report: {folder}/report.html\n" in done.stdout
     picture = mixwise("graph", "ring:4", "--out", f"{folder}/ring.svg")
     assert f"picture: {folder}/ring.svg\n" in picture.stdout, picture.stderr
 
@@ -109,9 +112,9 @@ def test_a_run_is_never_overwritten(finished, mixwise):
         (["run", "nowhere.yaml"], "nowhere.yaml"),
         (["run", "quadratics", "steps=0"], "greater than or equal to 1"),
         (["run", "quadratics", "--seeds", "x"], "0-9"),
-        (["run", "quadratics", "--bogus"], "mixwise run --help"),
-        (["run"], "'recipe'; mixwise run --help"),
-        (["bogus"], "mixwise --help"),
+        (["run", "quadratics", "--bogus"], "see mixwise run --help"),
+        (["run"], "'recipe'; see mixwise run --help"),
+        (["bogus"], "see mixwise --help"),
         (["graph", "ring:-3"], "at least 1"),
         (["graph", "ring:8", "--out", "picture.txt"], ".png"),
         (["weights", "ring:4", "--scheme", "best"], "metropolis-hastings"),
@@ -135,14 +138,27 @@ def test_a_run_that_diverges_names_step_and_node_and_keeps_its_records(mixwise, 
     done = mixwise("run", "quadratics", "seeds=0", "variants=dsgd-metropolis", "optimizer.lr=1e9", "--out", "r")
     assert done.returncode == 2
     assert "node 0" in done.stderr
-    assert "lower the step size" in done.stderr
+    assert "lower the learning rate" in done.stderr
     assert (tmp_path / "r" / "dsgd-metropolis" / "seed-0" / "metrics.jsonl").read_text().count("\n") > 1
 
 
 def test_recipes_lists_every_recipe(mixwise, tmp_path):
     done = mixwise("recipes")
     assert done.returncode == 0
-    assert all(name in done.stdout for name in ("quadratics", "permutations-four", "permutations-ring"))
+    for name in ("quadratics", "permutations-four", "gradient-tracking", "torus:ROWSxCOLS", "optimal-gap"):
+        assert name in done.stdout
+    one = mixwise("recipes", "digits").stdout
+    assert "variants: dsgd, ha-dsgd," in one
+    assert "on request (variants=NAME,…): even-odd-pairs" in one
+
+
+def test_nothing_is_cut_at_80_columns(mixwise, monkeypatch):
+    monkeypatch.setattr("mixwise.terminal.out.width", 80)
+    monkeypatch.setenv("COLUMNS", "80")
+    for words in (["--help"], ["recipes"]):
+        shown = mixwise(*words).stdout
+        assert "…\n" not in shown
+        assert "...\n" not in shown.partition("Commands:")[2]
 
 
 def test_graph_describes_and_draws(mixwise, tmp_path):

@@ -1,5 +1,7 @@
 """D-Cliques: cliques cover the nodes, their skew falls below that of random ones, and to 0 where it can."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -53,17 +55,14 @@ def test_every_swap_lowers_the_skew_and_in_the_end_none_does(n, seed):
     groups = random_cliques(n, 4, seed)
     values = [clique_skew(counts, groups)]
     C = shares - shares.mean(axis=0)
-    pairs = [(a, b) for a in range(len(groups)) for b in range(a)]
-    while any(cliques._best_swap(C, groups[a], groups[b]) for a, b in pairs):
+    while any(cliques._best_swap(C, *pair) for pair in combinations(groups, 2)):
         values.append(clique_skew(counts, groups))
     assert (np.diff(values) < 0).all()
     final = d_cliques(counts, 4, seed).cliques
     least = clique_skew(counts, final)
-    for a, b in pairs:
-        for i in final[a]:
-            for j in final[b]:
-                swapped = [[{i: j, j: i}.get(node, node) for node in clique] for clique in final]
-                assert clique_skew(counts, swapped) >= least - 1e-9
+    for i, j in combinations(range(n), 2):
+        swapped = [[{i: j, j: i}.get(node, node) for node in clique] for clique in final]
+        assert clique_skew(counts, swapped) >= least - 1e-9
 
 
 @pytest.mark.parametrize("seed", range(5))

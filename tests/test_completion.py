@@ -49,7 +49,7 @@ def test_graphs_and_schemes(offered):
     assert offered("mixwise weights ring:8 --scheme optimal") == ["optimal-gap"]
 
 
-@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"recipes"}))  # which takes no words
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_an_example_that_is_allowed(name):
     lines = re.findall(r"Example: (mixwise .*)", COMMANDS[name].help)
     assert lines, f"mixwise {name} --help has no example"

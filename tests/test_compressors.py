@@ -28,7 +28,7 @@ from mixwise.policies import (
 )
 from mixwise.seeding import generator
 from mixwise.tasks import random_quadratics
-from mixwise.train import Training
+from mixwise.training import Training
 
 property_test = settings(max_examples=60)
 N = 6

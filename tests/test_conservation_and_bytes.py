@@ -29,9 +29,10 @@ from mixwise.graphs import Graph, complete, random_connected, ring
 from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings, uniform, uniform_sender
 from mixwise.network import Link, Links, LossyNetwork, SimulatedNetwork, sums
 from mixwise.network.packing import LONG_ROW, Cast
-from mixwise.policies import Decoupled, Fixed, FixedTree, NoMixing, Plan, Product
+from mixwise.plan import Plan
+from mixwise.policies import Decoupled, Fixed, NoMixing, Product, Tree
 from mixwise.tasks import random_quadratics
-from mixwise.train import Training
+from mixwise.training import Training
 
 N, D, LR, STEPS = 8, 6, 0.004, 40
 GRAPH = random_connected(N, seed=4)
@@ -135,7 +136,7 @@ def test_relayed_sums_are_complete_after_as_many_steps_as_the_tree_is_wide(seed)
 def test_without_gradients_relay_brings_the_nodes_together():
     """Rows that differ at the start and change by relaying: the nodes agree, though not on the mean of the starts."""
     tree = random_tree(N, 1)
-    training = make(RelaySGD(), FixedTree(tree), tree, lr=0.0)
+    training = make(RelaySGD(), Tree(tree), tree, lr=0.0)
     training.X.copy_(random_rows())
     starts = training.X.clone()
     for _ in range(200):
@@ -198,7 +199,7 @@ def test_combine_then_adapt_takes_its_gradients_where_dsgd_does():
 
 def test_relay_on_a_star_seen_from_its_middle_is_full_averaging_at_the_first_step():
     star = Graph(N, [(0, i) for i in range(1, N)])
-    training, averaging = make(RelaySGD(), FixedTree(star), star), make(LocalSGD(), NoMixing())
+    training, averaging = make(RelaySGD(), Tree(star), star), make(LocalSGD(), NoMixing())
     training.step()
     averaging.step()
     torch.testing.assert_close(training.X[0], averaging.X[0], **CLOSE)
@@ -225,7 +226,7 @@ MESSAGES = W.messages * ROW
         (GradientTracking(), Fixed(W), 2 * MESSAGES),
         (DecoupledDSGD(), Decoupled(Fixed(W), Fixed(W)), 2 * MESSAGES),
         (PushSum(), Fixed(W), W.messages * (ROW + 8)),  # and the weight
-        (RelaySGD(), FixedTree(random_tree(N, 0)), 2 * (N - 1) * (ROW + 8)),  # and the count
+        (RelaySGD(), Tree(random_tree(N, 0)), 2 * (N - 1) * (ROW + 8)),  # and the count
         (AllReduceSGD(), NoMixing(), N * (N - 1) * ROW),  # short rows, to everybody in one round
         (LocalSGD(), NoMixing(), N * (N - 1) * ROW),
         (DSGD(), Fixed(uniform(complete(N))), N * (N - 1) * ROW),

@@ -19,9 +19,10 @@ from mixwise.mixing import (
     uniform,
 )
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Decoupled, Fixed, Product, Stateless
+from mixwise.plan import Plan
+from mixwise.policies import Decoupled, Fixed, Policy, Product
 from mixwise.tasks import random_quadratics
-from mixwise.train import Training, factor
+from mixwise.training import Training, factor
 
 
 def random_weights(n, seed):
@@ -224,12 +225,12 @@ def test_an_unstable_matrix_is_refused_in_a_run_before_it_mixes():
 
 
 def test_an_unstable_matrix_that_comes_later_is_refused_too():
-    class Later(Stateless):
+    class Later(Policy):
         """A stable matrix, then an unstable one."""
 
-        def plan(self, t, observed, network):
+        def plan(self, round, state, network):
             W = metropolis_hastings(network.graph)
-            return Fixed(lazy(W) if t < 2 else W).plan(t, observed, network)
+            return Plan((lazy(W) if round.t < 2 else W,))
 
     graph = ring(16)
     optimizer = lambda rows: torch.optim.SGD(rows, lr=0.01)  # noqa: E731
@@ -240,11 +241,11 @@ def test_an_unstable_matrix_that_comes_later_is_refused_too():
         training.step()
 
 
-@pytest.mark.parametrize("combine", [Product, Decoupled])
-def test_plans_of_several_matrices_are_refused(combine):
+@pytest.mark.parametrize("several", [lambda *parts: Product(parts), Decoupled])
+def test_plans_of_several_matrices_are_refused(several):
     graph = ring(4)
     W = lazy(metropolis_hastings(graph))
     optimizer = lambda rows: torch.optim.SGD(rows, lr=0.01)  # noqa: E731
-    policy = combine(Fixed(W), Fixed(W))
-    with pytest.raises(TrainingError, match=r"one matrix per mixing|do not go together"):
+    policy = several(Fixed(W), Fixed(W))
+    with pytest.raises((MixingError, TrainingError), match=r"one matrix per mixing|do not fit together"):
         Training(random_quadratics(4, dim=3), SimulatedNetwork(graph), policy, D2(), optimizer).step()

@@ -12,7 +12,7 @@ from sklearn.datasets import load_sample_images
 
 from image_trees import picture, ramps
 from mixwise.data import decoding
-from mixwise.data.decoding import decoded, center_box, random_box
+from mixwise.data.decoding import center_box, decoded, random_box
 
 SIZE = 32
 

@@ -1,18 +1,22 @@
-"""`mixwise doctor` says what is here, finds what is broken, and tells what to do about it."""
+"""`mixwise doctor` checks the installation, finds what is broken, and names a remedy."""
 
+import subprocess
 import sys
 import time
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import mixwise
 from mixwise import cli, doctor
 from mixwise.errors import NetworkError
+from mixwise.network import loopback
 from mixwise.network.loopback import TwoProcesses
 from processes import in_processes
+from programs import Program
 
 
 class Nothing:
@@ -41,7 +45,8 @@ def exit_code(monkeypatch):
 
 
 @in_processes
-def test_two_processes_mix():
+def test_two_processes_mix(monkeypatch):
+    monkeypatch.setattr(loopback, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": Program}))
     processes = TwoProcesses(timeout=60)
     processes.wait()
     assert all(process.poll() == 0 for process in processes._processes)
@@ -64,7 +69,7 @@ def test_the_last_words_of_a_process_that_fails_are_told(monkeypatch):
         TwoProcesses(timeout=30).wait()
 
 
-def test_all_is_well_here(alone, monkeypatch, capsys):
+def test_all_checks_pass_here(alone, monkeypatch, capsys):
     assert exit_code(monkeypatch) == 0
     shown = capsys.readouterr().out
     assert mixwise.__version__ in shown
@@ -73,20 +78,20 @@ def test_all_is_well_here(alone, monkeypatch, capsys):
         assert name in shown
     for part in ("solver", "spectral gap", "sketch", "gossip", "training", "two processes"):
         assert f"{part:<14}ok: " in shown
-    assert shown.endswith("All is well.\n")
+    assert shown.endswith("All checks passed.\n")
 
 
 def test_a_broken_part_is_named_with_a_remedy_and_the_rest_is_still_tested(alone, monkeypatch, capsys):
     def broken(*args, **options):
         raise RuntimeError("the solver library\nis not there")
 
-    monkeypatch.setattr(doctor, "minimize_gme", broken)
+    monkeypatch.setattr(mixwise, "minimize_gme", broken)
     assert exit_code(monkeypatch) == 1
     shown = capsys.readouterr()
     assert "FAILED: RuntimeError: the solver library is not there" in shown.out
     assert "remedy: pip install --force-reinstall 'piqp" in shown.out
     assert f"{'training':<14}ok: " in shown.out
-    assert shown.err == "error: 1 of the above is broken\n"
+    assert shown.err == "error: 1 check failed\n"
 
 
 def test_weights_that_are_wrong_are_found(alone, monkeypatch):
@@ -95,7 +100,7 @@ def test_weights_that_are_wrong_are_found(alone, monkeypatch):
     class Wrong:
         W = metropolis_hastings(mixwise.graphs.chain(12))
 
-    monkeypatch.setattr(doctor, "minimize_gme", lambda Gamma, graph: Wrong)
+    monkeypatch.setattr(mixwise, "minimize_gme", lambda Gamma, graph: Wrong)
     failed = [finding for finding in doctor.self_test() if finding.ok is False]
     assert [finding.topic for finding in failed] == ["solver"]
 
@@ -129,9 +134,9 @@ def test_where_data_would_be_read_from(monkeypatch, tmp_path):
     monkeypatch.setenv("MIXWISE_DATA", str(tmp_path))
     (tmp_path / "cifar10" / "cifar-10-batches-bin").mkdir(parents=True)
     lines = [finding.text for finding in doctor._data()]
-    assert lines[0].startswith(f"{tmp_path} ($MIXWISE_DATA)")
+    assert lines[0].startswith(f"{tmp_path} (from $MIXWISE_DATA)")
     assert lines[1] == f"cifar10: found in {tmp_path / 'cifar10'}"
-    assert lines[2].startswith("mnist: not there")
+    assert lines[2].startswith("mnist: not downloaded yet")
     file = tmp_path / "file"
     file.write_text("")
     monkeypatch.setenv("MIXWISE_DATA", str(file))

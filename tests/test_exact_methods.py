@@ -26,9 +26,9 @@ from mixwise.algorithms import (
 from mixwise.graphs import Graph, complete, random_connected, ring
 from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Fixed, FixedTree
+from mixwise.policies import Fixed, Tree
 from mixwise.tasks import QuadraticTask
-from mixwise.train import Training, factor
+from mixwise.training import Training, factor
 
 N, D = 8, 4
 W = lazy(metropolis_hastings(random_connected(N, keep=0.6, seed=2)))
@@ -78,7 +78,7 @@ def make(algorithm, lr, *, policy=None, graph=None, seed=0, schedule=None, local
 def settle(training, steps):
     for _ in range(steps):
         training.step()
-    return training.model_rows.numpy().ravel().copy()
+    return training.models.numpy().ravel().copy()
 
 
 def distance(x, seed=0):
@@ -91,7 +91,7 @@ EXACT = {
     "d2": (D2, {}),
     "extra": (EXTRA, {}),
     "gradient tracking": (GradientTracking, {}),
-    "relay": (RelaySGD, {"policy": FixedTree(TREE), "graph": TREE}),
+    "relay": (RelaySGD, {"policy": Tree(TREE), "graph": TREE}),
 }
 
 
@@ -132,9 +132,9 @@ def test_gradient_tracking_is_exact_with_weights_that_are_not_symmetric():
 
 def test_relay_is_exact_also_after_the_tree_has_changed():
     """A new tree starts the relay anew; nothing of the old one stays."""
-    training = make(RelaySGD(), 0.4 / task().smoothness, policy=FixedTree(TREE), graph=complete(N))
+    training = make(RelaySGD(), 0.4 / task().smoothness, policy=Tree(TREE), graph=complete(N))
     settle(training, 20)
-    training.mixer.policy = FixedTree(Graph(N, [(i, i + 1) for i in range(N - 1)]))
+    training.driver.policy = Tree(Graph(N, [(i, i + 1) for i in range(N - 1)]))
     assert distance(settle(training, 400)) < 1e-8
 
 

@@ -16,8 +16,8 @@ from mixwise.models import seeded
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask
-from mixwise.train import Training
-from mixwise.train.checkpoint import load_checkpoint, save_checkpoint
+from mixwise.training import Training
+from mixwise.training.checkpoint import load_checkpoint, save_checkpoint
 
 NODES = 4
 STREAM = torch.Generator().manual_seed(0)
@@ -87,7 +87,7 @@ def test_a_resumed_run_goes_on_with_the_frozen_parameters_it_began_with(run):
 def test_nodes_share_frozen_parameters():
     training = make_training()
     training.step()
-    modules = [training.task._run._way._nodes.turn(i)[0] for i in range(len(training.X))]
+    modules = training.task._run._way._modules
     assert len({id(module) for module in modules}) == len(modules)
     assert len({module.frozen.weight.data_ptr() for module in modules}) == 1
     assert training.task.node_module(training.X, 0).frozen.weight is not training.task.template.frozen.weight

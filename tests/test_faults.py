@@ -10,7 +10,7 @@ from mixwise.experiments.runner import run_experiment
 from mixwise.mixing import metropolis_hastings, uniform_sender
 from mixwise.network.faults import LossyNetwork
 from mixwise.network.simulated import SimulatedNetwork
-from mixwise.policies import FixedTree
+from mixwise.policies import Tree
 
 TORUS = graphs.torus(4, 4)
 
@@ -65,7 +65,7 @@ def test_relayed_sums_and_counts_are_lost_together():
     """Equal rows stay equal: every node divides the sum that it has by the number of rows in it."""
     tree = graphs.chain(6)
     network = LossyNetwork(tree, 0.3, seed=3)
-    algorithm, policy = algorithms.RelaySGD(), FixedTree(tree)
+    algorithm, policy = algorithms.RelaySGD(), Tree(tree)
     for network.step in range(12):
         plan = policy.plan(network.step, None, network)
         X = algorithm.combine(torch.full((6, 2), 3.0), torch.full((6, 2), 3.0), plan, network)

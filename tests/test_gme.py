@@ -26,6 +26,7 @@ from mixwise.mixing import (
     GmeProblem,
     GmeSolution,
     MixingMatrix,
+    SolveStatus,
     clique_averaging,
     consensus_factor,
     gradient_mixing_error,
@@ -517,6 +518,7 @@ def test_a_solver_out_of_iterations_reports_it(monkeypatch):
     solution = GmeProblem(ring(6)).solve(gram_matrix(np.random.default_rng(0).standard_normal((6, 3))))
     assert solution.status == "iteration limit reached"
     assert not solution.solved
+    assert not solution.usable
     assert np.isnan(solution.objective)
     with pytest.raises(
         SolverError, match=r"not solved: iteration limit reached after \d+ iterations \(residual .*keep the previous"
@@ -529,7 +531,7 @@ def test_weights_that_break_the_rules_are_not_returned(monkeypatch, flaw):
     """Whatever the solver says of itself."""
     weights = metropolis_hastings(ring(4)).weights.copy()
     weights[0] = {"sums": 0.5, "negative": -0.2, "nan": np.nan}[flaw]
-    monkeypatch.setattr(edge_qp.EdgeQP, "solve", lambda *_: edge_qp.RawSolution(weights, "solved", 3))
+    monkeypatch.setattr(edge_qp.EdgeQP, "solve", lambda *_: edge_qp.RawSolution(weights, SolveStatus.OPTIMAL, 3))
     solution = GmeProblem(ring(4)).solve(np.eye(4))
     assert solution.status == "the solution violates the constraints"
     with pytest.raises(SolverError, match="violates the constraints after 3 iterations"):
@@ -544,7 +546,9 @@ def test_small_violations_of_the_solver_are_rounded_away(monkeypatch):
         rows, cols = torus(3, 3).pattern.rows, torus(3, 3).pattern.cols
         noise = 1e-9 * rng.uniform(-1, 1, (9, 9))
         weights += (noise + noise.T if symmetric else noise)[rows, cols]
-        monkeypatch.setattr(edge_qp.EdgeQP, "solve", lambda *_, w=weights: edge_qp.RawSolution(w, "solved", 3))
+        monkeypatch.setattr(
+            edge_qp.EdgeQP, "solve", lambda *_, w=weights: edge_qp.RawSolution(w, SolveStatus.OPTIMAL, 3)
+        )
         solution = GmeProblem(torus(3, 3), symmetric=symmetric).solve(np.eye(9))
         assert 1e-9 < solution.residual < 1e-8
         assert_feasible(solution, torus(3, 3))
@@ -555,6 +559,7 @@ def test_a_solution_tells_how_it_was_found():
     solution = minimize_gme(np.eye(6), ring(6))
     assert isinstance(solution.W, MixingMatrix)
     assert solution.solved
+    assert solution.usable
     assert solution.iterations > 0
     assert solution.seconds > 0
     assert 0 <= solution.residual <= 1e-9

@@ -143,12 +143,12 @@ def test_loading_weights_between_two_steps_is_no_update():
     algorithm = mw.algorithms.QuasiGlobalMomentum(0.5, nesterov=False)
     gossip = mw.Gossip(model, optimizer, ALONE, algorithm=algorithm)
     train(model, optimizer, gossip.step, 1)
-    momentum = gossip.algorithm.state["momentum"].clone()
+    momentum = gossip.driver.algorithm_state.rows["momentum"].clone()
     model.load_state_dict(other.state_dict())
     optimizer.zero_grad()
     gossip.step()  # no gradient: a step along β m̂ alone
     expected = 0.5 * momentum + 0.5 * (0.5 * momentum)  # μ m̂ + (1 − μ) d with d = β m̂
-    torch.testing.assert_close(gossip.algorithm.state["momentum"], expected)
+    torch.testing.assert_close(gossip.driver.algorithm_state.rows["momentum"], expected)
 
 
 def test_a_newer_gossip_takes_the_place_of_an_older_one():
@@ -239,7 +239,7 @@ def test_a_skipped_step_of_local_ones_counts():
         gossip.step(scaler=scaler)
         scaler.update()
         assert gossip.t == mixings
-        assert gossip.algorithm.state["steps"] == gossip._calls  # what it divides by
+        assert gossip.driver.algorithm_state.shared["steps"] == gossip._calls  # what it divides by
 
 
 # --- states ---
@@ -331,14 +331,14 @@ def gossip_of(change=None, graph=ALONE, optimizer=None, **options):
     [
         ({"graph": mw.graphs.ring(4)}, r"4 nodes, but there is no process group; start 4 processes with torchrun"),
         ({"graph": 4}, r"graph is a int; take a mixwise.Graph"),
-        ({"policy": "metropolis"}, r"policy = 'metropolis'; take \"auto\", a mixing matrix, or a policy"),
+        ({"policy": "metropolis"}, r"policy = 'metropolis'; pass a policy such as"),
         ({"local_steps": 0}, "local_steps = 0; give a whole number of at least 1"),
         ({"local_steps": 1.5}, "local_steps = 1.5; give a whole number of at least 1"),
         ({"buffers": "mixed"}, "buffers = 'mixed'; choose"),
         ({"algorithm": mw.algorithms.AllReduceSGD()}, "take torch's DistributedDataParallel"),
         ({"algorithm": mw.algorithms.D2(), "overlap": True}, "which D2 does not know; leave out"),
         ({"algorithm": mw.algorithms.QuasiGlobalMomentum()}, "SGD with momentum would count it twice"),
-        ({"policy": mw.policies.NoMixing()}, "DSGD and NoMixing do not go together"),
+        ({"policy": mw.policies.NoMixing()}, "DSGD and NoMixing do not fit together"),
         ({"change": lambda m: m.first.bfloat16()}, r"'first.weight' is torch.bfloat16 on cpu"),
         ({"change": lambda m: m.bfloat16()}, r"loses small updates when they are mixed; keep them in torch.float32"),
         ({"change": lambda m: m.requires_grad_(False)}, "no parameter to train"),
@@ -347,7 +347,7 @@ def gossip_of(change=None, graph=ALONE, optimizer=None, **options):
             r"parameter of shape \(7,\) that is not in the model",
         ),
         (
-            {"algorithm": mw.algorithms.RelaySGD(), "policy": mw.policies.FixedTree(ALONE), "buffers": "averaged"},
+            {"algorithm": mw.algorithms.RelaySGD(), "policy": mw.policies.Tree(ALONE), "buffers": "averaged"},
             "RelaySGD has no mixing weights for the nodes' buffers",
         ),
     ],
@@ -394,7 +394,7 @@ def test_a_model_whose_gradients_are_averaged_over_all_ranks_is_refused(alone_in
 
 def test_ranks_that_never_hear_of_each_other_are_refused():
     apart = mw.Graph(4, [(0, 1), (2, 3)])
-    with pytest.raises(mw.MixwiseError, match=r"2 components, nodes 0-1 \| 2-3, .*give a connected graph"):
+    with pytest.raises(mw.MixwiseError, match=r"2 components, nodes 0-1 \| 2-3, .*use a connected graph"):
         gossip_of(graph=apart, network=mw.SimulatedNetwork(apart))
 
 
@@ -458,11 +458,11 @@ POLICIES = [
     mw.HeterogeneityAware(alternate_with=mw.mixing.metropolis_hastings(mw.graphs.ring(4))),
     mw.HeterogeneityAware(alternate_with=mw.mixing.lazy(mw.mixing.metropolis_hastings(mw.graphs.ring(4)))),
     mw.HeterogeneityAware(objective="both"),
-    mw.policies.Matchings(mw.graphs.ring(4), seed=0),
-    mw.policies.Matchings(mw.graphs.ring(4), seed=1),
-    mw.policies.Matchings(mw.graphs.star(4), seed=1),
-    mw.policies.Product(mw.HeterogeneityAware(), mw.policies.NoMixing()),
-    mw.policies.Product(mw.policies.NoMixing(), mw.HeterogeneityAware()),
+    mw.policies.Matchings(),
+    mw.policies.Matcha(0.4),
+    mw.policies.Matcha(0.5),
+    mw.policies.Product([mw.HeterogeneityAware(), mw.policies.NoMixing()]),
+    mw.policies.Product([mw.policies.NoMixing(), mw.HeterogeneityAware()]),
 ]
 
 

@@ -73,7 +73,7 @@ def metropolis(n):
 RUNS = {
     "dsgd": (metropolis, mw.algorithms.DSGD, momentum, {}),
     "ha-dsgd": (lambda n: mw.HeterogeneityAware(period=3), mw.algorithms.DSGD, momentum, {}),
-    "auto": (lambda n: mw.policies.auto_policy(mw.graphs.ring(n)), mw.algorithms.DSGD, momentum, {}),
+    "auto": (lambda n: mw.policies.Auto(), mw.algorithms.DSGD, momentum, {}),
     "quasi-global": (lambda n: mw.HeterogeneityAware(), mw.algorithms.QuasiGlobalMomentum, sgd, {}),
     "gradient-tracking": (lambda n: mw.HeterogeneityAware(), mw.algorithms.GradientTracking, sgd, {}),
     "d2": (lambda n: mw.HeterogeneityAware(period=2), mw.algorithms.D2, sgd, {}),
@@ -405,8 +405,8 @@ def ending(rank, world, name):
     _, _, gossip = started(rank, world, name)
     train(gossip, rank, world, range(3))
     if rank == 1:  # the last mixing is done here when the others have left already
-        mix = gossip.mixer.mix
-        gossip.mixer.mix = lambda *args: (mix(*args), time.sleep(1.0))
+        mix = gossip.driver.mix
+        gossip.driver.mix = lambda *args: (mix(*args), time.sleep(1.0))
     train(gossip, rank, world, [3])
     return gossip.t
 

@@ -33,10 +33,12 @@ def test_a_spec_is_the_call_it_stands_for(spec):
     assert parse(f"  {spec} ", seed=7) == EXAMPLES[spec]
 
 
-def test_every_family_has_an_example_and_a_form_that_starts_with_its_name():
+def test_every_family_has_an_example_and_a_form_derived_from_its_signature():
     assert {spec.partition(":")[0] for spec in EXAMPLES} | {"file"} == set(SPECS)
     assert all(form == name or form.startswith(f"{name}:") for name, form in SPECS.items())
     assert SPECS["torus"] == "torus:ROWSxCOLS"
+    assert SPECS["random-connected"] == "random-connected:N[,keep=KEEP][,seed=SEED]"
+    assert SPECS["random-regular"] == "random-regular:N,degree=DEGREE[,seed=SEED]"
 
 
 @pytest.mark.parametrize("spec", [spec for spec in EXAMPLES if "seed" in SPECS[spec.partition(":")[0]]])

@@ -1,4 +1,4 @@
-"""Heterogeneity-aware weights for algorithms that ask for more, and the policy's options: growth, drop_below, on, kind.
+"""Heterogeneity-aware weights for algorithms that need more of them, and the options growth, drop_below and graphs.
 
 Gram matrices, objectives and stability are computed here by hand, in NumPy; the rows are small and the sketch exact.
 """
@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 import torch
 
+from builders import random_rows, simulated
 from mixwise.algorithms import D2, DSGD, EXTRA, GradientTracking, PushSum, QuasiGlobalMomentum
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph, chain, complete, random_connected, ring, torus
 from mixwise.mixing import gram_matrix, metropolis_hastings, minimize_gme, uniform
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Alternating, Fixed, HeterogeneityAware, Observation, Product, RandomChoice
+from mixwise.policies import Alternating, HeterogeneityAware, Look, Product, RandomChoice
 from mixwise.sketch import CountSketch, ExactSketch
 from mixwise.tasks import QuadraticTask, random_quadratics
-from mixwise.train import Training
-from mixwise.train.checkpoint import load_checkpoint, save_checkpoint
+from mixwise.training import driver
+from planning import Planner, assert_runs_resume, observed
 
 N, D = 8, 5
 GRAPH = random_connected(N, keep=0.5, seed=3)
@@ -33,18 +34,16 @@ def noiseless():
     return QuadraticTask(A, torch.randn(N, D, generator=stream), noise=0.0)
 
 
-def make(algorithm, policy, graph=GRAPH, *, task=None, lr=0.03, **options):
-    task = task or noiseless()
-    return Training(task, SimulatedNetwork(graph), policy, algorithm, lambda b: torch.optim.SGD(b, lr=lr), **options)
+def make(algorithm, policy, graph=GRAPH, **options):
+    return simulated(policy, algorithm, graph, **{"task": noiseless(), "lr": 0.03, **options})
 
 
-def rows(seed, d=D, n=N):
-    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def planner(graph=GRAPH, period=1, **options):
+    return Planner(HeterogeneityAware(period, sketch=EXACT, **options), SimulatedNetwork(graph))
 
 
-def look(policy, t, updates, network=None):
-    """One plan for given updates."""
-    return policy.plan(t, Observation(updates, updates, updates), network or SimulatedNetwork(GRAPH))
+def rows(seed):
+    return random_rows(N, D, seed)
 
 
 def gram(updates):
@@ -70,6 +69,10 @@ def assert_doubly_stochastic(W, graph):
     assert not dense[~allowed].any()
 
 
+def gram_of(training):
+    return training.driver.policy_state.shared["gram"]
+
+
 # --- for exact methods ---
 def d2_roots(value):
     return np.roots([1, -2 * value, value])
@@ -82,23 +85,18 @@ def extra_roots(value):
 @pytest.mark.parametrize(
     ("algorithm", "roots", "is_lazy"),
     [
-        (D2, d2_roots, True),
-        (EXTRA, extra_roots, False),
-        (lambda: QuasiGlobalMomentum(0.5, inner=D2()), d2_roots, True),
+        (D2(), d2_roots, True),
+        (EXTRA(), extra_roots, False),
+        (QuasiGlobalMomentum(0.5, inner=D2()), d2_roots, True),
     ],
     ids=["d2", "extra", "quasi-global around d2"],
 )
 @pytest.mark.parametrize("options", [{}, {"drop_below": 0.1}, {"growth": 1.02}, {"smoothing": 0.5}], ids=str)
-def test_every_optimized_matrix_is_symmetric_and_stable(algorithm, roots, is_lazy, options):
-    """The algorithm asks the policy, and looks at every new matrix before it is used."""
-    training = make(algorithm(), HeterogeneityAware(sketch=EXACT, **options), lr=0.01)
-    checked, check = [], training.algorithm.check_weights
-
-    def remember(W):
-        checked.append(W)
-        check(W)
-
-    training.algorithm.check_weights = remember
+def test_every_optimized_matrix_is_symmetric_and_stable(algorithm, roots, is_lazy, options, monkeypatch):
+    """The algorithm needs such weights, and every new matrix is checked before it is used."""
+    checked, check = [], driver.check_weights
+    monkeypatch.setattr(driver, "check_weights", lambda *given: (checked.append(given[1]), check(*given)))
+    training = make(algorithm, HeterogeneityAware(sketch=EXACT, **options), lr=0.01)
     seen = []
     for _ in range(25):
         (W,) = training.step().plan.params
@@ -116,12 +114,11 @@ def test_every_optimized_matrix_is_symmetric_and_stable(algorithm, roots, is_laz
     assert all(a is b for a, b in zip(checked, seen, strict=True))
 
 
-def test_weights_that_were_not_asked_for_may_be_unstable():
-    """Without the asking D² would meet optimized matrices that it has to refuse."""
-    policy, network = HeterogeneityAware(sketch=EXACT), SimulatedNetwork(GRAPH)
-    worst = 0.0
+def test_weights_for_algorithms_without_such_needs_may_be_unstable():
+    """Without its needs D² would meet optimized matrices that it has to reject."""
+    policy, worst = planner(), 0.0
     for seed in range(10):
-        values = np.linalg.eigvals(look(policy, seed, rows(seed), network).params[0].to_dense())
+        values = np.linalg.eigvals(policy.plan(seed, rows(seed)).params[0].to_dense())
         worst = max([worst, *(np.abs(d2_roots(v)).max() for v in values if abs(v - 1) > 1e-9)])
     assert worst > 1
 
@@ -139,23 +136,20 @@ def test_exact_methods_stay_exact_with_optimized_weights(algorithm, period):
 
 def test_gradient_tracking_lets_the_policy_see_the_tracked_gradients():
     """U = η Y: what is mixed."""
-    policy = HeterogeneityAware(sketch=EXACT)
-    training = make(GradientTracking(), policy)
+    training = make(GradientTracking(), HeterogeneityAware(sketch=EXACT))
     for _ in range(10):
         Y = training.step().gradients
-        np.testing.assert_allclose(training.policy.gram, gram(0.03 * Y), rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(gram_of(training), gram(0.03 * Y), rtol=1e-8, atol=1e-10)
 
 
 def test_d2_lets_the_policy_see_what_it_mixes():
     """X − φ, φ = ψ + X − ψ_prev, not the optimizer's step."""
-    policy = HeterogeneityAware(sketch=EXACT)
-    training, psi_prev = make(D2(), policy), None
+    training, psi_prev = make(D2(), HeterogeneityAware(sketch=EXACT)), None
     for _ in range(10):
         X = training.X.clone()
-        G = training.step().gradients
-        psi = X - 0.03 * G
+        psi = X - 0.03 * training.step().gradients
         phi = psi if psi_prev is None else psi + X - psi_prev
-        np.testing.assert_allclose(training.policy.gram, gram(X - phi), rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(gram_of(training), gram(X - phi), rtol=1e-8, atol=1e-10)
         psi_prev = psi
 
 
@@ -166,7 +160,7 @@ def one_way():
 
 
 def test_push_sum_with_optimized_sender_weights_keeps_numerators_and_weights():
-    policy = HeterogeneityAware(2, sketch=EXACT, kind="sender", regularization=0.2)
+    policy = HeterogeneityAware(2, sketch=EXACT, stochastic="sender", regularization=0.2)
     training = make(PushSum(), policy, one_way(), lr=0.005)
     sums, apart = training.X.sum(0).clone(), 0.0
     for _ in range(30):
@@ -177,14 +171,14 @@ def test_push_sum_with_optimized_sender_weights_keeps_numerators_and_weights():
         np.testing.assert_allclose(dense.sum(1), 1, rtol=0, atol=1e-9)
         apart = max(apart, np.abs(dense.sum(0) - 1).max())
         sums = sums - 0.005 * step.gradients.sum(0)
-        mass = training.algorithm.state["mass"]
+        mass = training.driver.algorithm_state.rows["mass"]
         torch.testing.assert_close((mass * training.X).sum(0), sums, rtol=0, atol=1e-8)  # sums of W are 1 within 1e-9
         assert float(mass.sum()) == pytest.approx(N, abs=1e-7)
     assert apart > 0.1
 
 
 def test_push_sum_with_optimized_doubly_stochastic_weights_is_dsgd():
-    """On a directed graph, too, there are such weights."""
+    """A directed graph has such weights, too."""
     found = [make(algorithm(), HeterogeneityAware(sketch=EXACT), one_way()) for algorithm in (PushSum, DSGD)]
     for _ in range(30):
         for training in found:
@@ -193,44 +187,27 @@ def test_push_sum_with_optimized_doubly_stochastic_weights_is_dsgd():
 
 
 # --- growth ---
-def test_with_growth_the_same_updates_are_solved_for_once():
-    policy, network, U = HeterogeneityAware(sketch=EXACT, growth=1.2), SimulatedNetwork(GRAPH), rows(0)
-    first = look(policy, 0, U, network)
-    assert first.solve is not None
-    for t in range(1, 6):
-        plan = look(policy, t, U, network)
-        assert plan.solve is None
-        assert plan.params[0] is first.params[0]
-    assert network.traffic.sketches == 6 * (N - 1) * N * D * 8  # it looked at every mixing
-
-
-def test_with_growth_other_updates_are_solved_for():
-    policy, network = HeterogeneityAware(sketch=EXACT, growth=1.2), SimulatedNetwork(GRAPH)
-    look(policy, 0, rows(0), network)
-    plan = look(policy, 1, rows(7), network)
-    assert plan.solve is not None
-    expected = minimize_gme(gram(rows(7)), GRAPH).W
-    np.testing.assert_allclose(plan.params[0].to_dense(), expected.to_dense(), rtol=0, atol=1e-7)
-
-
 @pytest.mark.parametrize("growth", [1.0, 1.1, 1.5, 3.0, 100.0])
-def test_the_rule_of_growth(growth):
+@pytest.mark.parametrize("speed", [0.0, 0.05])
+def test_weights_are_solved_for_when_their_error_has_grown(growth, speed):
     """A solve if and only if Tr(WᵀΓW)/Tr Γ of the weights in use exceeds `growth` times what it was at their solve."""
-    policy, network = HeterogeneityAware(sketch=EXACT, growth=growth), SimulatedNetwork(GRAPH)
-    W, made, verdicts = None, 0.0, []
+    policy, W, made, verdicts = planner(growth=growth), None, 0.0, []
     for t in range(60):
-        U = rows(0) + 0.05 * t * rows(1)  # data that change slowly
+        U = rows(0) + speed * t * rows(1)  # data that change slowly, or not at all
         Gamma = gram(U)
         expected = W is None or objective(W, Gamma) / np.trace(Gamma) > growth * max(made, 1e-3)
-        plan = look(policy, t, U, network)
+        plan = policy.plan(t, U)
         assert (plan.solve is not None) == expected
-        (W,) = plan.params
         if expected:
+            (W,) = plan.params
+            np.testing.assert_allclose(W.to_dense(), minimize_gme(Gamma, GRAPH).W.to_dense(), rtol=0, atol=1e-7)
             made = objective(W, Gamma) / np.trace(Gamma)
+        assert plan.params[0] is W
         verdicts.append(expected)
     assert verdicts[0]
     assert sum(verdicts) < 60
-    assert (sum(verdicts) > 1) == (growth < 100)
+    assert (sum(verdicts) > 1) == (growth < 100 and speed > 0)
+    assert policy.network.traffic.sketches == 60 * (N - 1) * N * D * 8  # it looked at every mixing
 
 
 def test_growth_saves_solves_in_a_run():
@@ -250,9 +227,8 @@ def test_growth_saves_solves_in_a_run():
 )
 @pytest.mark.parametrize("threshold", [0.05, 0.15, 0.3])
 def test_dropped_arcs_save_messages_and_the_rest_is_optimal(graph, symmetric, threshold):
-    network, U = SimulatedNetwork(graph), rows(3)
-    full = look(HeterogeneityAware(sketch=EXACT, symmetric=symmetric), 0, U, network).params[0]
-    thin = look(HeterogeneityAware(sketch=EXACT, symmetric=symmetric, drop_below=threshold), 0, U, network).params[0]
+    U = rows(3)
+    full, thin = (planner(graph, symmetric=symmetric, drop_below=x).plan(0, U).params[0] for x in (0.0, threshold))
     assert_doubly_stochastic(thin, graph)
     Gamma = gram(U)
     assert thin.messages <= full.messages
@@ -281,174 +257,126 @@ def test_dropped_arcs_save_bytes_in_a_run():
     assert sent[0.2] < 0.5 * sent[0.0]
 
 
-# --- on: graphs that change ---
-def graph_at(policy, t):
-    return policy.plan(t, None, None).params[0].graph
-
-
+# --- graphs that change ---
 CHANGING = {
-    "alternating": lambda: Alternating(Fixed(metropolis_hastings(ring(N))), Fixed(uniform(complete(N)))),
-    "random": lambda: RandomChoice([metropolis_hastings(g) for g in (ring(N), chain(N), torus(2, 4))], seed=2),
+    "alternating": Alternating([metropolis_hastings(ring(N)), uniform(complete(N))]),
+    "random": RandomChoice([metropolis_hastings(g) for g in (ring(N), chain(N), torus(2, 4))]),
 }
 
 
+def graph_at(policy, t):
+    """The graph of the moment, from the nested policy."""
+    return policy.policy.graphs.plan(observed(t), policy.state.parts["graphs"], policy.network).params[0].graph
+
+
 @pytest.mark.parametrize("name", CHANGING)
-@pytest.mark.parametrize("period", [1, 3])
-def test_the_weights_are_the_best_on_the_graph_of_the_moment(name, period):
+@pytest.mark.parametrize(("period", "drop_below"), [(1, 0.0), (3, 0.0), (3, 0.2)])
+def test_the_weights_are_the_best_on_the_graph_of_the_moment(name, period, drop_below):
     """For the Γ of the last look, also where the graph changes between two looks."""
-    policy = HeterogeneityAware(period, sketch=EXACT, graphs=CHANGING[name]())
-    network, seen, before = SimulatedNetwork(complete(N)), set(), None
+    policy = planner(complete(N), period, graphs=CHANGING[name], drop_below=drop_below)
+    seen, before = set(), None
     for t in range(20):
         U = rows(t)
         if t % period == 0:
             Gamma = gram(U)
-        plan, graph = look(policy, t, U, network), graph_at(policy.graphs, t)
+        plan, graph = policy.plan(t, U), graph_at(policy, t)
         (W,) = plan.params
         assert_doubly_stochastic(W, graph)
-        assert objective(W, Gamma) <= objective(minimize_gme(Gamma, graph).W, Gamma) + 1e-9 * np.trace(Gamma)
+        best = objective(minimize_gme(Gamma, graph).W, Gamma)
+        assert drop_below or objective(W, Gamma) <= best + 1e-9 * np.trace(Gamma)
+        # the thinner graph of W, without the dropped arcs, is not another graph
         assert (plan.solve is not None) == (t % period == 0 or graph != before)
         seen.add(graph)
         before = graph
     assert len(seen) > 1
 
 
-def test_dropped_arcs_on_graphs_that_change():
-    policy = HeterogeneityAware(3, sketch=EXACT, graphs=CHANGING["random"](), drop_below=0.2)
-    network, graphs = SimulatedNetwork(complete(N)), policy.graphs
-    solved = []
-    for t in range(12):
-        plan = look(policy, t, rows(t), network)
-        assert_doubly_stochastic(plan.params[0], graph_at(graphs, t))
-        solved.append(plan.solve is not None)
-    changed = [t == 0 or graph_at(graphs, t) != graph_at(graphs, t - 1) for t in range(12)]
-    assert solved == [t % 3 == 0 or changed[t] for t in range(12)]  # the thinner graph of W is not another graph
-
-
 def test_exact_methods_on_graphs_that_change():
-    """Asked for stable weights, the policy makes them on every graph."""
-    policy = HeterogeneityAware(1, sketch=EXACT, graphs=CHANGING["alternating"](), regularization=0.05)
+    """The policy makes stable weights on every graph."""
+    policy = HeterogeneityAware(1, sketch=EXACT, graphs=CHANGING["alternating"], regularization=0.05)
     training = make(D2(), policy, complete(N), lr=0.4 / noiseless().smoothness)
     for _ in range(250):
         training.step()
     assert noiseless().evaluate(training.X)["distance_to_optimum"] < 1e-8
 
 
-def test_a_policy_with_two_rounds_tells_no_graph():
+def test_a_policy_with_two_rounds_does_not_define_a_graph():
     W = metropolis_hastings(GRAPH)
-    policy = HeterogeneityAware(sketch=EXACT, graphs=Product(Fixed(W), Fixed(W)))
     with pytest.raises(MixingError, match="`graphs` must be a policy with one matrix per mixing"):
-        look(policy, 0, rows(0))
+        planner(graphs=Product([W, W])).plan(0, rows(0))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"growth": 0.9}, r"growth = 0\.9; the factor .* at least 1"),
-        ({"growth": float("nan")}, "growth = nan"),
-        ({"drop_below": 0.5}, r"drop_below = 0\.5; .*\[0, 0\.5\)"),
-        ({"drop_below": -0.1}, r"drop_below = -0\.1"),
-    ],
-)
-def test_values_out_of_range_are_refused(options, message):
-    with pytest.raises(MixingError, match=message):
-        HeterogeneityAware(**options)
+# --- interrupted runs ---
+def aware(period=2, **options):
+    return HeterogeneityAware(period, **{"sketch": CountSketch(4, seed=1), "regularization": 0.02, **options})
 
 
-# --- a run may stop and go on with the same bits ---
-def with_noise():
-    return random_quadratics(N, dim=D, noise=0.2)
-
-
-def aware(**options):
-    settings = {"period": 2, "sketch": CountSketch(4, seed=1), "regularization": 0.02, **options}
-    return HeterogeneityAware(settings.pop("period"), **settings)
-
-
+RANDOM, SENDER = CHANGING["random"], {"stochastic": "sender", "regularization": 0.3}
 OPTIONS = {
-    "growth": (DSGD, lambda: aware(growth=1.3, period=1), complete(N)),
-    "growth and smoothing": (DSGD, lambda: aware(growth=1.1, period=1, smoothing=0.5), complete(N)),
-    "drop_below": (DSGD, lambda: aware(drop_below=0.1), complete(N)),
-    "on alternating": (DSGD, lambda: aware(graphs=CHANGING["alternating"](), period=3), complete(N)),
-    "on random, growth, drop_below": (
-        DSGD,
-        lambda: aware(graphs=CHANGING["random"](), growth=1.2, drop_below=0.15, period=3),
-        complete(N),
-    ),
-    "on another": (DSGD, lambda: aware(graphs=aware(drop_below=0.2), alternate_with=aware(period=3)), complete(N)),
-    "symmetric and lazy": (D2, lambda: aware(growth=1.2, period=1), GRAPH),
-    "symmetric, drop_below": (EXTRA, lambda: aware(drop_below=0.1), GRAPH),
-    "tracking": (GradientTracking, lambda: aware(period=3, objective="parameters"), GRAPH),
-    "sender": (PushSum, lambda: aware(kind="sender", regularization=0.3), one_way()),
-    "sender, drop_below": (PushSum, lambda: aware(kind="sender", regularization=0.3, drop_below=0.05), one_way()),
+    "growth": (DSGD(), aware(1, growth=1.3), complete(N)),
+    "growth and smoothing": (DSGD(), aware(1, growth=1.1, smoothing=0.5), complete(N)),
+    "drop_below": (DSGD(), aware(drop_below=0.1), complete(N)),
+    "alternating graphs": (DSGD(), aware(3, graphs=CHANGING["alternating"]), complete(N)),
+    "random graphs, growth, drop_below": (DSGD(), aware(3, graphs=RANDOM, growth=1.2, drop_below=0.15), complete(N)),
+    "nested": (DSGD(), aware(graphs=aware(drop_below=0.2), alternate_with=aware(3)), complete(N)),
+    "symmetric and lazy": (D2(), aware(1, growth=1.2), GRAPH),
+    "symmetric, drop_below": (EXTRA(), aware(drop_below=0.1), GRAPH),
+    "tracking": (GradientTracking(), aware(3, objective="parameters"), GRAPH),
+    "sender": (PushSum(), aware(**SENDER), one_way()),
+    "sender, drop_below": (PushSum(), aware(drop_below=0.05, **SENDER), one_way()),
 }
 
 
 @pytest.mark.parametrize("before", [1, 4, 5])
 @pytest.mark.parametrize("name", OPTIONS)
-def test_a_restored_policy_goes_on_with_the_same_bits(name, before, tmp_path):
+def test_a_restored_run_continues_bit_for_bit(name, before):
     algorithm, policy, graph = OPTIONS[name]
-    training, restored = (make(algorithm(), policy(), graph, task=with_noise(), lr=0.003) for _ in range(2))
-    for _ in range(before):
-        training.step()
-    save_checkpoint(training, tmp_path / "c")
-    load_checkpoint(restored, tmp_path / "c")
-    assert restored.policy.W == training.policy.W
-    for _ in range(7):
-        expected, found = training.step(), restored.step()
-        assert found.plan.params == expected.plan.params
-        assert (found.plan.solve is None) == (expected.plan.solve is None)
-        assert torch.equal(restored.X, training.X)
-    (tensors, values), (others, other_values) = training.state(), restored.state()
-    assert tensors.keys() == others.keys()
-    assert all(torch.equal(others[key], value) for key, value in tensors.items())
-    assert other_values == values
+    task = random_quadratics(N, dim=D, noise=0.2)
+    assert_runs_resume(lambda: make(algorithm, policy, graph, task=task, lr=0.003), before)
 
 
+# --- what is observed ---
 def test_both_adds_the_gram_matrices_of_updates_and_parameters():
-    U, X = torch.randn(N, 3, dtype=torch.float64), torch.randn(N, 3, dtype=torch.float64)
-    policy, network = HeterogeneityAware(sketch=EXACT, objective="both", balance=2.0), SimulatedNetwork(complete(N))
-    policy.plan(0, Observation(U, U, X), network)
-    np.testing.assert_allclose(policy.gram, gram_matrix(U) + 2 * gram_matrix(X), rtol=0, atol=1e-12)
-    assert network.traffic.sketches == 2 * N * (N - 1) * 3 * 8
-    policy = HeterogeneityAware(sketch=EXACT, objective="both")
-    policy.plan(
-        0, Observation(torch.zeros_like(U), U, X), network
-    )  # U = 0: gradients have another unit, so they stand alone
-    np.testing.assert_allclose(policy.gram, gram_matrix(U), rtol=0, atol=1e-12)
+    U, X = random_rows(N, 3, 0), random_rows(N, 3, 1)
+    both = planner(complete(N), objective="both", balance=2.0)
+    both.plan(0, U, rows=X)
+    np.testing.assert_allclose(both.gram, gram_matrix(U) + 2 * gram_matrix(X), rtol=0, atol=1e-12)
+    assert both.network.traffic.sketches == 2 * N * (N - 1) * 3 * 8
+    both = planner(complete(N), objective="both")
+    both.plan(0, torch.zeros_like(U), U, X)  # U = 0: gradients have another unit, so they stand alone
+    np.testing.assert_allclose(both.gram, gram_matrix(U), rtol=0, atol=1e-12)
 
 
-# --- sketches of updates that are never there as a whole ---
 class Whole(HeterogeneityAware):
     """Asks for the updates themselves."""
 
-    def sketches(self, t):
-        return None
+    def looks(self, t, state):
+        look = super().looks(t, state)
+        return None if look is None else Look(look.sketches, update=True)
 
 
 @pytest.mark.parametrize("algorithm", [DSGD, D2, EXTRA, GradientTracking, QuasiGlobalMomentum])
 @pytest.mark.parametrize("objective", ["updates", "both"])
 def test_sketches_of_before_and_after_are_those_of_the_updates(algorithm, objective):
-    """Γ is the same to rounding, and D-SGD keeps no copy of the rows for it."""
-    grams = []
+    """Γ is the same to rounding, and a method that does not need X itself keeps no copy of it."""
+    grams, copies = [], []
     for kind in (HeterogeneityAware, Whole):
-        policy = kind(2, sketch=CountSketch(7, seed=3), objective=objective)
-        training = Training(
-            random_quadratics(N, seed=1), SimulatedNetwork(GRAPH), policy, algorithm(),
-            lambda p: torch.optim.SGD(p, lr=0.001),
-        )  # fmt: skip
+        training = simulated(kind(2, CountSketch(7, seed=3), objective), algorithm(), GRAPH, lr=0.001)
+        training.driver.begin(training.X)
+        copies.append("start" in training.driver.state().rows)
         training.step()
-        training.mixer.remember(training.X)
-        if kind is HeterogeneityAware and algorithm is DSGD:
-            assert training.mixer.start is None
-        grams.append(training.policy.gram)
+        grams.append(gram_of(training))
     np.testing.assert_allclose(*grams, rtol=0, atol=1e-10 * np.trace(grams[1]))
+    assert copies == [algorithm not in (DSGD, GradientTracking), True]
 
 
-def test_policies_in_policies_say_which_sketches_they_take():
+def test_policies_in_policies_announce_the_sketches_that_they_take():
     first, second = HeterogeneityAware(sketch=CountSketch(5)), HeterogeneityAware(2, sketch=CountSketch(6))
-    both = Product(first, Fixed(metropolis_hastings(GRAPH)), second)
-    assert both.sketches(0) == both.policies[0].sketches(0) + both.policies[2].sketches(0)
-    assert [sketch.dim for sketch in both.sketches(0)] == [5, 6]
-    assert [sketch.dim for sketch in Alternating(first, second).sketches(1)] == [6]
-    assert Product(Whole(), first).sketches(0) is None
-    assert HeterogeneityAware(objective="parameters").sketches(0) == ()
+
+    def look(policy, t=0):
+        return policy.looks(t, Planner(policy, SimulatedNetwork(GRAPH)).state)
+
+    assert [sketch.dim for sketch in look(Product([first, metropolis_hastings(GRAPH), second])).sketches] == [5, 6]
+    assert [sketch.dim for sketch in look(Alternating([first, second]), 1).sketches] == [6]
+    assert look(Product([Whole(), first])).update
+    assert look(HeterogeneityAware(objective="parameters")) == Look()

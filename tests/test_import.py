@@ -1,6 +1,7 @@
-"""Importing mixwise is light: what only some commands need is loaded where it is used."""
+"""Importing mixwise is light: slow packages are loaded where they are used."""
 
 import json
+import os
 import pkgutil
 import subprocess
 import sys
@@ -24,7 +25,7 @@ def loaded(after):
     print(json.dumps([after, [name for name in {HEAVY!r} if name in sys.modules]]))
 random.seed(0); np.random.seed(0); torch.manual_seed(0)
 before = state()
-import mixwise
+from mixwise import *
 assert state() == before
 loaded("mixwise")
 {"; ".join(f"import {name}" for name in PUBLIC)}
@@ -32,8 +33,8 @@ loaded("public packages")
 from mixwise import graphs, mixing
 mixing.minimize_gme(np.eye(4), graphs.ring(4))
 loaded("minimize_gme")
-mixing.fastest_mixing(graphs.ring(4))
-loaded("fastest_mixing")
+mixing.optimal_gap(graphs.ring(4))
+loaded("optimal_gap")
 """
 
 
@@ -50,14 +51,14 @@ def test_import_mixwise_loads_nothing_heavy_and_changes_no_global_state(loaded):
 
 
 def test_no_public_package_loads_anything_heavy(loaded):
-    assert {"mixwise.mixing", "mixwise.policies", "mixwise.train", "mixwise.graphs", "mixwise.sketch"} <= set(PUBLIC)
+    assert {"mixwise.mixing", "mixwise.policies", "mixwise.graphs", "mixwise.sketch"} <= set(PUBLIC)
     assert loaded["public packages"] == []
 
 
 def test_weights_are_optimized_without_the_heavy_packages(loaded):
     """CVXPY is an oracle for tests: nobody who trains needs it."""
     assert loaded["minimize_gme"] == []
-    assert loaded["fastest_mixing"] == []
+    assert loaded["optimal_gap"] == []
 
 
 @pytest.mark.parametrize("name", ["mixwise", *PUBLIC])
@@ -67,3 +68,46 @@ def test_all_that_is_promised_is_there(name):
     assert len(set(promised)) == len(promised)
     for attribute in promised:
         assert hasattr(module, attribute), attribute
+
+
+# --- the command line ---
+SLOW = ("torch", "numpy", "scipy", "networkx", *HEAVY)
+
+
+@pytest.mark.parametrize(
+    ("words", "completed", "allowed"),
+    [
+        ("--help", "", ()),
+        ("--version", "", ()),
+        ("run --help", "", ()),
+        ("weights --help", "", ()),
+        ("", "mixwise ", ()),
+        ("", "mixwise graph t", ("numpy", "scipy")),
+    ],
+)
+def test_help_and_completion_do_not_wait_for_slow_packages(words, completed, allowed):
+    code = f"""
+import atexit, sys
+import mixwise.cli
+atexit.register(lambda: print("loaded:", [name for name in {SLOW!r} if name in sys.modules]))
+sys.argv = ["mixwise", *{words.split()!r}]
+mixwise.cli.main()
+"""
+    completing = {
+        "_MIXWISE_COMPLETE": "complete_bash",
+        "COMP_WORDS": completed,
+        "COMP_CWORD": str(completed.count(" ")),
+    }
+    environment = os.environ | (completing if completed else {})
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    shown, _, loaded = done.stdout.rpartition("loaded: ")
+    assert shown
+    assert set(json.loads(loaded.replace("'", '"'))) <= set(allowed)
+
+
+def test_names_are_imported_when_they_are_used():
+    assert set(mixwise.__all__) <= set(dir(mixwise))
+    for name, home in mixwise._HOMES.items():
+        assert getattr(mixwise, name) is getattr(getattr(mixwise, home, None) or sys.modules[f"mixwise.{home}"], name)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = mixwise.nothing

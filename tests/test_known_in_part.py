@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from mixwise.policies.kept_weights import weights_as_tensors, weights_from_tensors
 
 from mixwise.errors import MixingError
 from mixwise.graphs import ring, torus
@@ -19,8 +20,7 @@ from mixwise.mixing import (
     spectral_gap,
     symmetrized,
 )
-from mixwise.policies import Plan
-from mixwise.policies.kept_weights import weights_as_tensors, weights_from_tensors
+from mixwise.plan import Plan
 
 
 def part(W: MixingMatrix, nodes: range) -> MixingMatrix:

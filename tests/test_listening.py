@@ -19,11 +19,14 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _NodeDesc, _
 from hosts import Hosts, why_not
 from listening import listening
 from mixwise.errors import ConfigError
+from mixwise.launch import Machines, torchrun_line
+from mixwise.launch.command import python_line
 from mixwise.launch.torchrun import JsonBackend
 from mixwise.network import board
 from mixwise.network.board import listening_store
 from mixwise.network.processes import Processes
 from processes import in_processes
+from programs import Program
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="sockets are looked up in /proc")
 
@@ -40,13 +43,12 @@ dist.destroy_process_group()
 
 
 @contextmanager
-def started(line, folder):
+def started(line, folder, **variables):
     """A process that has ended, with all that it has started, when the block has."""
     (folder / "script.py").write_text(SCRIPT)
+    variables = {"OMP_NUM_THREADS": "1", "STARTS_PROGRAMS": "1"} | variables
     with (folder / "log").open("a") as log:
-        process = subprocess.Popen(
-            line, cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=log, stderr=log, start_new_session=True
-        )
+        process = Program(line, cwd=folder, env=os.environ | variables, stdout=log, stderr=log, start_new_session=True)
     try:
         yield process
     finally:
@@ -154,13 +156,16 @@ needs_hosts = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 @pytest.mark.timeout(240)
 def test_a_stranger_can_disturb_a_run_over_several_machines_but_runs_no_code(tmp_path):
     """Machine 0 waits for machine 1; host 1 is none of the run, and writes into every key that it finds."""
-    with Hosts(2) as hosts, started(on_machine(hosts, 0, "--machines", 2, "--max-restarts", 1), tmp_path) as process:
-        payload = pickle.dumps(Command(tmp_path / "executed"))
-        words = [hosts.address(0), "29500", payload.hex(), base64.b64encode(payload).decode()]
-        subprocess.run(
-            hosts.command(1, [sys.executable, "-c", STRANGER, *words]), check=True, timeout=100, cwd=tmp_path
-        )
-        assert process.wait(60) not in (0, None)  # it has read what the stranger wrote
+    with Hosts(2) as hosts:
+        machine = Machines(1, "2", 0, (hosts.address(0), 29500))
+        line = python_line(torchrun_line(machine, ["script.py"], max_restarts=1))  # what `mixwise launch` executes
+        with started(line, tmp_path, **hosts.variables(0)) as process:
+            payload = pickle.dumps(Command(tmp_path / "executed"))
+            words = [hosts.address(0), "29500", payload.hex(), base64.b64encode(payload).decode()]
+            stranger = [sys.executable, "-c", STRANGER, *words]
+            with Program(stranger, cwd=tmp_path, env=os.environ | hosts.variables(1)) as writes:
+                assert writes.wait(100) == 0
+            assert process.wait(60) not in (0, None)  # it has read what the stranger wrote
     assert not (tmp_path / "executed").exists()
 
 

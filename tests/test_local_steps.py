@@ -33,12 +33,13 @@ from mixwise.algorithms import (
 from mixwise.graphs import Graph, random_connected
 from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Decoupled, Fixed, FixedTree, HeterogeneityAware, HeterogeneityAwareTree, NoMixing, Plan
-from mixwise.policies.plan import Stateless
+from mixwise.plan import Plan
+from mixwise.policies import Decoupled, Fixed, HeterogeneityAware, Look, NoMixing, Policy, Tree
 from mixwise.sketch import CountSketch
+from mixwise.state import encode
 from mixwise.tasks import QuadraticTask, random_quadratics
-from mixwise.train import Training
-from mixwise.train.checkpoint import load_checkpoint, save_checkpoint
+from mixwise.training import Training
+from mixwise.training.checkpoint import load_checkpoint, save_checkpoint
 
 N, D, TAU, ROUNDS, LR = 6, 5, 3, 12, 0.004
 GRAPH = random_connected(N, keep=0.6, seed=1)
@@ -184,7 +185,7 @@ BY_HAND = {
     "decentlam": (DecentLaM, decentlam, {}),
     "push-sum": (PushSum, push_sum, {"policy": Fixed(sender_weights()), "graph": ONE_WAY}),
     "choco": (lambda: Choco(TopK(0.4), 0.3), choco, {}),
-    "relay": (RelaySGD, relay, {"policy": FixedTree(TREE), "graph": TREE}),
+    "relay": (RelaySGD, relay, {"policy": Tree(TREE), "graph": TREE}),
     "local sgd": (LocalSGD, averaging, {"policy": NoMixing()}),
 }
 
@@ -208,7 +209,7 @@ def test_combine_then_adapt_keeps_the_rows_before_the_mixing_as_models():
         Y = P @ X
         for _ in range(TAU):
             training.step()
-        np.testing.assert_allclose(training.model_rows.numpy(), X, **CLOSE)
+        np.testing.assert_allclose(training.models.numpy(), X, **CLOSE)
         np.testing.assert_allclose(training.X.numpy(), Y, **CLOSE)
 
 
@@ -224,7 +225,9 @@ def test_gradient_tracking_with_local_steps_is_k_gt():
             training.step()
         c, X = c + (P @ z - z) / (TAU * LR), P @ (X - z)
         np.testing.assert_allclose(training.X.numpy(), X, **CLOSE)
-        np.testing.assert_allclose(training.algorithm.state["C"].numpy(), c, rtol=0, atol=1e-9)  # of size η⁻¹ · 1e-12
+        np.testing.assert_allclose(
+            training.driver.algorithm_state.rows["C"].numpy(), c, rtol=0, atol=1e-9
+        )  # of size η⁻¹ · 1e-12
 
 
 @lru_cache
@@ -269,21 +272,18 @@ def test_the_other_exact_methods_end_where_local_sgd_ends(name):
 
 
 # --- what the policy sees ---
-class Watching(Stateless):
+class Watching(Policy):
     """Remembers what it was asked."""
 
     def __init__(self):
         self.asked, self.updates = [], []
 
-    def __deepcopy__(self, memo):
-        return self  # so that what the run asks can be seen
+    def looks(self, t, state):
+        return Look(update=True) if t % 2 == 0 else None
 
-    def observes(self, t):
-        return t % 2 == 0
-
-    def plan(self, t, observed, network):
-        self.asked.append(t)
-        self.updates.append(None if observed.updates is None else observed.updates.clone().numpy())
+    def plan(self, round, state, network):
+        self.asked.append(round.t)
+        self.updates.append(None if self.looks(round.t, state) is None else round.update.numpy())
         return Plan((W,))
 
 
@@ -341,7 +341,7 @@ ALL = {
     "quasi-global adam": (QuasiGlobalAdam, {}),
     "quasi-global around relay": (
         lambda: QuasiGlobalMomentum(inner=RelaySGD()),
-        {"policy": lambda: FixedTree(TREE), "graph": TREE},
+        {"policy": lambda: Tree(TREE), "graph": TREE},
     ),
     "quasi-global around d2": (lambda: QuasiGlobalMomentum(inner=D2()), {}),
     "quasi-global around extra": (lambda: QuasiGlobalMomentum(inner=EXTRA()), {}),
@@ -352,11 +352,10 @@ ALL = {
         {"policy": lambda: Fixed(sender_weights()), "graph": ONE_WAY},
     ),
     "decentlam": (DecentLaM, {}),
-    "relay": (RelaySGD, {"policy": lambda: FixedTree(TREE), "graph": TREE, "momentum": 0.9}),
-    "relay, aware": (RelaySGD, {"policy": lambda: HeterogeneityAwareTree(3)}),
+    "relay": (RelaySGD, {"policy": lambda: Tree(TREE), "graph": TREE, "momentum": 0.9}),
     "push-sum": (PushSum, {"policy": lambda: Fixed(sender_weights()), "graph": ONE_WAY}),
     "choco, top-k": (lambda: Choco(TopK(0.4), 0.3), {}),
-    "choco, quantized": (lambda: Choco(Quantize(2, seed=4), 0.3), {"momentum": 0.9}),
+    "choco, quantized": (lambda: Choco(Quantize(2), 0.3), {"momentum": 0.9}),
     "local sgd": (LocalSGD, {"policy": NoMixing}),
     "all-reduce": (AllReduceSGD, {"policy": NoMixing, "tau": 1, "momentum": 0.9}),
 }
@@ -381,12 +380,12 @@ def test_a_run_may_stop_at_any_step_and_go_on_with_the_same_bits(name, before, t
         training.step()
         restored.step()
         assert torch.equal(restored.X, training.X)
-        assert torch.equal(restored.model_rows, training.model_rows)
-    (tensors, values), (others, other_values) = training.state(), restored.state()
-    assert tensors.keys() == others.keys()
-    for key, value in tensors.items():
-        assert torch.equal(others[key], value), key
-    assert other_values == values
+        assert torch.equal(restored.models, training.models)
+    first, second = (encode(run.state(), run.network.nodes) for run in (training, restored))
+    assert first.tensors.keys() == second.tensors.keys()
+    for key, value in first.tensors.items():
+        assert torch.equal(second.tensors[key], value), key
+    assert (second.values, second.arcs) == (first.values, first.arcs)
 
 
 @pytest.mark.parametrize("name", ["quasi-global around relay", "choco, quantized", "gradient tracking", "extra"])

@@ -5,6 +5,7 @@ P is Wᵀ, so that a gossip step is P X. Float64, 50 steps: both sides do the sa
 size 1 to 10, and agree to 1e-11.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -31,10 +32,13 @@ from mixwise.algorithms import (
 )
 from mixwise.graphs import Graph, complete, random_connected
 from mixwise.mixing import MixingMatrix
+from mixwise.needs import Provides
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Fixed, FixedTree, NoMixing, Plan, RandomChoice, Stateless
+from mixwise.plan import Plan
+from mixwise.policies import Fixed, NoMixing, Policy, RandomChoice, Tree
 from mixwise.tasks import random_quadratics
-from mixwise.train import Training
+from mixwise.training import Training
+from planning import Planner
 
 pytestmark = pytest.mark.numerics
 
@@ -111,7 +115,7 @@ def run(algorithm, policy, graph, schedule=constant, seed=0, optimizer=torch.opt
     models = []
     for _ in range(STEPS):
         training.step()
-        models.append(training.model_rows.numpy().copy())
+        models.append(training.models.numpy().copy())
     return np.stack(models), training
 
 
@@ -167,11 +171,12 @@ def test_combine_while_adapt(schedule, momentum):
 def test_combine_while_adapt_with_weights_that_change():
     """X⁽ᵗ⁺¹⁾ = P⁽ᵗ⁻¹⁾ X⁽ᵗ⁾ − η G⁽ᵗ⁾, P⁽⁻¹⁾ = I: the weights are those that were known before the gradient was."""
     matrices = [asymmetric(0), asymmetric(1)]
-    policy = RandomChoice(matrices, seed=5)
+    policy = RandomChoice(matrices)
+    planner = Planner(policy, SimulatedNetwork(matrices[0].graph))
     X, P, expected = start(), I, []
     for t in range(STEPS):
         X = P @ X - LR * gradients(X, t)
-        P = policy.plan(t, None, None).params[0].to_dense().T
+        P = planner.plan(t).params[0].to_dense().T
         expected.append(X)
     compare(run(CombineWhileAdapt(), policy, matrices[0].graph)[0], expected)
 
@@ -357,19 +362,20 @@ def test_relay(schedule, momentum, seed):
     expected, reached = relayed(tree, seed, schedule, momentum)
     assert (reached[tree.diameter - 1 :] == N).all()
     assert (reached[: tree.diameter - 1] < N).any(axis=1).all()
-    compare(run(RelaySGD(), FixedTree(tree), tree, schedule, seed, momentum=momentum)[0], expected, seed)
+    compare(run(RelaySGD(), Tree(tree), tree, schedule, seed, momentum=momentum)[0], expected, seed)
 
 
-class Switching(Stateless):
+@dataclass(frozen=True)
+class Switching(Policy):
     """Another tree from mixing 20 on."""
 
-    gives = "a tree"
+    before: Graph
+    after: Graph
 
-    def __init__(self, before, after):
-        self.before, self.after = before, after
+    provides = Provides("a tree")
 
-    def plan(self, t, observed, network):
-        return Plan((), tree=self.before if t < 20 else self.after)
+    def plan(self, round, state, network):
+        return Plan((), tree=self.before if round.t < 20 else self.after)
 
 
 def test_relay_starts_anew_on_another_tree():
@@ -416,7 +422,7 @@ def test_quasi_global_momentum_around_relay():
         X = X_new
         expected.append(X)
     algorithm = QuasiGlobalMomentum(beta, mu=mu, nesterov=False, inner=RelaySGD())
-    compare(run(algorithm, FixedTree(tree), tree, moving)[0], expected)
+    compare(run(algorithm, Tree(tree), tree, moving)[0], expected)
 
 
 def test_quasi_global_momentum_around_combine_while_adapt():
@@ -478,7 +484,7 @@ def test_push_sum(schedule, momentum, seed):
         expected.append(z)
     found, training = run(PushSum(), Fixed(W), W.graph, schedule, seed, momentum=momentum)
     compare(found, expected, seed)
-    mass = training.algorithm.state["mass"].numpy()
+    mass = training.driver.algorithm_state.rows["mass"].numpy()
     np.testing.assert_allclose(mass[:, 0], w, **CLOSE)
     np.testing.assert_allclose(mass * training.X.numpy(), numerators, **CLOSE)
 
@@ -486,10 +492,11 @@ def test_push_sum(schedule, momentum, seed):
 def test_push_sum_with_weights_that_change():
     """P⁽ᵗ⁾ of time t moves numerators and weights alike."""
     matrices = [one_way(2), one_way(3)]
-    policy = RandomChoice(matrices, seed=5)
+    policy = RandomChoice(matrices)
+    planner = Planner(policy, SimulatedNetwork(matrices[0].graph))
     numerators, w, expected = start(), np.ones(N), []
     for t in range(STEPS):
-        P = policy.plan(t, None, None).params[0].to_dense().T
+        P = planner.plan(t).params[0].to_dense().T
         numerators, w = P @ (numerators - LR * gradients(numerators / w[:, None], t)), P @ w
         expected.append(numerators / w[:, None])
     compare(run(PushSum(), policy, matrices[0].graph)[0], expected)

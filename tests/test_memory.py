@@ -1,4 +1,4 @@
-"""What a run needs is said before it starts, and a run that cannot fit is refused with what would make it fit."""
+"""Memory use is estimated before a run starts; a run that would not fit is rejected with alternatives."""
 
 from pathlib import Path
 
@@ -10,8 +10,10 @@ from mixwise.errors import ConfigError
 from mixwise.experiments import build, memory, plan_experiment, run_experiment
 from mixwise.experiments.config import Recipe
 from mixwise.experiments.free_memory import _free_in_groups, free_memory
-from mixwise.experiments.memory import GB, Need, statement, ways_to_fit
-from mixwise.train.row_count import RowCount
+from mixwise.experiments.memory import GB, Need, alternatives
+from mixwise.layout import Layout
+from mixwise.tasks import ModuleTask
+from mixwise.training.row_count import RowCount
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -43,41 +45,31 @@ def experiment(*overrides):
 
 @pytest.fixture
 def looked_at(monkeypatch):
-    """Small runs are counted, too."""
-    counted = build.memory_needed
-    monkeypatch.setattr(build, "memory_needed", lambda *args: counted(*args, least=0))
+    """Small runs are counted as well."""
+    monkeypatch.setattr(memory, "_LARGE", 0)
 
 
 @pytest.fixture
 def little(looked_at, monkeypatch):
     """Two megabytes are free."""
     monkeypatch.setattr(memory, "free_memory", lambda device, processes=1: 2_000_000)
-    monkeypatch.setattr(memory, "RESIDENT", 1000)
     monkeypatch.setattr(memory, "process_memory", lambda: 0)
 
 
-def test_the_sentence_of_the_paper_sized_run():
-    need = Need(
-        nodes=16, processes=1, dim=66_000_000, itemsize=4, rows=ADAM, one_pass=10**9, process=10**9, free=2 * GB
+def test_the_announcement_of_a_run():
+    need = Need(nodes=16, processes=1, dim=66_000_000, itemsize=4, rows=ADAM, passes=10**9, process=10**9, free=2 * GB)
+    assert str(need) == (
+        "16 nodes × 66.0 M parameters × 4 tensors (X, G, 2 optimizer) = 16.9 GB; "
+        "18.9 GB with the program, the data and a pass; 2.0 GB free"
     )
-    assert statement(need) == (
-        "memory: 16 nodes × 66.0 M parameters × 4 tensors (X, G, 2 optimizer) = 16.9 GB; with the data, the program "
-        "and a pass of a node 18.9 GB; 2.0 GB are free"
-    )
-    assert statement(None) is None
-    assert statement(Need(nodes=2, processes=1, dim=1000, itemsize=4, rows=ADAM)) is None  # nobody needs to know
 
 
-def test_the_largest_of_the_moments_counts():
+def test_the_peak_is_in_a_mixing_or_in_a_pass():
     base = {"nodes": 2, "processes": 1, "dim": 100, "itemsize": 4}
     mixing = RowCount(optimizer=0, algorithm=1, gradients=3, most=5)
-    assert Need(**base, rows=mixing, one_pass=100).still == 5 * 800
-    assert Need(**base, rows=mixing, one_pass=5000).still == 3 * 800 + 5000
-    assert Need(**base, rows=mixing, evaluation=9000).still == 3 * 800 + 9000
-    assert Need(**base, rows=mixing, buffers=7, arriving=2).still == 5 * 800 + 7 + 2 * 400
-    on_disk = RowCount(optimizer=2, algorithm=0, gradients=0, most=0.5, disk=4)
-    assert Need(**base, rows=on_disk).still == 400 + 2 * memory.RESIDENT
-    assert Need(**base, rows=on_disk).disk_bytes == 4 * 800
+    assert Need(**base, rows=mixing, passes=100).new_bytes == 5 * 800
+    assert Need(**base, rows=mixing, passes=5000).new_bytes == 3 * 800 + 5000
+    assert Need(**base, rows=mixing, arriving=2).new_bytes == 5 * 800 + 2 * 400
 
 
 def test_small_runs_are_not_counted():
@@ -85,73 +77,76 @@ def test_small_runs_are_not_counted():
     assert build.prepare(config, 0).need is None
 
 
-def test_a_run_knows_its_need_and_the_terminal_hears_it(looked_at, tmp_path):
+def test_a_run_reports_its_need(looked_at, tmp_path):
     heard = []
     run_experiment(experiment(), tmp_path / "run", on_need=heard.append)
     (need,) = heard
     assert (need.nodes, need.dim, need.itemsize) == (4, 30 * 300 + 300 + 3010, 4)
     assert need.rows.optimizer == 2
-    assert need.one_pass > 4 * 300 * 4 * 4  # the activations of four nodes: a small dense model is stacked
+    assert need.passes > 4 * 300 * 4 * 4  # the activations of four nodes: a small dense model is stacked
     assert need.process > 10**7
     assert need.free > 10**7
 
 
 def test_a_run_that_does_not_fit_is_refused_before_rows_are_made(little, monkeypatch, tmp_path):
-    monkeypatch.setattr(build.ModuleTask, "initial", lambda self, nodes: pytest.fail("rows were made"))
+    monkeypatch.setattr(ModuleTask, "initial", lambda self, nodes: pytest.fail("rows were made"))
     with pytest.raises(ConfigError) as refused:
         run_experiment(experiment("graph=ring:16", "placement=gme"), tmp_path / "run")
     text = str(refused.value)
     assert text.startswith(
-        "the run does not fit: 16 nodes × 12,310 parameters × 4 tensors (X, G, 2 optimizer) = 0.00 GB"
+        "the run does not fit into memory: 16 nodes × 12,310 parameters × 4 tensors (X, G, 2 optimizer) = 0.00 GB"
     )
-    for option in ("task.train=head", "rows=disk (", "at most ", "machines of this size with torchrun"):
+    for option in ("task.train=head", "at most ", "machines of this size with torchrun"):
         assert option in text
     assert "\n" not in text
     assert not (tmp_path / "run").exists()
 
 
-def test_what_is_offered_fits(looked_at):
+def test_alternatives_fit(looked_at):
     (config,) = experiment("graph=ring:16").runs.values()
     prepared = build.prepare(config, 0)
     need = prepared.need
     task = build.build_task(config, 16, 0)
-    for free in (need.still * 3 // 4, need.still // 3, need.still // 20):
-        offered = ways_to_fit(need, free, task, shortens=True)
-        assert ("param_dtype=bfloat16" in str(offered)) == (free > need.still * 0.6)
+    for free in (need.new_bytes * 3 // 4, need.new_bytes // 3, need.new_bytes // 20):
+        offered = alternatives(memory.replace(need, free=free), task)
         nodes = next((int(option.split()[2]) for option in offered if option.startswith("at most")), 0)
         if nodes:
-            assert memory.replace(need, nodes=nodes).still <= free < memory.replace(need, nodes=nodes + 1).still
+            fitting, more = (memory.replace(need, nodes=count).new_bytes for count in (nodes, nodes + 1))
+            assert fitting <= free < more
 
 
-def test_parts_of_a_model_that_would_fit():
-    task = type("Fake", (build.ModuleTask,), {"__init__": lambda self: None})()
+def test_a_smaller_pass_is_offered_if_the_rows_fit(looked_at):
+    (config,) = experiment("graph=ring:16", "task.batch=1000").runs.values()
+    need, task = build.prepare(config, 0).need, build.build_task(config, 16, 0)
+    assert "task.accumulate" in str(alternatives(memory.replace(need, free=need.row_bytes), task))
+    assert "task.accumulate" not in str(alternatives(memory.replace(need, free=need.row_bytes - 1), task))
+
+
+def test_parts_of_a_model_that_can_be_trained_alone():
+    task = type("Fake", (ModuleTask,), {"__init__": lambda self: None})()
     task.template = nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 2))
-    task.dim = sum(p.numel() for p in task.template.parameters())
-    assert memory._trained_parts(task) == [(1, 20 * 20 + 20 + 42), ("head", 42)]
+    task.layout = Layout(sum(p.numel() for p in task.template.parameters()))
+    assert list(memory._trained_parts(task)) == [(1, 20 * 20 + 20 + 42), ("head", 42)]
     task.template[0].requires_grad_(False)
-    assert memory._trained_parts(task) == []  # the user has chosen already
+    assert list(memory._trained_parts(task)) == []  # the user has chosen already
 
 
-def test_rows_on_disk_from_a_recipe(looked_at, tmp_path):
-    heard = []
-    run_experiment(experiment(), tmp_path / "memory")
-    run_experiment(experiment("rows=disk"), tmp_path / "disk", on_need=heard.append)
-    assert heard[0].rows.disk >= 4
-    assert heard[0].rows.most < 1
-    memory_, disk = ((tmp_path / name / "ha/seed-0/metrics.jsonl").read_bytes() for name in ("memory", "disk"))
-    assert memory_ == disk
-    left = {path.name for path in (tmp_path / "disk").rglob("*") if path.is_file()}
-    assert left == {path.name for path in (tmp_path / "memory").rglob("*") if path.is_file()}
+@pytest.mark.parametrize("override", ["rows=disk", "rows_dir=/tmp", "param_dtype=bfloat16", "ha.rows=disk"])
+def test_removed_keys_are_explained(override):
+    with pytest.raises(
+        ConfigError, match=r"was removed in 0\.2\.0; rows are always kept in memory, .*: delete the key"
+    ):
+        experiment(override)
+
+
+def test_a_removed_key_that_changed_nothing_is_ignored():
+    """Every config.yaml that version 0.1 wrote has `rows: memory`."""
+    assert experiment("rows=memory").to_yaml() == experiment().to_yaml()
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["rows_dir=/tmp"], r"rows_dir = '/tmp' is for rows: disk"),
-        (["rows=disk", "rows_dir=/no/such/folder"], r"is no folder; make it first"),
-        (["rows=disk", "device=cuda"], r"rows: disk is for rows in the machine's memory|device"),
-        (["param_dtype=float16"], r"too small for torch.float16"),
-        (["param_dtype=bfloat16", "algorithm=d2"], r"D2 keeps small differences"),
         (["task.accumulate=9"], r"accumulate = 9 pieces of a batch of 4"),
         (["task.autocast=float16"], r"take torch.bfloat16"),
     ],
@@ -161,11 +156,11 @@ def test_words_of_a_recipe_that_do_not_fit(overrides, message, tmp_path):
         run_experiment(experiment(*overrides), tmp_path / "run")
 
 
-@pytest.mark.parametrize("overrides", [["param_dtype=bfloat16"], ["task.accumulate=2"], ["task.autocast=bfloat16"]])
+@pytest.mark.parametrize("overrides", [["task.accumulate=2"], ["task.autocast=bfloat16"]])
 def test_words_of_a_recipe_that_do(overrides, looked_at, tmp_path):
     heard = []
     run_experiment(experiment(*overrides), tmp_path / "run", on_need=heard.append)
-    assert heard[0].itemsize == (2 if "param_dtype=bfloat16" in overrides else 4)
+    assert heard[0].itemsize == 4
 
 
 # --- what is free ---

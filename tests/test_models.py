@@ -12,7 +12,6 @@ from torch.nn.functional import cross_entropy
 
 from mixwise.errors import ConfigError, MixwiseError, TrainingError
 from mixwise.models import (
-    MODELS,
     EvoNormS0,
     build,
     logistic_regression,
@@ -22,6 +21,7 @@ from mixwise.models import (
     seeded,
     small_cnn,
 )
+from mixwise.parts import lookup, names
 
 NORMS = ["evonorm", "group", "none"]
 
@@ -382,11 +382,11 @@ def test_models_on_a_gpu():
 
 def test_models_by_name():
     options = {"logistic": {"features": 64, "classes": 10}}
-    for name, factory in MODELS.items():
+    for name in names("model"):
         if name.endswith("-classifier"):  # they are loaded: test_text_models.py
             continue
         model = build(name, seed=1, **options.get(name, {}))
-        expected = seeded(partial(factory, **options.get(name, {})), 1)
+        expected = seeded(partial(lookup("model", name).target, **options.get(name, {})), 1)
         assert model.state_dict().keys() == expected.state_dict().keys()
         assert all(torch.equal(p, q) for p, q in zip(model.parameters(), expected.parameters(), strict=True))
 
@@ -394,18 +394,22 @@ def test_models_by_name():
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("resnet21", {}, ["'resnet21'", "small-cnn, resnet20, resnet18, mlp, logistic"]),
-        ("resnet20", {"depth": 20}, ["'resnet20'", "'depth'", "classes, norm, channels"]),
-        ("logistic", {"classes": 10}, ["'logistic'", "needs features", "features, classes"]),
-        ("resnet20", {"norm": "batch"}, ["norm = 'batch'", "evonorm, group, none"]),
-        ("resnet18", {"norm": ["group"]}, ["norm = ['group']", "evonorm, group, none"]),
+        (
+            "resnet21",
+            {},
+            ["unknown model 'resnet21'; did you mean resnet20?", "logistic, mlp, resnet18, resnet20"],
+        ),
+        ("resnet20", {"depth": 20}, ["model resnet20: unknown key 'depth'", "classes, norm, channels"]),
+        ("logistic", {"classes": 10}, ["features is missing; logistic needs it"]),
+        ("resnet20", {"norm": "batch"}, ["model resnet20.norm = 'batch'", "'evonorm', 'group' or 'none'"]),
+        ("resnet18", {"norm": ["group"]}, ["norm = ['group']", "'evonorm', 'group' or 'none'"]),
         ("resnet20", {"classes": 0}, ["classes = 0", "1 or larger"]),
         ("resnet18", {"channels": 2.5}, ["channels = 2.5", "integer"]),
         ("small-cnn", {"classes": True}, ["classes = True", "integer"]),
         ("small-cnn", {"channels": -1}, ["channels = -1", "1 or larger"]),
-        ("mlp", {"sizes": (784,)}, ["sizes = (784,)", "two or more"]),
-        ("mlp", {"sizes": "784-128-10"}, ["sizes = '784-128-10'", "two or more integers"]),
-        ("mlp", {"sizes": 784}, ["sizes = 784", "two or more integers"]),
+        ("mlp", {"sizes": (784,)}, ["sizes = [784]", "two or more"]),
+        ("mlp", {"sizes": "784-128-10"}, ["sizes = '784-128-10'", "a valid list"]),
+        ("mlp", {"sizes": 784}, ["sizes = 784", "a valid list"]),
         ("mlp", {"sizes": [784, 0, 10]}, ["sizes[1] = 0", "1 or larger"]),
         ("logistic", {"features": "64", "classes": 10}, ["features = '64'", "integer"]),
     ],

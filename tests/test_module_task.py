@@ -17,7 +17,7 @@ from mixwise.policies import Fixed, HeterogeneityAware
 from mixwise.sketch import CountSketch
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.gradients import faster
-from mixwise.train import Training, train
+from mixwise.training import Training, train
 
 NODES = 6
 NESTEROV = {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-2}
@@ -160,7 +160,7 @@ def test_loop_and_stacked_agree_in_mixing_error_and_objective_when_weights_are_o
 def test_gradients_are_those_of_plain_pytorch(gradients):
     task = make_task(gradients=gradients)
     stream = torch.Generator().manual_seed(3)
-    X = task.initial(range(NODES)) + 0.3 * torch.randn(NODES, task.dim, dtype=torch.float64, generator=stream)
+    X = task.initial(range(NODES)) + 0.3 * torch.randn(NODES, task.layout.dim, dtype=torch.float64, generator=stream)
     for step in (0, 7):
         losses, G = task.losses_and_gradients(X, range(NODES), step)
         for node in range(NODES):
@@ -184,7 +184,7 @@ def test_frozen_and_tied_parameters(gradients):
             return self.frozen(torch.relu(self.second(torch.relu(self.first(x)))))
 
     task = make_task(lambda: seeded(Tied, 0), gradients=gradients)
-    assert task.dim == 64 + 8 + 8
+    assert task.layout.dim == 64 + 8 + 8
     training = make_training(task)
     for t in range(3):
         X = training.X.clone()
@@ -219,7 +219,7 @@ class Sequences(nn.Module):
 def test_gradients_of_linear_layers_that_are_used_in_many_ways(gradients):
     task = make_task(lambda: seeded(Sequences, 0), gradients=gradients)
     stream = torch.Generator().manual_seed(3)
-    X = task.initial(range(NODES)) + 0.3 * torch.randn(NODES, task.dim, dtype=torch.float64, generator=stream)
+    X = task.initial(range(NODES)) + 0.3 * torch.randn(NODES, task.layout.dim, dtype=torch.float64, generator=stream)
     for step in (0, 1):
         losses, G = task.losses_and_gradients(X, range(NODES), step)
         for node in range(NODES):
@@ -490,7 +490,12 @@ def lines(seed=0, steps=6, **options):
     graph = ring(NODES)
     policy = HeterogeneityAware(2, sketch=CountSketch(20, seed=seed), alternate_with=metropolis_hastings(graph))
     run = train(
-        task, SimulatedNetwork(graph), policy, DSGD(), lambda rows: torch.optim.SGD(rows, **NESTEROV), steps=steps
+        task,
+        SimulatedNetwork(graph),
+        policy,
+        DSGD(),
+        optimizer=lambda rows: torch.optim.SGD(rows, **NESTEROV),
+        steps=steps,
     )
     return [record.to_json() for record in run]
 
@@ -533,7 +538,7 @@ def test_evaluation_against_a_direct_computation():
     test = points().test
     task = make_task(test=test)
     stream = torch.Generator().manual_seed(1)
-    X = task.initial(range(NODES)) + 0.5 * torch.randn(NODES, task.dim, dtype=torch.float64, generator=stream)
+    X = task.initial(range(NODES)) + 0.5 * torch.randn(NODES, task.layout.dim, dtype=torch.float64, generator=stream)
 
     def accuracy(row):
         W1, b1, W2, b2 = torch.split(row, [16 * 8, 16, 4 * 16, 4])

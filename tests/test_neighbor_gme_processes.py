@@ -12,8 +12,8 @@ from mixwise.network import DistributedNetwork, SimulatedNetwork
 from mixwise.policies import HeterogeneityAware
 from mixwise.sketch import CountSketch
 from mixwise.tasks import random_quadratics
-from mixwise.train import Training, train
-from mixwise.train.checkpoint import load_checkpoint, save_checkpoint
+from mixwise.training import Training, train
+from mixwise.training.checkpoint import load_checkpoint, save_checkpoint
 from processes import in_processes, run_in_processes
 
 pytestmark = in_processes

@@ -13,7 +13,7 @@ from hosts import Hosts, why_not
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment, runner
 from mixwise.launch import Machines, supervise, torchrun_line, workers
 from mixwise.tasks import random_quadratics
-from mixwise.train.checkpoint import names_of_nodes, read_checkpoint
+from mixwise.training.checkpoint import names_of_nodes, read_checkpoint
 from processes import in_processes
 from programs import Program
 
@@ -175,7 +175,7 @@ def test_a_chain_without_its_middle_has_fallen_apart(loop, launched):
 
 
 # --- recipes ---
-RECIPE = ["quadratics", "variants=dsgd-metropolis", "algorithm=gradient-tracking", "task.noise=0", "task.dim=3"]
+RECIPE = ["quadratics", "variants=dsgd-metropolis", "algorithm=gradient-tracking", "task.noise=0", "task.layout.dim=3"]
 RECIPE += ["graph=ring:6", "seeds=10", "steps=700", "record_every=50", "evaluate_every=50", "checkpoint_every=100"]
 RECIPE += ["optimizer.lr=0.1/L"]
 
@@ -203,7 +203,7 @@ def test_a_recipe_goes_on_without_the_process_that_wrote_its_records(launched, t
     folder = tmp_path / "run" / "dsgd-metropolis" / "seed-10"
     assert done.code == 0, done.err
     assert "2 of 3 processes finished; lost: rank 0 (killed by SIGKILL)" in done.err.splitlines()[-1]
-    assert "nodes 0-1 are lost; 4 go on at step" in done.err
+    assert "nodes 0-1 are lost; 4 continue at step" in done.err
     assert "[1] quadratics: " in done.out  # another one prints the table
 
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -14,8 +14,8 @@ from mixwise.models import mlp, seeded
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask, random_quadratics
-from mixwise.train import Training, factor
-from mixwise.train.optimizers import ELEMENTWISE, check_elementwise, clip_rows
+from mixwise.training import Training, factor
+from mixwise.training.optimizers import ELEMENTWISE, check_elementwise, clip_rows
 
 NODES = 4
 SETTINGS = {

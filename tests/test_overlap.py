@@ -12,9 +12,9 @@ from mixwise.mixing import MixingMatrix, metropolis_hastings
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed, HeterogeneityAware, Product, RandomChoice
 from mixwise.sketch import GaussianSketch
-from mixwise.tasks import random_quadratics
-from mixwise.train import Training
-from mixwise.train.waiting import as_matrices, as_tensors
+from mixwise.state import decode, encode
+from mixwise.tasks import QuadraticTask, random_quadratics
+from mixwise.training import Training
 
 N, D = 6, 5
 W = metropolis_hastings(ring(N))
@@ -25,8 +25,8 @@ TASK = random_quadratics(N, dim=D, noise=0.3, seed=0)
 def policies():
     return {
         "fixed": Fixed(W),
-        "random": RandomChoice([W, OTHER], seed=3),
-        "two rounds": Product(Fixed(W), RandomChoice([W, OTHER], seed=3)),
+        "random": RandomChoice([W, OTHER]),
+        "two rounds": Product([Fixed(W), RandomChoice([W, OTHER])]),
         "heterogeneity-aware": HeterogeneityAware(period=2, sketch=GaussianSketch(8, seed=0)),
     }
 
@@ -43,11 +43,12 @@ def make(policy, local_steps=1, algorithm=None, network=None):
 
 
 @pytest.mark.parametrize("name", policies())
-def test_the_weights_of_a_mixing_are_those_made_one_mixing_before(name):
+def test_the_weights_of_a_mixing_are_those_made_one_mixing_before(name, monkeypatch):
     """X⁺ = (W₁ W₂ ⋯)ᵀ X − U; the plan of the first mixing is the identity, and every plan tells what was done."""
     made, policy = [np.eye(N)], policies()[name]
-    ask = policy.plan
-    policy.plan = lambda *args: made.append((plan := ask(*args)).params_product) or plan
+    ask = type(policy).plan
+    watched = lambda *args: made.append((plan := ask(*args)).params_product) or plan  # noqa: E731
+    monkeypatch.setattr(type(policy), "plan", watched)
     training = make(policy)
     for t in range(6):
         X = training.X.clone()
@@ -77,9 +78,10 @@ def test_weights_that_wait_survive_a_checkpoint(name, local_steps, stop):
         whole.step()
     for _ in range(stop):
         first.step()
-    tensors, values = first.state()
+    saved = encode(first.state(), first.network.nodes)
+    tensors = {name: value.clone() for name, value in saved.tensors.items()}
     second = make(policies()[name], local_steps)
-    second.load_state({k: v.clone() for k, v in tensors.items()}, json.loads(json.dumps(values)))
+    second.load_state(decode(tensors, json.loads(json.dumps(saved.values)), first.network.nodes))
     for _ in range(9 - stop):
         second.step()
     assert torch.equal(second.X, whole.X)
@@ -98,16 +100,14 @@ class Watched(SimulatedNetwork):
         return super().start_mix(rows, W)
 
 
-class WatchedTask:
+class WatchedTask(QuadraticTask):
     def __init__(self, events):
+        super().__init__(TASK.A, TASK.b, TASK.noise, TASK.seed)
         self.events = events
-
-    def __getattr__(self, name):
-        return getattr(TASK, name)
 
     def losses_and_gradients(self, X, nodes, t):
         self.events.append("gradients")
-        return TASK.losses_and_gradients(X, nodes, t)
+        return super().losses_and_gradients(X, nodes, t)
 
 
 def test_the_rows_set_out_before_the_gradients_are_computed():
@@ -134,23 +134,3 @@ def test_around_it_quasi_global_momentum_mixes_after_the_step():
     training.step()
     assert events == []
     assert training.network.traffic.parameters == W.messages * D * 8
-
-
-@pytest.mark.parametrize("nodes", [range(2), range(2, 6), range(3, 4)])
-def test_a_matrix_known_in_part_is_kept_by_the_rows_and_columns_of_its_nodes(nodes):
-    """Whoever owns which nodes later takes its rows of both."""
-    whole, pattern = OTHER, OTHER.graph.pattern
-
-    def part(own):
-        known = np.isin(pattern.rows, own) | np.isin(pattern.cols, own)
-        return MixingMatrix(whole.graph, np.where(known, whole.weights, 0.0), nodes=own)
-
-    pieces = [as_tensors((part(own), whole)) for own in (range(3), range(3, 6))]
-    names = pieces[0][0]
-    tensors = {
-        name: torch.cat([piece[name] for piece, _ in pieces])[nodes.start : nodes.stop]
-        if name in ("0.rows", "0.columns")
-        else pieces[0][0][name]
-        for name in names
-    }
-    assert as_matrices(tensors, json.loads(json.dumps(pieces[0][1])), nodes) == (part(nodes), whole)

@@ -40,17 +40,16 @@ from mixwise.policies import (
     Alternating,
     Decoupled,
     Fixed,
-    FixedTree,
     HeterogeneityAware,
     HeterogeneityAwareMatchings,
-    HeterogeneityAwareTree,
     Matchings,
     NoMixing,
     Product,
+    Tree,
 )
 from mixwise.sketch import CountSketch, GaussianSketch
 from mixwise.tasks import ModuleTask, random_quadratics
-from mixwise.train import Training
+from mixwise.training import Training
 from processes import in_processes, run_in_processes
 
 pytestmark = [in_processes, pytest.mark.numerics]
@@ -83,10 +82,10 @@ ALGORITHMS = {
     "ha-dsgd": lambda: (DSGD(), aware()),
     "ha-dsgd, count sketch": lambda: (DSGD(), HeterogeneityAware(period=2, sketch=CountSketch(5, seed=1))),
     "ha-dsgd, both": lambda: (DSGD(), aware(objective="both")),
-    "ha-dsgd, alternating": lambda: (DSGD(), Alternating(aware(), Fixed(MH))),
-    "ha-dsgd, two rounds": lambda: (DSGD(), Product(aware(), Fixed(MH))),
+    "ha-dsgd, alternating": lambda: (DSGD(), Alternating([aware(), Fixed(MH)])),
+    "ha-dsgd, two rounds": lambda: (DSGD(), Product([aware(), Fixed(MH)])),
     "ha-dsgd, local steps": lambda: (DSGD(), aware(), GRAPH, {"local_steps": 3}),
-    "matchings": lambda: (DSGD(), Matchings(GRAPH, seed=2)),
+    "matchings": lambda: (DSGD(), Matchings()),
     "aware matchings": lambda: (DSGD(), HeterogeneityAwareMatchings(2, sketch=CountSketch(5, seed=1))),
     "combine-then-adapt": lambda: (CombineThenAdapt(), aware()),
     "combine-while-adapt": lambda: (CombineWhileAdapt(), aware()),
@@ -100,11 +99,11 @@ ALGORITHMS = {
     "quasi-global around combine-while-adapt": lambda: (QuasiGlobalMomentum(inner=CombineWhileAdapt()), aware()),
     "decentlam": lambda: (DecentLaM(), Fixed(MH)),
     "dadam": lambda: (DAdam(), Fixed(MH), GRAPH, {"optimizer": adam}),
-    "relay": lambda: (RelaySGD(), FixedTree(Graph(N, [(0, 3), (3, 1), (3, 6), (6, 2), (0, 5), (5, 4)])), complete(N)),
-    "relay, chosen tree": lambda: (RelaySGD(), HeterogeneityAwareTree(sketch=GaussianSketch(5, seed=1)), complete(N)),
+    "relay": lambda: (RelaySGD(), Tree(Graph(N, [(0, 3), (3, 1), (3, 6), (6, 2), (0, 5), (5, 4)])), complete(N)),
+    "relay, complete graph": lambda: (RelaySGD(), Tree("bfs"), complete(N)),
     "push-sum": lambda: (PushSum(), Fixed(uniform_sender(ONE_WAY)), ONE_WAY),
     "choco, top-k": lambda: (Choco(TopK(0.4), 0.3), Fixed(MH)),
-    "choco, quantized": lambda: (Choco(Quantize(4, seed=0), 0.3), Fixed(MH)),
+    "choco, quantized": lambda: (Choco(Quantize(4), 0.3), Fixed(MH)),
     "all-reduce": lambda: (AllReduceSGD(), NoMixing()),
     "local sgd": lambda: (LocalSGD(), NoMixing(), GRAPH, {"local_steps": 2}),
 }
@@ -194,7 +193,7 @@ def history(make, make_network):
     buffers = getattr(training.task, "mixed_buffers", None)
     return {
         "X": torch.stack(X, dim=1),
-        "models": training.model_rows.clone(),
+        "models": training.models.clone(),
         "weights": weights,
         "gathered": gathered,
         "buffers": None if buffers is None else buffers.clone(),

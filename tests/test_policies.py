@@ -6,22 +6,25 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import asymmetric, random_rows
 from mixwise.errors import MixingError, SolverError
-from mixwise.graphs import Graph, complete, ring, torus
+from mixwise.graphs import Graph, complete, ring
 from mixwise.mixing import (
     GmeProblem,
     GmeSolution,
     MixingMatrix,
+    SolveStatus,
     gram_matrix,
     lazy,
-    max_degree,
     metropolis_hastings,
     minimize_gme,
     uniform,
 )
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware, Observation, Plan, Product, RandomChoice
+from mixwise.plan import Plan
+from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware, Product, RandomChoice
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch
+from planning import Planner, assert_plans_resume
 
 N, D = 6, 9
 GRAPH = ring(N)
@@ -40,26 +43,34 @@ class CountingNetwork(SimulatedNetwork):
         return super().gather(rows)
 
 
-def rows(t: int, what: str, n: int = N) -> torch.Tensor:
-    seed = 1000 * t + {"U": 0, "G": 1, "X": 2}[what]
-    return torch.randn(n, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def rows(t: int, what: str) -> torch.Tensor:
+    return random_rows(N, D, seed=1000 * t + "UGX".index(what))
 
 
-def observation(t: int, still: bool = False, n: int = N) -> Observation:
-    """Other rows at every mixing; `still`: the optimizer has not moved."""
-    U = torch.zeros(n, D, dtype=torch.float64) if still else rows(t, "U", n)
-    return Observation(U, rows(t, "G", n), rows(t, "X", n))
+def seen(t: int, still: bool = False) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """U, G and X′, other ones at every mixing; `still`: the optimizer has not moved."""
+    U = rows(t, "U")
+    return torch.zeros_like(U) if still else U, rows(t, "G"), rows(t, "X")
 
 
 def run(policy, steps: int, network: CountingNetwork | None = None, still=()) -> list[tuple[Plan, int]]:
     """The plans of mixings 0 … steps − 1, and how often each gathered."""
-    network = network or CountingNetwork()
-    outcome = []
+    planner, outcome = Planner(policy, network or CountingNetwork()), []
     for t in range(steps):
-        before = len(network.gathered)
-        plan = policy.plan(t, observation(t, t in still), network)
-        outcome.append((plan, len(network.gathered) - before))
+        before = len(planner.network.gathered)
+        plan = planner.plan(t, *seen(t, t in still))
+        outcome.append((plan, len(planner.network.gathered) - before))
     return outcome
+
+
+def weights(outcome) -> list[MixingMatrix]:
+    """The matrices of plans with one round each."""
+    assert all(len(plan.params) == 1 and plan.updates is None for plan, _ in outcome)
+    return [plan.params[0] for plan, _ in outcome]
+
+
+def looked_at(outcome) -> list[int]:
+    return [t for t, (_, gathers) in enumerate(outcome) if gathers]
 
 
 def optimal(t: int, what: str = "U", **options) -> MixingMatrix:
@@ -73,29 +84,24 @@ def aware(period: int = 1, **options) -> HeterogeneityAware:
 # --- when it optimizes, and what it uses ---
 @pytest.mark.parametrize("period", [1, 2, 3, 5])
 def test_optimizes_when_t_is_a_multiple_of_the_period_and_keeps_the_weights_in_between(period):
-    for t, (plan, gathers) in enumerate(run(aware(period), 12)):
-        last = t - t % period
-        assert plan.params == (optimal(last),)
-        assert plan.updates is None
-        assert gathers == (1 if t == last else 0)
-        assert (plan.solve is not None) == (t == last)
+    outcome = run(aware(period), 12)
+    assert weights(outcome) == [optimal(t - t % period) for t in range(12)]
+    for t, (plan, gathers) in enumerate(outcome):
+        assert gathers == (plan.solve is not None) == (t % period == 0)
 
 
 @pytest.mark.parametrize("period", [1, 2, 4, 10])
 def test_even_mixings_use_the_optimized_weights_odd_ones_the_other(period):
-    for t, (plan, gathers) in enumerate(run(aware(period, alternate_with=OTHER), 21)):
-        if t % 2:
-            assert plan.params == (OTHER,)
-        else:
-            assert plan.params == (optimal(t - t % period),)
-        assert gathers == (1 if t % 2 == 0 and t % period == 0 else 0)
+    outcome = run(aware(period, alternate_with=OTHER), 21)
+    assert weights(outcome) == [OTHER if t % 2 else optimal(t - t % period) for t in range(21)]
+    assert looked_at(outcome) == [t for t in range(0, 21, 2) if t % period == 0]
 
 
 def test_an_odd_period_optimizes_at_odd_mixings_too_for_the_next_even_one():
     outcome = run(aware(3, alternate_with=OTHER), 10)
     assert [gathers for _, gathers in outcome] == [1, 0, 0, 1, 0, 0, 1, 0, 0, 1]
-    expected = [optimal(0), OTHER, optimal(0), OTHER, optimal(3), OTHER, optimal(6), OTHER, optimal(6), OTHER]
-    assert [plan.params for plan, _ in outcome] == [(W,) for W in expected]
+    assert weights(outcome)[::2] == [optimal(0), optimal(0), optimal(3), optimal(6), optimal(6)]
+    assert weights(outcome)[1::2] == [OTHER] * 5
     assert [t for t, (plan, _) in enumerate(outcome) if plan.solve] == [0, 3, 6, 9]
 
 
@@ -104,119 +110,111 @@ def test_an_odd_period_optimizes_at_odd_mixings_too_for_the_next_even_one():
 def test_a_sketch_is_taken_only_when_its_weights_will_be_used(period, alternate):
     steps = 8 * period
     outcome = run(aware(period, alternate_with=OTHER if alternate else None), steps + period)
-    taken = [t for t, (_, gathers) in enumerate(outcome) if gathers]
+    used, taken = weights(outcome), looked_at(outcome)
     for t, following in zip(taken, [*taken[1:], len(outcome)], strict=True):
-        if t < steps:
-            assert any(outcome[s][0].params == (optimal(t),) for s in range(t, following))
-    if not alternate:
-        assert len(taken) == 9
+        assert t >= steps or optimal(t) in used[t:following]
+    assert alternate or len(taken) == 9
 
 
-def test_alternating_with_a_policy():
-    turns = run(aware(alternate_with=Alternating(Fixed(lazy(OTHER)), Fixed(OTHER))), 4)
-    assert [plan.params for plan, _ in turns] == [(optimal(0),), (OTHER,), (optimal(2),), (OTHER,)]
+def test_it_may_alternate_with_a_policy():
+    turns = run(aware(alternate_with=Alternating([lazy(OTHER), OTHER])), 4)
+    assert weights(turns) == [optimal(0), OTHER, optimal(2), OTHER]
 
 
-def test_it_says_when_it_will_look_at_the_updates():
-    """`observes(t)` before the plan; whoever says no gets no updates."""
-    for period in (1, 2, 3, 4):
-        for other in (None, OTHER):
-            policy, network = aware(period, alternate_with=other), CountingNetwork()
-            for t in range(12):
-                seen, before = observation(t), len(network.gathered)
-                observes = policy.observes(t)
-                if not observes:
-                    seen = Observation(None, seen.gradients, seen.parameters)
-                policy.plan(t, seen, network)
-                assert (len(network.gathered) > before) == observes
-    assert not Fixed(OTHER).observes(0)
-    assert not RandomChoice([OTHER]).observes(0)
-    assert Product(Fixed(OTHER), aware()).observes(1)
-    assert Alternating(Fixed(OTHER), aware()).observes(1)
-    assert not Alternating(Fixed(OTHER), aware()).observes(0)
-    assert Decoupled(params=Fixed(OTHER), updates=aware()).observes(0)
+@pytest.mark.parametrize("other", [None, OTHER], ids=["alone", "alternating"])
+@pytest.mark.parametrize("period", [1, 2, 3, 4])
+def test_the_updates_are_read_only_at_mixings_where_the_policy_looks(period, other):
+    """Known before the plan; at other mixings there are no updates."""
+    planner = Planner(aware(period, alternate_with=other), CountingNetwork())
+    for t in range(12):
+        before, looks = len(planner.network.gathered), planner.looks(t)
+        U, G, X = seen(t)
+        planner.plan(t, U if looks else None, G, X)
+        assert (len(planner.network.gathered) > before) == looks
+
+
+@pytest.mark.parametrize(
+    ("policy", "t", "looks"),
+    [
+        (Fixed(OTHER), 0, False),
+        (RandomChoice([OTHER]), 0, False),
+        (Product([OTHER, aware()]), 1, True),
+        (Alternating([OTHER, aware()]), 1, True),
+        (Alternating([OTHER, aware()]), 0, False),
+        (Decoupled(params=OTHER, updates=aware()), 0, True),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_policy_looks_where_a_part_of_it_does(policy, t, looks):
+    assert Planner(policy, CountingNetwork()).looks(t) == looks
 
 
 # --- what it observes ---
 @pytest.mark.parametrize("sketch", [CountSketch(4, seed=1), GaussianSketch(4, seed=1)])
 def test_a_new_sketch_is_drawn_at_every_optimization(sketch):
-    policy, network = HeterogeneityAware(2, sketch=sketch), CountingNetwork()
-    run(policy, 4, network)
+    network = CountingNetwork()
+    run(HeterogeneityAware(2, sketch=sketch), 4, network)
     assert len(network.gathered) == 2
     for t, S in zip((0, 2), network.gathered, strict=True):
         assert torch.equal(S, sketch.fresh(t)(rows(t, "U")))
     assert sketch.fresh(0) != sketch.fresh(2)
-    np.testing.assert_array_equal(policy.gram, gram_matrix(network.gathered[-1]))
 
 
-def test_the_default_is_a_count_sketch_of_dimension_100():
-    assert HeterogeneityAware().estimate.sketch == CountSketch(100)
-    assert (HeterogeneityAware().period, HeterogeneityAware().estimate.objective) == (1, "updates")
+def test_the_default_is_a_count_sketch_of_dimension_100_of_the_updates_at_every_mixing():
+    policy = HeterogeneityAware()
+    assert (policy.sketch, policy.period, policy.objective) == (CountSketch(100), 1, "updates")
 
 
 def test_the_objective_may_be_the_parameters():
-    for t, (plan, _) in enumerate(run(aware(objective="parameters"), 4)):
-        assert plan.params == (optimal(t, "X"),)
+    assert weights(run(aware(objective="parameters"), 4)) == [optimal(t, "X") for t in range(4)]
 
 
 @pytest.mark.parametrize("options", [{"regularization": 0.05}, {"symmetric": True}])
 def test_options_reach_the_solver(options):
-    (plan, _), *_ = run(aware(**options), 1)
-    assert plan.params == (optimal(0, **options),)
-    assert plan.params != (optimal(0),)
+    assert weights(run(aware(**options), 1)) == [optimal(0, **options)]
+    assert optimal(0, **options) != optimal(0)
 
 
-def test_smoothing_mixes_the_old_gram_matrix_in():
+@pytest.mark.parametrize("s", [0.0, 0.7])
+def test_smoothing_keeps_a_share_of_the_old_gram_matrix(s):
     """Γ ← s Γ + (1 − s) Γ_new at every optimization; the first Γ is taken as it is."""
-    s, policy, network = 0.7, aware(2, smoothing=0.7), CountingNetwork()
-    Gamma = None
+    planner, Gamma = Planner(aware(2, smoothing=s), CountingNetwork()), None
     for t in range(8):
-        plan = policy.plan(t, observation(t), network)
+        plan = planner.plan(t, *seen(t))
         if t % 2 == 0:
             new = gram_matrix(rows(t, "U"))
             Gamma = new if Gamma is None else s * Gamma + (1 - s) * new
-        np.testing.assert_array_equal(policy.gram, Gamma)
+        np.testing.assert_array_equal(planner.gram, Gamma)
         assert plan.params == (minimize_gme(Gamma, GRAPH).W,)
-
-
-def test_without_smoothing_the_past_is_forgotten():
-    policy = aware()
-    run(policy, 5)
-    np.testing.assert_array_equal(policy.gram, gram_matrix(rows(4, "U")))
 
 
 # --- a warm-up from step size 0 ---
 def test_if_nothing_has_moved_the_gradients_are_used_and_the_next_mixing_optimizes_again():
     outcome = run(aware(10), 14, still={0, 1})
-    used = [optimal(0, "G"), optimal(1, "G"), *[optimal(2)] * 8, *[optimal(10)] * 4]
-    assert [plan.params for plan, _ in outcome] == [(W,) for W in used]
+    assert weights(outcome) == [optimal(0, "G"), optimal(1, "G"), *[optimal(2)] * 8, *[optimal(10)] * 4]
     assert [t for t, (plan, _) in enumerate(outcome) if plan.solve] == [0, 1, 2, 10]
 
 
 def test_if_nothing_has_moved_the_other_policys_turn_is_not_taken():
     """Even mixings optimize until something moves; at odd ones a sketch would be wasted."""
     outcome = run(aware(3, alternate_with=OTHER), 8, still={0, 1, 2, 3})
-    used = [optimal(0, "G"), OTHER, optimal(2, "G"), OTHER, optimal(4), OTHER, optimal(6), OTHER]
-    assert [plan.params for plan, _ in outcome] == [(W,) for W in used]
-    assert [t for t, (_, gathers) in enumerate(outcome) if gathers] == [0, 2, 4, 6]
+    assert weights(outcome)[::2] == [optimal(0, "G"), optimal(2, "G"), optimal(4), optimal(6)]
+    assert weights(outcome)[1::2] == [OTHER] * 4
+    assert looked_at(outcome) == [0, 2, 4, 6]
 
 
 def test_gradients_are_not_smoothed_into_updates():
     """They differ by the step size: Γ of G would outweigh Γ of U = ηG for a long time."""
-    policy, network = aware(smoothing=0.9), CountingNetwork()
-    policy.plan(0, observation(0, still=True), network)
-    np.testing.assert_array_equal(policy.gram, gram_matrix(rows(0, "G")))
-    policy.plan(1, observation(1), network)
-    np.testing.assert_array_equal(policy.gram, gram_matrix(rows(1, "U")))
-    policy.plan(2, observation(2), network)
-    np.testing.assert_allclose(policy.gram, 0.9 * gram_matrix(rows(1, "U")) + 0.1 * gram_matrix(rows(2, "U")))
-    policy.plan(3, observation(3, still=True), network)
-    np.testing.assert_array_equal(policy.gram, gram_matrix(rows(3, "G")))
+    planner = Planner(aware(smoothing=0.9), CountingNetwork())
+    of = lambda t, what: gram_matrix(rows(t, what))  # noqa: E731
+    expected = [of(0, "G"), of(1, "U"), 0.9 * of(1, "U") + 0.1 * of(2, "U"), of(3, "G")]
+    for t, Gamma in enumerate(expected):
+        planner.plan(t, *seen(t, still=t in (0, 3)))
+        np.testing.assert_allclose(planner.gram, Gamma, rtol=1e-14)
 
 
-def test_all_zero_gives_weights_that_mix():
-    zero = torch.zeros(N, D, dtype=torch.float64)
-    plan = aware().plan(0, Observation(zero, zero, zero), CountingNetwork())
+def test_weights_still_mix_if_everything_is_zero():
+    plan = Planner(aware(), CountingNetwork()).plan(0, torch.zeros(N, D, dtype=torch.float64))
     np.testing.assert_allclose(plan.params_product, uniform(GRAPH).to_dense(), atol=1e-9)
 
 
@@ -228,7 +226,7 @@ def failing(monkeypatch):
 
     def sometimes(self, gram, regularization=0.0):
         if now:
-            return GmeSolution(None, float("nan"), "iteration limit reached", 250, 0.1, 1.0)
+            return GmeSolution(None, float("nan"), SolveStatus.NOT_CONVERGED, 250, 0.1, 1.0)
         return solve(self, gram, regularization)
 
     monkeypatch.setattr(GmeProblem, "solve", sometimes)
@@ -236,25 +234,20 @@ def failing(monkeypatch):
 
 
 def test_a_failed_solve_keeps_the_previous_weights_and_is_reported(failing):
-    policy, network, first = aware(2), CountingNetwork(), optimal(0)
-    assert policy.plan(0, observation(0), network).solve.solved
-    failing.add("now")
-    for t in (2, 4):
-        plan = policy.plan(t, observation(t), network)
-        assert plan.params == (first,)
-        assert not plan.solve.solved
-        assert plan.solve.status == "iteration limit reached"
-    failing.clear()
-    assert optimal(0) == policy.W
-    plan = policy.plan(6, observation(6), network)
-    assert plan.solve.solved
-    assert plan.params == (optimal(6),)
+    planner, used = Planner(aware(2), CountingNetwork()), [optimal(0), optimal(0), optimal(0), optimal(6)]
+    for t, W in zip((0, 2, 4, 6), used, strict=True):
+        failing.update({"now"} if t in (2, 4) else ())
+        plan = planner.plan(t, *seen(t))
+        assert plan.params == (W,)
+        assert plan.solve.solved != bool(failing)
+        assert not failing or plan.solve.status == "iteration limit reached"
+        failing.clear()
 
 
 def test_a_failed_first_solve_is_an_error(failing):
     failing.add("now")
     with pytest.raises(SolverError, match="GME-opt was not solved: iteration limit reached after 250 iterations"):
-        aware().plan(0, observation(0), CountingNetwork())
+        run(aware(), 1)
 
 
 # --- another graph, another run ---
@@ -262,29 +255,26 @@ def test_the_program_is_laid_out_once_per_graph(monkeypatch):
     made = []
     original = GmeProblem.__init__
     monkeypatch.setattr(GmeProblem, "__init__", lambda self, *a, **k: (made.append(a[0]), original(self, *a, **k))[1])
-    policy = aware()
-    run(policy, 4)
-    assert made == [GRAPH]
-    plan = policy.plan(4, observation(4), CountingNetwork(complete(N)))
+    planner = Planner(aware(), CountingNetwork())
+    for t in range(5):
+        planner.network = CountingNetwork(GRAPH if t < 4 else complete(N))
+        plan = planner.plan(t, *seen(t))
     assert made == [GRAPH, complete(N)]
     assert plan.params[0].graph == complete(N)
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 4])
 @pytest.mark.parametrize("still", [set(), {0, 1, 2}])
-def test_a_run_goes_on_from_its_state(cut, still):
-    """What is saved and loaded again plans on as if nothing had happened, to the last bit."""
+def test_a_restored_policy_plans_the_same(cut, still):
+    policy = aware(3, smoothing=0.5, alternate_with=OTHER)
+    assert_plans_resume(policy, CountingNetwork(), [seen(t, t in still) for t in range(9)], cut)
 
-    def new() -> HeterogeneityAware:
-        return aware(3, smoothing=0.5, alternate_with=OTHER)
 
-    network, whole, first, second = CountingNetwork(), new(), new(), new()
-    expected = [whole.plan(t, observation(t, t in still), network).params for t in range(9)]
-    for t in range(cut):
-        first.plan(t, observation(t, t in still), network)
-    second.load_state(*first.state())
-    found = [second.plan(t, observation(t, t in still), network).params for t in range(cut, 9)]
-    assert found == expected[cut:]
+@settings(max_examples=20)
+@given(period=st.integers(1, 4), cut=st.integers(0, 6), smoothing=st.sampled_from([0.0, 0.5]))
+def test_a_restored_combination_of_policies_plans_the_same(period, cut, smoothing):
+    policy = Product([Alternating([aware(period, smoothing=smoothing), OTHER]), lazy(OTHER)])
+    assert_plans_resume(policy, CountingNetwork(), [seen(t) for t in range(8)], cut)
 
 
 @pytest.mark.parametrize(
@@ -296,75 +286,38 @@ def test_a_run_goes_on_from_its_state(cut, still):
         ({"smoothing": -0.1}, "smoothing = -0.1"),
         ({"smoothing": float("nan")}, "smoothing = nan"),
         ({"objective": "gradients"}, 'objective = \'gradients\'; choose "updates", "parameters" or "both"'),
+        ({"balance": -1.0}, r"balance = -1\.0; the weight of the parameters is a finite number, 0 or larger"),
+        ({"balance": float("inf")}, "balance = inf"),
+        ({"growth": 0.9}, r"growth = 0\.9; the factor .* at least 1"),
+        ({"growth": float("nan")}, "growth = nan"),
+        ({"drop_below": 0.5}, r"drop_below = 0\.5; .*\[0, 0\.5\)"),
+        ({"drop_below": -0.1}, r"drop_below = -0\.1"),
     ],
 )
-def test_refusals(options, message):
+def test_values_out_of_range_are_rejected(options, message):
     with pytest.raises(MixingError, match=message):
         HeterogeneityAware(**options)
 
 
-# --- policies that do not look ---
-def test_fixed():
-    for plan, gathers in run(Fixed(OTHER), 3):
-        assert plan == Plan((OTHER,))
-        assert gathers == 0
+# --- policies that do not look, and policies made of policies ---
+def test_fixed_weights_are_the_same_at_every_mixing_and_gather_nothing():
+    assert run(Fixed(OTHER), 3) == [(Plan((OTHER,)), 0)] * 3
 
 
-def test_random_choice_draws_as_often_as_asked():
-    """4,000 draws: each share within 5 standard errors, none of what has no chance."""
-    matrices, chances = [OTHER, lazy(OTHER), max_degree(torus(2, 3)), lazy(lazy(OTHER))], [0.5, 0.3, 0.2, 0.0]
-    drawn = [plan.params[0] for plan, _ in run(RandomChoice(matrices, chances, seed=3), 4000)]
-    for W, q in zip(matrices, chances, strict=True):
-        share = sum(d is W for d in drawn) / 4000
-        assert abs(share - q) <= 5 * (q * (1 - q) / 4000) ** 0.5
-
-
-def test_random_choice_is_decided_by_seed_and_t():
-    """Whoever asks, whenever: every process draws the same matrix at mixing t."""
-    matrices = [OTHER, lazy(OTHER), lazy(lazy(OTHER))]
-
-    def drawn(seed: int, order) -> dict[int, MixingMatrix]:
-        policy = RandomChoice(matrices, seed=seed)
-        return {t: policy.plan(t, observation(t), CountingNetwork()).params[0] for t in order}
-
-    assert drawn(0, range(50)) == drawn(0, reversed(range(50)))
-    assert drawn(0, range(50)) != drawn(1, range(50))
-    assert set(drawn(0, range(50)).values()) == set(matrices)
-
-
-def test_random_choice_of_one():
-    assert all(plan.params == (OTHER,) for plan, _ in run(RandomChoice([OTHER]), 5))
-
-
-@pytest.mark.parametrize("chances", [[0.5], [0.5, 0.6], [1.5, -0.5], [float("nan"), 1.0], []])
-def test_random_choice_refusals(chances):
-    with pytest.raises(MixingError, match=r"probabilities = \[.*\] for 2 policies; one each, none negative, sum 1"):
-        RandomChoice([OTHER, OTHER], chances)
-    with pytest.raises(MixingError, match="a random choice needs at least one policy or matrix"):
-        RandomChoice([])
-
-
-# --- policies made of policies ---
 def test_alternating_takes_turns():
-    A, B, C = OTHER, lazy(OTHER), lazy(lazy(OTHER))
-    plans = [plan.params[0] for plan, _ in run(Alternating(Fixed(A), Fixed(B), Fixed(C)), 7)]
-    assert plans == [A, B, C, A, B, C, A]
+    matrices = [OTHER, lazy(OTHER), lazy(lazy(OTHER))]
+    assert weights(run(Alternating(matrices), 7)) == [*matrices, *matrices, OTHER]
 
 
 def test_alternating_hands_on_t_itself():
     """An aware policy at every second place sees t = 1, 3, 5, …: with H = 3, it looks at the first from 0, 3, 6, 9."""
-    outcome = run(Alternating(Fixed(OTHER), aware(3)), 10)
-    assert [t for t, (_, gathers) in enumerate(outcome) if gathers] == [1, 3, 7, 9]
-
-
-def asymmetric(shift: int) -> MixingMatrix:
-    return MixingMatrix.from_dense(0.6 * np.eye(N) + 0.4 * np.roll(np.eye(N), shift, axis=1), complete(N))
+    assert looked_at(run(Alternating([OTHER, aware(3)]), 10)) == [1, 3, 7, 9]
 
 
 def test_a_product_applies_the_first_policy_first():
     A = MixingMatrix.from_dense(np.eye(N)[[1, 0, 2, 3, 4, 5]], complete(N))  # two permutations that do not commute
     B = MixingMatrix.from_dense(np.eye(N)[[0, 2, 1, 3, 4, 5]], complete(N))
-    (plan, _), *_ = run(Product(Fixed(A), Fixed(B)), 1)
+    ((plan, _),) = run(Product([A, B]), 1)
     assert plan.params == (A, B)
     np.testing.assert_array_equal(plan.params_product, A.to_dense() @ B.to_dense())
     assert (plan.params_product != B.to_dense() @ A.to_dense()).any()
@@ -374,47 +327,32 @@ def test_a_product_applies_the_first_policy_first():
 
 
 def test_a_product_of_products_is_a_product_and_reports_its_solve():
-    inner = Product(Fixed(asymmetric(1)), aware())
-    (plan, gathers), *_ = run(Product(inner, Fixed(OTHER)), 1)
-    assert plan.params == (asymmetric(1), optimal(0), OTHER)
+    ((plan, gathers),) = run(Product([Product([asymmetric(N), aware()]), OTHER]), 1)
+    assert plan.params == (asymmetric(N), optimal(0), OTHER)
     assert plan.solve is not None
     assert gathers == 1
 
 
 def test_decoupled_has_two_channels():
-    (plan, _), *_ = run(Decoupled(params=Fixed(OTHER), updates=Product(aware(), Fixed(asymmetric(1)))), 1)
+    ((plan, _),) = run(Decoupled(params=OTHER, updates=Product([aware(), asymmetric(N)])), 1)
     assert plan.params == (OTHER,)
-    assert plan.updates == (optimal(0), asymmetric(1))
+    assert plan.updates == (optimal(0), asymmetric(N))
     assert plan.solve is not None
     np.testing.assert_array_equal(plan.params_product, OTHER.to_dense())
-    np.testing.assert_array_equal(plan.updates_product, optimal(0).to_dense() @ asymmetric(1).to_dense())
+    np.testing.assert_array_equal(plan.updates_product, optimal(0).to_dense() @ asymmetric(N).to_dense())
 
 
-def test_updates_go_the_way_of_the_parameters_unless_told_otherwise():
-    plan = Plan((OTHER, asymmetric(2)))
+def test_updates_go_the_way_of_the_parameters_unless_they_have_a_channel():
+    plan = Plan((OTHER, asymmetric(N)))
     np.testing.assert_array_equal(plan.updates_product, plan.params_product)
 
 
-def test_a_product_with_two_channels_is_refused():
-    with pytest.raises(MixingError, match="a second channel has no meaning; put it inside Decoupled"):
-        run(Product(Decoupled(Fixed(OTHER), Fixed(OTHER)), Fixed(OTHER)), 1)
+def test_a_product_with_two_channels_is_rejected():
+    with pytest.raises(MixingError, match="a second channel is not defined; put it inside Decoupled"):
+        run(Product([Decoupled(OTHER, OTHER), OTHER]), 1)
 
 
-@pytest.mark.parametrize(("combined", "message"), [(Alternating, "alternating needs"), (Product, "a product needs")])
-def test_combinations_of_nothing_are_refused(combined, message):
-    with pytest.raises(MixingError, match=f"{message} at least one policy"):
-        combined()
-
-
-@settings(max_examples=20)
-@given(period=st.integers(1, 4), cut=st.integers(0, 6), smoothing=st.sampled_from([0.0, 0.5]))
-def test_combinations_go_on_from_their_state(period, cut, smoothing):
-    def new():
-        return Product(Alternating(aware(period, smoothing=smoothing), Fixed(OTHER)), Fixed(lazy(OTHER)))
-
-    network, whole, first, second = CountingNetwork(), new(), new(), new()
-    expected = [whole.plan(t, observation(t), network).params for t in range(8)]
-    for t in range(cut):
-        first.plan(t, observation(t), network)
-    second.load_state(*first.state())
-    assert [second.plan(t, observation(t), network).params for t in range(cut, 8)] == expected[cut:]
+@pytest.mark.parametrize("combined", [Alternating, Product, RandomChoice])
+def test_combinations_of_nothing_are_rejected(combined):
+    with pytest.raises(MixingError, match=f"{combined.__name__} needs at least one policy"):
+        combined([])

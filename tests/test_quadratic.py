@@ -20,7 +20,7 @@ def any_task(n: int, d: int, r: int, seed: int, noise: float = 0.0) -> Quadratic
 
 
 def somewhere(task: QuadraticTask, seed: int = 0) -> torch.Tensor:
-    return torch.randn(task.nodes, task.dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(task.nodes, task.layout.dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 # --- gradients ---

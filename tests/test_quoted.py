@@ -1,10 +1,10 @@
 """What README and docs quote exists: commands, recipes, keys, kinds, files; numbers name the command that made them."""
 
-import inspect
 import re
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import pytest
 import typer
@@ -14,14 +14,13 @@ from torch.distributed.run import get_args_parser
 
 import mixwise
 from mixwise.cli import app
+from mixwise.errors import ConfigError
 from mixwise.experiments import load_recipe, plan_experiment, recipe_names
-from mixwise.experiments.algorithm_config import ALGORITHM_KINDS
-from mixwise.experiments.build_policy import SCHEMES
-from mixwise.experiments.config import Recipe, RunConfig
-from mixwise.experiments.policy_config import PolicyConfig, Scheme
+from mixwise.experiments.config import Recipe
 from mixwise.experiments.strict import Strict
 from mixwise.experiments.sweep import split_grid
 from mixwise.graphs.spec import SPECS, parse
+from mixwise.parts import FAMILIES, build, entries, lookup
 from pages import PAGES, ROOT, blocks, commands, fenced, links, name, prose, spans
 
 SOURCE = Path(mixwise.__file__).parent
@@ -37,8 +36,13 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=name)
 
 # --- commands ---
 def is_placeholder(word):
-    """RECIPE, DIR, τ, my.yaml, runs/digits/…: what the reader puts there."""
-    return "…" in word or bool(re.fullmatch(r"[A-ZΑ-Ωα-ω][A-Z_:=.]*", word)) or word.endswith((".yaml", ".npy"))
+    """RECIPE, DIR, τ, my.yaml, package.module:Name, runs/digits/…: what the reader puts there."""
+    return (
+        "…" in word
+        or "package." in word
+        or bool(re.fullmatch(r"[A-ZΑ-Ωα-ω][A-Z_:=.]*", word))
+        or word.endswith((".yaml", ".npy"))
+    )
 
 
 def check_mixwise(words):
@@ -63,7 +67,7 @@ def check_mixwise(words):
     if words[0] in ("graph", "weights") and given.get("spec", given.get("graph")):
         check_graph(given.get("spec", given.get("graph")))
     if given.get("scheme"):
-        assert given["scheme"] in {*SCHEMES, "gme"}
+        assert given["scheme"] in {*entries("scheme"), "gme"}
 
 
 def check_launched(words):
@@ -115,8 +119,8 @@ def test_commands_exist(page):
 
 
 # --- keys and values of recipes ---
-def parts_of_recipes():
-    """Every model of a part of a recipe."""
+def sections_of_recipes():
+    """Every fixed section of a recipe."""
     waiting, found = [Strict], []
     while waiting:
         waiting += (new := waiting.pop().__subclasses__())
@@ -124,24 +128,26 @@ def parts_of_recipes():
     return found
 
 
-FIELDS = {}  # name of a key -> the types that it has in the parts that know it
-for part in parts_of_recipes():
-    for key, field in part.model_fields.items():
+FIELDS = {}  # name of a key -> checks of its value, one for every section and part that knows it
+for section in sections_of_recipes():
+    for key, field in section.model_fields.items():
         annotated = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
-        FIELDS.setdefault(key, []).append(TypeAdapter(annotated))
-FIELDS["policy"], FIELDS["algorithm"] = [
-    [TypeAdapter(inspect.get_annotations(RunConfig, eval_str=True)[key])] for key in ("policy", "algorithm")
-]
+        FIELDS.setdefault(key, []).append(TypeAdapter(annotated).validate_python)
+for family in FAMILIES:
+    for part in entries(family):
+        for key, option in lookup(family, part).options.items():
+            FIELDS.setdefault(key, []).append(partial(option.checked, key))
+    FIELDS.setdefault("kind", []).append(lambda kind, family=family: lookup(family, kind))
+for family in ("policy", "algorithm", "task"):
+    FIELDS[family] = [partial(build, family)]
 
 
 def fits(key, value):
-    """Whether some part of a recipe has this key and takes this value."""
-    for adapter in FIELDS.get(key, []):
-        try:
-            adapter.validate_python(value)
-        except ValidationError:
-            continue
-        return True
+    """Whether some section or part of a recipe has this key and takes this value."""
+    for check in FIELDS.get(key, []):
+        with suppress(ValidationError, ConfigError):
+            check(value)
+            return True
     return False
 
 
@@ -202,29 +208,9 @@ def first_cells(page, heading):
     return [re.findall(r"`([^`]+)`", line.split("|")[1]) for line in table.splitlines()[2:]]
 
 
-def kinds():
-    """Every kind of a policy, with its keys."""
-    models = get_args(get_args(PolicyConfig)[0])
-    parts = [get_args(model)[0] for model in models]
-    return {get_args(part.model_fields["kind"].annotation)[0]: set(part.model_fields) - {"kind"} for part in parts}
-
-
-def test_the_table_of_policies_has_all_kinds_with_all_keys():
-    text = (ROOT / "docs" / "recipes.md").read_text("utf-8")
-    rows = {cell[0]: "" for cell in first_cells("docs/recipes.md", "Policies")}
-    assert set(rows) == set(kinds())
-    for kind, keys in kinds().items():
-        row = re.search(rf"^\| `{kind}` \|(.*)\|$", text, flags=re.MULTILINE)[1]
-        assert keys <= set(re.findall(r"`(\w+)`", row)), kind
-    section = text[text.index("## Policies") : text.index("## Overrides")]
-    assert {f"`{scheme}`" for scheme in get_args(Scheme)} <= set(re.findall(r"`[\w-]+`", section))
-
-
-def test_the_page_of_algorithms_has_all_of_them():
-    assert [cell[0] for cell in first_cells("docs/algorithms.md", "Algorithms")] != []
-    assert {cell[0] for cell in first_cells("docs/algorithms.md", "Algorithms")} == set(ALGORITHM_KINDS)
+def test_the_page_of_algorithms_explains_all_policies():
     named = " ".join(code for cell in first_cells("docs/algorithms.md", "Policies") for code in cell)
-    missing = [kind for kind in kinds() if kind not in named and kind != "fixed"]  # fixed: a scheme's name
+    missing = [kind for kind in entries("policy") if kind not in named and kind != "fixed"]  # fixed: a scheme's name
     assert missing == []
 
 
@@ -271,9 +257,9 @@ def test_files_exist(page):
 
 
 def test_files_in_contributing_hold_what_it_says():
-    """`experiments/build_policy.py` (`SCHEMES`): the name in parentheses stands in the file before it."""
+    """`parts/types.py` (`FAMILIES`): the name in parentheses stands in the file before it."""
     named = re.findall(r"`([\w/]+\.py)` \(`(\w+)`\)", (ROOT / "CONTRIBUTING.md").read_text("utf-8"))
-    assert len(named) >= 5
+    assert len(named) >= 2
     for file, word in named:
         assert re.search(rf"^(def |class )?{word}\b", (SOURCE / file).read_text("utf-8"), flags=re.MULTILINE), file
 

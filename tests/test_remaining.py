@@ -13,8 +13,7 @@ from mixwise.network import SimulatedNetwork
 from mixwise.network.survivors import listed, remaining_graph
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask, random_quadratics
-from mixwise.tasks.remaining import remaining_task
-from mixwise.train import Training
+from mixwise.training import Training
 
 LEFT = [0, 1, 3, 5]
 
@@ -48,7 +47,7 @@ def test_survivors_keep_their_data(name):
     X = TASKS[name]().initial(range(6)) + torch.linspace(0, 1, 6, dtype=torch.float64)[:, None]
     losses, G = TASKS[name]().losses_and_gradients(X, range(6), 7)
     losses, G = losses.clone(), G.clone()
-    left = remaining_task(TASKS[name](), LEFT)
+    left = TASKS[name]().restricted(LEFT)
     assert left.nodes == 4
     some, some_G = left.losses_and_gradients(X[LEFT][1:3], range(1, 3), 7)
     assert torch.equal(some, losses[[1, 3]])
@@ -76,20 +75,19 @@ def test_a_training_takes_over_rows_and_optimizer_and_jumps_to_the_step_of_the_f
     before = training(TASKS[name](), ring(6))
     for _ in range(5):
         before.step()
-    tensors, values = before.state()
-    momenta = {key: value for key, value in tensors.items() if key.endswith("momentum_buffer")}
-    rows = {key: value[LEFT].clone() for key, value in tensors.items() if len(value) == 6}
-    buffers = {key: value for key, value in tensors.items() if key not in rows}
+    state = before.state()
+    for _, part in state.walk():
+        part.rows = {key: value[LEFT].clone() for key, value in part.rows.items()}
+    momenta = state.parts["optimizer"].rows
     graph = chain(4)
-    after = training(remaining_task(TASKS[name](), LEFT), graph)
-    after.take_over({**buffers, **rows}, values, 8)
-    assert (after.t, after.mixer.t, after.mixer.began) == (8, 8, 8)
+    after = training(TASKS[name]().restricted(LEFT), graph)
+    after.take_over(state, 8)
+    assert (after.t, after.driver.t, after.driver.began) == (8, 8, 8)
     assert after.network.traffic.parameters == before.network.traffic.parameters * 4 // 6
 
-    X, blocks = rows["X"], sorted(momenta)
-    V = torch.cat([rows[key] for key in blocks], dim=1)
+    X, V = state.rows["X"], torch.cat([momenta[key] for key in sorted(momenta)], dim=1)
     after.step()
-    _, G = remaining_task(TASKS[name](), LEFT).losses_and_gradients(X, range(4), 8)
+    _, G = TASKS[name]().restricted(LEFT).losses_and_gradients(X, range(4), 8)
     X_prime = X - 0.05 * 0.9**8 * (0.9 * V + G)
     expected = torch.from_numpy(metropolis_hastings(graph).to_dense()).T @ X_prime
     assert torch.allclose(after.X, expected, rtol=0, atol=1e-12)

@@ -4,8 +4,8 @@ import pytest
 from mixwise.errors import ConfigError
 from mixwise.experiments.config import Recipe
 from mixwise.graphs import Graph, ring
-from mixwise.report.graph_picture import terminal_picture
-from mixwise.report.results import rolling_mean, series
+from mixwise.graphs.drawing import terminal_picture
+from mixwise.report.records import rolling_mean, series
 from mixwise.report.table import Cell, summarize
 
 

@@ -16,20 +16,21 @@ from hypothesis import strategies as st
 
 from mixwise.cli import main
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment
-from mixwise.graphs import complete, directed_ring, grid, ring, star, torus
+from mixwise.experiments.weights_log import MAX_LINES, encoded, stride
+from mixwise.graphs import complete, directed_ring, exponential, grid, ring, star, torus
+from mixwise.graphs.drawing import is_drawable, layout
 from mixwise.mixing import MixingMatrix, metropolis_hastings, minimize_gme, uniform_sender
-from mixwise.policies import Plan
+from mixwise.plan import Plan
 from mixwise.report.columns import columns
+from mixwise.report.figures import save_paper_figures
 from mixwise.report.folder import Run, read_folder
-from mixwise.report.moving_weights import LETTERS, moving_weights
 from mixwise.report.narrative import narrative
-from mixwise.report.page import in_html, page, page_data, save_page
-from mixwise.report.paper_figures import save_paper_figures
-from mixwise.report.positions import positions
+from mixwise.report.page import in_html, page, save_page
+from mixwise.report.page_data import page_data
 from mixwise.report.standings import standings
 from mixwise.report.table import summarize
 from mixwise.report.watch import WatchServer
-from mixwise.report.weights import MOST_SNAPSHOTS, decoded, encoded, stride
+from mixwise.report.weights import LETTERS, decoded, packed_weights
 from strategies import connected_graphs
 
 
@@ -89,7 +90,7 @@ def test_weights_survive_the_file_and_the_page_to_a_thousandth(graph, seed):
     plan = Plan(rounds, updates=rounds[::-1])
     line = json.loads(json.dumps(encoded(plan, graph)))
     scene = {"n": n, "edges": graph.edge_array.tolist()}
-    packed = json.loads(json.dumps(moving_weights(Run("v", 0, [], scene, [{"step": 3, **line}]), most=10)))
+    packed = json.loads(json.dumps(packed_weights(Run("v", 0, [], scene, [{"step": 3, **line}]), most=10)))
     # Half a thousandth per arc, and a loop takes the error of its whole row.
     for W, from_file, on_page in zip(rounds, line["params"], unpacked(packed, 0), strict=True):
         assert matrix(decoded(from_file, graph), n) == pytest.approx(W.to_dense(), abs=0.0006 * n)
@@ -103,7 +104,7 @@ def test_weights_on_directed_graphs_and_trees_are_kept():
     (only,) = encoded(Plan((W,)), graph)["params"]
     assert matrix(decoded(only, graph), 5) == pytest.approx(W.to_dense(), abs=0.003)
     line = {"step": 0, **encoded(Plan((), tree=star(4)), star(4))}
-    packed = moving_weights(Run("v", 0, [], {"n": 4, "edges": star(4).edge_array.tolist()}, [line]), most=10)
+    packed = packed_weights(Run("v", 0, [], {"n": 4, "edges": star(4).edge_array.tolist()}, [line]), most=10)
     assert packed["tree"]
     assert set(zip(packed["arcs"][::2], packed["arcs"][1::2], strict=True)) == {
         arc for i in (1, 2, 3) for arc in ((0, i), (i, 0))
@@ -114,7 +115,7 @@ def test_weights_on_directed_graphs_and_trees_are_kept():
 def test_looks_are_few_and_see_both_faces_of_a_policy_that_takes_turns(mixings):
     step = stride(mixings, arcs=32)
     looked = range(0, mixings, step)
-    assert len(looked) <= MOST_SNAPSHOTS
+    assert len(looked) <= MAX_LINES
     assert mixings < 2 or {t % 2 for t in looked} == {0, 1}
 
 
@@ -166,7 +167,7 @@ def test_an_empty_folder_gives_a_report_that_says_so(tmp_path):
     (tmp_path / "run").mkdir()
     problems, data = problems_of(tmp_path / "run", tmp_path)
     assert "config.yaml is missing" in problems
-    assert "holds no run" in problems
+    assert "contains no runs" in problems
     assert data["runs"] == []
 
 
@@ -175,7 +176,7 @@ def test_runs_that_have_not_begun_or_not_ended_are_named(copy, tmp_path):
     lines = (copy / "ha-dsgd" / "seed-0" / "metrics.jsonl").read_text().splitlines(keepends=True)
     (copy / "ha-dsgd" / "seed-0" / "metrics.jsonl").write_text("".join(lines[:5]) + lines[5][:40])  # being written
     problems, data = problems_of(copy, tmp_path)
-    assert "not begun: ha-dsgd, seed 1" in problems
+    assert "not started: ha-dsgd, seed 1" in problems
     assert "ha-dsgd, seed 0: 5 of 14 steps" in problems
     assert "damaged" not in problems
     assert len(data["runs"]) == 3
@@ -267,18 +268,21 @@ def test_the_story_names_the_winner_the_gap_and_the_bytes(tmp_path):
     finals = {"plain": [0.60] * 5, "aware": [0.70] * 5, "all": [0.9] * 5}
     text = told(made_folder(tmp_path / "r", finals, PLAIN, sent={"plain": 1e6, "aware": 2e6}))
     assert text.startswith("aware did best: accuracy 70.0 ± 0.0 %")  # full averaging is no gossip
-    assert "10.0 points higher than plain, plain gossip with Metropolis-Hastings weights, at 60.0 ± 0.0 %" in text
-    assert "2 times the bytes (2 MB per node against 1 MB)" in text
-    assert "all averages over all nodes and ends at 90.0 ± 0.0 %" in text
+    assert (
+        "10.0 points higher than plain (plain gossip with Metropolis-Hastings weights), which reached 60.0 ± 0.0 %"
+        in text
+    )
+    assert "2 times as many bytes (2 MB per node, compared with 1 MB)" in text
+    assert "all averages over all nodes and reaches 90.0 ± 0.0 %" in text
     assert "chance" not in text
 
 
 def test_the_story_is_honest_about_overlaps_and_few_seeds(tmp_path):
     text = told(made_folder(tmp_path / "r", {"plain": [0.5, 0.7], "aware": [0.6, 0.7]}, PLAIN))
-    assert "their standard deviations overlap, so this is no clear win" in text
-    assert "With 2 seeds" in text
+    assert "the standard deviations overlap, so the difference is not clear" in text
+    assert "With only 2 seeds" in text
     text = told(made_folder(tmp_path / "s", {"plain": [0.5], "aware": [0.6]}, PLAIN))
-    assert "One seed only: a difference may be chance." in text
+    assert "With a single seed, a difference may be due to chance." in text
     assert "overlap" not in text
 
 
@@ -291,7 +295,7 @@ def test_the_story_of_an_error_is_that_less_is_better(tmp_path):
 
 
 def test_the_story_of_one_variant_and_of_none(tmp_path):
-    assert told(made_folder(tmp_path / "r", {"only": [0.5]})).startswith("only ends at 50.0 %")
+    assert told(made_folder(tmp_path / "r", {"only": [0.5]})).startswith("only reaches 50.0 %")
     (tmp_path / "s").mkdir()
     assert "nothing to compare" in told(tmp_path / "s")
 
@@ -362,7 +366,7 @@ def test_a_run_of_1000_records_adds_less_than_150_kb_to_a_report(tmp_path):
 # --- where nodes are drawn ---
 @pytest.mark.parametrize("graph", [ring(16), ring(7).permuted([3, 0, 5, 1, 6, 2, 4]), grid(3, 4), torus(4, 4), star(9)])
 def test_nodes_are_drawn_inside_the_square_and_apart(graph):
-    spots = positions(graph)
+    spots = layout(graph)
     assert spots.min() >= 0
     assert spots.max() <= 1
     gaps = np.linalg.norm(spots[:, None] - spots[None], axis=2) + 9 * np.eye(graph.n)
@@ -378,13 +382,19 @@ def test_nodes_are_apart_even_if_eigenvectors_put_them_on_one_spot(graph, monkey
 
 def test_a_ring_lies_on_a_circle_in_the_order_of_its_edges():
     graph = ring(8).permuted([3, 0, 5, 1, 7, 6, 2, 4])
-    spots = positions(graph)
+    spots = layout(graph)
     lengths = [np.linalg.norm(spots[i] - spots[j]) for i, j in graph.edges]
     assert lengths == pytest.approx([np.sin(np.pi / 8)] * 8)  # the sides of an octagon around radius 1/2
 
 
-def test_graphs_that_nobody_could_read_are_not_drawn():
-    assert positions(ring(1000)) is None
+def test_a_graph_around_a_ring_lies_on_a_circle():
+    assert layout(exponential(8)) == pytest.approx(layout(ring(8)))
+
+
+def test_graphs_that_are_too_large_to_read_are_not_drawn():
+    assert is_drawable(ring(300))
+    assert not is_drawable(ring(1000))
+    assert not is_drawable(complete(100))
 
 
 # --- figures for papers ---

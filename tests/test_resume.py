@@ -16,11 +16,12 @@ import yaml
 from mixwise import cli
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import Recipe, plan_experiment, run_experiment
-from mixwise.experiments.build_task import build_task
-from mixwise.train import Training
+from mixwise.experiments.build import build_task
+from mixwise.training import Training
+from processes import in_processes
 from programs import Program
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytestmark = [in_processes, pytest.mark.usefixtures("no_pictures")]
 
 STEPS = 24
 RECIPE = {
@@ -263,7 +264,7 @@ WAITING = """
 import time
 from pathlib import Path
 from mixwise.cli import main
-from mixwise.train import Training
+from mixwise.training import Training
 step, steps = Training.step, []
 def waiting(self):
     steps.append(self.t)
@@ -347,7 +348,7 @@ def test_ctrl_c_leaves_a_folder_that_can_be_resumed(folder, capfd):
         assert process.returncode == 130
     assert "Traceback" not in err
     last = err.strip().splitlines()[-1]
-    assert last == "stopped; go on with: mixwise run stopped/config.yaml --out stopped --resume"
+    assert last == "stopped; resume with: mixwise run stopped/config.yaml --out stopped --resume"
     assert out == ""
     assert not (folder / "stopped" / "summary.csv").exists()
 

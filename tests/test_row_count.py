@@ -1,4 +1,4 @@
-"""How many tensors like X a run holds is known before it starts: measured on every algorithm, and on optimizers."""
+"""The number of tensors like X that a run holds is known before it starts, for every algorithm and optimizer."""
 
 import pytest
 import torch
@@ -6,14 +6,14 @@ from torch.profiler import ProfilerActivity, profile
 
 from every_algorithm import GRAPH, NODES, small_task, start, weights
 from mixwise.algorithms import DSGD
-from mixwise.algorithms.catalog import CATALOG
 from mixwise.network import SimulatedNetwork
+from mixwise.parts import entries
 from mixwise.policies import HeterogeneityAware
 from mixwise.sketch import ExactSketch, GaussianSketch
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.pass_memory import pass_bytes
-from mixwise.train import Training
-from mixwise.train.row_count import count_rows
+from mixwise.training import Training, training
+from mixwise.training.row_count import count_rows
 
 HIDDEN = 4000  # d = 132,002: a tensor (m, d) has 4 MB, far more than the blocks in which rows are mixed
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Profiler clears events at the en
 
 
 def allocated(make, mixings=3) -> int:
-    """Bytes at the peak of a run's first steps, as torch's allocator sees them, whoever asks it."""
+    """The peak of a run's first steps in bytes, as torch's allocator sees it."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         training = make()
         for _ in range(mixings * training.local_steps):
@@ -37,16 +37,16 @@ def allocated(make, mixings=3) -> int:
 
 
 def check(make, task: ModuleTask, count) -> None:
-    unit = NODES * task.dim * task.dtype.itemsize
+    unit = NODES * task.layout.dim * task.dtype.itemsize
     expected = max(count.gradients * unit + pass_bytes(task, NODES), count.most * unit)
     # A quarter of a tensor is room for the blocks of columns in which rows are mixed, 0.5 MB each.
     assert allocated(make) == pytest.approx(expected, abs=0.25 * unit), count
 
 
-@pytest.mark.parametrize("kind", [entry.name for entry in CATALOG])
+@pytest.mark.parametrize("kind", list(entries("algorithm")))
 def test_every_algorithm_holds_what_was_counted(kind):
     task = small_task(HIDDEN)
-    count = count_rows(lambda short: start(kind, short), NODES, task.dim)
+    count = count_rows(lambda short: start(kind, short), NODES, task.layout.dim)
     check(lambda: start(kind, task), task, count)
 
 
@@ -63,13 +63,13 @@ def dsgd(task, name, options, policy=weights, **more) -> Training:
 
 @pytest.mark.parametrize(("name", "options", "remembered"), OPTIMIZERS)
 @pytest.mark.parametrize("row_by_row", [False, True])
-def test_every_optimizer_holds_what_was_counted(name, options, remembered, row_by_row):
+def test_every_optimizer_holds_what_was_counted(name, options, remembered, row_by_row, monkeypatch):
     task = small_task(HIDDEN)
-    count = count_rows(lambda short: dsgd(short, name, options), NODES, (1 << 30) * row_by_row)
+    count = count_rows(lambda short: dsgd(short, name, options), NODES, 1 << 30 if row_by_row else task.dim)
     assert count.optimizer == remembered
     assert count.gradients == 2 + remembered
-    if row_by_row:  # what it takes for a moment is a few rows
-        task.row_by_row = True
+    if row_by_row:  # its temporary tensors are a few rows
+        monkeypatch.setattr(training, "LONG", 1)
         assert count.most <= 2 + remembered + 1
     check(lambda: dsgd(task, name, options), task, count)
 
@@ -82,28 +82,30 @@ def test_every_optimizer_holds_what_was_counted(name, options, remembered, row_b
         (lambda: HeterogeneityAware(3), 4, 3),
     ],
 )
-def test_what_is_looked_at_costs_a_copy_or_nothing(policy, local_steps, most):
+def test_observing_updates_costs_a_copy_or_nothing(policy, local_steps, most):
     task = small_task(HIDDEN)
     run = lambda own: dsgd(own, "SGD", {}, policy, local_steps=local_steps)  # noqa: E731
-    count = count_rows(run, NODES, task.dim)
+    count = count_rows(run, NODES, task.layout.dim)
     assert count.most == most
     check(lambda: run(task), task, count)
 
 
-def test_whole_updates_take_the_place_of_the_copy():
+def test_whole_updates_replace_the_copy():
     exact = lambda: HeterogeneityAware(3, sketch=ExactSketch())  # noqa: E731
-    assert count_rows(lambda short: dsgd(short, "SGD", {}, exact), NODES, 1000).most == 3
+    assert (
+        count_rows(lambda short: dsgd(short, "SGD", {}, exact), NODES, 1000).most == 4
+    )  # X, G, a copy of X, and the update
 
 
-def test_a_policy_that_looks_rarely_is_seen_looking():
+def test_a_policy_that_observes_rarely_is_counted_when_it_observes():
     """At its first look nothing is remembered yet; at mixing 1000 all is."""
 
     class Rarely(HeterogeneityAware):
         looked = []
 
-        def plan(self, t, observed, network):
-            self.looked.append((t, observed.updates is not None or observed.stepped is not None))
-            return super().plan(t, observed, network)
+        def plan(self, round, state, network):
+            self.looked.append((round.t, bool(round.sums) or round.X is not None))
+            return super().plan(round, state, network)
 
     count_rows(lambda short: dsgd(short, "SGD", {}, lambda: Rarely(1000)), NODES, 1000)
     assert Rarely.looked == 2 * [(0, True), (1, False), (1000, True)]  # in both rehearsals
@@ -116,7 +118,7 @@ def test_blocks_of_columns_and_precision():
         groups = lambda blocks: torch.optim.Adam([{"params": [block]} for block in blocks])  # noqa: E731
         return Training(own, SimulatedNetwork(GRAPH), weights(), DSGD(), groups)
 
-    count = count_rows(adam, NODES, task.dim, blocks=task.blocks, dtype=torch.float64)
+    count = count_rows(adam, NODES, task.layout.dim, groups=task.layout.groups, dtype=torch.float64)
     assert count.optimizer == 2
     assert count.most > 4  # float64 has no fused kernel
     check(lambda: adam(task), task, count)
@@ -124,5 +126,5 @@ def test_blocks_of_columns_and_precision():
 
 def test_stacked_passes_are_counted_for_all_nodes():
     task = small_task(HIDDEN, gradients="stacked")
-    count = count_rows(lambda short: dsgd(short, "SGD", {}), NODES, task.dim)
+    count = count_rows(lambda short: dsgd(short, "SGD", {}), NODES, task.layout.dim)
     check(lambda: dsgd(task, "SGD", {}), task, count)

@@ -11,7 +11,7 @@ from mixwise.algorithms import Quantize
 from mixwise.data import FlipsAndCrops
 from mixwise.data.batches import batch_indices
 from mixwise.seeding import generator, numpy_generator, stream
-from mixwise.tasks.rounding import round_at_random
+from processes import in_processes
 from programs import run_program
 
 PINNED = (1110601894404161091, 7963289934258591976, [254, 506, 777], [923, 447, 381])
@@ -87,6 +87,7 @@ def test_no_global_generator_is_touched():
     assert np.random.get_state()[1].tolist() == numpy_before
 
 
+@in_processes
 def test_another_process_draws_the_same():
     """Python's own hashes differ from process to process; streams do not."""
     code = "from mixwise.seeding import stream; print(stream(3, 'sketch', 14))"
@@ -96,19 +97,11 @@ def test_another_process_draws_the_same():
 
 def training_on_quadratics():
     graph = mw.graphs.ring(6)
-    runs = mw.train.train(
+    runs = mw.train(
         mw.tasks.random_quadratics(6, dim=5, noise=0.3), mw.SimulatedNetwork(graph),
         mw.policies.Fixed(mw.mixing.metropolis_hastings(graph)), mw.algorithms.DSGD(),
-        lambda rows: torch.optim.SGD(rows, lr=0.005), steps=2,
-    )  # fmt: skip
+        optimizer=lambda rows: torch.optim.SGD(rows, lr=0.005), steps=2)  # fmt: skip
     return [record.values for record in runs]
-
-
-def rounded_at_random():
-    values = torch.linspace(1, 2, 64, dtype=torch.float32, device="cpu")
-    out = torch.empty_like(values, dtype=torch.bfloat16)
-    round_at_random(values, out, generator(0, "rounding"))
-    return out.tolist()
 
 
 IMAGES = torch.arange(64 * 16).reshape(64, 1, 4, 4)
@@ -119,7 +112,6 @@ ROWS = torch.linspace(-1, 1, 40, dtype=torch.float32).reshape(2, 20)
     "draws",
     [
         training_on_quadratics,
-        rounded_at_random,
         lambda: FlipsAndCrops(padding=2)(IMAGES, generator(0, "augment")).tolist(),
         lambda: batch_indices(10, 4, seed=0, node=1, step=2).tolist(),
         lambda: Quantize(2)(ROWS.clone(), range(2), 0).rows.tolist(),

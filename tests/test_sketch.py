@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from mixwise.errors import SketchError
+from mixwise.errors import ConfigError, SketchError
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, Sketch
 from mixwise.sketch.count import _BLOCK
+from processes import in_processes
 from processors import DISPATCHED
 from programs import run_program
 
@@ -192,20 +193,20 @@ def test_the_same_operators_on_another_processor_and_with_other_defaults_of_torc
 @pytest.mark.parametrize("k", [1, 33, 1000])
 def test_a_row_has_one_sketch_to_the_last_bit(make, dtype, k, threads):
     d = 70_001 if make is CountSketch else 5_001  # odd, and more than one block
-    G = torch.from_numpy(normal_rows(16, d)).to(dtype)
+    G = torch.from_numpy(normal_rows(6, d)).to(dtype)
     sketch = make(k, seed=1)
     threads(2)
     S = sketch(G)
     threads(1)
     assert torch.equal(sketch(G), S)
     assert torch.equal(sketch(G.flip(0)).flip(0), S)
-    assert torch.equal(sketch(G[5:8]), S[5:8])
-    columns = G.T.contiguous().T  # the numbers of a row lie 16 apart
+    assert torch.equal(sketch(G[2:5]), S[2:5])
+    columns = G.T.contiguous().T  # the numbers of a row lie 6 apart
     assert torch.equal(sketch(columns), S)
-    wide = torch.zeros(16, d + 3, dtype=dtype)
+    wide = torch.zeros(6, d + 3, dtype=dtype)
     wide[:, 3:] = G  # rows that start at an odd place
     assert torch.equal(sketch(wide[:, 3:]), S)
-    for i in range(16):
+    for i in range(6):
         assert torch.equal(sketch(G[i : i + 1].clone())[0], S[i])
 
 
@@ -257,6 +258,7 @@ def test_width():
 # --- memory ---
 
 
+@in_processes
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 @pytest.mark.parametrize(("make", "d"), [(CountSketch, 11_000_000), (GaussianSketch, 600_000)])
 def test_the_operator_is_never_stored(make, d):
@@ -282,14 +284,14 @@ def test_the_operator_is_never_stored(make, d):
 @pytest.mark.parametrize("make", RANDOM)
 @pytest.mark.parametrize("dim", [0, -3, 2.0, "7", True, None])
 def test_dim_is_a_positive_integer(make, dim):
-    with pytest.raises(SketchError, match=r"dim = .*; it must be an integer, 1 or larger"):
+    with pytest.raises(ConfigError, match=r"dim = .*: input should be (a valid integer|greater than or equal to 1)"):
         make(dim)
 
 
 @pytest.mark.parametrize("make", RANDOM)
 def test_seed_is_an_integer(make):
     assert make(np.int64(3), seed=np.int32(-4)) == make(3, seed=-4)
-    with pytest.raises(SketchError, match=r"seed = 1.5; it must be an integer"):
+    with pytest.raises(ConfigError, match=r"seed = 1.5: input should be a valid integer"):
         make(3, seed=1.5)
 
 

@@ -15,6 +15,7 @@ from mixwise.mixing import gram_matrix
 from mixwise.models import mlp, seeded
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, count, gaussian
 from mixwise.tasks.rows import RowLayout
+from processes import in_processes
 from programs import run_program
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
@@ -90,6 +91,7 @@ def test_pieces_that_cannot_be_of_the_same_rows(kind):
         sketch.streamed([piece[:, :0], piece[:, :0]])
 
 
+@in_processes
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 def test_a_stream_takes_the_memory_of_a_piece():
     """4 rows of 5 million numbers, 84 MB, in pieces of 1 MB."""

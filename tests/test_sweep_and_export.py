@@ -12,7 +12,7 @@ from mixwise.experiments.build import prepare
 from mixwise.experiments.export import export_model
 from mixwise.experiments.sweep import split_grid, sweep
 from mixwise.models import mlp
-from mixwise.train.checkpoint import load_checkpoint
+from mixwise.training.checkpoint import load_checkpoint
 
 OVERRIDES = ["steps=8", "seeds=0-1", "variants=d2,dsgd", "task.data.validation=0.2"]
 

@@ -223,7 +223,7 @@ def test_progress_is_told_now_and_then(cache, encoder, monkeypatch, caplog):
 
 def test_a_tokenizer_that_is_missing_or_broken(tmp_path, encoder):
     (tmp_path / "none").mkdir()
-    with pytest.raises(DataError, match=r"none contains no tokenizer .*; copy the files of the model's tokenizer there"):
+    with pytest.raises(DataError, match=r"none contains no tokenizer .*; copy the files of the model's tokenizer"):
         load_tokenizer(tmp_path / "none")
     broken = tmp_path / "broken"
     save_tokenizer(broken)
@@ -325,7 +325,7 @@ def test_what_save_to_disk_has_written_and_pairs_of_texts(tmp_path, cache, hub_c
         hugging_face("saved", tmp_path, text="c", tokenizer=encoder)
     with pytest.raises(DataError, match="give one column, or two"):
         hugging_face("saved", tmp_path, text=["a", "b", "a"], tokenizer=encoder)
-    with pytest.raises(DataError, match="has no part 'dev'; it has train, test: name one with test="):
+    with pytest.raises(DataError, match="has no split 'dev'; it has train, test: name one with test="):
         hugging_face("saved", tmp_path, text="a", test="dev", tokenizer=encoder)
     with pytest.raises(DataError, match="saved contains texts; name the model whose tokenizer"):
         hugging_face("saved", tmp_path, text="a")
@@ -334,7 +334,7 @@ def test_what_save_to_disk_has_written_and_pairs_of_texts(tmp_path, cache, hub_c
 def test_rows_that_cannot_be_used_are_named(tmp_path, cache, hub_cache, encoder):
     good = [{"text": "war", "label": 0}, {"text": "goal", "label": 1}]
     unknown = save_json(tmp_path / "unknown", train=good, test=[good[0], {"text": "x", "label": 7}])
-    with pytest.raises(DataError, match="test, row 1: unknown label 7 in 'label'; the training part has 0, 1"):
+    with pytest.raises(DataError, match="test, row 1: unknown label 7 in 'label'; the training split has 0, 1"):
         hugging_face(str(unknown), tokenizer=encoder)
     empty = save_json(tmp_path / "empty", train=[*good, {"text": " ", "label": 1}], test=good)
     with pytest.raises(DataError, match="row 2: no text in 'text'"):

@@ -409,9 +409,9 @@ def test_mixwise_run_agnews_small(mixwise, folders, tmp_path, cache, no_pictures
         (["task.train=some"], "task.train"),
         (["task.cache_features=true"], "task.cache_features = True: nothing is frozen below what is trained"),
         (["task.data.options.max_length=64"], "max_length = 64; the model has 24 positions"),
-        (["task.data.options.length=6"], "task.data.options = {'max_length': 12, 'length': 6"),
+        (["task.data.options.length=6"], "task.data.options: unknown key 'length'; did you mean max_length?"),
         (["task.model.kind=resnet20", "task.model.options={}"], "texts become tokens of a model"),
-        (["task.model.options.nam=x"], "model 'text-classifier' has no option 'nam'"),
+        (["task.model.options.nam=x"], "task.model.options: unknown key 'nam'; did you mean name?"),
         (["data_dir=nowhere"], "there is no nowhere/ag_news/train.csv"),
     ],
 )  # fmt: skip

@@ -31,8 +31,8 @@ from mixwise.network.board import Board
 from mixwise.network.processes import Processes
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask
-from mixwise.train import Training
-from mixwise.train.checkpoint import load_checkpoint, newest_step, save_checkpoint
+from mixwise.training import Training
+from mixwise.training.checkpoint import load_checkpoint, newest_step, save_checkpoint
 from processes import in_processes, run_in_processes
 from programs import Program
 
@@ -77,7 +77,10 @@ RECIPE = {
             "policy": {"kind": "heterogeneity-aware-tree"},
         },
         "push": {"algorithm": "push-sum", "graph": "directed-ring:5", "policy": "uniform-sender"},
-        "choco": {"algorithm": {"kind": "choco", "bits": 4}, "policy": "metropolis-hastings"},
+        "choco": {
+            "algorithm": {"kind": "choco", "compressor": {"kind": "quantize", "bits": 4}},
+            "policy": "metropolis-hastings",
+        },
         "early": {"algorithm": "combine-while-adapt", "policy": AWARE},
         "mean": {"algorithm": "all-reduce", "policy": "none"},
         "placed": {"policy": {"kind": "heterogeneity-aware-matchings"}, "placement": "gme"},

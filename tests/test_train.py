@@ -22,7 +22,7 @@ from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed, HeterogeneityAware
 from mixwise.sketch import CountSketch, ExactSketch
 from mixwise.tasks import QuadraticTask, random_quadratics, two_class_quadratics
-from mixwise.train import Record, Training, train
+from mixwise.training import Record, Training, train
 
 GRAPH = ring(6)
 
@@ -34,7 +34,9 @@ def sgd(lr: float = 0.005, **options):
 def run(steps: int = 10, *, task=None, policy=None, graph=GRAPH, optimizer=None, **options) -> list[Record]:
     task = task or random_quadratics(graph.n, dim=5, seed=1)
     policy = policy or HeterogeneityAware(2, sketch=CountSketch(4), alternate_with=metropolis_hastings(graph))
-    return list(train(task, SimulatedNetwork(graph), policy, DSGD(), optimizer or sgd(), steps, **options))
+    return list(
+        train(task, SimulatedNetwork(graph), policy, DSGD(), optimizer=optimizer or sgd(), steps=steps, **options)
+    )
 
 
 # --- determinism ---
@@ -127,7 +129,9 @@ def test_counts_may_be_numbers_of_numpy():
 def test_the_loop_is_lazy():
     """Records come one by one: a run can be watched, or left, while it goes on."""
     network = SimulatedNetwork(GRAPH)
-    going = train(random_quadratics(6), network, Fixed(metropolis_hastings(GRAPH)), DSGD(), sgd(), steps=10**9)
+    going = train(
+        random_quadratics(6), network, Fixed(metropolis_hastings(GRAPH)), DSGD(), optimizer=sgd(), steps=10**9
+    )
     assert [next(going).step for _ in range(3)] == [0, 1, 2]
 
 
@@ -176,7 +180,7 @@ POLICIES = {
 @pytest.mark.parametrize("policy", POLICIES)
 def test_divergence_names_step_and_node(policy, lr):
     """Before the rows overflow, their squares do: then it is Γ that is named, with the node whose update is in it."""
-    with pytest.raises(TrainingError, match=r"step \d+: .*node \d.* lower the step size \(lr\)"):
+    with pytest.raises(TrainingError, match=r"step \d+: .*node \d.* lower the learning rate \(lr\)"):
         run(2000, policy=POLICIES[policy](), optimizer=sgd(lr))
 
 
@@ -231,12 +235,14 @@ def test_only_after_the_first_step_the_step_size_may_be_at_fault(where):
     ) as first:
         run(3, task=Broken(where))
     assert "lower" not in str(first.value)
-    with pytest.raises(TrainingError, match=r"^step 2: .* of node 4 is no longer finite; lower the step size"):
+    with pytest.raises(TrainingError, match=r"^step 2: .* of node 4 is no longer finite; lower the learning rate"):
         run(3, task=Broken(where, at=2))
 
 
 def test_what_was_recorded_before_the_end_is_there():
-    going = train(random_quadratics(6), SimulatedNetwork(GRAPH), POLICIES["fixed"](), DSGD(), sgd(1e6), steps=2000)
+    going = train(
+        random_quadratics(6), SimulatedNetwork(GRAPH), POLICIES["fixed"](), DSGD(), optimizer=sgd(1e6), steps=2000
+    )
     steps = []
 
     def watch() -> None:

@@ -23,27 +23,29 @@ from mixwise.algorithms import (
     RelaySGD,
 )
 from mixwise.data import gaussian_mixture, partition
-from mixwise.errors import GraphError, MixwiseError, TrainingError
+from mixwise.errors import GraphError, MixingError, MixwiseError, TrainingError
 from mixwise.graphs import Graph, chain, complete, ring
 from mixwise.mixing import MixingMatrix, base_graph, lazy, metropolis_hastings, uniform_sender
 from mixwise.models import seeded
 from mixwise.network import SimulatedNetwork
+from mixwise.plan import Plan
 from mixwise.policies import (
     Alternating,
     Cycle,
     Fixed,
-    FixedTree,
     HeterogeneityAware,
     LearnedTopology,
     Matchings,
     NoMixing,
-    Plan,
     Product,
+    Tree,
 )
+from mixwise.round import Round
+from mixwise.state import State
 from mixwise.tasks import ModuleTask, QuadraticTask, random_quadratics
-from mixwise.train import Training
-from mixwise.train.connected import check_connected
-from mixwise.train.optimizers import fuse_where_safe
+from mixwise.training import Training
+from mixwise.training.compatibility import check_connected
+from mixwise.training.optimizers import fuse_where_safe
 
 N = 6
 GRAPH = ring(N)
@@ -86,13 +88,13 @@ def only_checked(n=N):
     ("algorithm", "optimizer", "message"),
     [
         (QuasiGlobalMomentum, sgd(momentum=0.9), r"QuasiGlobalMomentum has its own momentum, so SGD with momentum"),
-        (QuasiGlobalMomentum, adam(), r"so Adam would count it twice; take SGD with momentum 0 as the optimizer"),
+        (QuasiGlobalMomentum, adam(), r"so Adam would count it twice; use SGD with momentum 0 as the optimizer"),
         (QuasiGlobalAdam, sgd(momentum=0.5), "QuasiGlobalAdam has its own momentum, so SGD with momentum"),
         (QuasiGlobalAdam, adam(), "so Adam would count it twice"),
         (DecentLaM, sgd(momentum=0.1), "DecentLaM has its own momentum, so SGD with momentum"),
-        (DecentLaM, adam(), "take SGD with momentum 0"),
+        (DecentLaM, adam(), "use SGD with momentum 0"),
         (lambda: QuasiGlobalMomentum(inner=RelaySGD()), sgd(momentum=0.9), "count it twice"),
-        (DAdam, sgd(), r"DAdam with SGD is not DAdam; take Adam or AdamW, or algorithm: dsgd"),
+        (DAdam, sgd(), r"DAdam with SGD is not DAdam; use Adam or AdamW, or algorithm: dsgd"),
         (DAdam, lambda b: torch.optim.RMSprop(b), "DAdam with RMSprop"),
     ],
 )
@@ -111,13 +113,13 @@ def test_dadam_takes_both_adams(optimizer):
 )
 @pytest.mark.parametrize("outer", [QuasiGlobalMomentum, QuasiGlobalAdam])
 def test_a_momentum_around_a_momentum(outer, inner):
-    with pytest.raises(TrainingError, match=rf"{inner.__name__} has a momentum of its own; take one of the two"):
+    with pytest.raises(TrainingError, match=rf"{inner.__name__} has a momentum of its own; use one of the two"):
         outer(inner=inner())
 
 
 def test_a_momentum_around_a_method_that_needs_another_optimizer():
     for optimizer in (sgd(), adam()):
-        with pytest.raises(TrainingError):
+        with pytest.raises(TrainingError, match="DAdam needs Adam"):
             make(QuasiGlobalMomentum(inner=DAdam()), optimizer=optimizer, the_task=only_checked())
 
 
@@ -135,7 +137,7 @@ def test_quasi_global_momentum_needs_one_step_size():
     def groups(blocks):
         return torch.optim.SGD([{"params": [blocks[0]]}, {"params": [blocks[1]], "lr": 0.2}], lr=0.1)
 
-    with pytest.raises(TrainingError, match=r"lr = 0\.1, 0\.2; give all groups the same"):
+    with pytest.raises(TrainingError, match=r"lr = 0\.1, 0\.2; use the same for all groups"):
         make(QuasiGlobalMomentum(), optimizer=groups, the_task=two_blocks())
     make(DecentLaM(), optimizer=groups, the_task=two_blocks())  # there the step size cancels
 
@@ -178,13 +180,13 @@ TWO_CHAINS = Graph(N, [(0, 1), (1, 2), (3, 4), (4, 5)])
     [
         (TWO_CHAINS, DSGD(), Fixed(metropolis_hastings(TWO_CHAINS))),
         (TWO_CHAINS, DSGD(), HeterogeneityAware()),
-        (TWO_CHAINS, DSGD(), Matchings(TWO_CHAINS)),
+        (TWO_CHAINS, DSGD(), Matchings()),
         (TWO_CHAINS, D2(), Fixed(lazy(metropolis_hastings(TWO_CHAINS)))),
         (Graph(N, [(0, 1), (1, 2), (2, 0), (3, 4), (4, 5), (5, 3), (0, 3)], directed=True), PushSum(), None),
     ],
 )
 def test_nodes_that_never_hear_of_each_other_are_refused(graph, algorithm, policy):
-    with pytest.raises(GraphError, match=r"2 components, nodes 0-2 \| 3-5, that .*; give a connected graph, or"):
+    with pytest.raises(GraphError, match=r"2 components, nodes 0-2 \| 3-5, that .*; use a connected graph, or"):
         Training(
             only_checked(), SimulatedNetwork(graph), policy or Fixed(uniform_sender(graph)), algorithm,
             lambda rows: torch.optim.SGD(rows, lr=0.1),
@@ -201,11 +203,11 @@ def test_many_components_are_not_all_listed():
     [
         (TWO_CHAINS, AllReduceSGD(), NoMixing()),  # they average over all nodes, whatever the graph
         (TWO_CHAINS, LocalSGD(), NoMixing()),
-        (GRAPH, DSGD(), Matchings(GRAPH)),  # each of them falls apart, not the graph
+        (GRAPH, DSGD(), Matchings()),  # each of them falls apart, not the graph
         (GRAPH, DSGD(), Cycle(base_graph(N, 1))),
         (TWO_CHAINS, DSGD(), Cycle(base_graph(N, 1))),  # uses edges of its own
         (TWO_CHAINS, DSGD(), Fixed(MH)),
-        (TWO_CHAINS, DSGD(), LearnedTopology(2)),
+        (TWO_CHAINS, DSGD(), LearnedTopology(2, "updates")),
     ],
 )
 def test_what_is_connected_over_time_is_enough(graph, algorithm, policy):
@@ -222,7 +224,7 @@ UNSTABLE = metropolis_hastings(ring(8))  # eigenvalue −1/3
     "policy",
     [
         Fixed(UNSTABLE),
-        Alternating(Fixed(lazy(UNSTABLE)), Fixed(UNSTABLE)),
+        Alternating([Fixed(lazy(UNSTABLE)), Fixed(UNSTABLE)]),
         HeterogeneityAware(alternate_with=UNSTABLE),
     ],
     ids=["fixed", "alternating", "alternate_with"],
@@ -241,7 +243,7 @@ def test_extra_refuses_a_matrix_whose_roots_leave_the_disc():
     values = values[abs(values - 1) > 1e-9]
     worst = max(abs(np.roots([1, -(1 + v), (1 + v) / 2])).max() for v in values)
     assert worst > 1
-    with pytest.raises(MixwiseError, match=rf"EXTRA is not stable.*modulus {worst:.4g}.*take symmetrized\(W\)"):
+    with pytest.raises(MixwiseError, match=rf"EXTRA is not stable.*modulus {worst:.4g}.*use symmetrized\(W\)"):
         make(EXTRA(), Fixed(weights), graph=one_way, the_task=only_checked(8))
 
 
@@ -265,8 +267,8 @@ def test_weights_that_move_the_mean_are_for_push_sum_alone(algorithm):
 
 @pytest.mark.parametrize("algorithm", [D2, EXTRA])
 def test_two_rounds_are_refused_where_one_matrix_is_needed(algorithm):
-    training = make(algorithm(), Product(Fixed(lazy(MH)), Fixed(lazy(MH))))
-    with pytest.raises(TrainingError, match="mixes in one round with one matrix; take a policy that gives one"):
+    training = make(algorithm(), Product([Fixed(lazy(MH)), Fixed(lazy(MH))]))
+    with pytest.raises(MixingError, match="in one round with one matrix; use a policy with one matrix per mixing"):
         training.step()
 
 
@@ -274,32 +276,32 @@ def test_two_rounds_are_refused_where_one_matrix_is_needed(algorithm):
 @pytest.mark.parametrize(
     ("graph", "message"),
     [
-        (ring(5), r"5 edges on 5 nodes make a cycle.*take a spanning tree"),
-        (Graph(5, [(0, 1), (2, 3)]), r"the tree has 3 parts.*spanning_tree\(graph\)"),
-        (Graph(4, [(0, 1), (1, 2), (2, 0)]), "the tree has 2 parts"),
+        (ring(5), r"5 edges on 5 nodes contain a cycle.*use a spanning tree"),
+        (Graph(5, [(0, 1), (2, 3)]), r"the tree has 3 components.*spanning_tree\(graph\)"),
+        (Graph(4, [(0, 1), (1, 2), (2, 0)]), "the tree has 2 components"),
         (Graph(3, [(0, 1), (1, 2)], directed=True), "a tree to relay along is undirected"),
     ],
 )
 def test_what_is_no_tree(graph, message):
     with pytest.raises(GraphError, match=message):
-        FixedTree(graph)
+        Tree(graph)
 
 
 def test_relay_needs_a_tree_of_its_graph():
-    with pytest.raises(TrainingError, match=r"do not go together: the policy gives weights.*gives a spanning tree"):
+    with pytest.raises(TrainingError, match=r"the policy provides weights.*provides a spanning tree"):
         make(RelaySGD())
     with pytest.raises(TrainingError, match=r"the tree has 4 nodes, the graph 6"):
-        make(RelaySGD(), FixedTree(chain(4))).step()
+        make(RelaySGD(), Tree(chain(4))).step()
     across = Graph(N, [(0, 1), (1, 2), (2, 3), (3, 4), (2, 5)])
     with pytest.raises(TrainingError, match=r"relays along \(2, 5\), which is no edge of the graph"):
-        make(RelaySGD(), FixedTree(across)).step()
-    make(RelaySGD(), FixedTree(chain(N))).step()
+        make(RelaySGD(), Tree(across)).step()
+    make(RelaySGD(), Tree(chain(N))).step()
 
 
 @pytest.mark.parametrize("algorithm", [DSGD, GradientTracking, DecentLaM, PushSum, CombineWhileAdapt])
 def test_a_tree_is_for_relay_alone(algorithm):
-    with pytest.raises(TrainingError, match="the policy gives a tree, the algorithm mixes with weights; take weights"):
-        make(algorithm(), FixedTree(chain(N)))
+    with pytest.raises(TrainingError, match="provides a tree, the algorithm mixes with weights; use weights"):
+        make(algorithm(), Tree(chain(N)))
 
 
 def test_push_sum_names_the_node_that_has_nothing_left():
@@ -438,9 +440,9 @@ def test_buffers_are_pushed_with_the_weights_of_their_nodes():
     """B⁺ = P (w B) / (P w): what all nodes have together, Σ w B, stays."""
     sender = uniform_sender(Graph(N, [*GRAPH.edges, (0, 2), (0, 3)]))
     P, w = sender.to_dense().T, np.linspace(0.4, 1.6, N)[:, None]
-    algorithm, B = PushSum(), torch.randn(N, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    algorithm.state["mass"], before = torch.from_numpy(w), B.numpy().copy()
-    algorithm.mix_buffers(B, Plan((sender,)), SimulatedNetwork(sender.graph))
+    B = torch.randn(N, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    state, before, X = State(rows={"mass": torch.from_numpy(w)}), B.numpy().copy(), torch.zeros(N, 2)
+    PushSum().mix(Round(0, X, X, X, B=B), Plan((sender,)), state, SimulatedNetwork(sender.graph))
     np.testing.assert_allclose(B.numpy(), P @ (w * before) / (P @ w), rtol=0, atol=1e-12)
 
 
@@ -455,8 +457,8 @@ def test_statistics_stay_in_range_when_they_are_pushed():
 def test_relay_refuses_buffers_that_are_to_be_averaged():
     for algorithm in (RelaySGD(), QuasiGlobalMomentum(inner=RelaySGD())):
         with pytest.raises(
-            TrainingError, match=r"RelaySGD has no mixing weights for the nodes' buffers.*buffers: local"
+            TrainingError, match=r"(RelaySGD|Momentum) has no mixing weights for the nodes' buffers.*buffers: local"
         ):
-            make(algorithm, FixedTree(chain(N)), the_task=with_batch_norm())
-    make(RelaySGD(), FixedTree(chain(N)), the_task=with_batch_norm("local")).step()
-    make(RelaySGD(), FixedTree(chain(N)), graph=complete(N)).step()
+            make(algorithm, Tree(chain(N)), the_task=with_batch_norm())
+    make(RelaySGD(), Tree(chain(N)), the_task=with_batch_norm("local")).step()
+    make(RelaySGD(), Tree(chain(N)), graph=complete(N)).step()

@@ -7,26 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mixwise.graphs as g
 from mixwise.errors import GraphError
-from mixwise.graphs import (
-    Graph,
-    chain,
-    complete,
-    directed_ring,
-    gram_tree,
-    grid,
-    hypercube,
-    paths,
-    random_connected,
-    random_regular,
-    ring,
-    social_network,
-    spanning_tree,
-    star,
-    torus,
-    tree_bias,
-    trees,
-)
+from mixwise.graphs import Graph, gram_tree, paths, spanning_tree, tree_bias, trees
 from strategies import connected_graphs, gram_matrices
 
 
@@ -63,7 +46,15 @@ def test_short_tree_is_at_most_one_hop_longer_than_the_best(graph):
 
 @pytest.mark.parametrize(
     ("graph", "diameter"),
-    [(star(7), 2), (complete(9), 2), (ring(8), 7), (chain(5), 4), (torus(4, 4), 7), (grid(5, 5), 8), (chain(1), 0)],
+    [
+        (g.star(7), 2),
+        (g.complete(9), 2),
+        (g.ring(8), 7),
+        (g.chain(5), 4),
+        (g.torus(4, 4), 7),
+        (g.grid(5, 5), 8),
+        (g.chain(1), 0),
+    ],
 )
 def test_short_trees_of_known_graphs(graph, diameter):
     """grid: its own diameter; ring: any tree is a chain; torus 4 × 4: 2 · 4 − 1 is the least, its radius being 4."""
@@ -72,32 +63,32 @@ def test_short_trees_of_known_graphs(graph, diameter):
 
 def test_short_tree_of_a_large_graph(monkeypatch):
     monkeypatch.setattr(trees, "_ALL_ROOTS", 10)
-    for graph in (grid(5, 9), ring(21), random_connected(30, 0.1)):
+    for graph in (g.grid(5, 9), g.ring(21), g.random_connected(30, 0.1)):
         tree = spanning_tree(graph)
         assert_spanning_tree(tree, graph)
         assert tree.diameter <= 2 * graph.diameter  # depth of any shortest-path tree
 
 
 # --- chains ---
+def assert_chain(graph: Graph) -> None:
+    tree = spanning_tree(graph, "chain")
+    assert_spanning_tree(tree, graph)
+    assert max(tree.degrees) <= 2
+
+
 @pytest.mark.parametrize(
     "graph",
-    [ring(16), ring(1000), chain(1), chain(2), chain(6), torus(4, 4), torus(5, 5), torus(16, 16), grid(3, 3)],
+    [
+        *(g.ring(16), g.ring(1000), g.chain(1), g.chain(2), g.chain(6), g.torus(4, 4), g.torus(5, 5), g.torus(16, 16)),
+        *(g.grid(3, 3), g.grid(5, 7), g.hypercube(5), g.complete(12), g.random_connected(16), g.random_regular(40, 3)),
+    ],
 )
-def test_chains_are_found_in_regular_structures(graph):
-    tree = spanning_tree(graph, "chain")
-    assert_spanning_tree(tree, graph)
-    assert max(tree.degrees) <= 2
-
-
-@pytest.mark.parametrize("graph", [grid(5, 7), hypercube(5), complete(12), random_connected(16), random_regular(40, 3)])
 def test_chains_are_found(graph):
-    tree = spanning_tree(graph, "chain")
-    assert_spanning_tree(tree, graph)
-    assert max(tree.degrees) <= 2
+    assert_chain(graph)
 
 
 def test_the_chain_of_a_ring_starts_at_0():
-    assert spanning_tree(ring(9), "chain") == chain(9)
+    assert spanning_tree(g.ring(9), "chain") == g.chain(9)
 
 
 @settings(max_examples=150)
@@ -106,28 +97,26 @@ def test_a_chain_is_found_if_there_is_one(graph):
     edges = set(graph.edges) | {(j, i) for i, j in graph.edges}
     exists = any(all(step in edges for step in pairwise(order)) for order in permutations(range(graph.n)))
     if exists:
-        assert max(spanning_tree(graph, "chain").degrees) <= 2
+        assert_chain(graph)
     else:
-        with pytest.raises(GraphError, match=r'has no chain through all nodes: .*; take spanning_tree\(graph, "bfs"\)'):
+        with pytest.raises(GraphError, match=r'has no chain through all nodes: .*; use spanning_tree\(graph, "bfs"\)'):
             spanning_tree(graph, "chain")
 
 
 def test_the_exact_search_finds_what_the_quick_one_misses(monkeypatch):
     monkeypatch.setattr(paths, "_TRIES", 0)
-    for graph in (grid(3, 4), random_connected(10), torus(3, 3)):
-        assert max(spanning_tree(graph, "chain").degrees) <= 2
+    for graph in (g.grid(3, 4), g.random_connected(10), g.torus(3, 3)):
+        assert_chain(graph)
     monkeypatch.setattr(paths, "_STEPS", 3)
-    with pytest.raises(
-        GraphError, match=r'may have a chain, but the search found none; take spanning_tree\(graph, "bfs"'
-    ):
-        spanning_tree(torus(4, 4), "chain")
+    with pytest.raises(GraphError, match=r'may have a chain, but none was found; use spanning_tree\(graph, "bfs"'):
+        spanning_tree(g.torus(4, 4), "chain")
 
 
-def test_no_chain_for_a_reason_seen_at_once():
+def test_no_chain_for_an_obvious_reason():
     with pytest.raises(GraphError, match="all edges run between 14 and 18 nodes"):
-        spanning_tree(social_network(), "chain")
+        spanning_tree(g.social_network(), "chain")
     with pytest.raises(GraphError, match="4 nodes have one neighbor only"):
-        spanning_tree(star(5), "chain")
+        spanning_tree(g.star(5), "chain")
 
 
 # --- trees that fit the data ---
@@ -181,7 +170,7 @@ def test_gram_tree_is_nearly_always_the_best_of_all_trees():
     ratios = []
     while len(ratios) < 40:
         n = int(rng.integers(4, 7))
-        graph = random_connected(n, 0.7, seed=len(ratios))
+        graph = g.random_connected(n, 0.7, seed=len(ratios))
         G = rng.standard_normal((n, 2))
         best = min(tree_bias(tree, G @ G.T) for tree in all_spanning_trees(graph))
         ratios.append(tree_bias(gram_tree(graph, G @ G.T), G @ G.T) / best)
@@ -192,18 +181,18 @@ def test_gram_tree_is_nearly_always_the_best_of_all_trees():
 def test_complementary_nodes_become_neighbors():
     """Two kinds of data on a complete graph: in a tree with perfect balls of radius 1, every node hears both kinds."""
     G = np.repeat([[1.0], [-1.0]], 4, axis=0)
-    tree = gram_tree(complete(8), G @ G.T, diameter_weight=0.0)
+    tree = gram_tree(g.complete(8), G @ G.T, diameter_weight=0.0)
     assert all(any(G[j, 0] != G[i, 0] for j in tree.neighbors(i)) for i in range(8))
 
 
 def test_without_data_the_diameter_alone_decides():
-    assert gram_tree(complete(8), np.zeros((8, 8))).diameter == 2
-    assert gram_tree(complete(8), np.ones((8, 8))).diameter == 2  # equal updates: nothing is left when centered
+    assert gram_tree(g.complete(8), np.zeros((8, 8))).diameter == 2
+    assert gram_tree(g.complete(8), np.ones((8, 8))).diameter == 2  # equal updates: nothing is left when centered
 
 
 def test_a_heavy_diameter_makes_short_trees():
     gram = np.cov(np.random.default_rng(0).standard_normal((16, 40)))
-    light, heavy = (gram_tree(torus(4, 4), gram, diameter_weight=weight).diameter for weight in (0.0, 10.0))
+    light, heavy = (gram_tree(g.torus(4, 4), gram, diameter_weight=weight).diameter for weight in (0.0, 10.0))
     assert heavy == 7  # the least, see above
     assert heavy <= light
 
@@ -211,26 +200,24 @@ def test_a_heavy_diameter_makes_short_trees():
 @pytest.mark.parametrize("unit", [1e-300, 1e-8, 1e8, 1e300])
 def test_units_and_means_do_not_matter(unit):
     G = np.random.default_rng(3).standard_normal((16, 5))
-    tree = gram_tree(torus(4, 4), G @ G.T)
-    assert gram_tree(torus(4, 4), unit * (G @ G.T)) == tree
+    tree = gram_tree(g.torus(4, 4), G @ G.T)
+    assert gram_tree(g.torus(4, 4), unit * (G @ G.T)) == tree
     shifted = G + 0.5
-    assert gram_tree(torus(4, 4), shifted @ shifted.T) == tree
+    assert gram_tree(g.torus(4, 4), shifted @ shifted.T) == tree
 
 
 def test_labels_stay():
-    tree = spanning_tree(social_network())
-    assert tree.labels == social_network().labels
-    assert gram_tree(social_network(), np.eye(32), restarts=1).labels == social_network().labels
+    tree = spanning_tree(g.social_network())
+    assert tree.labels == g.social_network().labels
+    assert gram_tree(g.social_network(), np.eye(32), restarts=1).labels == g.social_network().labels
 
 
 @pytest.mark.parametrize("make", [spanning_tree, lambda graph: gram_tree(graph, np.eye(graph.n))])
 def test_trees_need_a_connected_undirected_graph(make):
-    with pytest.raises(
-        GraphError, match=r"2 components, but .* needs a connected one; add edges, or take one component"
-    ):
+    with pytest.raises(GraphError, match=r"2 components, but .* needs a connected graph; add edges, or use one comp"):
         make(Graph(4, [(0, 1), (2, 3)]))
     with pytest.raises(GraphError, match="needs an undirected graph"):
-        make(directed_ring(4))
+        make(g.directed_ring(4))
 
 
 @pytest.mark.parametrize(
@@ -248,11 +235,11 @@ def test_trees_need_a_connected_undirected_graph(make):
 def test_gram_tree_refusals(options, message):
     gram = options.pop("gram", np.eye(4))
     with pytest.raises(GraphError, match=message):
-        gram_tree(ring(4), gram, **options)
+        gram_tree(g.ring(4), gram, **options)
 
 
 def test_other_refusals():
     with pytest.raises(GraphError, match='kind = \'star\'; a spanning tree is "bfs" or "chain"'):
-        spanning_tree(ring(4), "star")
+        spanning_tree(g.ring(4), "star")
     with pytest.raises(GraphError, match="is not a tree"):
-        tree_bias(ring(4), np.eye(4))
+        tree_bias(g.ring(4), np.eye(4))

@@ -13,13 +13,14 @@ from torch import nn
 
 import mixwise as mw
 from mixwise.algorithms import D2, DSGD, DecentLaM, GradientTracking, PushSum, QuasiGlobalAdam, QuasiGlobalMomentum
-from mixwise.experiments.algorithm_config import DecentLaMConfig, QuasiGlobalAdamConfig, QuasiGlobalConfig
 from mixwise.graphs import Graph, ring
+from mixwise.layout import Layout
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.network import SimulatedNetwork
+from mixwise.parts import lookup
 from mixwise.policies import Fixed, HeterogeneityAware
-from mixwise.tasks import random_quadratics
-from mixwise.train import Training
+from mixwise.tasks import Task, random_quadratics
+from mixwise.training import Training
 
 N, D, LR = 5, 6, 0.02
 GRAPH = ring(N)
@@ -30,10 +31,10 @@ COLUMNS = torch.tensor([DECAYS[0]] * 2 + [DECAYS[1]] * 3 + [DECAYS[2]], dtype=to
 CLOSE = {"rtol": 1e-11, "atol": 1e-11}  # float64, and some tens of operations
 
 
-class Quadratics:
+class Quadratics(Task):
     """f_i(x) + λ/2 ‖x‖² with the λ of each column; its rows come as three blocks of columns."""
 
-    nodes, dim, blocks = N, D, BLOCKS
+    nodes, layout = N, Layout(D, BLOCKS)
 
     def __init__(self, decays):
         self.plain, self.decays = random_quadratics(N, dim=D, noise=0.0, seed=2), decays
@@ -167,10 +168,10 @@ def test_gossip_decays_as_a_term_of_the_loss_does(name):
 
 # --- the same defaults in Python and in recipes ---
 @pytest.mark.parametrize(
-    ("part", "config"),
-    [(QuasiGlobalMomentum, QuasiGlobalConfig), (QuasiGlobalAdam, QuasiGlobalAdamConfig), (DecentLaM, DecentLaMConfig)],
+    ("part", "name"),
+    [(QuasiGlobalMomentum, "quasi-global"), (QuasiGlobalAdam, "quasi-global-adam"), (DecentLaM, "decentlam")],
 )
-def test_recipes_and_python_have_the_same_defaults(part, config):
+def test_recipes_and_python_have_the_same_defaults(part, name):
     parameters = inspect.signature(part).parameters
-    fields = {name: field.default for name, field in config.model_fields.items() if name not in ("kind", "inner")}
-    assert fields == {name: parameters[name].default for name in fields}
+    defaults = {key: value for key, value in lookup("algorithm", name).defaults.items() if key != "inner"}
+    assert defaults == {key: parameters[key].default for key in defaults}

@@ -27,12 +27,12 @@ from mixwise.mixing import (
     MixingMatrix,
     clique_averaging,
     eigenvalues,
-    fastest_mixing,
     from_edge_weights,
     lazy,
     max_degree,
     metropolis_hastings,
     minimize_gme,
+    optimal_gap,
     spectral_gap,
     symmetrized,
     uniform,
@@ -114,8 +114,8 @@ def test_uniform_sender_is_doubly_stochastic_where_uniform_is():
 def test_builders_of_symmetric_weights_refuse_directed_graphs(builder):
     with pytest.raises(MixingError, match=rf"{builder.__name__} needs an undirected graph.*take minimize_gme"):
         builder(ONE_WAY)
-    with pytest.raises(MixingError, match="fastest_mixing needs an undirected graph"):
-        fastest_mixing(ONE_WAY)
+    with pytest.raises(MixingError, match="optimal_gap needs an undirected graph"):
+        optimal_gap(ONE_WAY)
     with pytest.raises(MixingError, match="symmetrized needs an undirected graph"):
         symmetrized(uniform(ONE_WAY))
 
@@ -246,31 +246,31 @@ def common_weight_gap(graph: Graph) -> float:
 @pytest.mark.parametrize(
     "graph", [ring(3), ring(5), ring(8), ring(16), star(3), star(4), star(9), hypercube(3), torus(4, 4)]
 )
-def test_fastest_mixing_on_graphs_whose_edges_are_all_alike(graph):
-    assert spectral_gap(fastest_mixing(graph)) == pytest.approx(common_weight_gap(graph), abs=2e-5)  # grid and solver
+def test_optimal_gap_on_graphs_whose_edges_are_all_alike(graph):
+    assert spectral_gap(optimal_gap(graph)) == pytest.approx(common_weight_gap(graph), abs=2e-5)  # grid and solver
 
 
-def test_fastest_mixing_closed_forms():
+def test_optimal_gap_closed_forms():
     """Even ring: 1 − wλ_2 = wλ_n − 1 with λ_2 = 2 − 2 cos(2π/n), λ_n = 4; a star's hub gives 1/(n − 1) to each leaf."""
     n = 12
     slowest = 2 - 2 * np.cos(2 * np.pi / n)
-    assert fastest_mixing(ring(n))[0, 1] == pytest.approx(2 / (slowest + 4), abs=1e-5)
-    assert spectral_gap(fastest_mixing(ring(n))) == pytest.approx(1 - (4 - slowest) / (4 + slowest), abs=1e-6)
-    assert spectral_gap(fastest_mixing(star(8))) == pytest.approx(1 / 7, abs=1e-6)
-    assert spectral_gap(fastest_mixing(chain(2))) == pytest.approx(1, abs=1e-6)
+    assert optimal_gap(ring(n))[0, 1] == pytest.approx(2 / (slowest + 4), abs=1e-5)
+    assert spectral_gap(optimal_gap(ring(n))) == pytest.approx(1 - (4 - slowest) / (4 + slowest), abs=1e-6)
+    assert spectral_gap(optimal_gap(star(8))) == pytest.approx(1 / 7, abs=1e-6)
+    assert spectral_gap(optimal_gap(chain(2))) == pytest.approx(1, abs=1e-6)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7])
-def test_fastest_mixing_on_a_complete_graph_is_full_averaging(n):
-    W = fastest_mixing(complete(n))
+def test_optimal_gap_on_a_complete_graph_is_full_averaging(n):
+    W = optimal_gap(complete(n))
     assert spectral_gap(W) == pytest.approx(1, abs=1e-6)
     np.testing.assert_allclose(W.to_dense(), 1 / n, atol=1e-6)
 
 
 @settings(max_examples=25)
 @given(graph=connected_graphs(2, 12))
-def test_fastest_mixing_is_no_slower_than_any_other_symmetric_weights(graph):
-    W = fastest_mixing(graph)
+def test_optimal_gap_is_no_slower_than_any_other_symmetric_weights(graph):
+    W = optimal_gap(graph)
     assert_symmetric_doubly_stochastic(W, graph)
     gap = spectral_gap(W)
     seeds = np.random.default_rng(0)
@@ -289,14 +289,14 @@ def least_norm(graph: Graph) -> float:
 
 
 def assert_optimal(graph: Graph) -> None:
-    W = fastest_mixing(graph)
+    W = optimal_gap(graph)
     assert_symmetric_doubly_stochastic(W, graph)
     assert 1 - spectral_gap(W) == pytest.approx(least_norm(graph), abs=1e-6)  # both stop at about 1e-8
 
 
 @settings(max_examples=40)
 @given(graph=connected_graphs(2, 12))
-def test_fastest_mixing_is_what_cvxpy_finds(graph):
+def test_optimal_gap_is_what_cvxpy_finds(graph):
     assert_optimal(graph)
 
 
@@ -305,27 +305,27 @@ def test_fastest_mixing_is_what_cvxpy_finds(graph):
     [chain(9), star(12), complete(9), grid(3, 5), random_connected(16), random_connected(20, 0.1, seed=2), ring(17)],
     ids=str,
 )
-def test_fastest_mixing_is_what_cvxpy_finds_on_named_graphs(graph):
+def test_optimal_gap_is_what_cvxpy_finds_on_named_graphs(graph):
     assert_optimal(graph)
 
 
-def test_fastest_mixing_on_the_graphs_of_the_paper():
+def test_optimal_gap_on_the_graphs_of_the_paper():
     gaps = {}
     for graph in (random_connected(16), social_network()):
-        gaps[graph.n] = spectral_gap(fastest_mixing(graph)), spectral_gap(metropolis_hastings(graph))
+        gaps[graph.n] = spectral_gap(optimal_gap(graph)), spectral_gap(metropolis_hastings(graph))
     for fastest, local in gaps.values():
         assert fastest > 1.1 * local
 
 
-def test_fastest_mixing_is_cached_per_graph():
-    assert fastest_mixing(ring(6)) is fastest_mixing(Graph(6, ring(6).edges))
+def test_optimal_gap_is_cached_per_graph():
+    assert optimal_gap(ring(6)) is optimal_gap(Graph(6, ring(6).edges))
 
 
-def test_fastest_mixing_refusals():
+def test_optimal_gap_refusals():
     with pytest.raises(
         MixingError, match=r"2 components, so its spectral gap is 0 whatever the weights; take metropolis"
     ):
-        fastest_mixing(Graph(4, [(0, 1), (2, 3)]))
+        optimal_gap(Graph(4, [(0, 1), (2, 3)]))
 
 
 # --- what the weights are for ---

@@ -1,5 +1,8 @@
 """Errors that a user can act on: each message gives the value, the rule and the remedy."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class MixwiseError(ValueError):
     """Base of every error that a user's input can cause; the command line shows it as one line."""
@@ -47,3 +50,15 @@ class NetworkError(MixwiseError):
     ) -> None:
         super().__init__(message)
         self.missing, self.operation, self.step = missing, operation, step
+
+
+def unknown(what: str, name: str, allowed: Iterable[str]) -> str:
+    """One line about a name that does not exist: the closest one that does, then all of them.
+
+    >>> unknown("graph", "rinf", ["ring", "star"])
+    "unknown graph 'rinf'; did you mean ring? allowed: ring, star"
+    """
+    choices = list(allowed)
+    close = get_close_matches(name, choices, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return f"unknown {what} {name!r}; {hint}allowed: {', '.join(choices)}"

@@ -4,10 +4,15 @@ Two streams with different names are independent; the same seed and name give th
 There is no global generator.
 """
 
+from __future__ import annotations
+
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 Name = str | int
 
@@ -27,6 +32,8 @@ def stream(seed: int, *names: Name) -> int:
 
 def generator(seed: int, *names: Name) -> torch.Generator:
     """A torch generator on the CPU for the stream `names`."""
+    import torch  # slow to import: graphs and reports do without it
+
     return torch.Generator().manual_seed(stream(seed, *names))
 
 

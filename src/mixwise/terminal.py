@@ -1,44 +1,47 @@
-"""What the command line shows while it runs, and at the end."""
+"""Output of the command line: progress while it runs, and tables at the end."""
 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from mixwise.experiments import Experiment, run_experiment
-from mixwise.experiments.memory import Need, statement
-from mixwise.experiments.runner import Progress
-from mixwise.network.world import World
-from mixwise.report.table import Summary
+if TYPE_CHECKING:
+    from mixwise.experiments import Experiment
+    from mixwise.experiments.memory import Need
+    from mixwise.experiments.runner import Progress
+    from mixwise.network.world import World
+    from mixwise.report.table import Summary
 
-# Names and paths are shown as they are, also those with brackets, and lines are not broken.
+# Names and paths are printed as they are, even with brackets in them; lines are not broken.
 out = Console(highlight=False, markup=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+if not out.is_terminal and "COLUMNS" not in os.environ:
+    out.width = 160  # a file or a pipe has room for whole tables
 
-_WINDOW, _SHORTEST, _QUIET = 5.0, 0.05, 30.0  # seconds: a rate is of the last 5; a log hears something every 30
+_WINDOW, _SHORTEST, _QUIET = 5.0, 0.05, 30.0  # seconds: a rate covers the last 5; a log gets a line every 30
 
 
 def fail(message: str, status: int = 2) -> int:
-    """Say in one line what is wrong; the exit code."""
+    """Print an error in one line; returns the exit code."""
     err.print(f"error: {' '.join(message.split())}")
     return status
 
 
 @contextmanager
-def notes_shown(speaks: bool) -> Iterator[None]:
-    """What the library notes meanwhile (tokens being made, a new head) is shown, each note once, if `speaks`."""
-    log, handler = logging.getLogger("mixwise"), _Notes() if speaks else logging.NullHandler()
+def notes_shown(prints: bool) -> Iterator[None]:
+    """Print the library's log messages meanwhile, each once, if `prints`."""
+    log, handler = logging.getLogger("mixwise"), _Notes() if prints else logging.NullHandler()
     level = log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)
@@ -50,60 +53,62 @@ def notes_shown(speaks: bool) -> Iterator[None]:
 
 
 class _Notes(logging.Handler):
-    """Prints a note unless it was printed before."""
+    """Prints each message once."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: set[str] = set()
+        self._printed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print it."""
-        note = record.getMessage()
-        if note not in self._said:
-            self._said.add(note)
+        """Print a message, unless it was printed before."""
+        if (note := record.getMessage()) not in self._printed:
+            self._printed.add(note)
             err.print(note)
 
 
+# --- progress ---
 def run_with_progress(experiment: Experiment, folder: Path, resume: bool, world: World) -> Summary:
-    """A live bar in a terminal; elsewhere a line per run, and one every half minute. Process 0 shows it."""
+    """Run with a live bar in a terminal; elsewhere a line per run and one every half minute. Only process 0 prints."""
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as ProgressBar
+
+    from mixwise.experiments import run_experiment
+
     total = len(experiment.recipe.seeds) * len(experiment.runs)
-    columns = (
-        TextColumn("{task.description}", justify="left"),
-        BarColumn(),
-        TextColumn("{task.fields[detail]}"),
-        TimeRemainingColumn(),
-    )
-    with ProgressBar(*columns, console=err, transient=True, disable=not err.is_terminal or world.rank > 0) as bars:
-        bar = bars.add_task("preparing", total=total, detail="")
-        watch = Watch()
+    bar = ProgressBar(
+        TextColumn("{task.description}", justify="left"), BarColumn(), TextColumn("{task.fields[detail]}"),
+        TimeRemainingColumn(), console=err, transient=True, disable=not err.is_terminal or world.rank > 0,
+    )  # fmt: skip
+    with bar:
+        task, watch = bar.add_task("preparing", total=total, detail=""), Watch()
         done, printed = 0.0, watch.clock()
 
         def on_progress(progress: Progress) -> None:
             nonlocal done, printed
-            figures = watch(progress)
-            name, last = f"{progress.variant}, seed {progress.seed}", progress.step + 1 == progress.steps
-            share = (progress.step + 1) / progress.steps
-            bars.update(bar, completed=done + share, description=name, detail=figures)
+            figures, name = watch(progress), f"{progress.variant}, seed {progress.seed}"
+            last = progress.step + 1 == progress.steps
+            bar.update(task, completed=done + (progress.step + 1) / progress.steps, description=name, detail=figures)
             done += last
-            if world.rank > 0:  # process 0 speaks; after a loss that may be another one
+            if world.rank > 0:  # after a loss, another process may have become process 0
                 return
             if "lost_nodes" in progress.values:
-                left = f"{progress.values['nodes']} go on at step {progress.step}"
+                left = f"{progress.values['nodes']} continue at step {progress.step}"
                 err.print(f"{name}: nodes {progress.values['lost_nodes']} are lost; {left}")
             if not err.is_terminal and (last or watch.clock() - printed > _QUIET):
                 err.print(f"{name}: {figures}")
                 printed = watch.clock()
 
         def on_need(need: Need) -> None:
-            if world.rank == 0 and (line := statement(need)) is not None:
-                err.print(line)
+            if world.rank == 0:
+                err.print(f"memory: {need}")
 
         return run_experiment(experiment, folder, on_progress, resume, world, on_need)
 
 
 class Watch:
-    """Where a run is, in a few words: step, loss, the last known accuracy, and steps per second of late.
+    """Describes the state of a run in a few words: step, loss, last accuracy, and recent steps per second.
 
+    >>> from mixwise.experiments.runner import Progress
     >>> ticks = iter([0.0, 2.0, 9.0])
     >>> watch = Watch(clock=lambda: next(ticks))
     >>> watch(Progress("dsgd", 0, 0, 100, {"loss": 0.5}))
@@ -117,56 +122,53 @@ class Watch:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._run: tuple[str, int] | None = None
-        self._seen: deque[tuple[float, int]] = deque()  # (when, step)
+        self._seen: deque[tuple[float, int]] = deque()  # (time, step)
         self._accuracy: float | None = None
         self._rate = ""
 
     def __call__(self, progress: Progress) -> str:
-        """The words for a record that has just come."""
+        """The words for a new record."""
         now = self.clock()
         if self._run != (progress.variant, progress.seed):
             self._run, self._accuracy, self._rate = (progress.variant, progress.seed), None, ""
             self._seen.clear()
-        if "accuracy" in progress.values:  # the time since the last record went into the evaluation
+        if "accuracy" in progress.values:  # the time since the last record was spent on the evaluation
             self._accuracy = progress.values["accuracy"]
             self._seen.clear()
         self._seen.append((now, progress.step))
         while len(self._seen) > 2 and now - self._seen[1][0] > _WINDOW:
             self._seen.popleft()
         seconds, steps = now - self._seen[0][0], progress.step - self._seen[0][1]
-        if steps > 0 and seconds >= _SHORTEST:  # shorter: a guess, or records that were there already
-            self._rate = _rate(steps / seconds)
-        figures = progress_figures(progress, self._accuracy)
-        return f"{figures}, {self._rate}" if self._rate else figures
-
-
-def progress_figures(progress: Progress, accuracy: float | None) -> str:
-    """Step, loss, accuracy."""
-    figures = [f"step {progress.step + 1}/{progress.steps}", f"loss {progress.values['loss']:.3g}"]
-    if accuracy is not None:
-        figures.append(f"accuracy {accuracy:.1%}")
-    return ", ".join(figures)
-
-
-def _rate(steps: float) -> str:
-    """Steps per second, or, below one, seconds per step."""
-    return f"{steps:.{0 if steps >= 10 else 1}f} steps/s" if steps >= 1 else f"{1 / steps:.1f} s/step"
+        if steps > 0 and seconds >= _SHORTEST:  # less is a guess, or records read from a file
+            fast = f"{steps / seconds:.{0 if steps / seconds >= 10 else 1}f} steps/s"
+            self._rate = f", {fast}" if steps >= seconds else f", {seconds / steps:.1f} s/step"
+        return _figures(progress, self._accuracy) + self._rate
 
 
 def progress_line(progress: Progress) -> str:
-    """Where a run is, in one line."""
-    figures = progress_figures(progress, progress.values.get("accuracy"))
-    return f"{progress.variant}, seed {progress.seed}: {figures}"
+    """The state of a run in one line."""
+    return f"{progress.variant}, seed {progress.seed}: {_figures(progress, progress.values.get('accuracy'))}"
+
+
+def _figures(progress: Progress, accuracy: float | None) -> str:
+    figures = f"step {progress.step + 1}/{progress.steps}, loss {progress.values['loss']:.3g}"
+    return figures if accuracy is None else f"{figures}, accuracy {accuracy:.1%}"
+
+
+# --- tables ---
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A plain table; only the last column is wrapped."""
+    table = Table(*(Column(name, no_wrap=name != head[-1]) for name in head), box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def summary_table(summary: Summary) -> Table:
     """The result table, the best of each column in bold."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("variant", no_wrap=True)
-    for metric in summary.metrics:
-        table.add_column(metric.replace("_", " "), justify="right", no_wrap=False)
+    metrics = (Column(metric.replace("_", " "), justify="right") for metric in summary.metrics)
+    table = Table(Column("variant", no_wrap=True), *metrics, box=SIMPLE_HEAD, pad_edge=False)
     for variant, cells in summary.rows.items():
         best = ("bold" if cell.mean == summary.best(i) else "" for i, cell in enumerate(cells))
-        shown = (Text(str(cell), style) for cell, style in zip(cells, best, strict=True))
-        table.add_row(variant, *shown)
+        table.add_row(variant, *(Text(str(cell), style) for cell, style in zip(cells, best, strict=True)))
     return table

@@ -13,11 +13,15 @@ from hypothesis import strategies as st
 
 from mixwise.algorithms import DSGD, Algorithm
 from mixwise.graphs import Graph, complete, ring
+from mixwise.layout import Layout
 from mixwise.mixing import MixingMatrix, gram_matrix, metropolis_hastings, minimize_gme, uniform
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Fixed, Plan, Policy
-from mixwise.tasks.base import Others
-from mixwise.train import train
+from mixwise.plan import Plan
+from mixwise.policies import Fixed, Policy
+from mixwise.protocols import Task
+from mixwise.tasks.others import Others
+from mixwise.training import train
+from planning import mixed
 from strategies import connected_graphs
 
 Gradients = Callable[[torch.Tensor], torch.Tensor]  # X (n, d) -> G (n, d), row i from f_i at row i
@@ -78,12 +82,12 @@ def slow_wave(n: int) -> tuple[MixingMatrix, torch.Tensor, float]:
 
 
 # --- steps of the real algorithms ---
-class GradientField:
+class GradientField(Task):
     """A task that is given by its gradients and its start; the theory asks for nothing else."""
 
     def __init__(self, start: torch.Tensor, gradients: Gradients) -> None:
         self.start, self.gradients = start, gradients
-        self.nodes, self.dim = start.shape
+        self.nodes, self.layout = len(start), Layout(start.shape[1])
 
     def initial(self, nodes: Sequence[int]) -> torch.Tensor:
         return self.start[list(nodes)].clone()
@@ -114,7 +118,7 @@ def trajectory(
 
     points = [X.clone()]
     task, network = GradientField(X, gradients), SimulatedNetwork(graph)
-    for record in train(task, network, policy, algorithm or DSGD(), sgd, steps=len(rates)):
+    for record in train(task, network, policy, algorithm or DSGD(), optimizer=sgd, steps=len(rates)):
         group = held[0].param_groups[0]
         points.append(torch.cat([rows.detach() for rows in group["params"]], dim=1).clone())
         if record.step + 1 < len(rates):
@@ -134,7 +138,7 @@ def iterate(
     algorithm, plan, network = DSGD(), Plan((W,)), SimulatedNetwork(W.graph)
     yield X
     for _ in range(steps):
-        X = algorithm.combine(X, X - eta * gradients(X), plan, network)
+        X = mixed(algorithm, X, X - eta * gradients(X), plan, network)
         yield X
 
 

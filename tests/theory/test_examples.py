@@ -20,9 +20,11 @@ from mixwise.mixing import (
     uniform,
 )
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Fixed, HeterogeneityAware, Observation, Plan, Product
+from mixwise.plan import Plan
+from mixwise.policies import Fixed, HeterogeneityAware, Product
 from mixwise.sketch import ExactSketch
 from mixwise.tasks import QuadraticTask, random_quadratics
+from planning import Planner, mixed
 from strategies import connected_graphs
 from theory.instances import ROUNDING, mixing_matrices, optimized_weights, permutation_mixture, seeds, theorem
 
@@ -37,7 +39,7 @@ def repeated(kinds: np.ndarray, seed: int, dim: int = 3) -> QuadraticTask:
 
 
 def anywhere(task: QuadraticTask, seed: int) -> torch.Tensor:
-    return 5 * torch.randn(task.dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return 5 * torch.randn(task.layout.dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 # --- Example 1 ---
@@ -114,7 +116,7 @@ def test_example_2_needs_the_cliques_to_be_unbiased():
 def planned_product(first: MixingMatrix, second: MixingMatrix, G: torch.Tensor) -> Plan:
     """What the policy `Product` answers when it observes G; `first` is applied first."""
     network = SimulatedNetwork(complete(first.n))
-    return Product(Fixed(first), Fixed(second)).plan(0, Observation(G, G, G), network)
+    return Planner(Product([first, second]), network).plan(0, G)
 
 
 @theorem
@@ -144,9 +146,9 @@ def test_example_3_one_step_with_the_product_policy_is_one_step_with_the_product
     W_zeta, W_p = optimized_weights(graph, seed), metropolis_hastings(graph)
     X = torch.randn(graph.n, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     plan = planned_product(W_zeta, W_p, X)
-    mixed = DSGD().combine(X, X.clone(), plan, SimulatedNetwork(graph))
+    X_plus = mixed(DSGD(), X, X, plan, SimulatedNetwork(graph))
     expected = (W_zeta.to_dense() @ W_p.to_dense()).T @ X.numpy()
-    np.testing.assert_allclose(mixed.numpy(), expected, rtol=0, atol=1e-12)  # rounding of two small products
+    np.testing.assert_allclose(X_plus.numpy(), expected, rtol=0, atol=1e-12)  # rounding of two small products
 
 
 def test_example_3_needs_the_gradients_weights_first():
@@ -165,12 +167,11 @@ def test_example_3_needs_the_gradients_weights_first():
 @theorem
 @given(graph=connected_graphs(3, 7), seed=seeds)
 def test_example_3_with_weights_that_follow_the_data(graph, seed):
-    """`Product(HeterogeneityAware(), Fixed(W_p))` is as good as each of its factors at what that one is for."""
+    """`Product([HeterogeneityAware(), Fixed(W_p)])` is as good as each of its factors at what that one is for."""
     W_p = metropolis_hastings(graph)
     G = torch.randn(graph.n, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    network, observed = SimulatedNetwork(graph), Observation(G, G, G)
-    aware = HeterogeneityAware(sketch=ExactSketch())
-    alone = aware.plan(0, observed, network).params_product
-    both = Product(aware, Fixed(W_p)).plan(0, observed, network).params_product
+    network, aware = SimulatedNetwork(graph), HeterogeneityAware(sketch=ExactSketch())
+    alone = Planner(aware, network).plan(0, G).params_product
+    both = Planner(Product([aware, Fixed(W_p)]), network).plan(0, G).params_product
     assert consensus_factor(both) >= consensus_factor(W_p) - ROUNDING
     assert relative_heterogeneity(G, both) <= relative_heterogeneity(G, alone) + ROUNDING * heterogeneity(G)

@@ -50,7 +50,7 @@ def test_lemma_double_mixing_of_dsgd(W, rates, seed):
     gradients = noisy_gradients(W.n, seed)
     other = permutation_mixture(W.n, seed)
     matrices = [W, other, W]
-    points = trajectory(apart(W.n, seed), gradients, complete(W.n), Alternating(Fixed(W), Fixed(other)), rates)
+    points = trajectory(apart(W.n, seed), gradients, complete(W.n), Alternating([Fixed(W), Fixed(other)]), rates)
     for t in (1, 2, 3):
         X, eta, W_before = points[t - 1], rates[t - 1], matrices[t - 1]
         expected = mixed(W_before, centered(X)) - eta * mixed(W_before, centered(gradients(X)))

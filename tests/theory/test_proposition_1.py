@@ -8,29 +8,29 @@ from hypothesis import strategies as st
 
 from mixwise.graphs import Graph, ring
 from mixwise.mixing import MixingMatrix, gradient_mixing_error, gram_matrix, minimize_gme
-from mixwise.network import Network
-from mixwise.policies import Observation, Plan, Stateless
+from mixwise.plan import Plan
+from mixwise.policies import Look, Policy
+from mixwise.protocols import Network
+from mixwise.round import Round
+from mixwise.state import State
 from mixwise.tasks import random_quadratics
 from strategies import connected_graphs
 from theory.instances import ROUNDING, Bowls, Gradients, seeds, theorem, trajectory
 
 
-class ExactGme(Stateless):
+class ExactGme(Policy):
     """The proposition's policy: every H steps, the GME weights of the full gradients at the mean x̄⁽ᵗ⁾."""
 
     def __init__(self, gradients: Gradients, period: int) -> None:
         self.gradients, self.period = gradients, period
         self.used: list[MixingMatrix] = []  # W⁽⁰⁾, W⁽¹⁾, …
 
-    def __deepcopy__(self, memo: object) -> "ExactGme":
-        return self  # so that what the run has used can be seen
+    def looks(self, t: int, state: State) -> Look:
+        return Look(update=True)
 
-    def observes(self, t: int) -> bool:
-        return True
-
-    def plan(self, t: int, observed: Observation, network: Network) -> Plan:
-        X = observed.parameters + observed.updates
-        if t % self.period == 0:
+    def plan(self, round: Round, state: State, network: Network) -> Plan:
+        X = round.before
+        if round.t % self.period == 0:
             G = self.gradients(X.mean(0).expand_as(X))
             W = minimize_gme(gram_matrix(G), network.graph).W
         else:

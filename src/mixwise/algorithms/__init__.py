@@ -1,7 +1,6 @@
-"""Algorithms: what is computed and mixed. With which weights is a policy's affair."""
+"""Algorithms: what is computed and mixed. The weights are chosen by a policy."""
 
 from mixwise.algorithms.all_reduce import AllReduceSGD, LocalSGD
-from mixwise.algorithms.base import Algorithm
 from mixwise.algorithms.choco import Choco
 from mixwise.algorithms.combine_then_adapt import CombineThenAdapt
 from mixwise.algorithms.combine_while_adapt import CombineWhileAdapt
@@ -16,6 +15,7 @@ from mixwise.algorithms.gradient_tracking import GradientTracking
 from mixwise.algorithms.push_sum import PushSum
 from mixwise.algorithms.quasi_global import QuasiGlobalAdam, QuasiGlobalMomentum
 from mixwise.algorithms.relay import RelaySGD
+from mixwise.protocols import Algorithm
 
 __all__ = [
     "D2",

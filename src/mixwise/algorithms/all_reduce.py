@@ -1,4 +1,4 @@
-"""Methods with full averaging, as yardsticks: they need every node to reach every other.
+"""Methods with full averaging, as references: they need every node to reach every other.
 
 All-reduce SGD averages the gradients before every step; local SGD averages the parameters after τ local steps
 (periodic averaging, Stich 2019).
@@ -6,54 +6,43 @@ All-reduce SGD averages the gradients before every step; local SGD averages the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 
-from mixwise.algorithms.base import Algorithm
-from mixwise.errors import TrainingError
-from mixwise.network import Network
-from mixwise.policies import Plan
-from mixwise.policies.plan import Gives
+from mixwise.parts import part
+from mixwise.protocols import Algorithm, Needs, Network, Plan, Round, State
 
 
+@part(
+    "all-reduce", title="all-reduce SGD", cite="a reference",
+    step="G ← mean of G", mixes="nothing by gossip", rounds=1, sends="2 (n − 1)/n · d", condition="no W",
+)  # fmt: skip
+@dataclass(frozen=True)
 class AllReduceSGD(Algorithm):
     """G ← 𝟏 ḡᵀ before the optimizer: one model, the same on all nodes."""
 
-    mixes_with: Gives = "nothing"
+    needs: ClassVar[Needs] = Needs(plan="nothing", local_steps=False, buffers="average")
 
-    def check_optimizer(self, optimizer: torch.optim.Optimizer, local_steps: int) -> None:
-        """Averaging happens at every step."""
-        if local_steps > 1:
-            raise TrainingError(
-                f"all-reduce SGD averages gradients at every step, so local_steps = {local_steps} has no meaning; "
-                f"for averaging after local steps take algorithm: local-sgd"
-            )
-
-    def direction(self, G: torch.Tensor, network: Network) -> None:
-        """The mean gradient on every node."""
+    def direction(self, G: torch.Tensor, state: State, network: Network) -> None:
+        """Replace every gradient by the mean gradient."""
         G.copy_(network.average(G).expand_as(G))
 
-    def combine(
-        self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
-    ) -> torch.Tensor:
-        """Nothing is left to mix."""
-        return X_prime
-
-    def mix_buffers(self, B: torch.Tensor, plan: Plan, network: Network) -> None:
-        """The mean on every node."""
-        B.copy_(network.average(B).expand_as(B))
+    def mix(self, round: Round, plan: Plan, state: State, network: Network) -> None:
+        """Do nothing: equal steps keep the models equal."""
 
 
+@part(
+    "local-sgd", title="local SGD", cite="Stich 2019; a reference",
+    step="X⁺ = mean of X′", mixes="nothing by gossip", rounds=1, sends="2 (n − 1)/n · d", condition="no W",
+)  # fmt: skip
+@dataclass(frozen=True)
 class LocalSGD(Algorithm):
-    """X⁺ = 𝟏 x̄′ᵀ: local steps, then all nodes start again from their mean."""
+    """X⁺ = 𝟏 x̄′ᵀ: local steps, after which all nodes continue from their mean."""
 
-    mixes_with: Gives = "nothing"
+    needs: ClassVar[Needs] = Needs(plan="nothing", buffers="average")
 
-    def combine(
-        self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
-    ) -> torch.Tensor:
-        """The mean on every node."""
-        return X_prime.copy_(network.average(X_prime).expand_as(X_prime))
-
-    def mix_buffers(self, B: torch.Tensor, plan: Plan, network: Network) -> None:
-        """The mean on every node."""
-        B.copy_(network.average(B).expand_as(B))
+    def mix(self, round: Round, plan: Plan, state: State, network: Network) -> None:
+        """Replace every row by the mean row."""
+        round.X_prime.copy_(network.average(round.X_prime).expand_as(round.X_prime))

@@ -3,28 +3,37 @@
     Y = Wᵀ X;  X⁺ = Y − U(Y)
 
 The rows of the run are Y, where the gradients are taken, so that an iteration starts with the optimizer as in D-SGD;
-the models are the rows before the mixing. All nodes start at the same point, which mixing leaves where it is.
+the models are the rows before the mixing. All nodes start at the same point, which mixing does not change.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
-from mixwise.algorithms.base import Algorithm, mix_rounds, one_channel
-from mixwise.network import Network
-from mixwise.policies import Plan
+from mixwise.algorithms.rounds import mix_in_place
+from mixwise.parts import part
+from mixwise.protocols import Algorithm, Context, Network, Plan, Round, State
 
 
+@part(
+    "combine-then-adapt", title="combine-then-adapt", cite="Cattivelli and Sayed 2010",
+    step="X⁺ = WᵀX − U(WᵀX)", mixes="X", rounds=1, sends="deg · d", condition="doubly stochastic",
+)  # fmt: skip
+@dataclass(frozen=True)
 class CombineThenAdapt(Algorithm):
     """Y⁺ = Wᵀ X⁺ with X⁺ = Y − U; the models are X."""
 
-    def combine(
-        self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
-    ) -> torch.Tensor:
-        """Keep the stepped rows as models, and mix."""
-        self.state["adapted"] = X_prime.clone()
-        return mix_rounds(X_prime, one_channel(plan, "combine-then-adapt"), network, in_place=True)
+    def init(self, X: torch.Tensor, context: Context) -> State:
+        """Start with X = Y."""
+        return State(rows={"adapted": X.clone()})
 
-    def model_rows(self, X: torch.Tensor) -> torch.Tensor:
-        """The rows before they were mixed."""
-        return self.state.get("adapted", X)
+    def mix(self, round: Round, plan: Plan, state: State, network: Network) -> None:
+        """Keep the stepped rows as models, and mix."""
+        state.rows["adapted"].copy_(round.X_prime)
+        mix_in_place(round.X_prime, plan.one_channel("combine-then-adapt"), network)
+
+    def models(self, X: torch.Tensor, state: State) -> torch.Tensor:
+        """Return the rows before they were mixed."""
+        return state.rows["adapted"]

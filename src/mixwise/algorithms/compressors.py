@@ -1,4 +1,4 @@
-"""What makes rows short for gossip: what is left of them, and how it looks on the wire.
+"""Compressors for gossip: lossy maps of rows, and their form on the wire.
 
 Legend: rows (m, d), owned; Q(rows) has the same shape, and its rows can be written in few bytes.
 """
@@ -6,40 +6,42 @@ Legend: rows (m, d), owned; Q(rows) has the same shape, and its rows can be writ
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Annotated, Protocol
 
 import torch
+from annotated_types import Interval
 
-from mixwise.errors import TrainingError
 from mixwise.network import Packing
+from mixwise.parts import Share, family, part
 from mixwise.seeding import generator
 
 
 class Compressed(Packing, Protocol):
-    """Q(rows), which a receiver unpacks to the last bit."""
+    """Q(rows), which a receiver unpacks bit for bit."""
 
     rows: torch.Tensor
 
 
-class Compressor(Protocol):
-    """Makes rows short."""
+@family("compressor")
+class Compressor:
+    """A lossy map Q of rows; subclasses are frozen dataclasses."""
 
-    def __call__(self, rows: torch.Tensor, nodes: range, t: int) -> Compressed:
-        """Q(rows), (m, d), for mixing t; it may use the memory of `rows`."""
-        ...
+    def __call__(self, rows: torch.Tensor, nodes: range, t: int, seed: int = 0) -> Compressed:
+        """Return Q(rows), (m, d), for mixing t, with draws named by the seed; the memory of `rows` may be used."""
+        raise NotImplementedError
 
 
 # --- some entries ---
-class TopK:
-    """Keeps the share of entries that are largest in modulus: values and positions travel."""
+@part("top-k", title="the largest {share:g} of the entries")
+@dataclass(frozen=True)
+class TopK(Compressor):
+    """Keeps the `share` of entries that are largest in modulus; values and positions travel."""
 
-    def __init__(self, share: float = 0.01) -> None:
-        if not 0 < share <= 1:
-            raise TrainingError(f"share = {share}; the share of entries that travel lies in (0, 1]")
-        self.share = share
+    share: Share = 0.1
 
-    def __call__(self, rows: torch.Tensor, nodes: range, t: int) -> FewEntries:
-        """Row by row, the k largest entries, the rest 0."""
+    def __call__(self, rows: torch.Tensor, nodes: range, t: int, seed: int = 0) -> FewEntries:
+        """Keep the k largest entries of each row, and set the others to 0."""
         index = rows.abs().topk(max(1, round(self.share * rows.shape[1])), dim=1).indices
         return FewEntries(torch.zeros_like(rows).scatter_(1, index, rows.gather(1, index)), index)
 
@@ -55,40 +57,39 @@ class FewEntries:
         self.width = self._positions + rows.element_size() * index.shape[1]
 
     def pack(self, position: int, packed: torch.Tensor) -> None:
-        """Positions, then values."""
+        """Write the positions, then the values."""
         index = self._index[position]
         packed[: self._positions] = index.int().view(torch.uint8)
         packed[self._positions :] = self.rows[position, index].view(torch.uint8)
 
     def unpack(self, packed: torch.Tensor, row: torch.Tensor) -> None:
-        """Zeros, and the values at their positions."""
+        """Write zeros, and the values at their positions."""
         index = packed[: self._positions].clone().view(torch.int32).long()  # a view must begin at a multiple of 4
         row.zero_().scatter_(0, index, packed[self._positions :].clone().view(row.dtype))
 
 
 # --- few levels ---
-class Quantize:
+@part("quantize", title="random rounding to {bits} bits", cite="Alistarh et al. 2017")
+@dataclass(frozen=True)
+class Quantize(Compressor):
     """Rounds entries at random to 2^bits − 1 levels of the row's norm (QSGD, Alistarh et al. 2017).
 
     Scaled down so that the error is smaller than the row in expectation, which CHOCO needs.
     """
 
-    def __init__(self, bits: int = 4, seed: int = 0) -> None:
-        if not 1 <= bits <= 16:
-            raise TrainingError(f"bits = {bits}; a level takes 1 to 16 bits")
-        self.bits, self.seed = bits, seed
+    bits: Annotated[int, Interval(ge=1, le=16)] = 4
 
-    def __call__(self, rows: torch.Tensor, nodes: range, t: int) -> FewLevels:
-        """Row by row, with draws that know node and mixing only."""
+    def __call__(self, rows: torch.Tensor, nodes: range, t: int, seed: int = 0) -> FewLevels:
+        """Round row by row, with draws named by seed, node and mixing."""
         levels, d = 2**self.bits - 1, rows.shape[1]
         shrink = 1 + min(d / levels**2, math.sqrt(d) / levels)  # makes the expected error smaller than the row
         units = torch.zeros(len(rows), dtype=rows.dtype, device=rows.device)
         for position, (node, row) in enumerate(zip(nodes, rows, strict=True)):
             norm = row.norm()
-            if norm == 0:  # or too small to be told from it
+            if norm == 0:  # or too small to be distinguished from 0
                 row.zero_()
                 continue
-            stream = generator(self.seed, "quantize", node, t)
+            stream = generator(seed, "quantize", node, t)
             draws = torch.rand(d, generator=stream, dtype=row.dtype, device="cpu").to(row.device)
             rounded = (row.abs() / norm * levels + draws).floor_().clamp_(max=levels)
             units[position] = norm / (levels * shrink)
@@ -110,7 +111,7 @@ class FewLevels:
         self.width = self._unit + math.ceil(rows.shape[1] * (bits + 1) / 8)
 
     def pack(self, position: int, packed: torch.Tensor) -> None:
-        """The unit, then all bits."""
+        """Write the unit, then all bits."""
         row, unit = self.rows[position], self._units[position]
         levels = (row.abs() / torch.where(unit == 0, 1, unit)).round().int()
         planes = [(levels >> bit) & 1 for bit in range(self._bits)] + [torch.signbit(row)]
@@ -120,7 +121,7 @@ class FewLevels:
         packed[self._unit :] = (bits.view(-1, 8) << _eight(row.device)).sum(dim=1, dtype=torch.uint8)
 
     def unpack(self, packed: torch.Tensor, row: torch.Tensor) -> None:
-        """Levels times unit, with their signs."""
+        """Write levels times unit, with their signs."""
         unit = packed[: self._unit].clone().view(row.dtype)
         bits = (packed[self._unit :, None] >> _eight(row.device)) & 1
         *planes, negative = bits.view(-1)[: (self._bits + 1) * len(row)].view(self._bits + 1, len(row))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import torch
+from dataclasses import dataclass
+from typing import ClassVar
 
 from mixwise.algorithms.dsgd import DSGD
-from mixwise.errors import TrainingError
+from mixwise.parts import part
+from mixwise.protocols import Needs
 
 
+@part(
+    "dadam", title="D-Adam", cite="Nazari et al. 2019",
+    step="X⁺ = WᵀX′ after Adam", mixes="X′", rounds=1, sends="deg · d", condition="doubly stochastic",
+)  # fmt: skip
+@dataclass(frozen=True)
 class DAdam(DSGD):
     """X⁺ = Wᵀ X′ with X′ the step of Adam or AdamW."""
 
-    def check_optimizer(self, optimizer: torch.optim.Optimizer, local_steps: int) -> None:
-        """Adam it must be."""
-        if not isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
-            raise TrainingError(
-                f"DAdam with {type(optimizer).__name__} is not DAdam; take Adam or AdamW, or algorithm: dsgd"
-            )
+    needs: ClassVar[Needs] = Needs(optimizer="adam")

@@ -2,39 +2,43 @@
 
     g̃ = (X − Wᵀ(X − η g)) / η;  m⁺ = β m + g̃;  X⁺ = X − η m⁺
 
-Momentum on g alone multiplies the bias that heterogeneous data cause by 1 / (1 − β)²; this one does not.
+Momentum on g alone multiplies the bias caused by heterogeneous data by 1 / (1 − β)²; this momentum does not.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 
-from mixwise.algorithms.base import Algorithm, mix_rounds, one_channel
-from mixwise.errors import TrainingError
-from mixwise.network import Network
-from mixwise.policies import Plan
+from mixwise.algorithms.rounds import mix_in_place
+from mixwise.parts import Unit, part
+from mixwise.protocols import Algorithm, Context, Needs, Network, Plan, Round, State
 
 
+@part(
+    "decentlam", title="DecentLaM", cite="Yuan et al. 2021",
+    step="X⁺ = X − ηm, m⁺ = βm + (X − WᵀX′)/η", mixes="X′", rounds=1, sends="deg · d", condition="doubly stochastic",
+    note="The optimizer is SGD without momentum",
+)  # fmt: skip
+@dataclass(frozen=True)
 class DecentLaM(Algorithm):
-    """Momentum after the mixing; β = `beta`."""
+    """Momentum after the mixing, with weight β = `beta`."""
 
-    needs_previous = True
-    owns_momentum = True
+    needs: ClassVar[Needs] = Needs(previous=True, optimizer="sgd")
 
-    def __init__(self, beta: float = 0.9) -> None:
-        super().__init__()
-        if not 0 <= beta < 1:
-            raise TrainingError(f"beta = {beta}; the weight of the momentum lies in [0, 1)")
-        self.beta = beta
+    beta: Unit = 0.9
 
-    def combine(
-        self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
-    ) -> torch.Tensor:
+    def init(self, X: torch.Tensor, context: Context) -> State:
+        """Start without momentum."""
+        return State(rows={"momentum": torch.zeros_like(X)})
+
+    def mix(self, round: Round, plan: Plan, state: State, network: Network) -> None:
         """Mix, and take the whole movement as the gradient."""
-        mixed = mix_rounds(X_prime, one_channel(plan, "DecentLaM"), network, in_place=True)
-        if lr == 0:  # a warm-up from 0: there is no step to learn from
-            return mixed
-        if "momentum" not in self.state:
-            self.state["momentum"] = torch.zeros_like(X)
-        momentum = self.state["momentum"].mul_(self.beta).add_(mixed.neg_().add_(X), alpha=1 / lr)
-        return X.sub_(momentum, alpha=lr)
+        X = round.before
+        mixed = mix_in_place(round.X_prime, plan.one_channel("DecentLaM"), network)
+        if round.lr == 0:  # a warm-up from 0: there is no step to learn from
+            return
+        momentum = state.rows["momentum"].mul_(self.beta).add_(mixed.neg_().add_(X), alpha=1 / round.lr)
+        round.X_prime.copy_(X.sub_(momentum, alpha=round.lr))

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import torch
+from dataclasses import dataclass
+from typing import ClassVar
 
-from mixwise.algorithms.base import Algorithm, mix_rounds
+from mixwise.algorithms.rounds import mix_in_place
 from mixwise.errors import TrainingError
-from mixwise.network import Network
-from mixwise.policies import Plan
-from mixwise.policies.plan import Gives
+from mixwise.parts import part
+from mixwise.protocols import Algorithm, Needs, Network, Plan, Round, State
 
 
+@part(
+    "decoupled", title="decoupled D-SGD", cite="the paper, Algorithm 4",
+    step="X⁺ = W_pᵀX − W_gᵀU", mixes="X and U", rounds=2, sends="2 deg · d", condition="doubly stochastic, both",
+)  # fmt: skip
+@dataclass(frozen=True)
 class DecoupledDSGD(Algorithm):
     """X⁺ = W_pᵀ X − W_gᵀ U, in two communication rounds."""
 
-    mixes_with: Gives = "two channels"
-    needs_previous = True
+    needs: ClassVar[Needs] = Needs(plan="two channels", previous=True)
 
-    def combine(
-        self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
-    ) -> torch.Tensor:
-        """Mix parameters and updates apart."""
+    def mix(self, round: Round, plan: Plan, state: State, network: Network) -> None:
+        """Mix parameters and updates separately."""
         if plan.updates is None:
             raise TrainingError("decoupled mixing needs a policy with two channels: Decoupled(params=…, updates=…)")
-        U = mix_rounds(X - X_prime, plan.updates, network, in_place=True)
-        return mix_rounds(X, plan.params, network, in_place=True) - U
+        X = round.before
+        U = mix_in_place(X - round.X_prime, plan.updates, network)
+        round.X_prime.copy_(mix_in_place(X, plan.params, network).sub_(U))

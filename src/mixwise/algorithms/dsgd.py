@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import torch
+from dataclasses import dataclass
 
-from mixwise.algorithms.base import Algorithm, mix_rounds, one_channel
-from mixwise.network import Network
-from mixwise.policies import Plan
+from mixwise.algorithms.rounds import mix_in_place
+from mixwise.parts import part
+from mixwise.protocols import Algorithm, Network, Plan, Round, State
 
 
+@part(
+    "dsgd", title="D-SGD", cite="Lian et al. 2017; with GME weights: HA-DSGD",
+    step="X⁺ = WᵀX′", mixes="X′", rounds=1, sends="deg · d", condition="doubly stochastic",
+)  # fmt: skip
+@dataclass(frozen=True)
 class DSGD(Algorithm):
-    """X⁺ = Wᵀ X′ = Wᵀ (X − U): adapt, then combine."""
+    """Adapt, then combine: X⁺ = Wᵀ X′ = Wᵀ (X − U)."""
 
-    def combine(
-        self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
-    ) -> torch.Tensor:
+    def mix(self, round: Round, plan: Plan, state: State, network: Network) -> None:
         """Mix the stepped parameters."""
-        return mix_rounds(X_prime, one_channel(plan, "D-SGD"), network, in_place=True)
+        mix_in_place(round.X_prime, plan.one_channel("D-SGD"), network)

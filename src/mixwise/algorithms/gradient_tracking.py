@@ -9,41 +9,41 @@ With one local step this is y_{t+1} = W y_t + g_{t+1} − g_t; with several it i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 
-from mixwise.algorithms.base import Algorithm, Belongs, mix_rounds, one_channel
-from mixwise.network import Network
-from mixwise.policies import Plan
+from mixwise.algorithms.rounds import mix_in_place
+from mixwise.parts import part
+from mixwise.protocols import Algorithm, Context, Network, Plan, Round, State
 
 
+@part(
+    "gradient-tracking", title="gradient tracking",
+    cite="Di Lorenzo and Scutari 2016; local steps: Liu et al. 2023",
+    step="X⁺ = WᵀX′ along Y, Y⁺ = WᵀY + G⁺ − G", mixes="X′ and Y", rounds=2, sends="2 deg · d",
+    condition="doubly stochastic",
+)  # fmt: skip
+@dataclass(frozen=True)
 class GradientTracking(Algorithm):
     """Mixes parameters and tracked gradients: twice the bytes of D-SGD."""
 
-    belongs: Mapping[str, Belongs] = {"steps": "all"}
+    def init(self, X: torch.Tensor, context: Context) -> State:
+        """Start with C = 0; Y is a sum over the local steps so far."""
+        return State(rows={"C": torch.zeros_like(X), "Y": torch.zeros_like(X)}, shared={"steps": 0})
 
-    def direction(self, G: torch.Tensor, network: Network) -> None:
+    def direction(self, G: torch.Tensor, state: State, network: Network) -> None:
         """Follow the tracked gradient in place of the node's own."""
-        if "C" not in self.state:
-            self.state |= {
-                "C": torch.zeros_like(G),
-                "Y": torch.zeros_like(G),
-                "steps": torch.zeros((), dtype=torch.int64),
-            }
-        G.add_(self.state["C"])
-        self.state["Y"].add_(G)
-        self.state["steps"] += 1
+        G.add_(state.rows["C"])
+        state.rows["Y"].add_(G)
+        state.shared["steps"] += 1
 
-    def combine(
-        self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
-    ) -> torch.Tensor:
-        """Mix both."""
-        rounds = one_channel(plan, "gradient tracking")
-        C, Y, steps = self.state["C"], self.state["Y"], self.state["steps"]
-        Y.div_(int(steps))
-        C.sub_(Y)
-        C.add_(mix_rounds(Y, rounds, network, in_place=True))
+    def mix(self, round: Round, plan: Plan, state: State, network: Network) -> None:
+        """Mix the tracked gradients and the parameters."""
+        rounds = plan.one_channel("gradient tracking")
+        C, Y = state.rows["C"], state.rows["Y"]
+        Y.div_(state.shared["steps"])
+        C.sub_(Y).add_(mix_in_place(Y, rounds, network))
         Y.zero_()
-        steps.zero_()
-        return mix_rounds(X_prime, rounds, network, in_place=True)
+        state.shared["steps"] = 0
+        mix_in_place(round.X_prime, rounds, network)

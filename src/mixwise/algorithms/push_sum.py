@@ -1,4 +1,4 @@
-"""Push-sum, or stochastic gradient push: gossip on directed graphs where nobody can make columns sum to 1.
+"""Push-sum, or stochastic gradient push: gossip on directed graphs whose columns cannot be made to sum to 1.
 
     numerators P = w X − U;  P⁺ = Wᵀ P;  w⁺ = Wᵀ w  (w = 1 at first);  X⁺ = P⁺ / w⁺         (Assran et al. 2019)
 
@@ -7,44 +7,47 @@ With `W.T @ P` mass is conserved when each row of W sums to 1: `kind="sender"`. 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 
-from mixwise.algorithms.base import Algorithm, one_channel
 from mixwise.errors import TrainingError
-from mixwise.mixing import MixingMatrix
-from mixwise.network import Network
-from mixwise.policies import Plan
+from mixwise.parts import part
+from mixwise.protocols import Algorithm, Context, Needs, Network, Plan, Round, State
 
 
+@part(
+    "push-sum", title="push-sum", cite="Kempe et al. 2003; Assran et al. 2019",
+    step="X⁺ = WᵀP / Wᵀw", mixes="P = wX − U, and w", rounds=1, sends="deg · (d + 1 number)",
+    condition="rows sum to 1; may be directed",
+)  # fmt: skip
+@dataclass(frozen=True)
 class PushSum(Algorithm):
-    """SGP; one number per message more than D-SGD."""
+    """Stochastic gradient push; one more number per message than D-SGD."""
 
-    needs_previous = True
+    needs: ClassVar[Needs] = Needs(previous=True, doubly=False, buffers="own")
 
-    def check_weights(self, W: MixingMatrix) -> None:
-        """Rows that sum to 1 are enough, and every matrix has them."""
+    def init(self, X: torch.Tensor, context: Context) -> State:
+        """Start with mass 1 on every node."""
+        return State(rows={"mass": torch.ones(len(X), 1, dtype=torch.float64, device=X.device)})
 
-    def combine(
-        self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
-    ) -> torch.Tensor:
-        """Push numerators and weights, and divide."""
-        if "mass" not in self.state:
-            self.state["mass"] = torch.ones(len(X), 1, dtype=torch.float64, device=X.device)
-        mass = self.state["mass"]
+    def mix(self, round: Round, plan: Plan, state: State, network: Network) -> None:
+        """Push numerators, buffers and mass, and divide."""
+        mass, X, B = state.rows["mass"], round.before, round.B
         # w X − U = w X − X + X′; exactly X′ where w = 1
-        numerators = torch.addcmul(X_prime, X, (mass - 1).to(X.dtype))
-        for W in one_channel(plan, "push-sum"):
-            numerators, mass = network.mix(numerators, W, out=numerators), network.mix(mass, W)
+        numerators = round.X_prime.addcmul_(X, (mass - 1).to(X.dtype))
+        if B is not None:
+            B.mul_(mass.to(B.dtype))
+        for W in plan.one_channel("push-sum"):
+            network.mix(numerators, W, out=numerators)
+            mass = network.mix(mass, W)
+            if B is not None:
+                network.mix(B, W, out=B)
         if not bool((mass > 0).all()):
             node = network.nodes[int((mass[:, 0] <= 0).nonzero()[0])]
             raise TrainingError(f"node {node} has pushed all of its mass away; keep a positive weight W[i, i]")
-        self.state["mass"] = mass
-        return numerators.div_(mass.to(X.dtype))
-
-    def mix_buffers(self, B: torch.Tensor, plan: Plan, network: Network) -> None:
-        """Pushed as the rows are: times the weight before, divided by the weight after."""
-        mass = self.state.get("mass", torch.ones(len(B), 1, dtype=torch.float64, device=B.device))
-        B.mul_(mass.to(B.dtype))
-        for W in one_channel(plan, "push-sum"):
-            B, mass = network.mix(B, W, out=B), network.mix(mass, W)
-        B.div_(mass.to(B.dtype))
+        state.rows["mass"] = mass
+        numerators.div_(mass.to(X.dtype))
+        if B is not None:
+            B.div_(mass.to(B.dtype))

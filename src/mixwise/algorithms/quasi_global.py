@@ -1,4 +1,4 @@
-"""Quasi-global momentum: momentum made of the movement after mixing, which all nodes nearly share (Lin et al. 2021).
+"""Quasi-global momentum: momentum from the movement after mixing, which all nodes nearly share (Lin et al. 2021).
 
     m = β m̂ + g;  X′ = X − η m  (Nesterov: X − η (β m + g));  X⁺ = mixing of X′
     d = (X − X⁺)/η;  m̂⁺ = μ m̂ + (1 − μ) d
@@ -9,125 +9,115 @@ the paper, or RelaySGD.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+
 import torch
 
-from mixwise.algorithms.base import Algorithm
 from mixwise.algorithms.dsgd import DSGD
 from mixwise.errors import TrainingError
-from mixwise.mixing import MixingMatrix
-from mixwise.network import Network
-from mixwise.policies import Plan, Policy
+from mixwise.parts import Positive, Unit, part
+from mixwise.protocols import Algorithm, Context, Needs, Network, Plan, Round, State
 
 
-class _AroundAnother(Algorithm):
-    """An algorithm that leaves the mixing to another one; both share one state."""
+@dataclass(frozen=True)
+class _Around(Algorithm):
+    """An algorithm that leaves the mixing to an inner one.
 
-    needs_previous = True
-    owns_momentum = True
+    Args:
+        inner: the algorithm that mixes.
+    """
 
-    def __init__(self, inner: Algorithm | None = None) -> None:
-        super().__init__()
-        self.inner = DSGD() if inner is None else inner
-        if self.inner.owns_momentum:
-            raise TrainingError(f"{type(self.inner).__name__} has a momentum of its own; take one of the two")
-        self.inner.state = self.state
-        self.mixes_with, self.mixes_steps = self.inner.mixes_with, self.inner.mixes_steps
-        self.needs_symmetric, self.needs_lazy = self.inner.needs_symmetric, self.inner.needs_lazy
-        self.belongs = self.inner.belongs
+    inner: Algorithm = field(default=DSGD(), kw_only=True)
 
-    def check_optimizer(self, optimizer: torch.optim.Optimizer, local_steps: int) -> None:
-        """SGD without momentum, and what the mixing needs."""
-        super().check_optimizer(optimizer, local_steps)
-        self.inner.check_optimizer(optimizer, local_steps)
+    def __post_init__(self) -> None:
+        name, optimizer = type(self.inner).__name__, self.inner.needs.optimizer
+        if optimizer == "sgd":
+            raise TrainingError(f"{name} has a momentum of its own; use one of the two")
+        if optimizer == "adam":
+            raise TrainingError(f"{name} needs Adam, but inside {type(self).__name__} the optimizer is SGD; use D-SGD")
 
-    def check_policy(self, policy: Policy) -> None:
-        """What the mixing needs."""
-        super().check_policy(policy)
-        self.inner.check_policy(policy)
+    @property
+    def needs(self) -> Needs:  # type: ignore[override]  # it depends on the inner algorithm
+        """Those of the mixing, and SGD without momentum."""
+        return replace(self.inner.needs, previous=True, optimizer="sgd", own_momentum=True, early=False)
 
-    def check_weights(self, W: MixingMatrix) -> None:
-        """What the mixing needs."""
-        self.inner.check_weights(W)
+    def init(self, X: torch.Tensor, context: Context) -> State:
+        """Start without momentum."""
+        return State(parts={"inner": self.inner.init(X, context.at("inner"))})
 
-    def check_buffers(self) -> None:
-        """What the mixing needs."""
-        self.inner.check_buffers()
+    def update(self, round: Round, state: State) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the update of the inner algorithm."""
+        return self.inner.update(round, state.parts["inner"])
 
-    def mix_buffers(self, B: torch.Tensor, plan: Plan, network: Network) -> None:
-        """As the inner algorithm does."""
-        self.inner.mix_buffers(B, plan, network)
+    def rows_to_mix(self, round: Round, state: State) -> torch.Tensor:
+        """Return the rows that the inner algorithm mixes."""
+        return self.inner.rows_to_mix(round, state.parts["inner"])
 
-    def update(self, X: torch.Tensor, X_prime: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """The update that the inner algorithm mixes."""
-        return self.inner.update(X, X_prime, out)
+    def models(self, X: torch.Tensor, state: State) -> torch.Tensor:
+        """Return the models of the inner algorithm."""
+        return self.inner.models(X, state.parts["inner"])
 
-    def rows_to_mix(self, X: torch.Tensor, X_prime: torch.Tensor) -> torch.Tensor:
-        """Those of the inner algorithm."""
-        return self.inner.rows_to_mix(X, X_prime)
-
-    def model_rows(self, X: torch.Tensor) -> torch.Tensor:
-        """Those of the inner algorithm."""
-        return self.inner.model_rows(X)
-
-    def arcs_into(self, nodes: range) -> list[int]:
-        """Those of the inner algorithm."""
-        return self.inner.arcs_into(nodes)
-
-    def _moved(self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float) -> torch.Tensor:
-        """The inner algorithm's mixing; X is ours afterwards, too."""
-        return self.inner.combine(X.clone() if self.inner.needs_previous else X_prime, X_prime, plan, network, lr)
+    def _movement(self, round: Round, plan: Plan, state: State, network: Network) -> torch.Tensor:
+        """Mix with the inner algorithm, and return X − X⁺ in the memory of X."""
+        X = round.before
+        inner = replace(round, X=X.clone()) if self.inner.needs.previous else round
+        self.inner.mix(inner, plan, state.parts["inner"], network)
+        return X.sub_(round.X_prime)
 
 
-class QuasiGlobalMomentum(_AroundAnother):
+@part(
+    "quasi-global", title="quasi-global momentum", cite="Lin et al. 2021",
+    step="momentum of (X − X⁺)/η", mixes="as its inner one", rounds=1, sends="deg · d", condition="as its inner one",
+    note="It has its own momentum: the optimizer is SGD without one",
+)  # fmt: skip
+@dataclass(frozen=True)
+class QuasiGlobalMomentum(_Around):
     """QG-DSGDm-N, or QG-DSGDm without `nesterov`.
 
     Args:
+        inner: the algorithm that mixes.
         beta: β, the weight of the momentum in a step.
         mu: μ, how slowly the momentum follows; β by default, as in the paper.
         nesterov: whether to look ahead.
-        inner: what mixes; D-SGD by default.
     """
 
-    def __init__(
-        self, beta: float = 0.9, *, mu: float | None = None, nesterov: bool = True, inner: Algorithm | None = None
-    ) -> None:
-        super().__init__(inner)
-        self.beta, self.mu, self.nesterov = beta, beta if mu is None else mu, nesterov
-        if not (0 <= self.beta < 1 and 0 <= self.mu < 1):
-            raise TrainingError(f"beta = {beta}, mu = {mu}; both lie in [0, 1)")
+    beta: Unit = 0.9
+    mu: Unit | None = None
+    nesterov: bool = True
 
-    def check_optimizer(self, optimizer: torch.optim.Optimizer, local_steps: int) -> None:
-        """One step size for all columns: the movement is divided by it."""
-        super().check_optimizer(optimizer, local_steps)
-        rates = sorted({float(group["lr"]) for group in optimizer.param_groups})
-        if len(rates) > 1:
-            raise TrainingError(
-                f"quasi-global momentum divides the movement of all columns by one step size, but the groups have "
-                f"lr = {', '.join(map(str, rates))}; give all groups the same"
-            )
+    @property
+    def needs(self) -> Needs:  # type: ignore[override]
+        """Those of any such method, and one learning rate for all columns: the movement is divided by it."""
+        return replace(super().needs, one_lr=True)
 
-    def direction(self, G: torch.Tensor, network: Network) -> None:
-        """β m̂ + g, or with Nesterov's look ahead β (β m̂ + g) + g."""
-        self.inner.direction(G, network)
-        if "momentum" not in self.state:
-            self.state["momentum"] = torch.zeros_like(G)
+    def init(self, X: torch.Tensor, context: Context) -> State:
+        """Start without momentum."""
+        state = super().init(X, context)
+        state.rows["momentum"] = torch.zeros_like(X)
+        return state
+
+    def direction(self, G: torch.Tensor, state: State, network: Network) -> None:
+        """Turn g into β m̂ + g, or with Nesterov's look-ahead into β (β m̂ + g) + g."""
+        self.inner.direction(G, state.parts["inner"], network)
         if self.nesterov:
-            G.mul_(1 + self.beta).add_(self.state["momentum"], alpha=self.beta**2)
+            G.mul_(1 + self.beta).add_(state.rows["momentum"], alpha=self.beta**2)
         else:
-            G.add_(self.state["momentum"], alpha=self.beta)
+            G.add_(state.rows["momentum"], alpha=self.beta)
 
-    def combine(
-        self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
-    ) -> torch.Tensor:
-        """Mix, and learn the momentum from where it led."""
-        X_new = self._moved(X, X_prime, plan, network, lr)
-        if lr > 0:  # a warm-up from 0 has not moved yet
-            d = X.sub_(X_new)
-            self.state["momentum"].mul_(self.mu).add_(d, alpha=(1 - self.mu) / lr)
-        return X_new
+    def mix(self, round: Round, plan: Plan, state: State, network: Network) -> None:
+        """Mix, and update the momentum from the movement."""
+        d, mu = self._movement(round, plan, state, network), self.beta if self.mu is None else self.mu
+        if round.lr > 0:  # a warm-up from 0 has not moved yet
+            state.rows["momentum"].mul_(mu).add_(d, alpha=(1 - mu) / round.lr)
 
 
-class QuasiGlobalAdam(_AroundAnother):
+@part(
+    "quasi-global-adam", title="quasi-global Adam", cite="Lin et al. 2021",
+    step="Adam's moments of (X − X⁺)/‖X − X⁺‖", mixes="as its inner one", rounds=1, sends="deg · d",
+    condition="as its inner one", note="The optimizer is SGD without momentum",
+)  # fmt: skip
+@dataclass(frozen=True)
+class QuasiGlobalAdam(_Around):
     """QG-DAdam: both moments follow the direction d / ‖d‖ of the movement after mixing.
 
     m = β₁ m̂ + (1 − β₁) g;  v = β₂ v̂ + (1 − β₂) g²;  X′ = X − η m / (√v + ε);  d̂ = d / ‖d‖ per node
@@ -135,34 +125,34 @@ class QuasiGlobalAdam(_AroundAnother):
 
     Neither moment is corrected for its start at 0; the authors' code divides m and v by Adam's 1 − β₁ᵗ and 1 − β₂ᵗ. The
     first step is (1 − β₁) / √(1 − β₂) = 3.2 times as long without that, and the factor goes to 1 as t grows.
+
+    Args:
+        inner: the algorithm that mixes.
+        betas: β₁ and β₂.
+        eps: ε.
     """
 
-    def __init__(
-        self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, *, inner: Algorithm | None = None
-    ) -> None:
-        super().__init__(inner)
-        if not all(0 <= beta < 1 for beta in betas):
-            raise TrainingError(f"betas = {betas}; both lie in [0, 1)")
-        self.betas, self.eps = betas, eps
+    betas: tuple[Unit, Unit] = (0.9, 0.999)
+    eps: Positive = 1e-8
 
-    def direction(self, G: torch.Tensor, network: Network) -> None:
-        """m / (√v + ε)."""
-        self.inner.direction(G, network)
-        if "momentum" not in self.state:
-            self.state |= {"momentum": torch.zeros_like(G), "squares": torch.zeros_like(G)}
+    def init(self, X: torch.Tensor, context: Context) -> State:
+        """Start with both moments at 0."""
+        state = super().init(X, context)
+        state.rows |= {"momentum": torch.zeros_like(X), "squares": torch.zeros_like(X)}
+        return state
+
+    def direction(self, G: torch.Tensor, state: State, network: Network) -> None:
+        """Turn g into m / (√v + ε)."""
+        self.inner.direction(G, state.parts["inner"], network)
         first, second = self.betas
-        v = (self.state["squares"] * second).addcmul_(G, G, value=1 - second)
-        G.mul_(1 - first).add_(self.state["momentum"], alpha=first).div_(v.sqrt_().add_(self.eps))
+        v = (state.rows["squares"] * second).addcmul_(G, G, value=1 - second)
+        G.mul_(1 - first).add_(state.rows["momentum"], alpha=first).div_(v.sqrt_().add_(self.eps))
 
-    def combine(
-        self, X: torch.Tensor, X_prime: torch.Tensor, plan: Plan, network: Network, lr: float = 1.0
-    ) -> torch.Tensor:
-        """Mix, and learn both moments from where it led."""
-        X_new = self._moved(X, X_prime, plan, network, lr)
-        d = X.sub_(X_new)
+    def mix(self, round: Round, plan: Plan, state: State, network: Network) -> None:
+        """Mix, and update both moments from the movement."""
+        d = self._movement(round, plan, state, network)
         length = d.norm(dim=1, keepdim=True)
         d.div_(torch.where(length > 0, length, torch.ones_like(length)))
         first, second = self.betas
-        self.state["momentum"].mul_(first).add_(d, alpha=1 - first)
-        self.state["squares"].mul_(second).addcmul_(d, d, value=1 - second)
-        return X_new
+        state.rows["momentum"].mul_(first).add_(d, alpha=1 - first)
+        state.rows["squares"].mul_(second).addcmul_(d, d, value=1 - second)

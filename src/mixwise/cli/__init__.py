@@ -1,7 +1,7 @@
 """The command line; with its terminal, the only place that prints.
 
-Each command is a function in the file of its topic; here they become one program, in the order in which help shows
-them.
+Each command is a function in the file of its name. A command imports what it needs when it is called, so that help and
+shell completion do not wait for torch.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Annotated
 import typer
 
 from mixwise import __version__
-from mixwise.cli.inventory import doctor, recipes
-from mixwise.cli.launching import launch
-from mixwise.cli.looking import export, figures, report, watch
-from mixwise.cli.running import run, sweep
-from mixwise.cli.weighing import graph, weights
+from mixwise.cli.doctor_command import doctor
+from mixwise.cli.launch_command import launch
+from mixwise.cli.recipes_command import recipes
+from mixwise.cli.report_command import export, figures, report, watch
+from mixwise.cli.run_command import run, sweep
+from mixwise.cli.weights_command import graph, weights
 from mixwise.errors import MixwiseError
 from mixwise.terminal import fail, out
 
@@ -26,20 +27,15 @@ app = typer.Typer(add_completion=True, rich_markup_mode=None, pretty_exceptions_
 UsageError: type[Exception] = typer.BadParameter.mro()[1]
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        out.print(f"mixwise {__version__}")
-        raise typer.Exit
-
-
 @app.callback(invoke_without_command=True)
 def _options(
     context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and stop.")
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """mixwise: decentralized learning with gossip weights that fit the data."""
+    """Decentralized learning with gossip weights that fit the data."""
+    if version:
+        out.print(f"mixwise {__version__}")
+        raise typer.Exit
     if context.invoked_subcommand is None:
         out.print(context.get_help())
 
@@ -57,7 +53,7 @@ def main() -> None:
     except UsageError as error:
         message = getattr(error, "format_message", error.__str__)().rstrip(".")
         command = getattr(getattr(error, "ctx", None), "command_path", "mixwise")
-        status = fail(f"{message}; {command} --help shows what is allowed")
+        status = fail(f"{message}; see {command} --help")
     except (typer.Abort, KeyboardInterrupt):
         status = fail("stopped", 130)
     sys.exit(status if isinstance(status, int) else 0)

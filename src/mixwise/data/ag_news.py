@@ -17,10 +17,12 @@ from mixwise.data.dataset import Dataset, Splits, drawn
 from mixwise.data.files import Folder, contents, data_folder
 from mixwise.data.tokens import tokenized
 from mixwise.errors import DataError
+from mixwise.parts import part
 
 Rows: TypeAlias = tuple[list[int], list[str]]  # labels from 0, texts
 
 
+@part("ag-news", "data", title="AG News", cite="Zhang et al. 2015")
 def ag_news(
     data_dir: Folder | None = None,
     *,

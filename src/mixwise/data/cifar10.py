@@ -21,6 +21,7 @@ import torch
 from mixwise.data.dataset import Dataset, Splits
 from mixwise.data.files import Folder, RemoteFile, check_md5, contents, data_folder, fetch
 from mixwise.errors import DataError
+from mixwise.parts import part
 
 Array: TypeAlias = npt.NDArray[Any]
 Files: TypeAlias = dict[str, tuple[str, bytes]]  # data_batch_1 -> where it was found, its content
@@ -31,6 +32,7 @@ _TRAIN, _TEST = tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",)
 _PAGE = "https://www.cs.toronto.edu/~kriz"
 
 
+@part("cifar10", "data", title="CIFAR-10", cite="Krizhevsky 2009")
 def cifar10(data_dir: Folder | None = None) -> Splits:
     """Load CIFAR-10: 50,000 training and 10,000 test images, uint8 (N, 3, 32, 32).
 

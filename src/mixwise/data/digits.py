@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 
 from mixwise.data.dataset import Dataset, Splits, holdout
+from mixwise.parts import part
 
 
+@part("digits", "data", title="handwritten digits of 8 × 8 pixels")
 def digits() -> Splits:
     """Load 1,438 training and 359 test images, float32 (N, 1, 8, 8) in [0, 1]; the random split is always the same."""
     from sklearn.datasets import load_digits  # takes a second to import

@@ -7,9 +7,11 @@ import torch
 
 from mixwise.data.dataset import Dataset, Splits, holdout
 from mixwise.errors import DataError
+from mixwise.parts import part
 from mixwise.seeding import numpy_generator
 
 
+@part("gaussian-mixture", "data", title="Gaussian mixture")
 def gaussian_mixture(
     classes: int = 10, dim: int = 20, samples: int = 5000, spread: float = 1.0, seed: int = 0
 ) -> Splits:

@@ -16,6 +16,7 @@ from mixwise.data.image_samples import IMAGENET_MEAN, IMAGENET_STD, Colors, Imag
 from mixwise.data.samples import Samples
 from mixwise.data.tokens import Text, tokenized
 from mixwise.errors import DataError
+from mixwise.parts import part
 
 Columns: TypeAlias = list[str]
 
@@ -24,6 +25,7 @@ _LABELS = ("label", "labels", "class", "category", "target", "fine_label")
 _TEXTS = ("text", "sentence", "content", "document", "review")
 
 
+@part("hugging-face", "data", title="dataset of the Hugging Face hub")
 def hugging_face(
     name: str | None = None,
     data_dir: Folder | None = None,
@@ -44,14 +46,14 @@ def hugging_face(
     train_samples: int | None = None,
     test_samples: int | None = None,
 ) -> Splits:
-    """Load the training and the test part of a dataset; columns that are not named are inferred if they are clear.
+    """Load the training and the test split of a dataset; columns that are not named are inferred if they are clear.
 
     Args:
         name: a folder written by `save_to_disk` or with parquet, csv or json files; such a folder in `data_dir`; or a
             name on the hub. Without a name, `data_dir` is the folder.
         data_dir: by default `$MIXWISE_DATA`, else `~/.cache/mixwise`.
         config: the configuration of the dataset, if it has several.
-        train, test: the names of the parts; by default "train", and the first of test, validation, valid and val.
+        train, test: the names of the splits; by default "train", and the first of test, validation, valid and val.
         text: the column of the texts, or the two columns of pairs of texts.
         image: the column of the images.
         label: the column of the labels: numbers, names, or a `ClassLabel`.
@@ -61,26 +63,26 @@ def hugging_face(
         train_samples, test_samples: use a random subset of this size, always the same one; all by default.
     """
     folder = _folder(name, data_dir)
-    shown, parts = name or str(folder), _loaded(folder, config)
-    test = test or next((part for part in _TESTS if part in parts), "test")
-    for option, part in (("train", train), ("test", test)):
-        if part not in parts:
-            raise DataError(f"{shown} has no part {part!r}; it has {', '.join(parts)}: name one with {option}=…")
-    inputs, label, has_images = _columns(parts[train].features, text, image, label, shown)
-    numbers, names = _classes(parts[train], label, shown)
+    shown, splits = name or str(folder), _loaded(folder, config)
+    test = test or next((split for split in _TESTS if split in splits), "test")
+    for option, split in (("train", train), ("test", test)):
+        if split not in splits:
+            raise DataError(f"{shown} has no split {split!r}; it has {', '.join(splits)}: name one with {option}=…")
+    inputs, label, has_images = _columns(splits[train].features, text, image, label, shown)
+    numbers, names = _classes(splits[train], label, shown)
     form = ImageForm(size, augment, mean, std)
 
-    def dataset(part: str, rows: Any, count: int | None) -> Dataset:
+    def dataset(split: str, rows: Any, count: int | None) -> Dataset:
         if missing := [column for column in (*inputs, label) if column not in rows.features]:
-            raise DataError(f"{shown}: the {part} part has no column {missing[0]!r}, but the other part has")
-        chosen = drawn(len(rows), count, f"{part}_samples", shown)
+            raise DataError(f"{shown}: the {split} split has no column {missing[0]!r}, but the other has")
+        chosen = drawn(len(rows), count, f"{split}_samples", shown)
         rows = rows if count is None else rows.select(chosen)
         labels = rows[label][:]
         if (row := next((i for i, value in enumerate(labels) if value not in numbers), None)) is not None:
             known = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
             raise DataError(
-                f"{shown}, {part}, row {row}: unknown label {labels[row]!r} in {label!r}; "
-                f"the training part has {known}: leave out such rows"
+                f"{shown}, {split}, row {row}: unknown label {labels[row]!r} in {label!r}; "
+                f"the training split has {known}: leave out such rows"
             )
         x: Samples
         if has_images:
@@ -91,7 +93,7 @@ def hugging_face(
             x = tokenized(_texts(rows, inputs, shown), tokenizer, max_length, shown)
         return Dataset(x, torch.tensor([numbers[value] for value in labels]), len(names), shown, names)
 
-    return Splits(dataset("train", parts[train], train_samples), dataset("test", parts[test], test_samples))
+    return Splits(dataset("train", splits[train], train_samples), dataset("test", splits[test], test_samples))
 
 
 def _columns(
@@ -138,9 +140,9 @@ def _classes(train: Any, column: str, shown: str) -> tuple[dict[Any, int], tuple
 class HubImages:
     """The images of a column, still encoded; an `ImageSource`."""
 
-    def __init__(self, part: Any, column: str, shown: str) -> None:
+    def __init__(self, rows: Any, column: str, shown: str) -> None:
         datasets = optional("datasets", "hub")
-        self._rows, self._column, self._shown = part.cast_column(column, datasets.Image(decode=False)), column, shown
+        self._rows, self._column, self._shown = rows.cast_column(column, datasets.Image(decode=False)), column, shown
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -173,7 +175,7 @@ def _folder(name: str | None, data_dir: Folder | None) -> Path:
 
 
 def _loaded(folder: Path, config: str | None) -> dict[str, Any]:
-    """Return the parts of a dataset by their names."""
+    """Return the splits of a dataset by name."""
     datasets = optional("datasets", "hub")
     with quiet():
         try:
@@ -191,10 +193,10 @@ def _loaded(folder: Path, config: str | None) -> dict[str, Any]:
     return {"train": found} if isinstance(found, datasets.Dataset) else dict(found)
 
 
-def _texts(part: Any, columns: Columns, shown: str) -> list[Text]:
-    rows = [part[column][:] for column in columns]
-    for column, texts in zip(columns, rows, strict=True):
+def _texts(rows: Any, columns: Columns, shown: str) -> list[Text]:
+    found = [rows[column][:] for column in columns]
+    for column, texts in zip(columns, found, strict=True):
         for row, value in enumerate(texts):
             if not isinstance(value, str) or not value.strip():
                 raise DataError(f"{shown}, row {row}: no text in {column!r}; leave out the row")
-    return list(rows[0]) if len(rows) == 1 else list(zip(*rows, strict=True))
+    return list(found[0]) if len(found) == 1 else list(zip(*found, strict=True))

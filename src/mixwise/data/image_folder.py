@@ -17,12 +17,14 @@ from mixwise.data.dataset import Dataset, Splits
 from mixwise.data.files import Folder
 from mixwise.data.image_samples import IMAGENET_MEAN, IMAGENET_STD, Colors, ImageForm, ImageSamples
 from mixwise.errors import DataError
+from mixwise.parts import part
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 _TESTS = ("val", "validation", "test")
 _LAYOUT = "expected train/CLASS/*.jpg and val/CLASS/*.jpg in data_dir (or test/ instead of val/)"
 
 
+@part("image-folder", "data", title="folders of images")
 def image_folder(
     data_dir: Folder,
     size: int = 224,

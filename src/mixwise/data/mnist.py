@@ -18,6 +18,7 @@ import torch
 from mixwise.data.dataset import Dataset, Splits
 from mixwise.data.files import Folder, RemoteFile, contents, data_folder, fetch
 from mixwise.errors import DataError
+from mixwise.parts import part
 
 _NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 _CLOTHES = ("T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
@@ -45,6 +46,7 @@ FILES: Mapping[str, tuple[RemoteFile, ...]] = {
 }
 
 
+@part("mnist", "data", title="MNIST", cite="LeCun, Cortes and Burges 1998")
 def mnist(data_dir: Folder | None = None) -> Splits:
     """Load MNIST: 60,000 training and 10,000 test images of digits, uint8 (N, 1, 28, 28).
 
@@ -55,6 +57,7 @@ def mnist(data_dir: Folder | None = None) -> Splits:
     return _splits("mnist", data_dir)
 
 
+@part("fashion-mnist", "data", title="Fashion-MNIST", cite="Xiao et al. 2017")
 def fashion_mnist(data_dir: Folder | None = None) -> Splits:
     """Load Fashion-MNIST: 60,000 training and 10,000 test images of clothes, uint8 (N, 1, 28, 28).
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from mixwise.errors import DataError
+from mixwise.parts import Count, Positive, part
 from mixwise.seeding import numpy_generator
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -37,15 +38,15 @@ class Partition:
         parts = tuple(np.array(part) for part in self.parts)
         if not parts:
             raise DataError("a partition over no nodes; give one list of indices per node")
-        for node, part in enumerate(parts):
-            if part.size == 0:
+        for node, held in enumerate(parts):
+            if held.size == 0:
                 raise DataError(f"node {node} of {len(parts)} has no data; use fewer nodes or more samples")
-            if part.ndim != 1 or part.dtype.kind not in "iu":
-                raise DataError(f"node {node} holds shape {part.shape} of {part.dtype}; expected a list of indices")
+            if held.ndim != 1 or held.dtype.kind not in "iu":
+                raise DataError(f"node {node} holds shape {held.shape} of {held.dtype}; expected a list of indices")
         parts = tuple(part.astype(np.int64) for part in parts)
         _check_cover(parts)
-        for part in parts:
-            part.flags.writeable = False
+        for held in parts:
+            held.flags.writeable = False
         object.__setattr__(self, "parts", parts)
 
     @property
@@ -84,14 +85,22 @@ def label_counts(labels: Labels, parts: Iterable[npt.ArrayLike], classes: int | 
     return np.stack([np.bincount(y[np.asarray(part, dtype=np.int64)], minlength=classes) for part in parts])
 
 
-def iid(samples: int, nodes: int, seed: int) -> Partition:
+@part("iid", "partition", title="uniformly at random", former={"alpha": None, "labels_per_node": None})
+def iid(samples: int, nodes: int, seed: int = 0) -> Partition:
     """Split the indices at random into equal parts; sizes differ by at most one."""
     _check_nodes(nodes, samples)
     order = numpy_generator(seed, "partition").permutation(samples)
     return Partition(tuple(np.split(order, _cuts(samples, nodes)[1:-1])))
 
 
-def dirichlet(labels: Labels, nodes: int, alpha: float, seed: int) -> Partition:
+@part(
+    "dirichlet",
+    "partition",
+    title="by label, in proportions from Dir({alpha:g})",
+    cite="Lin et al. 2021",
+    former={"labels_per_node": None},
+)
+def dirichlet(labels: Labels, nodes: int, alpha: Positive = 0.1, seed: int = 0) -> Partition:
     """Label skew: distribute each label over the nodes in proportions p ~ Dir(α, …, α); small α, few labels per node.
 
     The scheme of quasi-global momentum (Lin et al. 2021). Nodes form groups of 10 (the last may have fewer), and each
@@ -150,7 +159,8 @@ def _skewed_counts(label_sizes: list[int], group: range, alpha: float, stream: n
     )
 
 
-def by_label(labels: Labels, nodes: int, labels_per_node: int, seed: int) -> Partition:
+@part("by-label", "partition", title="{labels_per_node} labels per node", former={"alpha": None})
+def by_label(labels: Labels, nodes: int, labels_per_node: Count = 2, seed: int = 0) -> Partition:
     """Shards: give every node `labels_per_node` shards of one label each, thus at most that many labels.
 
     The n · labels_per_node shards are allotted to the labels in proportion to their frequency (Adams's apportionment:

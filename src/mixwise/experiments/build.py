@@ -5,28 +5,23 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from mixwise.errors import ConfigError
-from mixwise.experiments.build_algorithm import build_algorithm
-from mixwise.experiments.build_policy import PolicyBuilder
-from mixwise.experiments.build_task import build_optimizer, build_scheduler, build_task, run_length
-from mixwise.experiments.config import RunConfig
-from mixwise.experiments.links_config import build_links
-from mixwise.experiments.memory import Need, checked, memory_needed
-from mixwise.experiments.task_config import ClassificationConfig
+from mixwise.experiments.build_optimizer import build_optimizer, build_scheduler
+from mixwise.experiments.config import LinkTimes, RunConfig
+from mixwise.experiments.memory import Need, check_memory
 from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
 from mixwise.mixing.matrix import FloatArray
-from mixwise.network import Links, LossyNetwork, Network, SimulatedNetwork
+from mixwise.network import Link, Links, LossyNetwork, Network, SimulatedNetwork
 from mixwise.network.survivors import remaining_graph
 from mixwise.network.world import Alone, World
+from mixwise.parts import supply, words
+from mixwise.protocols import Context
 from mixwise.seeding import numpy_generator, stream
-from mixwise.tasks import ModuleTask, Task
-from mixwise.tasks.remaining import remaining_task
-from mixwise.train import Record, Training, records
-from mixwise.train.disk_rows import DiskRows
-from mixwise.train.training import Step
+from mixwise.tasks import ModuleTask, QuadraticTask, Task
+from mixwise.training import Record, Training, records
+from mixwise.training.training import Step
 
 
 @dataclass(frozen=True)
@@ -51,61 +46,52 @@ class Prepared:
         return self.records_of(self.start())
 
 
-def prepare(
-    config: RunConfig, seed: int, world: World | None = None, *, check: bool = True, scratch: Path | None = None
-) -> Prepared:
+def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: bool = True) -> Prepared:
     """Build all parts of one run, so that a wrong value is found before the first step.
 
     Every process of the world builds the same; each then owns its share of the nodes. To check how the parts go
-    together, all of them must be there. `scratch` is where rows on disk go, unless the configuration names a folder.
+    together, all of them must be there.
     """
     world = world or Alone()
-    disk = _scratch(config, scratch)
     places = base_graph(config, seed)
     task = build_task(config, places.n, seed)
-    labels = task.partition.label_counts(task.data.y, task.data.classes) if isinstance(task, ModuleTask) else None
-    steps = run_length(config, task)
-    optimizer, scheduler = build_optimizer(config, task), build_scheduler(config, steps)
-    symmetric = build_algorithm(config.algorithm, seed).needs_symmetric
+    steps = _run_length(config, task)
+    optimizer, scheduler = build_optimizer(config.optimizer, task), build_scheduler(config.schedule, steps)
+    algorithm, policy = config.part("algorithm"), config.part("policy")
 
-    def training(own: Task, network: Network, builder: PolicyBuilder) -> Training:
+    def training(own: Task, network: Network, context: Context) -> Training:
         made = Training(
             own,
             network,
-            builder.build(config.policy),
-            build_algorithm(config.algorithm, seed),
+            policy,
+            algorithm,
             optimizer,
             scheduler=scheduler,
             clip=config.optimizer.clip,
             local_steps=config.local_steps,
-            disk=DiskRows(disk) if config.rows == "disk" else None,
+            context=context,
         )
         made.survives = world.survives
         return made
 
     def rehearsal(short: Task) -> Training:
-        builder = PolicyBuilder(places, list(range(places.n)), seed, labels, symmetric=symmetric)
-        return training(short, _network(config, places, None, Alone(), seed), builder)
+        short.label_counts = task.label_counts
+        return training(short, _network(config, places, None, Alone(), seed), Context(places, seed=seed))
 
-    need = memory_needed(task, places, world, rehearsal) if check else None
-    if need is not None:  # before any rows are made
-        need = checked(need, task, world, disk, shortens=_shortens(config))
+    need = check_memory(task, places, world, rehearsal) if check else None  # before any rows are made
 
     order = _order(config, places, task, seed)
     graph = places.permuted(order)
-    links = None if config.links is None else build_links(config.links, places).permuted(order)
+    links = None if config.links is None else _links(config.links, places).permuted(order)
 
     def start() -> Training:
-        builder = PolicyBuilder(places, order, seed, labels, symmetric=symmetric)
-        return training(task, _network(config, graph, links, world, seed), builder)
+        return training(task, _network(config, graph, links, world, seed), Context(places, order, seed))
 
     def start_with(nodes: Sequence[int]) -> Training:
         if len(nodes) == graph.n:
             return start()
         left = remaining_graph(graph, nodes)
-        counts = None if labels is None else labels[list(nodes)]
-        builder = PolicyBuilder(left, list(range(left.n)), seed, counts, symmetric=symmetric)
-        return training(remaining_task(task, nodes), world.network(left, config.device), builder)
+        return training(task.restricted(nodes), world.network(left, config.device), Context(left, seed=seed))
 
     if check:
         start()  # a wrong value or combination is found now; the run makes its own
@@ -117,28 +103,10 @@ def prepare(
         start,
         start_with,
         config.record_every,
-        config.evaluate_every or (1 if config.task.kind == "quadratics" else steps),
+        config.evaluate_every or (1 if isinstance(task, QuadraticTask) else steps),
         config.checkpoint_every or max(1, steps // 4),
         need,
     )
-
-
-def _shortens(config: RunConfig) -> bool:
-    """Whether rows could be kept in bfloat16 as well."""
-    usual = config.dtype == "float32" and config.param_dtype in (None, "float32")
-    loops = isinstance(config.task, ClassificationConfig) and config.task.gradients != "stacked"
-    return usual and loops and config.algorithm.kind in ("dsgd", "dadam")
-
-
-def _scratch(config: RunConfig, folder: Path | None) -> Path:
-    """Where rows on disk go."""
-    if config.rows == "memory" and config.rows_dir is not None:
-        raise ConfigError(f"rows_dir = {config.rows_dir!r} is for rows: disk; set that too, or leave it out")
-    if config.rows == "disk" and not config.device.startswith("cpu"):
-        raise ConfigError(f"rows: disk is for rows in the machine's memory, not on {config.device}; take device: cpu")
-    if config.rows_dir is not None and not Path(config.rows_dir).is_dir():
-        raise ConfigError(f"rows_dir = {config.rows_dir!r} is no folder; make it first, or name one that is there")
-    return Path(config.rows_dir or folder or ".")
 
 
 def _network(config: RunConfig, graph: Graph, links: Links | None, world: World, seed: int) -> Network:
@@ -152,6 +120,36 @@ def _network(config: RunConfig, graph: Graph, links: Links | None, world: World,
     if config.message_loss == 0:
         return SimulatedNetwork(graph, links)
     return LossyNetwork(graph, config.message_loss, stream(seed, "network"), links)
+
+
+def _links(config: LinkTimes, places: Graph) -> Links:
+    """The links between the places of a graph."""
+    usual = Link(config.latency, config.bandwidth)
+    edges = {}
+    known = {tuple(sorted(edge)) for edge in places.edges}
+    for name, different in config.edges.items():
+        i, j = sorted(map(int, name.split("-")))
+        if (i, j) not in known:
+            raise ConfigError(f"links.edges: the graph has no edge {name}; name one that mixwise graph shows")
+        latency = usual.latency if different.latency is None else different.latency
+        edges[i, j] = Link(latency, usual.bandwidth if different.bandwidth is None else different.bandwidth)
+    return Links(usual, edges)
+
+
+def _run_length(config: RunConfig, task: Task) -> int:
+    """Steps of a run; an epoch is as many steps as an average node needs to see its data once."""
+    if config.epochs is None:
+        assert config.steps is not None
+        return config.steps
+    if not isinstance(task, ModuleTask):
+        raise ConfigError(f"epochs = {config.epochs:g}: {words(config.part('task'))} have no epochs; give steps")
+    return max(1, round(config.epochs * len(task.data) / (task.nodes * task.batch)))
+
+
+def build_task(config: RunConfig, nodes: int, seed: int) -> Task:
+    """The task of a run over this many nodes."""
+    task: Task = supply(config.part("task"), nodes=nodes, seed=seed, run=config)
+    return task
 
 
 def base_graph(config: RunConfig, seed: int) -> Graph:

@@ -1,46 +1,114 @@
-"""The recipe format: what may stand in a recipe, with types, limits and errors that say what is allowed.
+"""The recipe format: the sections of a recipe with their types and bounds.
 
-A recipe is a base configuration, named variants that change parts of it, and seeds (docs/recipes.md).
+A recipe is a base configuration, named variants that change parts of it, and seeds (docs/recipes.md). What its task,
+algorithm and policy accept follows from their declarations (`mixwise.parts`); the sections here are fixed.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from mixwise.experiments.algorithm_config import AlgorithmConfig, PlainAlgorithm
-from mixwise.experiments.links_config import LinksConfig
-from mixwise.experiments.policy_config import PolicyConfig
 from mixwise.experiments.strict import Strict, check_folder_name
-from mixwise.experiments.task_config import OptimizerConfig, QuadraticsConfig, ScheduleConfig, TaskConfig
+from mixwise.parts import NonNegative, Positive, Share, Unit, build
 
 Count = Annotated[int, Field(ge=1, strict=True)]  # strict: true and yes are no numbers of steps
+_IN_MEMORY = "0.2.0; rows are always kept in memory, in dtype: delete the key (docs/memory.md has other ways to fit)"
+
+
+class Optimizer(Strict):
+    """A `torch.optim` optimizer; a step size such as 0.3/L is relative to the smoothness L of the task."""
+
+    kind: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad"] = "sgd"
+    lr: float | str
+    momentum: Unit = 0.0
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: Positive = 1e-8
+    weight_decay: NonNegative = 0.0
+    decay_norms_and_biases: bool = True
+    clip: Positive | None = None
+
+    @field_validator("lr")
+    @classmethod
+    def _positive(cls, lr: float | str) -> float | str:
+        text = str(lr).removesuffix("/L")
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 < value < float("inf"):
+            raise ValueError("a step size is a positive number, such as 0.01, or one relative to L, such as 0.3/L")
+        return f"{text}/L" if str(lr).endswith("/L") else value
+
+
+class Schedule(Strict):
+    """The learning rate over time; warm-up and decays at shares of the run."""
+
+    warmup: Unit = 0.0
+    warmup_from: float = Field(default=0.0, ge=0, le=1)
+    decay_at: list[Annotated[float, Field(gt=0, lt=1)]] = []
+    gamma: Share = 0.1
+    cosine: bool = False
+
+
+class EdgeLink(Strict):
+    """What is different on one edge."""
+
+    latency: NonNegative | None = None
+    bandwidth: Positive | None = None
+
+
+class LinkTimes(Strict):
+    """How long messages take in a simulation; `edges` such as "0-1" name places of the graph."""
+
+    latency: NonNegative = 0.0
+    bandwidth: Positive
+    edges: dict[str, EdgeLink] = {}
+
+    @field_validator("edges")
+    @classmethod
+    def _pairs(cls, edges: dict[str, EdgeLink]) -> dict[str, EdgeLink]:
+        for name in edges:
+            if not re.fullmatch(r"\d+-\d+", name):
+                raise ValueError(f"{name!r} is no edge; write the two places it connects, such as 0-1")
+        return edges
+
+
+def _checked(family: str, value: Any) -> Any:
+    """The value as it came, if a part can be built from it."""
+    build(family, value)
+    return value
 
 
 class RunConfig(Strict):
-    """Everything that one run needs besides its seed."""
+    """Everything that one run needs besides its seed; task, algorithm and policy as the recipe writes them."""
 
+    removed: ClassVar = {
+        "rows": ("memory", _IN_MEMORY),
+        "rows_dir": (None, _IN_MEMORY),
+        "param_dtype": (None, _IN_MEMORY),
+    }
     steps: Count | None = None
-    epochs: float | None = Field(default=None, gt=0)
+    epochs: Positive | None = None
     graph: str
     placement: Literal["given", "random", "gme"] | list[int] = "given"
-    task: TaskConfig = QuadraticsConfig()
-    optimizer: OptimizerConfig
-    schedule: ScheduleConfig = ScheduleConfig()
-    algorithm: AlgorithmConfig = PlainAlgorithm(kind="dsgd")
+    task: Annotated[Any, AfterValidator(partial(_checked, "task"))] = "quadratics"
+    optimizer: Optimizer
+    schedule: Schedule = Schedule()
+    algorithm: Annotated[Any, AfterValidator(partial(_checked, "algorithm"))] = "dsgd"
     local_steps: Count = 1
-    policy: PolicyConfig
-    message_loss: float = Field(default=0.0, ge=0, lt=1)
-    links: LinksConfig | None = None
+    policy: Annotated[Any, AfterValidator(partial(_checked, "policy"))]
+    message_loss: Unit = 0.0
+    links: LinkTimes | None = None
     record_every: Count = 1
     evaluate_every: Count | None = None
     checkpoint_every: Count | None = None
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
-    param_dtype: Literal["float32", "float64", "bfloat16", "float16"] | None = None
-    rows: Literal["memory", "disk"] = "memory"
-    rows_dir: str | None = None
     data_dir: str | None = None
     model_dir: str | None = None
     tensorboard: bool = False
@@ -49,11 +117,17 @@ class RunConfig(Strict):
     def _one_length(self) -> RunConfig:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give the length of a run as steps or as epochs, and not both")
-        if self.epochs is not None and self.task.kind == "quadratics":
-            raise ValueError("quadratics have no epochs; give steps")
-        if self.param_dtype is not None and self.task.kind == "quadratics":
-            raise ValueError("quadratics are kept in float64; leave param_dtype out")
         return self
+
+    def part(self, family: Literal["task", "algorithm", "policy"]) -> Any:
+        """The task, algorithm or policy of the run, built from the recipe's words."""
+        return build(family, {"task": self.task, "algorithm": self.algorithm, "policy": self.policy}[family], family)
+
+    def same_as(self, other: RunConfig) -> bool:
+        """Whether both describe the same run, however much of the defaults they spell out."""
+        parts = [[config.part("task"), config.part("algorithm"), config.part("policy")] for config in (self, other)]
+        rest = [config.model_dump(exclude={"task", "algorithm", "policy"}) for config in (self, other)]
+        return rest[0] == rest[1] and parts[0] == parts[1]
 
 
 class Recipe(Strict):

@@ -24,9 +24,9 @@ from typing import Any
 
 from mixwise.errors import ConfigError
 from mixwise.experiments.folder_lock import LOCK, FolderLock
-from mixwise.experiments.recipe import Experiment
+from mixwise.experiments.recipe import Experiment, load_recipe, plan_experiment
 from mixwise.network.world import World
-from mixwise.train.checkpoint import keep_only, names_of_nodes, newest_step
+from mixwise.training.checkpoint import keep_only, names_of_nodes, newest_step
 
 METRICS, TIMINGS, CHECKPOINT = "metrics.jsonl", "timings.jsonl", "checkpoint"
 SCENE, WEIGHTS = "scene.json", "weights.jsonl"
@@ -83,16 +83,13 @@ def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
             f"choose another with --out, or go on there with --resume"
         )
     if occupied:
-        if not config.exists() or _without_comments(config.read_text("utf-8")) != experiment.to_yaml():
+        # Read again, so that a folder of an earlier version, with other defaults written out, can be resumed.
+        if not config.exists() or not plan_experiment(load_recipe(str(config))).same_as(experiment):
             raise ConfigError(
                 f"{folder} holds another experiment; go on with it: mixwise run {config} --out {folder} --resume"
             )
         return
     config.write_text(_provenance(experiment.command) + experiment.to_yaml(), "utf-8")
-
-
-def _without_comments(text: str) -> str:
-    return "".join(line + "\n" for line in text.splitlines() if not line.startswith("#"))
 
 
 def _provenance(command: str) -> str:

@@ -13,13 +13,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from mixwise.errors import ConfigError
+from mixwise.errors import ConfigError, unknown
 from mixwise.experiments.experiment_folder import CHECKPOINT
 from mixwise.experiments.export_pretrained import export_pretrained
-from mixwise.experiments.strict import unknown
+from mixwise.state import decode
 from mixwise.tasks.buffers import mean_row
-from mixwise.tasks.parts import below, complete
-from mixwise.train.checkpoint import read_checkpoint
+from mixwise.tasks.model_state import complete
+from mixwise.training.checkpoint import read_checkpoint
 
 
 def export_model(run: Path, variant: str, model: str, out: Path, seed: int | None = None) -> dict[str, torch.Tensor]:
@@ -45,14 +45,15 @@ def export_model(run: Path, variant: str, model: str, out: Path, seed: int | Non
         raise ConfigError(f"{run / variant} has no seed {seed}; there are {', '.join(map(str, seeds))}")
     folder = run / variant / f"seed-{seed}" / CHECKPOINT
     _, values = read_checkpoint(folder, wanted=lambda name: False)
-    if "layout" not in values:
+    layout = values["values"]["shared/layout"]["json"]
+    if not layout:
         raise ConfigError(f"{folder} holds no model: the task of this run is not a module")
-    parts, _ = read_checkpoint(folder, wanted=lambda name: name.startswith("task.") or name == values["models"])
+    parts, _ = read_checkpoint(folder, wanted=lambda name: name.startswith("task/") or name == values["models"])
     X = parts[values["models"]]
     node = _node(model, len(X))
     row = mean_row(X) if node is None else X[node]
-    trained = {name: row[start : start + _size(shape)].reshape(shape) for name, shape, start in values["layout"]}
-    state = complete(trained, below("task.", parts), node)
+    trained = {name: row[start : start + _size(shape)].reshape(shape) for name, shape, start in layout}
+    state = complete(trained, decode(parts, values["values"], range(len(X)), "task/"), node)
     if out.suffix != ".safetensors" and (out.suffix == "" or out.is_dir()):
         export_pretrained(run, variant, state, out)
         return state

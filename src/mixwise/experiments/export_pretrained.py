@@ -11,11 +11,11 @@ import torch
 from mixwise.data.hub_files import model_folder
 from mixwise.data.tokenizer import has_tokenizer, load_tokenizer
 from mixwise.errors import ConfigError
-from mixwise.experiments.build_model import PRETRAINED, build_model
+from mixwise.experiments.classification import PRETRAINED, ModelSection, build_model
 from mixwise.experiments.experiment_folder import SCENE
 from mixwise.experiments.recipe import load_recipe, plan_experiment
-from mixwise.experiments.task_config import ClassificationConfig
 from mixwise.models import ImageClassifier, TextClassifier
+from mixwise.parts import Bound
 
 
 def export_pretrained(run: Path, variant: str, state: dict[str, torch.Tensor], out: Path) -> None:
@@ -28,8 +28,9 @@ def export_pretrained(run: Path, variant: str, state: dict[str, torch.Tensor], o
         out: a folder that is not there yet, or is empty.
     """
     config = plan_experiment(load_recipe(str(run / "config.yaml"))).runs[variant]
-    task = config.task
-    if not isinstance(task, ClassificationConfig) or task.model.kind not in PRETRAINED:
+    task = config.part("task")
+    model = task.options.get("model") if isinstance(task, Bound) else None
+    if not isinstance(model, ModelSection) or model.kind not in PRETRAINED:
         raise ConfigError(
             f"--out {out} is no .safetensors file, and only {' and '.join(PRETRAINED)} models are written as folders"
         )
@@ -37,9 +38,8 @@ def export_pretrained(run: Path, variant: str, state: dict[str, torch.Tensor], o
         raise ConfigError(f"--out {out} is not empty; choose a folder that is not there yet")
     scene = next(iter(sorted((run / variant).glob(f"seed-*/{SCENE}"))))
     names = json.loads(scene.read_text("utf-8"))["classes"]
-    options = {**task.model.options, "pretrained": False}  # the weights are those of the run
-    task = task.model_copy(update={"model": task.model.model_copy(update={"options": options})})
-    module = build_model(config, task, len(names), seed=0)
+    options = {**model.options, "pretrained": False}  # the weights are those of the run
+    module = build_model(config, model.model_copy(update={"options": options}), len(names), seed=0)
     assert isinstance(module, TextClassifier | ImageClassifier)
     module.load_state_dict(state)
     settings: Any = module.model.config

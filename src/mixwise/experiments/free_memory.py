@@ -1,8 +1,7 @@
-"""How much memory there is for a run: of the machine, of the container that it runs in, of a GPU."""
+"""The free memory of the machine, of the container that the process runs in, or of a GPU."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
@@ -11,7 +10,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def free_memory(device: torch.device, processes: int = 1) -> int | None:
-    """Bytes that a process may still take, if as many as these share what is free; None where nobody can tell."""
+    """The bytes that each of so many processes on this machine may still take; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type != "cpu":
@@ -23,19 +22,14 @@ def free_memory(device: torch.device, processes: int = 1) -> int | None:
 
 
 def process_memory() -> int:
-    """Bytes that this process holds now."""
+    """The bytes that this process holds now."""
     import psutil
 
     return int(psutil.Process().memory_info().rss)
 
 
-def processes_here(world: int) -> int:
-    """How many of the processes of a run are on this machine, as launchers say it."""
-    return min(world, int(os.environ.get("LOCAL_WORLD_SIZE", world)))
-
-
 def _free_in_groups(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> list[int]:
-    """What every control group around this process leaves, where there is a limit."""
+    """The free bytes in every control group with a limit that this process is in."""
     try:
         lines = own.read_text().splitlines()
     except OSError:  # not Linux
@@ -50,13 +44,13 @@ def _free_in_groups(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")
         else:
             continue
         parts = [part for part in path.split("/") if part and part != ".."]
-        for depth in range(len(parts) + 1):  # a limit of a group holds for all groups inside
-            found += _left(place.joinpath(*parts[:depth]), *names)
+        for depth in range(len(parts) + 1):  # the limit of a group holds for all groups inside it
+            found += _free_in_group(place.joinpath(*parts[:depth]), *names)
     return found
 
 
-def _left(group: Path, limit: str, usage: str, reclaimable: str) -> list[int]:
-    """Limit minus usage; files that are only cached can be dropped."""
+def _free_in_group(group: Path, limit: str, usage: str, reclaimable: str) -> list[int]:
+    """Limit minus usage; cached files can be dropped and count as free. Empty without a limit."""
     try:
         most = int((group / limit).read_text())
         used = int((group / usage).read_text())

@@ -1,49 +1,47 @@
-"""What a run needs, said before it starts; a run that cannot fit is refused with what would make it fit.
+"""Memory use is estimated before a run starts; a run that would not fit is rejected with alternatives.
 
-Legend: n nodes, of which this process has m; rows of d numbers; a tensor (m, d) is the unit that counts.
+Legend: n nodes, of which this process owns m; rows of d numbers; a tensor (m, d) is the unit that counts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal
 
 import torch
 
 from mixwise.errors import ConfigError
-from mixwise.experiments.free_memory import free_memory, process_memory, processes_here
+from mixwise.experiments.free_memory import free_memory, process_memory
 from mixwise.graphs import Graph
-from mixwise.models.freezing import blocks_of, first_trained, from_part
+from mixwise.models.freezing import Trained, blocks_of, first_trained, from_part
 from mixwise.network import block
 from mixwise.network.world import World
 from mixwise.tasks import ModuleTask, Task
-from mixwise.tasks.pass_memory import buffer_bytes, evaluation_bytes, pass_bytes
-from mixwise.train.disk_rows import RESIDENT, check_disk
-from mixwise.train.row_count import RowCount, count_rows
-from mixwise.train.training import Training
+from mixwise.tasks.pass_memory import evaluation_bytes, pass_bytes
+from mixwise.training.row_count import RowCount, count_rows, plain
+from mixwise.training.training import Training
 
 GB = 10**9
-_MOST_TENSORS = 16  # more than any method holds: where even these are small, nobody needs to count
+_LARGE = GB  # smaller runs are neither counted nor announced
+_MOST_TENSORS = 16  # more than any method holds
 
 
 @dataclass(frozen=True)
 class Need:
-    """What one process of a run needs at its peak, in bytes.
+    """The estimated peak memory of one process of a run.
 
     Attributes:
-        nodes: m, those whose rows it has.
+        nodes: m, those whose rows the process owns.
         processes: how many the run has.
         dim: d.
         itemsize: bytes of a number in a row.
-        rows: how many tensors (m, d).
-        arriving: rows of other processes' nodes that are there while they are mixed.
-        one_pass, evaluation: what computing gradients, and judging models, takes besides.
-        buffers: what the nodes' models carry besides parameters.
-        process: what is there already: the program, the data, the module.
-        free: what is free, if somebody can tell.
+        rows: the number of tensors (m, d).
+        arriving: rows of other processes' nodes that are held while they are mixed.
+        passes: bytes of a gradient pass or an evaluation, and of buffers.
+        process: bytes that are taken already, by the program, the data and the module.
+        free: bytes that are free; None if unknown.
     """
 
     nodes: int
@@ -52,154 +50,96 @@ class Need:
     itemsize: int
     rows: RowCount
     arriving: int = 0
-    one_pass: int = 0
-    evaluation: int = 0
-    buffers: int = 0
+    passes: int = 0
     process: int = 0
     free: int | None = None
 
     @property
-    def unit(self) -> int:
-        """Bytes of a tensor (m, d)."""
-        return self.nodes * self.dim * self.itemsize
-
-    @property
-    def arriving_bytes(self) -> int:
-        """Those rows that come from other processes."""
-        return self.arriving * self.dim * self.itemsize
-
-    @property
     def row_bytes(self) -> int:
-        """All rows, when there are most of them, wherever they are."""
-        return round(self.rows.all * self.unit) + self.arriving_bytes
+        """The bytes of all rows, at their peak."""
+        return round((self.rows.most * self.nodes + self.arriving) * self.dim * self.itemsize)
 
     @property
-    def disk_bytes(self) -> int:
-        """What files take."""
-        return round(self.rows.disk * self.unit)
-
-    @property
-    def still(self) -> int:
-        """What is not there yet: the largest of its three moments, gradients, mixing, judging."""
-        rows = self.rows
-        between = 0 if rows.disk else 2 + rows.optimizer + rows.algorithm
-        moments = (
-            rows.gradients * self.unit + self.one_pass,
-            rows.most * self.unit + self.arriving_bytes,
-            between * self.unit + self.evaluation,
-        )
-        return round(max(moments)) + self.buffers + (2 * RESIDENT if rows.disk else 0)
+    def new_bytes(self) -> int:
+        """The bytes that are not taken yet, at the peak of a step: while rows are mixed, or during a pass."""
+        held = round(self.rows.gradients * self.nodes * self.dim * self.itemsize)
+        return max(self.row_bytes, held + self.passes)
 
     @property
     def total(self) -> int:
-        """All of it."""
-        return self.process + self.still
+        """The bytes of the whole process."""
+        return self.process + self.new_bytes
 
     def __str__(self) -> str:
         here = f"{self.nodes} nodes" + (f" in each of {self.processes} processes" if self.processes > 1 else "")
-        tensors = f"{self.rows.all:.1f}".removesuffix(".0")
-        rows = f"{here} × {_millions(self.dim)} parameters × {tensors} tensors ({self.rows}) = {size(self.row_bytes)}"
-        if self.rows.disk:
-            return f"{rows}, of which {size(self.disk_bytes)} are on disk; in memory {size(self.total)}"
-        return f"{rows}; with the data, the program and a pass of a node {size(self.total)}"
+        tensors = f"{plain(self.rows.most)} tensors ({self.rows})"
+        rows = f"{here} × {_millions(self.dim)} parameters × {tensors} = {size(self.row_bytes)}"
+        free = "" if self.free is None else f"; {size(self.free)} free"
+        return f"{rows}; {size(self.total)} with the program, the data and a pass{free}"
 
 
-def memory_needed(
-    task: Task, graph: Graph, world: World, start: Callable[[Task], Training], *, least: int = GB
-) -> Need | None:
-    """What a run needs, if that may be more than `least` bytes; the same answer on every process.
+def check_memory(task: Task, graph: Graph, world: World, start: Callable[[Task], Training]) -> Need | None:
+    """Estimate the memory of a run and reject a run that does not fit; None for a small run.
+
+    All processes must call it.
 
     Args:
-        task: what is learned; nothing of it is started.
-        graph: who talks to whom.
+        task: what is learned; it starts no run.
+        graph: the communication graph.
         world: the processes.
-        start: makes the run of another task of as many nodes in one process: for the rehearsal.
-        least: below this nobody asks.
+        start: makes the run of another task with as many nodes in one process, for the rehearsal.
     """
     m = math.ceil(graph.n / world.size)
-    device = getattr(task, "device", torch.device("cpu"))
-    dtype: torch.dtype = getattr(task, "dtype", torch.float64)
-    kept: torch.dtype = getattr(task, "param_dtype", dtype)
-    if _MOST_TENSORS * m * task.dim * kept.itemsize < least:
+    module = task if isinstance(task, ModuleTask) else None
+    device, dtype = (torch.device("cpu"), torch.float64) if module is None else (module.device, module.dtype)
+    if _MOST_TENSORS * m * task.layout.dim * dtype.itemsize < _LARGE:
         return None
-    blocks = getattr(task, "blocks", ())
-    rows = count_rows(start, graph.n, task.dim, blocks=blocks, dtype=dtype, kept=kept)
-    free = free_memory(device)
-    passes = isinstance(task, ModuleTask) and (free is None or 4 * task.dim * dtype.itemsize < free)  # else no use
-    return Need(
+    here = min(world.size, int(os.environ.get("LOCAL_WORLD_SIZE", world.size)))  # processes on this machine
+    free = world.decide(lambda: free_memory(device, here))
+    need = Need(
         nodes=m,
         processes=world.size,
-        dim=task.dim,
-        itemsize=kept.itemsize,
-        rows=rows,
+        dim=task.layout.dim,
+        itemsize=dtype.itemsize,
+        rows=count_rows(start, graph.n, task.layout.dim, groups=task.layout.groups, dtype=dtype),
         arriving=_arriving(graph, world.size),
-        one_pass=pass_bytes(task, m) if isinstance(task, ModuleTask) and passes else 0,
-        evaluation=evaluation_bytes(task) if isinstance(task, ModuleTask) and passes else 0,
-        buffers=buffer_bytes(task, m) if isinstance(task, ModuleTask) else 0,
         process=process_memory() if device.type == "cpu" else 0,
+        free=free,
+    )
+    if module is not None and (
+        free is None or 4 * task.layout.dim * dtype.itemsize < free
+    ):  # else a pass would not fit
+        buffers = m * sum(buffer.nbytes for buffer in module.template.buffers())
+        need = replace(need, passes=max(pass_bytes(module, m), evaluation_bytes(module)) + buffers)
+    world.decide(lambda: _reject_large(need, task, here))
+    return need if need.total >= _LARGE else None
+
+
+def _reject_large(need: Need, task: Task, here: int) -> None:
+    if need.free is None or need.new_bytes <= need.free:
+        return
+    shared = f" for each of {here} processes" if here > 1 else ""
+    options = "; ".join(alternatives(need, task))
+    raise ConfigError(
+        f"the run does not fit into memory: {need}{shared}, but {size(need.new_bytes)} more are needed; "
+        + (f"what would fit: {options}" if options else "take a smaller model or a machine with more memory")
     )
 
 
-def checked(need: Need, task: Task, world: World, disk: Path, *, shortens: bool) -> Need:
-    """The same with what is free; refuse a run that does not fit into it. To be called by all processes.
-
-    Args:
-        need: of the run.
-        task: what is learned.
-        world: the processes.
-        disk: the folder of rows on disk, if they are there.
-        shortens: whether rows could be kept in bfloat16 instead.
-    """
-    here = processes_here(world.size)
-
-    def decide() -> int | None:
-        if need.rows.disk:
-            check_disk(disk, here * need.disk_bytes)
-        free = free_memory(getattr(task, "device", torch.device("cpu")), here)
-        if free is None or need.still <= free:
-            return free
-        shared = f" for each of {here} processes" if here > 1 else ""
-        options = ways_to_fit(need, free, task, shortens)
-        raise ConfigError(
-            f"the run does not fit: {need}, of which {size(need.still)} are still to come, and {size(free)} are "
-            f"free{shared}; {'what would fit: ' + '; '.join(options) if options else 'nothing known would make it fit'}"
-        )
-
-    return replace(need, free=world.decide(decide))
-
-
-def statement(need: Need | None) -> str | None:
-    """One line, before a run starts, if it needs much."""
-    if need is None or need.total < GB:
-        return None
-    return f"memory: {need}" + ("" if need.free is None else f"; {size(need.free)} are free")
-
-
-def size(number: float) -> str:
-    """Bytes for people.
-
-    >>> size(17_320_000_000), size(450_000_000)
-    ('17.3 GB', '0.45 GB')
-    """
-    return f"{number / GB:.{1 if number >= GB else 2}f} GB"
-
-
-def ways_to_fit(need: Need, free: int, task: Task, shortens: bool) -> list[str]:
-    """What would make it fit, each with what it would need then."""
+def alternatives(need: Need, task: Task) -> list[str]:
+    """What would fit into the free memory, each with what it would need."""
     found = []
-    for train, dim in _trained_parts(task):  # from the largest part
-        part = replace(need, dim=dim)
-        if part.still <= free:
-            found.append(f"task.train={train} ({size(part.total)}, {_millions(dim)} parameters)")
-            break
-    if shortens:  # rows are lengthened one by one, with what the optimizer needs for one
-        half = replace(need, itemsize=2, buffers=need.buffers + 8 * 4 * need.dim)
-        if half.still <= free:
-            found.append(f"param_dtype=bfloat16 ({size(half.total)})")
-    in_memory = max(need.one_pass, need.evaluation) + need.buffers + need.arriving_bytes + 2 * RESIDENT
-    if not need.rows.disk and in_memory <= free:
-        found.append(f"rows=disk ({size(need.process + in_memory)} of memory, {size(need.row_bytes)} on disk)")
-    fitting = next((m for m in range(need.nodes - 1, 0, -1) if replace(need, nodes=m).still <= free), None)
+
+    def fits(changed: Need) -> bool:
+        return need.free is None or changed.new_bytes <= need.free
+
+    parts = ((train, replace(need, dim=dim)) for train, dim in _trained_parts(task))  # from the largest
+    if part := next(((train, part) for train, part in parts if fits(part)), None):
+        train, smaller = part
+        found.append(f"task.train={train} ({size(smaller.total)}, {_millions(smaller.dim)} parameters)")
+    if fits(rows := replace(need, passes=0)):
+        found.append(f"a smaller pass: task.batch, task.accumulate, task.autocast ({size(rows.total)} without it)")
+    fitting = next((m for m in range(need.nodes - 1, 0, -1) if fits(replace(need, nodes=m))), None)
     if fitting is not None:
         if need.processes == 1:
             found.append(f"at most {fitting} nodes ({size(replace(need, nodes=fitting).total)})")
@@ -209,21 +149,20 @@ def ways_to_fit(need: Need, free: int, task: Task, shortens: bool) -> list[str]:
     return found
 
 
-def _trained_parts(task: Task) -> list[tuple[int | str, int]]:
-    """What of a model that is trained as a whole could be trained alone, and how many parameters that is."""
+def _trained_parts(task: Task) -> Iterator[tuple[Trained, int]]:
+    """Which part of a model could be trained alone, as `task.train`, and how many parameters it has; largest first."""
     if not isinstance(task, ModuleTask) or any(not p.requires_grad for p in task.template.parameters()):
-        return []
-    found: list[tuple[int | str, int]] = []
-    choices: list[int | Literal["head"]] = [*range(len(blocks_of(task.template)), 0, -1), "head"]
+        return
+    choices: list[Trained] = [*range(len(blocks_of(task.template)), 0, -1), "head"]
     for train in choices:
         try:
             first = first_trained(task.template, train)
-        except ConfigError:  # no head that is known
-            continue
-        if first is not None:
-            parts = from_part(task.template, first)
-            found.append((train, sum({id(p): p.numel() for part in parts for p in part.parameters()}.values())))
-    return [(train, dim) for train, dim in found if dim < task.dim]
+        except ConfigError:  # it has no head that is known
+            return
+        parts = [] if first is None else from_part(task.template, first)
+        dim = sum({id(p): p.numel() for part in parts for p in part.parameters()}.values())
+        if 0 < dim < task.layout.dim:
+            yield train, dim
 
 
 def _arriving(graph: Graph, processes: int) -> int:
@@ -234,6 +173,15 @@ def _arriving(graph: Graph, processes: int) -> int:
         here = (receivers >= nodes.start) & (receivers < nodes.stop)
         most = max(most, len(set(senders[here].tolist()) - set(nodes)))
     return most
+
+
+def size(number: float) -> str:
+    """Format bytes for people.
+
+    >>> size(17_320_000_000), size(450_000_000)
+    ('17.3 GB', '0.45 GB')
+    """
+    return f"{number / GB:.{1 if number >= GB else 2}f} GB"
 
 
 def _millions(number: int) -> str:

@@ -10,11 +10,9 @@ from typing import Any
 
 import yaml
 
-from mixwise.errors import ConfigError
-from mixwise.experiments.build import base_graph
+from mixwise.errors import ConfigError, unknown
 from mixwise.experiments.config import Recipe, RunConfig
-from mixwise.experiments.strict import check_folder_name, unknown, validated
-from mixwise.mixing import distinct_placements
+from mixwise.experiments.strict import check_folder_name, validated
 
 # Overrides of the recipe itself; all others go to the runs.
 _RECIPE_KEYS = ("seeds", "window", "variants", "topology", "name")
@@ -32,11 +30,20 @@ class Experiment:
         for run in self.runs:  # every run gets a folder of its name
             check_folder_name("variant", run, nested=True)
 
+    @property
+    def _head(self) -> dict[str, Any]:
+        return self.recipe.model_dump(exclude={"base", "variants", "further", "placements", "topologies"})
+
+    def same_as(self, other: Experiment) -> bool:
+        """Whether both are the same runs, however much of the defaults they spell out."""
+        if self._head != other._head or list(self.runs) != list(other.runs):
+            return False
+        return all(self.runs[name].same_as(other.runs[name]) for name in self.runs)
+
     def to_yaml(self) -> str:
         """A recipe that gives this experiment again."""
-        head = self.recipe.model_dump(exclude={"base", "variants", "further", "placements", "topologies"})
         runs = {name: config.model_dump(exclude_none=True) for name, config in self.runs.items()}
-        return yaml.safe_dump({**head, "variants": runs}, sort_keys=False, allow_unicode=True)
+        return yaml.safe_dump({**self._head, "variants": runs}, sort_keys=False, allow_unicode=True)
 
 
 def recipe_names() -> list[str]:
@@ -149,7 +156,7 @@ def _override(configs: dict[str, dict[str, Any]], key: str, value: Any) -> None:
     first, _, rest = key.partition(".")
     named = {name: config for name, config in configs.items() if name.rpartition("/")[2] == first}
     targets, path = named or configs, (rest if named else key).split(".")
-    if path[0] not in RunConfig.model_fields:
+    if path[0] not in {*RunConfig.model_fields, *RunConfig.removed}:
         variants = dict.fromkeys(name.rpartition("/")[2] for name in configs)
         allowed = [*RunConfig.model_fields, *_RECIPE_KEYS, *(f"{name}.KEY" for name in variants)]
         raise ConfigError(unknown("key", key, allowed))
@@ -183,6 +190,9 @@ def _placed(recipe: Recipe, runs: Mapping[str, RunConfig]) -> Mapping[str, RunCo
     """With `placements: distinct`, each variant once for every different placement of the nodes on its graph."""
     if recipe.placements is None:
         return runs
+    from mixwise.experiments.build import base_graph  # with it torch, which most listings do not need
+    from mixwise.mixing import distinct_placements
+
     placed = {}
     for name, config in runs.items():
         graph = base_graph(config, seed=recipe.seeds[0])

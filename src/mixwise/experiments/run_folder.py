@@ -1,7 +1,8 @@
-"""A run folder read back: its recipe, its records, its table; what a notebook starts from."""
+"""A run folder read back into Python, for notebooks: its recipe, its records and its table."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,25 +13,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mixwise.errors import ConfigError
+from mixwise.errors import ConfigError, unknown
 from mixwise.experiments.config import Recipe
 from mixwise.experiments.recipe import load_recipe
-from mixwise.experiments.strict import unknown
+from mixwise.graphs.drawing import svg
+from mixwise.report.figures import curves_figure
 from mixwise.report.folder import read_folder
-from mixwise.report.notebook import curve_svg, legend_html
-from mixwise.report.results import Results, recorded_steps, series
+from mixwise.report.records import Results, recorded_steps, series
 from mixwise.report.table import Summary, summarize
 
 
 @dataclass(frozen=True)
 class Run:
-    """What `mixwise run` left behind, finished or not; in a notebook, a table and curves.
+    """The results of `mixwise run`, finished or not; in a notebook, a table and curves.
 
     Attributes:
-        folder: where it lies.
+        folder: the run folder.
         recipe: the experiment as it was run.
         results: the records, by variant and seed; only of runs that have any.
-        missing: what is not there, in words; empty if the run is finished.
+        missing: a list of what is missing, in words; empty if the run is finished.
     """
 
     folder: Path
@@ -40,18 +41,18 @@ class Run:
 
     @cached_property
     def summary(self) -> Summary:
-        """The table of what is there: the variants that have all of the recipe's metrics."""
+        """The table of the variants that have recorded all metrics of the recipe."""
         complete = {
             variant: runs
             for variant, runs in self.results.items()
             if all(any(metric in step for step in steps) for metric in self.recipe.metrics for steps in runs.values())
         }
         if not complete:
-            raise ConfigError(f"{self.folder} holds no run with {', '.join(self.recipe.metrics)} yet; let it go on")
+            raise ConfigError(f"{self.folder} holds no run with {', '.join(self.recipe.metrics)} yet; let it continue")
         return summarize(complete, self.recipe.metrics, self.recipe.window)
 
     def curve(self, variant: str, metric: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """The steps (T,) at which the metric was recorded, and its values (seeds, T), as far as all seeds have come."""
+        """The steps (T,) at which all seeds have recorded the metric, and its values (seeds, T)."""
         if variant not in self.results:
             raise ConfigError(f"{self.folder}: " + unknown("variant", variant, self.results))
         runs = list(self.results[variant].values())
@@ -72,24 +73,23 @@ class Run:
         return f"Run({str(self.folder)!r}: {self.recipe.name}, {len(self.results)} variants, {runs} runs{rest})"
 
     def _repr_html_(self) -> str:
-        """The table and the curves of the recipe's metrics."""
+        """The table and the curves of the recipe's metrics, for notebooks."""
         head = f"<h4>{escape(self.recipe.name)}</h4><p>{escape(self.recipe.description)}</p>"
         if self.missing:
-            head += f"<p>Not all is there: {escape('; '.join(self.missing))}.</p>"
+            head += f"<p>Missing: {escape('; '.join(self.missing))}.</p>"
         try:
             summary = self.summary
         except ConfigError as error:
             return f"{head}<p>{escape(str(error))}</p>"
         shown = {variant: self.results[variant] for variant in summary.rows}
-        curves = "".join(curve_svg(shown, metric, self.recipe.window) for metric in self.recipe.metrics)
-        return head + summary._repr_html_() + legend_html(list(shown)) + f"<div>{curves}</div>"
+        figure = curves_figure(shown, self.recipe.metrics, self.recipe.window)
+        data = base64.b64encode(svg(figure, f"Curves of {self.recipe.name}").encode()).decode()
+        curves = f'<img alt="Curves of {escape(self.recipe.name)}" src="data:image/svg+xml;base64,{data}"/>'
+        return head + summary._repr_html_() + curves
 
 
 def load_run(folder: str | Path) -> Run:
-    """The run in a folder that `mixwise run` has made.
-
-    A run that is still going on, or was interrupted, is read as far as it has come.
-    """
+    """The run in a folder made by `mixwise run`; a run in progress or interrupted is read as far as it got."""
     folder = Path(folder)
     if not (folder / "config.yaml").is_file():
         raise ConfigError(f"{folder} holds no config.yaml; name a folder that mixwise run has made")

@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,23 +35,23 @@ from mixwise.experiments.folder_lock import FolderLock
 from mixwise.experiments.memory import Need
 from mixwise.experiments.recipe import Experiment
 from mixwise.experiments.scene import scene
+from mixwise.experiments.tensorboard_log import TensorBoardLog, check_installed
+from mixwise.experiments.weights_log import WeightsLog
 from mixwise.network.survivors import listed
 from mixwise.network.world import Alone, World
+from mixwise.protocols import State
 from mixwise.report.figures import save_curves
 from mixwise.report.page import save_page
-from mixwise.report.results import Results
+from mixwise.report.records import Results
 from mixwise.report.table import Summary, summarize
-from mixwise.report.tensorboard import TensorBoardLog, check_installed
-from mixwise.report.weights import WeightsLog
-from mixwise.train.checkpoint import (
-    Tensors,
+from mixwise.training.checkpoint import (
     load_checkpoint,
     names_of_nodes,
     newest_step,
-    read_checkpoint,
+    read_state,
     save_checkpoint,
 )
-from mixwise.train.training import Step, Training
+from mixwise.training.training import Step, Training
 
 _WATCHED = 1.0  # seconds after which somebody who watches the folder may see new records
 
@@ -68,7 +68,6 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
-Rows = tuple[Tensors, dict[str, Any]]  # what a training holds of its nodes
 
 
 def run_experiment(
@@ -105,7 +104,7 @@ def _run_all(
     course = Course(world)
     while course.begin(0):
         try:
-            if (need := _check(experiment, folder, world)) is not None:
+            if (need := _check(experiment, world)) is not None:
                 on_need(need)
             open_folder(folder, experiment, resume, world, lock)
             break
@@ -114,7 +113,7 @@ def _run_all(
     results: Results = {variant: {} for variant in experiment.runs}
     runs = [(variant, config, seed) for variant, config in experiment.runs.items() for seed in recipe.seeds]
     for stage, (variant, config, seed) in enumerate(runs, 1):
-        prepared = prepare(config, seed, world, check=False, scratch=folder)
+        prepared = prepare(config, seed, world, check=False)
         steps = results[variant][seed] = []
         for values in _run(prepared, folder / variant / f"seed-{seed}", course, stage, config, lock):
             while steps and steps[-1]["step"] >= values["step"]:  # of nodes that are lost since
@@ -125,19 +124,19 @@ def _run_all(
     if world.rank == 0:
         (folder / "summary.csv").write_text(summary.to_csv(), "utf-8")
         (folder / "summary.md").write_text(summary.to_markdown(recipe.name), "utf-8")
-        save_curves(results, recipe.metrics, recipe.window, folder / "figures", recipe.name)
+        save_curves(results, recipe.metrics, recipe.window, folder / "figures")
         save_page([folder], folder / "report.html")
     return summary
 
 
-def _check(experiment: Experiment, folder: Path, world: World) -> Need | None:
+def _check(experiment: Experiment, world: World) -> Need | None:
     """Find wrong values, and runs that do not fit, before anything is written; the largest need."""
     needs = []
     for seed in experiment.recipe.seeds:  # seeds first: the variants of one seed share its data
         for config in experiment.runs.values():
             if config.tensorboard:
                 check_installed()
-            needs.append(prepare(config, seed, world, scratch=folder).need)  # one by one: all would not fit
+            needs.append(prepare(config, seed, world).need)  # one by one: all would not fit
     return max((need for need in needs if need is not None), key=lambda need: need.total, default=None)
 
 
@@ -145,7 +144,7 @@ def _run(
     prepared: Prepared, place: Path, course: Course, stage: int, config: RunConfig, lock: FolderLock
 ) -> Iterator[dict[str, Any]]:
     """The records of one run: those that are there already, then new ones; if nodes are lost, those of the others."""
-    rows: Rows | None = None
+    rows: State | None = None
     going = course.begin(stage)
     while going:
         training = None
@@ -174,18 +173,18 @@ def _started(prepared: Prepared, place: Path, course: Course) -> Training:
     return training
 
 
-def _left(prepared: Prepared, place: Path, course: Course, rows: Rows | None) -> Training:
+def _left(prepared: Prepared, place: Path, course: Course, rows: State | None) -> Training:
     """The run with the nodes that are left, with their rows, and at the step that the farthest has come to."""
     saved = newest_step(place / CHECKPOINT) if rows is None else None
     if course.names is None:  # lost before this process has begun
         course.names = names_of_nodes(place / CHECKPOINT, saved) if saved else list(range(prepared.nodes))
     if saved:
-        rows = read_checkpoint(place / CHECKPOINT, course.own_places(len(course.names)), step=saved)
+        rows = read_state(place / CHECKPOINT, course.own_places(len(course.names)), saved)
     training = prepared.start_with(course.remaining(course.names))
     if rows is None:
         training.begin_at(course.t)
     else:
-        training.take_over(*rows, course.t)
+        training.take_over(rows, course.t)
     if course.world.rank == 0:
         cut_run(place, course.t)
     return training
@@ -203,13 +202,13 @@ def _records(
     with ExitStack() as files:
         mixings = prepared.steps // training.local_steps
         path = place / WEIGHTS if writes and whole else None  # a picture is of all nodes
-        weights = files.enter_context(WeightsLog(path, training.network.graph, mixings, training.local_steps))
+        weights = files.enter_context(closing(WeightsLog(path, training.network.graph, mixings, training.local_steps)))
         metrics, timings = (
             files.enter_context((place / name if writes else Path(os.devnull)).open("a", encoding="utf-8"))
             for name in (METRICS, TIMINGS)
         )
         path = place if writes and config.tensorboard else None
-        board = files.enter_context(TensorBoardLog(path, training.network.graph, saved, prepared.steps))
+        board = files.enter_context(closing(TensorBoardLog(path, training.network.graph, saved, prepared.steps)))
 
         def see(step: Step) -> None:
             weights.see(step)

@@ -23,10 +23,11 @@ from mixwise.experiments.folder_lock import FolderLock
 from mixwise.experiments.recipe import Experiment, plan_experiment
 from mixwise.experiments.runner import OnProgress, run_experiment
 from mixwise.network.world import Alone, World
-from mixwise.report.results import Results, higher_is_better
+from mixwise.report.metric_names import higher_is_better
+from mixwise.report.records import Results
 from mixwise.report.table import Summary, summarize
-from mixwise.train.checkpoint import load_checkpoint
-from mixwise.train.disagreement import disagreement
+from mixwise.training.checkpoint import load_checkpoint
+from mixwise.training.disagreement import disagreement
 
 ALIASES = {"lr": "optimizer.lr"}
 
@@ -132,6 +133,6 @@ def _tested(
         prepared = prepare(experiment.runs[variant], seed, world)
         training = prepared.start()
         load_checkpoint(training, folder / variant / f"seed-{seed}" / CHECKPOINT)
-        X, network = training.model_rows, training.network
+        X, network = training.models, training.network
         values = {"step": training.t - 1, "consensus_distance": disagreement(X, network)[0] / network.graph.n}
         yield seed, [{**values, **training.task.evaluate(X, network)}]

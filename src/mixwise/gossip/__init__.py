@@ -1,4 +1,4 @@
-"""Gossip in somebody's own PyTorch loop."""
+"""Gossip in your own PyTorch loop."""
 
 from mixwise.gossip.gossip import Gossip
 

@@ -1,4 +1,4 @@
-"""The averaged model, the same on every rank; all of them must ask for it."""
+"""The averaged model, the same on every rank; a collective call."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from typing import Any
 
 import torch
 
-from mixwise.algorithms import Algorithm
 from mixwise.gossip.model_row import ModelRow
 from mixwise.gossip.start import take_from_first
-from mixwise.network import Network
+from mixwise.protocols import Network
 
 
-def averaged_state(row: ModelRow, algorithm: Algorithm, network: Network) -> dict[str, Any]:
+def averaged_state(row: ModelRow, models: torch.Tensor, network: Network) -> dict[str, Any]:
     """A state dict of copies: parameters and floating-point buffers averaged, other buffers those of rank 0."""
     with network.uncounted():
-        mean = network.average(algorithm.model_rows(row.X))
+        mean = network.average(models)
         values = {id(parameter): view for parameter, view in row.views(mean)}
         values |= {id(buffer): _average_buffer(buffer, network) for buffer in row.module.buffers()}
     state: dict[str, Any] = row.module.state_dict(keep_vars=True)

@@ -1,8 +1,8 @@
-"""Gossip in somebody's own PyTorch loop: one node per process, the optimizer's step, then mixing with the neighbors.
+"""Gossip in your own PyTorch loop: one node per process, the optimizer's step, then mixing with the neighbors.
 
     U = X − X′, the optimizer's steps since the last mixing;  plan = the policy's matrices;  X⁺ = the algorithm's mixing
 
-The mixing is that of `Training`; hooks on the optimizer tell the mixer what it must know.
+The mixing is that of `Training`: hooks on the optimizer keep the driver informed.
 Legend: X, G (1, d), the row of this node; B (1, b) its buffers.
 """
 
@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from mixwise.algorithms import Algorithm
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip.average import averaged_state
 from mixwise.gossip.description import describe
@@ -25,21 +24,22 @@ from mixwise.gossip.saved import objection
 from mixwise.gossip.start import (
     OnLoss,
     Parts,
-    PolicyChoice,
     agreed,
     begin_together,
     check_alike,
     check_graph,
-    chosen_policy,
     connected,
 )
 from mixwise.gossip.steps import Steps
 from mixwise.gossip.survival import Place, Survival
 from mixwise.graphs import Graph
-from mixwise.network import DistributedNetwork, Network
-from mixwise.policies import Plan
+from mixwise.network import DistributedNetwork
+from mixwise.network.survivors import restored_on_loss
+from mixwise.policies.choice import PolicyLike, policy_for
+from mixwise.protocols import Algorithm, Context, Network, Plan
+from mixwise.state import decode, encode
 from mixwise.tasks.module import BufferPolicy
-from mixwise.train.mixer import Mixer
+from mixwise.training.driver import make_driver
 
 Answer = TypeVar("Answer")
 
@@ -50,17 +50,17 @@ class Gossip:
     Args:
         model: any module; its trained parameters become views of one row of memory.
         optimizer: any optimizer of its parameters.
-        graph: who talks to whom; node i is rank i.
-        policy: the weights of each mixing: a policy, one mixing matrix, "auto", or a function that makes a policy or a
-            matrix for a graph.
+        graph: the communication graph; node i is rank i.
+        policy: the weights of each mixing: a policy, a mixing matrix, "auto" or the name of a weighting scheme, or a
+            function of the graph.
         algorithm: what is mixed; D-SGD by default.
         local_steps: τ: every τ-th `step()` mixes.
         buffers: "local": every node keeps its own, such as the statistics of BatchNorm; "averaged": they are mixed as
             the parameters are.
         overlap: let the rows travel while the next gradients are computed (`CombineWhileAdapt`).
         wire_dtype: torch.bfloat16 or torch.float16 rounds the rows for the message, and only there.
-        timeout: seconds that any wait for other ranks may take.
-        seed: names the sketches of policy "auto".
+        timeout: the longest wait for other ranks, in seconds.
+        seed: names the random streams of policy and algorithm.
         on_loss: when a rank is lost, "stop" with an error, or "continue" without it (`mixwise launch`).
         network: how rows travel; by default over torch's process group.
 
@@ -79,7 +79,7 @@ class Gossip:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         graph: Graph,
-        policy: PolicyChoice = "auto",
+        policy: PolicyLike = "auto",
         algorithm: Algorithm | None = None,
         *,
         local_steps: int = 1,
@@ -106,19 +106,18 @@ class Gossip:
         self.row = parts.row
         self.network = connected(graph, wire_dtype, timeout) if network is None else network
         self.network.traffic.reset()
-        self.mixer = Mixer(self.network, parts.policy, parts.algorithm, local_steps)
-        self.policy, self.algorithm = self.mixer.policy, self.mixer.algorithm  # copies, which remember for this run
+        self.policy, self.algorithm, self._seed = parts.policy, parts.algorithm, seed
         self.row.bind()
         begin_together(self.row, self.network)
-        self.steps = Steps(optimizer, self.row, self.mixer)
+        self._make_driver()
+        self.steps = Steps(optimizer, self.row, self.driver)
         self.plan: Plan | None = None  # the weights of the last mixing
         self._calls = self._asked = 0  # of step(), and of what all ranks make together, since the last mixing
         self._survival: Survival | None = None
         if on_loss == "continue":
             self._survival = Survival(
                 graph,
-                parts.algorithm,
-                lambda left: chosen_policy(policy, left, parts.algorithm, seed),
+                lambda left: policy_for(policy, left, parts.algorithm.needs),
                 lambda left: connected(left, wire_dtype, timeout),
                 timeout,
             )
@@ -126,10 +125,16 @@ class Gossip:
         self._joined = self._mixing = False  # inside join(); inside a mixing
         self._start_early()
 
+    def _make_driver(self) -> None:
+        context = Context(self.network.graph, seed=self._seed)
+        self.driver = make_driver(
+            self.network, self.policy, self.algorithm, self.row.X, context, local_steps=self.local_steps
+        )
+
     @property
     def t(self) -> int:
         """Mixings done."""
-        return self.mixer.t
+        return self.driver.t
 
     @property
     def rank(self) -> int:
@@ -162,7 +167,7 @@ class Gossip:
     def mix(self) -> None:
         """Mix what the optimizer has made of the parameters; all ranks must mix equally often."""
         self.row.settle()
-        if not self.algorithm.mixes_early or self._looks:
+        if not self.algorithm.needs.early or self.driver.looks:
             self._check_finite()
         self._mix_with_survivors(lambda: self._tell(WORKING) if self._joined else True)
 
@@ -176,68 +181,62 @@ class Gossip:
         if self._survival.behind:
             self._survival.behind -= 1
         else:
-            self._survival.keep(self.row.X)
             try:
-                if not wanted():
-                    return False
-                self._mix()
-                return True
+                with restored_on_loss([self.row.X]):
+                    if not wanted():
+                        return False
+                    self._mix()
+                    return True
             except NetworkError as error:
-                self._survival.restore(self.row.X)
                 self._mixing = False
                 self._go_on(error, (self.t + 1, 0))
-        self.steps.mixed()
-        self._calls, self.mixer.lr = 0, 0.0
+        self.driver.drop_round()
+        self._calls = 0
         self.steps.paused = self._survival.behind > 0
         self._start_early()
         return True
 
     def _go_on(self, error: NetworkError, at: Place | None = None) -> None:
-        """Go on with the ranks that are left, if there is a way."""
+        """Continue with the ranks that are left, if possible."""
         if self._survival is None:
             raise error
-        place, network, policy, algorithm = self._survival.reform(at or (self.t, self._asked), self.network)
-        self.network, self.plan = network, None
-        self.mixer = self.steps.mixer = Mixer(network, policy, algorithm, self.local_steps)
-        self.policy, self.algorithm = self.mixer.policy, self.mixer.algorithm
+        place, self.network, self.policy = self._survival.reform(at or (self.t, self._asked), self.network)
+        self.plan = None
+        self._make_driver()
+        self.steps.driver = self.driver
         t, self._asked = place
-        self.mixer.begin_at(t)
-        self.steps.remembered, self.steps.paused = False, self._survival.behind > 0
+        self.driver.begin_at(t)
+        self.steps.paused = self._survival.behind > 0
 
     def _mix(self) -> None:
         self._mixing = True
-        self.steps.remember()
-        if self.steps.since_mixing == 0:
+        self.steps.begin()
+        if self.driver.steps == 0:
             self.steps.rest()
-        X, mixer = self.row.X, self.mixer
-        G = self.row.gradients() if self._looks else X  # nobody else may look at it
+        X = self.row.X
+        G = self.row.gradients() if self.driver.looks else X  # only a policy that looks may read it
         B = self.row.buffer_row() if self.buffers == "averaged" else None
         self.network.step = self.t
         try:
-            self.plan = mixer.plan(X, G)
-            mixer.mix(X, self.plan, B)
+            round = self.driver.round(X, G, B)
+            self.plan = self.driver.plan(round)
+            self.driver.mix(round, self.plan)
         except NetworkError as error:
             raise self._with_a_hint(error) from error
         if B is not None:
             self.row.put_buffers(B)
-        self.steps.mixed()
         self._calls = self._asked = 0
         self._mixing = False
         self._start_early()
 
-    @property
-    def _looks(self) -> bool:
-        """Whether the policy will look at what the step has done, and tell others of it."""
-        return self.policy.observes(self.t - self.mixer.began)
-
     def _start_early(self) -> None:
-        """Let the rows set out now, if they travel while the gradients are computed."""
-        if self.algorithm.mixes_early:
+        """Send the rows now, if they travel while the gradients are computed."""
+        if self.algorithm.needs.early:
             self._check_finite()  # they are still in the cache
-            try:
-                self.steps.remember()
-            except NetworkError:  # others may have finished and gone; if this was not the last mixing, the next tells
-                self.steps.remembered = True
+            with suppress(
+                NetworkError
+            ):  # others may have finished; if this was not the last mixing, the next one fails
+                self.steps.begin()
 
     def _check_finite(self) -> None:
         if not self.row.is_finite:
@@ -266,7 +265,7 @@ class Gossip:
             with torch.no_grad():
                 self.row.settle()
                 # Steps that were not mixed yet, local ones, are still to be shared.
-                while self._mix_with_survivors(lambda: self._tell(WORKING if self.steps.since_mixing else DONE)):
+                while self._mix_with_survivors(lambda: self._tell(WORKING if self.driver.steps else DONE)):
                     pass
         except Exception as error:
             if not (self._mixing or isinstance(error, NetworkError)):  # else nobody waits to be told
@@ -294,7 +293,7 @@ class Gossip:
 
     def _average(self) -> dict[str, Any]:
         self.row.settle()
-        return averaged_state(self.row, self.algorithm, self.network)
+        return averaged_state(self.row, self._models, self.network)
 
     @torch.no_grad()
     def metrics(self) -> dict[str, float]:
@@ -307,7 +306,7 @@ class Gossip:
     def _metrics(self) -> dict[str, float]:
         self.row.settle()
         G = self.row.gradients() if self.row.has_gradients else None
-        return metrics(self.algorithm.model_rows(self.row.X), G, self.plan, self.network)
+        return metrics(self._models, G, self.plan, self.network)
 
     def _asked_of_all(self, question: Callable[[], Answer]) -> Answer | None:
         """What all ranks answer together; None if a rank was lost when others had the answer, and they have gone on."""
@@ -323,24 +322,26 @@ class Gossip:
                 self._asked += 1
                 return answer
 
-    # --- what a checkpoint holds ---
+    @property
+    def _models(self) -> torch.Tensor:
+        return self.algorithm.models(self.row.X, self.driver.algorithm_state)
+
+    # --- checkpoints ---
     def state_dict(self) -> dict[str, Any]:
-        """All that the next mixing of this rank depends on besides the model's and the optimizer's state dicts."""
-        tensors, values = self.mixer.state()
-        values |= {"t": self.t, "calls": self._calls, "since_mixing": self.steps.since_mixing}
-        values |= {"remembered": self.steps.remembered, "rank": self.rank, "world": self.network.graph.n}
-        values["parameters"] = self.row.checksum()
-        return {"tensors": {name: tensor.clone() for name, tensor in tensors.items()}, "values": values}
+        """Return what the next mixing of this rank depends on besides the state dicts of model and optimizer."""
+        encoded = encode(self.driver.state(), self.network.nodes)
+        values: dict[str, Any] = {"t": self.t, "calls": self._calls, "rank": self.rank, "world": self.network.graph.n}
+        values |= {"parameters": self.row.checksum(), "driver": encoded.values}
+        return {"tensors": {name: tensor.clone() for name, tensor in encoded.tensors.items()}, "values": values}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such a state; after the model's and the optimizer's, and on all ranks (collective)."""
+        """Continue from such a state, after loading the model's and the optimizer's; a collective call."""
         self.row.settle()
-        tensors, values = state["tensors"], state["values"]
+        values = state["values"]
         transport = self.network.transport if isinstance(self.network, DistributedNetwork) else None
         problem = objection(values, self.rank, self.network.graph.n, self.row.checksum())
         check_alike(describe("the state to load", {"t": values["t"]}), problem, transport)
-        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-        self.mixer.load_state(tensors, values, values["t"], self.row.device)
+        tensors = {name: tensor.clone() for name, tensor in state["tensors"].items()}
+        self.driver.load_state(decode(tensors, values["driver"], self.network.nodes), self.row.device)
         self._calls = values["calls"]
-        self.steps.since_mixing, self.steps.remembered = values["since_mixing"], values["remembered"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from mixwise.errors import NetworkError
-from mixwise.network import Network
+from mixwise.protocols import Network
 
 DONE, WORKING, FAILED = 0, 1, 2
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from mixwise.network import Network
-from mixwise.policies import Plan
-from mixwise.train.figures import mixing_figures
+from mixwise.protocols import Network, Plan
+from mixwise.training.figures import mixing_figures
 
 
 def metrics(X: torch.Tensor, G: torch.Tensor | None, plan: Plan | None, network: Network) -> dict[str, float]:

@@ -8,24 +8,23 @@ from typing import Literal, TypeAlias
 import torch
 from torch import nn
 
-from mixwise.algorithms import DSGD, Algorithm, AllReduceSGD, CombineWhileAdapt
+from mixwise.algorithms import DSGD, AllReduceSGD, CombineWhileAdapt
 from mixwise.errors import MixwiseError, TrainingError
 from mixwise.gossip.agreement import difference, report
 from mixwise.gossip.description import Lines, describe, describe_model
 from mixwise.gossip.model_row import ModelRow
 from mixwise.gossip.survival import graph_in
 from mixwise.graphs import Graph
-from mixwise.mixing import MixingMatrix
-from mixwise.network import DistributedNetwork, Network, SimulatedNetwork
+from mixwise.network import DistributedNetwork, SimulatedNetwork
 from mixwise.network.membership import check_supervised
 from mixwise.network.together import place, spread, texts_of_all
 from mixwise.network.transport import Transport
-from mixwise.policies import Fixed, NoMixing, Policy, auto_policy
-from mixwise.sketch import CountSketch
+from mixwise.policies.choice import PolicyLike, policy_for
+from mixwise.protocols import Algorithm, Network
 from mixwise.tasks.module import BufferPolicy
-from mixwise.train.counts import check_counts
+from mixwise.training.compatibility import check_buffers, check_optimizer
+from mixwise.training.counts import check_counts
 
-PolicyChoice: TypeAlias = Policy | MixingMatrix | Literal["auto"] | Callable[[Graph], Policy | MixingMatrix]
 OnLoss: TypeAlias = Literal["stop", "continue"]
 
 # By name, also those of other libraries; torch.distributed.fsdp takes a second to import.
@@ -44,7 +43,7 @@ class Parts:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         graph: Graph,
-        policy: PolicyChoice,
+        policy: PolicyLike,
         algorithm: Algorithm | None,
         *,
         local_steps: int,
@@ -59,15 +58,15 @@ class Parts:
             raise TrainingError(f'buffers = {buffers!r}; choose "local" or "averaged"')
         _check_on_loss(on_loss, policy)
         self.algorithm = chosen_algorithm(algorithm, overlap)
-        self.policy = chosen_policy(policy, graph, self.algorithm, seed)
+        self.policy = policy_for(policy, graph, self.algorithm.needs)
         _check_unsynchronized(model)
         self.row = ModelRow(model)
         _check_parameters(optimizer, self.row)
-        self.algorithm.check_optimizer(optimizer, local_steps)
+        check_optimizer(self.algorithm, optimizer, local_steps)
         if buffers == "averaged" and self.row.buffer_row() is not None:
-            self.algorithm.check_buffers()
+            check_buffers(self.algorithm)
         options: dict[str, object] = {"local_steps": local_steps, "buffers": buffers, "overlap": overlap}
-        options |= {"wire_dtype": wire_dtype, "on_loss": on_loss}
+        options |= {"wire_dtype": wire_dtype, "seed": seed, "on_loss": on_loss}
         self.lines = describe_model(model) | describe("the graph", graph)
         self.lines |= describe("the policy", self.policy) | describe("the algorithm", self.algorithm)
         for name, value in options.items():
@@ -114,7 +113,7 @@ def chosen_algorithm(algorithm: Algorithm | None, overlap: bool) -> Algorithm:
     return CombineWhileAdapt() if overlap else DSGD()
 
 
-def _check_on_loss(on_loss: OnLoss, policy: PolicyChoice) -> None:
+def _check_on_loss(on_loss: OnLoss, policy: PolicyLike) -> None:
     """Going on needs a supervisor, and weights that can be made for what is left of the graph."""
     if on_loss not in ("stop", "continue"):
         raise TrainingError(f'on_loss = {on_loss!r}; choose "stop" or "continue"')
@@ -125,23 +124,6 @@ def _check_on_loss(on_loss: OnLoss, policy: PolicyChoice) -> None:
                 f'on_loss="continue" with {type(policy).__name__}: it is made for one graph, a loss leaves another; '
                 f"hand over a function that makes it, such as policy=mixwise.mixing.metropolis_hastings"
             )
-
-
-def chosen_policy(policy: PolicyChoice, graph: Graph, algorithm: Algorithm, seed: int) -> Policy:
-    """A policy, one matrix as a policy, or what to start with on this graph and for this algorithm."""
-    if callable(policy):
-        policy = policy(graph)
-    if isinstance(policy, MixingMatrix):
-        return Fixed(policy)
-    if isinstance(policy, str):
-        if policy != "auto":
-            raise TrainingError(
-                f'policy = {policy!r}; take "auto", a mixing matrix, or a policy such as mixwise.HeterogeneityAware()'
-            )
-        if algorithm.mixes_with == "nothing":
-            return NoMixing()
-        return auto_policy(graph, symmetric=algorithm.needs_symmetric, sketch=CountSketch(100, seed))
-    return policy
 
 
 def check_graph(graph: Graph) -> None:

@@ -1,4 +1,4 @@
-"""What happens around the steps of somebody's optimizer: the mixer remembers X, the algorithm turns the gradients.
+"""What happens around the steps of your optimizer: the driver keeps X, and the algorithm changes the gradients.
 
 Legend: X, G (1, d).
 """
@@ -14,29 +14,25 @@ from torch.utils.hooks import RemovableHandle
 
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip.model_row import ModelRow
-from mixwise.train.mixer import Mixer
+from mixwise.training.driver import Driver
 
-# The hooks by which an optimizer is watched; whoever watches it next takes them off.
+# The hooks by which an optimizer is observed; a new observer removes them.
 _HOOKS: WeakKeyDictionary[torch.optim.Optimizer, list[RemovableHandle]] = WeakKeyDictionary()
 
 
 class Steps:
-    """Watches an optimizer, whoever calls it: the user, a scaler, or `Gossip.step`.
+    """Observes an optimizer, whether it is called by you, by a scaler, or by `Gossip.step`.
 
     Attributes:
-        taken: steps of the optimizer since the start.
-        since_mixing: steps since the last mixing, those that were only counted (`rest`) included.
-        remembered: whether the mixer knows X as it was at the last mixing.
-        paused: whether the next mixing is left out, so that nobody needs to know of the steps.
-        on_loss: what to do when a rank is lost on the way; then the mixer is another one.
+        taken: optimizer steps since the start.
+        paused: whether the next mixing is skipped, so that the driver need not know of the steps.
+        on_loss: called when a rank is lost inside a step; afterwards the driver is another one.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, row: ModelRow, mixer: Mixer) -> None:
-        self.row, self.mixer = row, mixer
-        self.taken = self.since_mixing = 0
-        self.remembered = self.paused = False
+    def __init__(self, optimizer: torch.optim.Optimizer, row: ModelRow, driver: Driver) -> None:
+        self.row, self.driver = row, driver
+        self.taken, self.paused = 0, False
         self.on_loss: Callable[[NetworkError], None] | None = None
-        self._turns = mixer.turns_gradients
         for hook in _HOOKS.pop(optimizer, []):
             hook.remove()
         _HOOKS[optimizer] = [
@@ -44,24 +40,20 @@ class Steps:
             optimizer.register_step_post_hook(self._after),
         ]
 
-    def remember(self) -> None:
-        """Before the first step after a mixing: X, which has settled, is what U counts from."""
-        if not self.remembered and not self.paused:
-            self.mixer.remember(self.row.X)
-            self.remembered = True
+    def begin(self) -> None:
+        """Begin the round at the current X, unless it has begun."""
+        if not self.paused:
+            self.driver.begin(self.row.X)
 
     def rest(self) -> None:
-        """A step without a gradient and without a movement; some algorithms count their steps."""
-        if self._turns and not self.paused:
-            self.mixer.algorithm.direction(torch.zeros_like(self.row.X), self.mixer.network)
-        self.since_mixing += 1
-
-    def mixed(self) -> None:
-        """A mixing is done."""
-        self.remembered, self.since_mixing = False, 0
+        """Count a step without gradient and movement; some algorithms count their steps."""
+        driver = self.driver
+        if driver.turns_gradients and not self.paused:
+            driver.algorithm.direction(torch.zeros_like(self.row.X), driver.algorithm_state, driver.network)
+        driver.stepped(0.0)
 
     def _before(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        while self._turns or not self.remembered:
+        while self.driver.turns_gradients or not self.driver.begun:
             try:
                 self._prepare(optimizer, args, kwargs)
                 break
@@ -72,34 +64,32 @@ class Steps:
 
     @torch.no_grad()
     def _prepare(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self.remembered:
+        if not self.driver.begun:
             self.row.settle()
-            self.remember()
-        if not self._turns or self.paused or _is_skipped(optimizer):
+            self.begin()
+        if not self.driver.turns_gradients or self.paused or _is_skipped(optimizer):
             return
         if len(args) > 1 or kwargs.get("closure") is not None:  # the first one is the optimizer
             raise TrainingError(
-                f"{type(self.mixer.algorithm).__name__} changes the gradients before the step, but with a closure they "
-                f"are computed inside it; call backward() before the step, or take algorithm=None (D-SGD)"
+                f"{type(self.driver.algorithm).__name__} changes the gradients before the step, but with a closure "
+                f"they are computed inside of it; call backward() before the step, or use algorithm=None (D-SGD)"
             )
         G = self.row.gradients()
-        scale = getattr(optimizer, "grad_scale", None)  # a scaler leaves it to the fused optimizers to divide by it
+        scale = getattr(optimizer, "grad_scale", None)  # a scaler leaves it to fused optimizers to divide by it
         if scale is not None:
             G.div_(scale)
-        self.mixer.direct(G, optimizer, self.row.views(G[0]))
+        self.driver.direct(G, optimizer, self.row.views(G[0]))
         if scale is not None:
             G.mul_(scale)
         self.row.use_gradients(G)
 
     def _after(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if _is_skipped(optimizer):
-            return
-        self.mixer.lr += float(optimizer.param_groups[0]["lr"])
-        self.taken += 1
-        self.since_mixing += 1
+        if not _is_skipped(optimizer):
+            self.driver.stepped(float(optimizer.param_groups[0]["lr"]))
+            self.taken += 1
 
 
 def _is_skipped(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a scaler has told the optimizer to do nothing, which it tells fused ones in this way."""
+    """Whether a scaler has told a fused optimizer to do nothing."""
     found = getattr(optimizer, "found_inf", None)
     return found is not None and bool(found > 0)

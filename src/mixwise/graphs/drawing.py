@@ -1,85 +1,152 @@
-"""A graph as a picture: where its nodes are drawn, and an SVG for notebooks and pages."""
+"""Pictures of a graph: node positions, a matplotlib figure, and Braille dots for the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from html import escape
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from mixwise.errors import GraphError
 from mixwise.graphs.graph import Graph
 
-Positions = npt.NDArray[np.float64]  # (n, 2) in the unit square
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-DRAWN = 200  # more nodes than this are a blot, and slow to place
+Positions = npt.NDArray[np.float64]  # (n, 2) in the unit square; y points down, as on a screen
+
+_MAX_NODES, _MAX_EDGES = 300, 4000  # a larger graph is unreadable
+_MAX_NUMBERED = 64  # nodes; the numbers of more would overlap
+_MAX_HOP_DISTANCES = 120  # nodes; the layout by hop distances takes too long for more
+_DENSE = 3.2  # edges per node above which only a circle keeps nodes and edges apart
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # the bit of each dot in a 4 × 2 Braille cell
+_FORMATS = (".png", ".svg", ".pdf")
 
 
+def is_drawable(graph: Graph) -> bool:
+    """Whether the graph is small enough for a readable picture."""
+    return graph.n <= _MAX_NODES and len(graph.edge_array) <= _MAX_EDGES
+
+
+# --- layout ---
 def layout(graph: Graph) -> Positions:
-    """Where to draw the nodes: on a circle if they are connected one after the other, else by springs."""
+    """Positions of the nodes, used by every picture of a graph.
+
+    Rings, chains, dense graphs and graphs that contain the ring 0, 1, 2, … lie on a circle, rings and chains in the
+    order of their edges. In other graphs the distance between two nodes follows the number of hops between them.
+    """
+    order = _walk(graph)
+    around = sum(abs(i - j) in (1, graph.n - 1) for i, j in graph.edges)
+    if order is None and (around >= graph.n or len(graph.edge_array) > _DENSE * graph.n):
+        order = list(range(graph.n))
+    if order is None:
+        return _spread_out(graph)
+    angle = np.empty(graph.n)
+    angle[order] = 2 * np.pi * np.arange(graph.n) / graph.n
+    radius = 0.5 if graph.n > 1 else 0.0
+    return np.stack([0.5 + radius * np.sin(angle), 0.5 - radius * np.cos(angle)], axis=1)
+
+
+def _walk(graph: Graph) -> list[int] | None:
+    """The nodes of a ring or a chain in the order of its edges; None for any other graph."""
+    neighbors: list[set[int]] = [set() for _ in range(graph.n)]
+    for i, j in graph.edges:
+        neighbors[i].add(j)
+        neighbors[j].add(i)
+    if any(len(near) > 2 for near in neighbors):
+        return None
+    at: int | None = next((i for i in range(graph.n) if len(neighbors[i]) < 2), 0)
+    order: dict[int, None] = {}
+    while at is not None:
+        order[at] = None
+        at = min(neighbors[at] - order.keys(), default=None)
+    return list(order) if len(order) == graph.n else None
+
+
+def _spread_out(graph: Graph) -> Positions:
     import networkx as nx  # only pictures need it
 
     g: nx.Graph[int] = nx.Graph()
     g.add_nodes_from(range(graph.n))
     g.add_edges_from(graph.edges)
-    on_circle = sum((j - i) in (1, graph.n - 1) for i, j in graph.edges) >= graph.n - 1 or graph.n <= 3
-    places = nx.circular_layout(g) if on_circle else nx.spring_layout(g, seed=0, iterations=100)
-    array = np.array([places[i] for i in range(graph.n)], dtype=np.float64).reshape(graph.n, 2)
-    low, high = array.min(axis=0), array.max(axis=0)
-    spread = np.where(high > low, high - low, 1.0)
-    return np.where(high > low, (array - low) / spread, 0.5)
+    if graph.n <= _MAX_HOP_DISTANCES and nx.is_connected(g):
+        # A small circle is added: eigenvectors may put several nodes on one spot, such as the leaves of a star, and
+        # the layout would then divide by a distance of 0.
+        places = nx.circular_layout(g)
+        if graph.n > 3:
+            spectral = nx.spectral_layout(g)
+            places = {i: spectral[i] + 0.1 * places[i] for i in g}
+        places = nx.kamada_kawai_layout(g, pos=places)
+    else:
+        places = nx.spring_layout(g, seed=0, iterations=100)
+    spots = np.array([places[i] for i in range(graph.n)], dtype=np.float64)
+    spots -= spots.mean(axis=0)
+    spots = spots @ np.linalg.svd(spots, full_matrices=False)[2].T  # the longest direction becomes horizontal
+    low, high = spots.min(axis=0), spots.max(axis=0)
+    return np.where(high > low, (spots - low) / np.where(high > low, high - low, 1.0), 0.5)
 
 
-def graph_svg(
-    graph: Graph,
-    size: int = 320,
-    *,
-    colors: Sequence[str] | None = None,
-    widths: Sequence[float] | None = None,
-    title: str | None = None,
-) -> str:
-    """The graph as a self-contained SVG.
+# --- figures ---
+def graph_figure(graph: Graph) -> Figure:
+    """The graph as a matplotlib figure; nodes show their labels if these are short, otherwise their numbers."""
+    from matplotlib.collections import LineCollection  # slow to import, and only figures need it
+    from matplotlib.figure import Figure
 
-    Args:
-        graph: of at most some hundred nodes.
-        size: width and height in pixels.
-        colors: one fill per node.
-        widths: one line width per edge, in the order of `graph.edges`; an edge of width 0 is dotted.
-        title: what a reader that does not see the picture is told.
-    """
-    radius = max(3.0, min(13.0, size / (2.2 * graph.n**0.5 + 10)))
-    spots = radius + 3 + layout(graph) * (size - 2 * radius - 6)
-    told = title or f"{graph!r}"
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{size}" height="{size}" viewBox="0 0 {size} {size}" '
-        f'role="img" aria-label="{escape(told)}" font-family="sans-serif" font-size="{radius * 0.9:.1f}">',
-        f"<title>{escape(told)}</title>",
-        '<defs><marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="6" markerHeight="6" orient="auto">'
-        '<path d="M0 0 8 4 0 8Z" fill="#888"/></marker></defs>'
-        if graph.directed
-        else "",
-    ]
-    for e, (i, j) in enumerate(graph.edges):
-        start, stop = _between(spots[i], spots[j], radius if graph.directed else 0.0)
-        width = 1.5 if widths is None else widths[e]
-        style = f'stroke-width="{width:.2f}"' if width else 'stroke-width="1" stroke-dasharray="1 4"'
-        marker = ' marker-end="url(#arrow)"' if graph.directed else ""
-        parts.append(
-            f'<line x1="{start[0]:.1f}" y1="{start[1]:.1f}" x2="{stop[0]:.1f}" y2="{stop[1]:.1f}" '
-            f'stroke="#888" {style}{marker}/>'
-        )
+    spots, numbered = layout(graph), graph.n <= _MAX_NUMBERED
+    figure = Figure(figsize=(5, 5), layout="constrained")
+    panel = figure.subplots()
+    if graph.directed:
+        gap = 9 if numbered else 2.5  # points: the radius of a node
+        arrow = {"arrowstyle": "-|>", "color": "0.6", "shrinkA": gap, "shrinkB": gap}
+        for i, j in graph.edges:
+            panel.annotate("", spots[j], spots[i], arrowprops=arrow, zorder=1)
+    else:
+        panel.add_collection(LineCollection(spots[graph.edge_array].tolist(), colors="0.6", linewidths=1, zorder=1))
+    panel.scatter(spots[:, 0], spots[:, 1], s=260 if numbered else 20, color="#0072B2", zorder=2)
+    names = graph.labels if graph.labels and max(map(len, graph.labels)) <= 3 else range(graph.n)
+    for (x, y), name in zip(spots, names, strict=True) if numbered else []:
+        panel.text(x, y, str(name), ha="center", va="center", color="white", fontsize=8, zorder=3, parse_math=False)
+    panel.set(xlim=(-0.08, 1.08), ylim=(1.08, -0.08), aspect="equal")
+    panel.axis("off")
+    return figure
+
+
+def save_picture(graph: Graph, path: Path) -> None:
+    """Write the graph to a PNG, SVG or PDF file."""
+    if path.suffix.lower() not in _FORMATS:
+        raise GraphError(f"a picture is saved as {', '.join(_FORMATS)}, not as {path.suffix or path.name!r}")
+    try:
+        graph_figure(graph).savefig(path, dpi=160)
+    except OSError as error:
+        raise GraphError(f"the picture {path} cannot be written: {error.strerror}") from None
+
+
+def svg(figure: Figure, title: str) -> str:
+    """A figure as SVG text for notebooks; `title` describes it to screen readers."""
+    from matplotlib import rc_context
+
+    text = io.StringIO()
+    with rc_context({"svg.hashsalt": "mixwise", "svg.fonttype": "none"}):  # the same bits every time; text stays text
+        figure.savefig(text, format="svg", metadata={"Title": title, "Date": None})
+    return text.getvalue()
+
+
+# --- the terminal ---
+def terminal_picture(graph: Graph, width: int = 44, height: int = 18) -> str:
+    """The graph in Braille dots, with node numbers on top."""
+    dots = np.zeros((height * 4, width * 2), dtype=bool)
+    margin = 3  # room for node numbers
+    spots = layout(graph) * ((width - 2 * margin) * 2 - 1, (height - 2) * 4 - 1) + (margin * 2, 4)
+    for i, j in graph.edges:
+        length = int(np.abs(spots[i] - spots[j]).max()) + 1
+        for x, y in np.linspace(spots[i], spots[j], 2 * length):
+            dots[int(y), int(x)] = True
+    cells = (dots.reshape(height, 4, width, 2) * np.array(_DOTS)[:, None]).sum(axis=(1, 3))
+    text = [[chr(0x2800 + cell) if cell else " " for cell in row] for row in cells.tolist()]
     for node, (x, y) in enumerate(spots):
-        name = str(node) if graph.labels is None else f"{node}: {graph.labels[node]}"
-        fill = "#0072B2" if colors is None else colors[node]
-        text = f'<text x="{x:.1f}" y="{y:.1f}" dy=".35em" fill="white" text-anchor="middle">{node}</text>'
-        circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="{escape(fill)}"/>'
-        parts.append(f"<g><title>{escape(name)}</title>{circle}{text if radius >= 6 else ''}</g>")
-    return "".join([*parts, "</svg>"])
-
-
-def _between(start: Positions, stop: Positions, gap: float) -> tuple[Positions, Positions]:
-    """The line from one node to another, ending where the circles of that radius do."""
-    way = stop - start
-    length = float(np.hypot(*way))
-    cut = way * (gap / length) if length > 2 * gap else 0 * way
-    return start + cut, stop - cut
+        name = str(node)
+        start = min(int(x) // 2 - len(name) // 2, width - len(name))
+        text[int(y) // 4][start : start + len(name)] = name
+    return "\n".join("".join(row).rstrip() for row in text)

@@ -1,28 +1,51 @@
-"""Paths through all nodes of a graph (Hamiltonian paths): a quick search, an exact one for small graphs."""
+"""Walks over a graph: breadth-first trees, two-colorings, and Hamiltonian paths (heuristic, then exact)."""
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
 from mixwise.errors import GraphError
-from mixwise.graphs.graph import Graph
+from mixwise.graphs.graph import Graph, IntArray
 from mixwise.seeding import numpy_generator
 
-_TRIES = 20  # random searches, before the exact one
-_STEPS = 200_000  # extensions of a path in the exact search
+_TRIES = 20  # random searches before the exact one
+_STEPS = 200_000  # path extensions of the exact search
+
+
+def breadth_first(graph: Graph, root: int) -> tuple[IntArray, IntArray]:
+    """The nodes in breadth-first order from `root` (n,), and the parent of every node (n,); the root is its own."""
+    from scipy.sparse import csgraph  # imports all of scipy.linalg
+
+    order, parents = csgraph.breadth_first_order(graph.adjacency, root)
+    parents[root] = root
+    return order.astype(np.int64), parents.astype(np.int64)
+
+
+def two_coloring(graph: Graph) -> npt.NDArray[np.bool_] | None:
+    """A side for every node (n,) such that all edges join different sides; None unless the graph is bipartite.
+
+    The double cover has nodes (v, 0) and (v, 1) and edges (u, 0) – (v, 1); it connects (v, 0) with (v, 1) if and only
+    if v is connected to an odd cycle.
+    """
+    from scipy.sparse import csgraph
+
+    cover = sparse.block_array([[None, graph.adjacency], [graph.adjacency, None]])
+    names = csgraph.connected_components(cover, directed=False)[1].reshape(2, graph.n)
+    return names[0] > names[1] if (names[0] != names[1]).all() else None
 
 
 def through_all_nodes(graph: Graph) -> list[int]:
-    """A path through all nodes of a connected graph; an error says whether there is none or none was found."""
+    """A Hamiltonian path of a connected graph; the error says whether there is none or none was found."""
     near = neighbor_lists(graph)
-    reason = _none_because(near)
-    path = None if reason else hamiltonian_path(graph)
-    if path is None and not reason:
+    path, reason = None, _obstruction(graph)
+    if not reason and (path := hamiltonian_path(graph)) is None:
         path, exhausted = _exact_path(near)
         reason = "a search of all paths found none" if exhausted else ""
     if path is None:
-        verdict = (
-            f"has no chain through all nodes: {reason}" if reason else "may have a chain, but the search found none"
-        )
-        raise GraphError(f'{graph} {verdict}; take spanning_tree(graph, "bfs")')
+        verdict = f"has no chain through all nodes: {reason}" if reason else "may have a chain, but none was found"
+        raise GraphError(f'{graph} {verdict}; use spanning_tree(graph, "bfs")')
     return path
 
 
@@ -31,23 +54,11 @@ def neighbor_lists(graph: Graph) -> list[list[int]]:
     return [list(graph.neighbors(i)) for i in range(graph.n)]
 
 
-def breadth_first(near: list[list[int]], root: int) -> dict[int, int]:
-    """The parent of every node, in the order in which they are reached; the root is its own."""
-    parents = {root: root}
-    queue = [root]
-    for u in queue:
-        for v in near[u]:
-            if v not in parents:
-                parents[v] = u
-                queue.append(v)
-    return parents
-
-
 def hamiltonian_path(graph: Graph) -> list[int] | None:
     """A path through all nodes, if a short search finds one.
 
-    Extend to the neighbor with the fewest free neighbors; at a dead end, turn the tail of the path around (Pósa): of
-    … a – b … e with an edge e ~ a, make … a – e … b, which ends elsewhere.
+    Extend to the neighbor with the fewest free neighbors; at a dead end, reverse the tail of the path (Pósa): with an
+    edge e ~ a, … a – b … e becomes … a – e … b, which ends at another node.
     """
     near = neighbor_lists(graph)
     for attempt in range(_TRIES):
@@ -56,62 +67,62 @@ def hamiltonian_path(graph: Graph) -> list[int] | None:
         free = set(range(graph.n)) - set(path)
         for _ in range(20 * graph.n):
             if not free:
-                return path
-            ways = [v for v in near[path[-1]] if v in free]
-            if ways:
-                path.append(min(ways, key=lambda v: (sum(w in free for w in near[v]), v)))
+                break
+            ends = near[path[-1]]
+            if onward := [v for v in ends if v in free]:
+                path.append(min(onward, key=lambda v: (_free_neighbors(near, free, v), v)))
                 free.discard(path[-1])
                 continue
-            ends = near[path[-1]]
             a = path.index(ends[int(draws.integers(len(ends)))])
             path[a + 1 :] = path[:a:-1]
             if draws.random() < 0.1:
-                path.reverse()  # go on at the other end
+                path.reverse()  # continue at the other end
         if not free:
             return path
     return None
 
 
-def _none_because(near: list[list[int]]) -> str:
-    """A reason that is seen at once, or nothing."""
-    leaves = sum(len(neighbors) == 1 for neighbors in near)
+def _obstruction(graph: Graph) -> str:
+    """An obvious reason why there is no Hamiltonian path, or ""."""
+    leaves = graph.degrees.count(1)
     if leaves > 2:
         return f"{leaves} nodes have one neighbor only"
-    side: dict[int, int] = {}
-    for node, parent in breadth_first(near, 0).items():
-        side[node] = 0 if node == parent else 1 - side[parent]
-    if all(side[u] != side[v] for u in range(len(near)) for v in near[u]):
-        sizes = sorted((sum(side.values()), len(near) - sum(side.values())))
-        if sizes[1] - sizes[0] > 1:  # a path goes from side to side
-            return f"all edges run between {sizes[0]} and {sizes[1]} nodes"
+    sides = two_coloring(graph)
+    if sides is not None and abs(graph.n - 2 * sides.sum()) > 1:  # a path alternates between the sides
+        fewer, more = sorted([sides.sum(), (~sides).sum()])
+        return f"all edges run between {fewer} and {more} nodes"
     return ""
 
 
 def _exact_path(near: list[list[int]]) -> tuple[list[int] | None, bool]:
-    """Depth first over all paths: a path, or None and whether all paths were tried."""
+    """Depth-first search over all paths: a path, or None and whether all paths were tried."""
     steps = 0
     for start in sorted(range(len(near)), key=lambda u: len(near[u])):
         path, free = [start], set(range(len(near))) - {start}
-        ways = [_ways(near, free, start)]
-        while ways:
+        choices = [_extensions(near, free, start)]
+        while choices:
             if not free:
                 return path, True
-            if not ways[-1]:
-                ways.pop()
+            if not choices[-1]:
+                choices.pop()
                 free.add(path.pop())
                 continue
             steps += 1
             if steps > _STEPS:
                 return None, False
-            path.append(ways[-1].pop())
+            path.append(choices[-1].pop())
             free.discard(path[-1])
-            ways.append(_ways(near, free, path[-1]))
+            choices.append(_extensions(near, free, path[-1]))
     return None, True
 
 
-def _ways(near: list[list[int]], free: set[int], end: int) -> list[int]:
-    """Where a path may go on, best last; nowhere if that would strand two free nodes."""
-    stranded = [v for v in free if not any(w in free or w == end for w in near[v])]
-    if stranded:
+def _extensions(near: list[list[int]], free: set[int], end: int) -> list[int]:
+    """Where a path may continue, best last; nowhere if a free node can no longer be reached."""
+    if any(not any(w in free or w == end for w in near[v]) for v in free):
         return []
-    return sorted((v for v in near[end] if v in free), key=lambda v: -sum(w in free for w in near[v]))
+    return sorted((v for v in near[end] if v in free), key=lambda v: -_free_neighbors(near, free, v))
+
+
+def _free_neighbors(near: list[list[int]], free: set[int], v: int) -> int:
+    """How many neighbors of v are free."""
+    return sum(w in free for w in near[v])

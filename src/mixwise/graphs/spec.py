@@ -3,89 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
+from inspect import Parameter
 from types import MappingProxyType
 
 from mixwise.errors import GraphError
-from mixwise.graphs import families
 from mixwise.graphs.files import load
 from mixwise.graphs.graph import Graph
+from mixwise.parts import entries, lookup, names
 
 Number = type[int] | type[float]
 
 
 @dataclass(frozen=True)
 class _Family:
-    """How to read a spec: `form` for people, with optional parts in brackets; the rest for the parser."""
+    """How to read a spec: `form` for people, the rest for the parser."""
 
     form: str
     build: Callable[..., Graph]
-    options: Mapping[str, Number] = field(default_factory=dict)
-
-    @property
-    def sizes(self) -> tuple[str, ...]:
-        """What stands before the options: ("N",), ("ROWS", "COLS") or nothing."""
-        head = self.form.partition(":")[2].split(",")[0].split("[")[0]
-        return tuple(head.split("x")) if head else ()
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        return tuple(name for name in self.options if f"[,{name}=" not in self.form)
+    sizes: tuple[str, ...]  # what stands before the options: ("N",), ("ROWS", "COLS") or nothing
+    options: Mapping[str, Number]
+    required: tuple[str, ...]
 
 
-_FAMILIES = {
-    "ring": _Family("ring:N", families.ring),
-    "chain": _Family("chain:N", families.chain),
-    "torus": _Family("torus:ROWSxCOLS", families.torus),
-    "grid": _Family("grid:ROWSxCOLS", families.grid),
-    "star": _Family("star:N", families.star),
-    "complete": _Family("complete:N", families.complete),
-    "hypercube": _Family("hypercube:DIMENSION", families.hypercube),
-    "exponential": _Family("exponential:N", families.exponential),
-    "directed-ring": _Family("directed-ring:N", families.directed_ring),
-    "directed-exponential": _Family("directed-exponential:N", families.directed_exponential),
-    "random-connected": _Family(
-        "random-connected:N[,keep=SHARE][,seed=SEED]", families.random_connected, {"keep": float, "seed": int}
-    ),
-    "random-regular": _Family(
-        "random-regular:N,degree=DEGREE[,seed=SEED]", families.random_regular, {"degree": int, "seed": int}
-    ),
-    "erdos-renyi": _Family(
-        "erdos-renyi:N,probability=P[,seed=SEED]", families.erdos_renyi, {"probability": float, "seed": int}
-    ),
-    "random-geometric": _Family(
-        "random-geometric:N,radius=R[,seed=SEED]", families.random_geometric, {"radius": float, "seed": int}
-    ),
-    "small-world": _Family(
-        "small-world:N,neighbors=K,rewire=P[,seed=SEED]",
-        families.small_world,
-        {"neighbors": int, "rewire": float, "seed": int},
-    ),
-    "social": _Family("social", families.social_network),
-    "file": _Family("file:PATH", load),
-}
+def _family(name: str) -> _Family:
+    """The family called `name`; one that was declared without a form takes its first argument as the size."""
+    found = lookup("graph", name)
+    arguments = list(found.defaults)
+    form = str(found.columns.get("form", ":".join([name, *arguments[:1]])))
+    head = form.removeprefix(name).removeprefix(":").split(",")[0].split("[")[0]
+    sizes = tuple(head.split("x")) if head else ()
+    options = {option: found.options[option].hint for option in arguments[len(sizes) :]}
+    required = tuple(option for option in options if found.defaults[option] is Parameter.empty)
+    return _Family(form, found.target, sizes, options, required)
 
-SPECS: Mapping[str, str] = MappingProxyType({name: family.form for name, family in _FAMILIES.items()})
+
+SPECS: Mapping[str, str] = MappingProxyType(
+    {name: str(entry["form"]) for name, entry in entries("graph", outside=False).items()}
+)
 """Every family and the form of its spec, for help texts: `SPECS["torus"] == "torus:ROWSxCOLS"`."""
 
 
 def parse(spec: str, seed: int = 0) -> Graph:
     """The graph that a spec describes; `seed` is for the random families, unless the spec has its own `seed=`.
 
-    >>> parse("torus:4x4") == families.torus(4, 4)
-    True
+    >>> parse("torus:4x4").n
+    16
     >>> parse("random-connected:16,keep=0.3", seed=1) == parse("random-connected:16,keep=0.3,seed=1")
     True
     """
     name, _, rest = spec.strip().partition(":")
-    family = _FAMILIES.get(name)
-    if family is None:
+    if "." in name and rest:  # a function of another package: package.module:name:sizes,options
+        attribute, _, rest = rest.partition(":")
+        name = f"{name}:{attribute}"
+    elif name not in SPECS and name not in names("graph"):
         close = get_close_matches(name, SPECS, n=1)
-        hint = f"; did you mean {SPECS[close[0]]}?" if close else ""
-        raise GraphError(f"unknown graph {spec!r}; choose one of {', '.join(SPECS.values())}{hint}")
+        hint = f"did you mean {SPECS[close[0]]}? " if close else ""
+        raise GraphError(f"unknown graph {spec!r}; {hint}choose one of {', '.join(SPECS.values())}")
     if name == "file" and rest:
         return load(rest)  # its errors name the path; and a path may hold a comma
+    family = _family(name)
     try:
         head, *tail = rest.split(",")
         sizes = _sizes(family, head)

@@ -1,7 +1,7 @@
 """Mixing matrices: a checked value, builders, metrics, and the weights that fit the data."""
 
 from mixwise.mixing.base_graphs import base_graph
-from mixwise.mixing.fastest import fastest_mixing
+from mixwise.mixing.gap_weights import optimal_gap
 from mixwise.mixing.gme import GmeProblem, minimize_gme
 from mixwise.mixing.matcha_weights import MatchaWeights, matcha
 from mixwise.mixing.matrix import MixingMatrix
@@ -16,12 +16,14 @@ from mixwise.mixing.metrics import (
     spectral_gap,
 )
 from mixwise.mixing.placement import Placement, distinct_placements, optimize_placement, search_placement
-from mixwise.mixing.solution import GmeSolution
+from mixwise.mixing.solution import GmeSolution, SolveStatus
 from mixwise.mixing.topology_learning import learn_topology, topology_from_gram
 from mixwise.mixing.weights import (
     clique_averaging,
     from_edge_weights,
+    full_averaging,
     lazy,
+    lazy_metropolis_hastings,
     max_degree,
     metropolis_hastings,
     symmetrized,
@@ -35,23 +37,26 @@ __all__ = [
     "MatchaWeights",
     "MixingMatrix",
     "Placement",
+    "SolveStatus",
     "base_graph",
     "clique_averaging",
     "consensus_distance",
     "consensus_factor",
     "distinct_placements",
     "eigenvalues",
-    "fastest_mixing",
     "from_edge_weights",
+    "full_averaging",
     "gradient_mixing_error",
     "gram_matrix",
     "heterogeneity",
     "lazy",
+    "lazy_metropolis_hastings",
     "learn_topology",
     "matcha",
     "max_degree",
     "metropolis_hastings",
     "minimize_gme",
+    "optimal_gap",
     "optimize_placement",
     "relative_heterogeneity",
     "search_placement",

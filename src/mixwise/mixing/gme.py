@@ -34,7 +34,7 @@ from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, column_sums, r
 from mixwise.mixing.metrics import error_after_mixing
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme, check_limits, check_regularization, need_doubly
 from mixwise.mixing.neighbor_objective import TIE_BREAK
-from mixwise.mixing.solution import GmeSolution
+from mixwise.mixing.solution import GmeSolution, SolveStatus
 from mixwise.mixing.solvers import dense_cvxpy
 from mixwise.mixing.solvers.edge_qp import EdgeQP, RawSolution
 from mixwise.mixing.tree_sweeps import exchange_here
@@ -116,8 +116,8 @@ class GmeProblem:
         )
         W, residual = self._feasible(raw)
         status = raw.status
-        if W is None and status == "solved":
-            status = "the solution violates the constraints"
+        if W is None and status is SolveStatus.OPTIMAL:
+            status = SolveStatus.INVALID
         objective = math.nan if W is None else error_after_mixing(Gamma, W) * scale
         return GmeSolution(W, objective, status, raw.iterations, time.perf_counter() - start, residual)
 
@@ -128,11 +128,11 @@ class GmeProblem:
         heard = column_sums(graph, w)
         columns = np.abs(heard - 1).max() if self.kind == "doubly" else self.least_heard - heard.min()
         residual = float(max(np.abs(row_sums(graph, w) - 1).max(), columns, -w.min()))
-        if raw.status != "solved" or not residual <= 1e-5:
+        if raw.status is not SolveStatus.OPTIMAL or not residual <= 1e-5:
             return None, residual
         w = np.maximum(w, 0)
         if residual <= _ROUNDING:  # the usual case: nothing to repair, and checked two lines above
-            return MixingMatrix.known_to_be_right(graph, w, _EXACT, self.kind), residual
+            return MixingMatrix._prechecked(graph, w, _EXACT, self.kind), residual
         for _ in range(3):
             if self.symmetric:  # scaling D W D with D = diag(sums)^(-1/2) keeps W symmetric
                 root = np.sqrt(row_sums(graph, w))

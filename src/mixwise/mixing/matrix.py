@@ -64,9 +64,7 @@ class MixingMatrix:
         vars(self).update(graph=graph, weights=values, kind=kind, tolerance=tolerance, nodes=known)
 
     @classmethod
-    def known_to_be_right(
-        cls, graph: Graph, weights: FloatArray, tolerance: float, kind: Kind = "doubly"
-    ) -> MixingMatrix:
+    def _prechecked(cls, graph: Graph, weights: FloatArray, tolerance: float, kind: Kind = "doubly") -> MixingMatrix:
         """A matrix from weights whose signs and sums the caller has just checked; for solvers."""
         matrix = cls.__new__(cls)
         matrix._set(graph, weights, kind, tolerance)
@@ -209,10 +207,11 @@ class MixingMatrix:
         return f"MixingMatrix(n={self.n}, {self.messages} messages per step, kind={self.kind!r}{part})"
 
     def _repr_svg_(self) -> str | None:
-        """What a notebook shows: a heat map, unless it would be too fine to see."""
-        from mixwise.mixing.drawing import DRAWN, heat_map_svg  # it needs this module
+        """A heat map for notebooks; None if its cells would be too small to see."""
+        from mixwise.graphs.drawing import svg
+        from mixwise.mixing.drawing import MAX_NODES, matrix_figure  # it needs this module
 
-        return heat_map_svg(self) if self.n <= DRAWN else None
+        return svg(matrix_figure(self), f"{self!r}; rows send, columns receive") if self.n <= MAX_NODES else None
 
     # --- the rules ---
     def _check(self, tolerance: float) -> None:

@@ -40,12 +40,11 @@ import numpy.typing as npt
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
-from mixwise.graphs.trees import need_connected
 from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix
 from mixwise.mixing.neighbor_jumps import Jumps
 from mixwise.mixing.neighbor_objective import Blocks, Candidate, ScaledObjective, Steering
 from mixwise.mixing.neighborhoods import Neighborhoods
-from mixwise.mixing.solution import GmeSolution
+from mixwise.mixing.solution import GmeSolution, SolveStatus
 from mixwise.mixing.tree_sweeps import Exchange, TreeSweeps
 from mixwise.mixing.weights import metropolis_hastings
 
@@ -77,7 +76,7 @@ class NeighborGme:
     """
 
     def __init__(self, graph: Graph, nodes: range, exchange: Exchange) -> None:
-        need_connected(graph, 'solver="local", where nodes talk both ways,')
+        graph.require_connected('solver="local", where nodes talk both ways,')
         self.graph, self.nodes = graph, nodes
         self._exchange = exchange
         self._near = Neighborhoods(graph, nodes, exchange)
@@ -192,7 +191,7 @@ class NeighborGme:
             before, rho = rho, steering.next_penalty(rho, verdict)
             u = u * (before / rho)
             jumps.begin_at(b + u)
-        status = "solved" if residual <= tolerance else "stopped at the cap"
+        status = SolveStatus.OPTIMAL if residual <= tolerance else SolveStatus.STOPPED_AT_LIMIT
         end = Start(near.by_node(b), near.by_node(rho * u))
         W = self._matrix(*best)
         return GmeSolution(W, objective, status, iteration, time.perf_counter() - began, residual), end

@@ -1,40 +1,65 @@
-"""What a solve of GME-opt reports."""
+"""The outcome of solving GME-opt: a value with a status."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from mixwise.errors import SolverError
 from mixwise.mixing.matrix import MixingMatrix
 
 
+class SolveStatus(StrEnum):
+    """How a solve ended; each member is the string that records and log lines show."""
+
+    OPTIMAL = "solved"
+    STOPPED_AT_LIMIT = "stopped at the cap"  # feasible weights, further from the optimum than the tolerance
+    # The statuses below come without weights.
+    NOT_CONVERGED = "iteration limit reached"
+    INFEASIBLE = "reported infeasible"
+    UNBOUNDED = "reported unbounded"
+    NUMERICAL_ERROR = "numerical trouble"
+    INVALID = "the solution violates the constraints"
+    FAILED = "the solver failed"
+
+
 @dataclass(frozen=True)
 class GmeSolution:
-    """The outcome of one solve.
+    """The outcome of one solve of GME-opt.
 
-    `residual` is the largest violation (sums, signs) in what the solver returned, before it was rounded to an exactly
-    feasible W; of `solver="local"`, how far the objective can be from the optimum, relative to it (`NeighborGme`).
-    `W` and `objective` = Tr(WᵀΓW), in the caller's units and without λ, exist only if `solved`.
+    Attributes:
+        weights: the mixing matrix that was found, or None.
+        objective: Tr(WᵀΓW) in the caller's units, without the penalty on λ; NaN without weights.
+        status: how the solve ended.
+        iterations: how many iterations the solver took.
+        seconds: wall-clock time.
+        residual: the largest violation of a constraint before W was rounded to exactly feasible weights. With
+            solver="local", an upper bound of the relative distance between the objective and the optimum.
     """
 
-    candidate: MixingMatrix | None
+    weights: MixingMatrix | None
     objective: float
-    status: str
+    status: SolveStatus
     iterations: int
     seconds: float
     residual: float
 
     @property
     def solved(self) -> bool:
-        """Whether there is a W."""
-        return self.candidate is not None
+        """Whether the weights are optimal, up to the solver's tolerance."""
+        return self.status is SolveStatus.OPTIMAL
+
+    @property
+    def usable(self) -> bool:
+        """Whether there are weights to mix with: optimal ones, or those of a local solve that reached its limit."""
+        return self.weights is not None
 
     @property
     def W(self) -> MixingMatrix:  # noqa: N802 - the paper's letter
-        """The optimal mixing matrix; an error if the solver did not find it."""
-        if self.candidate is None:
+        """The mixing matrix that was found; raises `SolverError` if there is none."""
+        if self.weights is None:
             raise SolverError(
                 f"GME-opt was not solved: {self.status} after {self.iterations} iterations "
                 f'(residual {self.residual:.1e}); keep the previous weights, or try solver="cvxpy"'
             )
-        return self.candidate
+        return self.weights

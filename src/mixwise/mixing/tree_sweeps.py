@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
-from mixwise.graphs.paths import breadth_first, neighbor_lists
-from mixwise.graphs.trees import need_connected
+from mixwise.graphs.paths import breadth_first
 from mixwise.mixing.matrix import FloatArray
 
 # One row per arc of a graph, from those that the owned nodes send, sorted by (i, j), to those that arrive at them,
@@ -42,13 +41,12 @@ class TreeSweeps:
     """
 
     def __init__(self, graph: Graph, nodes: range, exchange: Exchange) -> None:
-        need_connected(graph, "a sum over neighbors' messages")
+        graph.require_connected("a sum over neighbors' messages")
         self._exchange = exchange
-        self.parents = np.zeros(graph.n, dtype=np.int64)  # of every node; node 0 is its own
+        order, self.parents = breadth_first(graph, 0)  # the parent of every node; node 0 is its own
         depths = np.zeros(graph.n, dtype=np.int64)
-        for node, parent in breadth_first(neighbor_lists(graph), 0).items():
-            self.parents[node] = parent
-            depths[node] = 0 if node == parent else depths[parent] + 1
+        for node in order[1:].tolist():
+            depths[node] = depths[self.parents[node]] + 1
         self._levels = [
             self._level(graph.n, nodes, np.flatnonzero(depths == depth)) for depth in range(depths.max(), 0, -1)
         ]

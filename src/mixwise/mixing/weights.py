@@ -12,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mixwise.errors import MixingError
-from mixwise.graphs import Graph
+from mixwise.graphs import Graph, complete
 from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, row_sums
+from mixwise.parts import part
 
 
+@part("metropolis-hastings", "scheme", title="Metropolis-Hastings weights")
 def metropolis_hastings(graph: Graph) -> MixingMatrix:
     """w_ij = 1 / (1 + max(d_i, d_j)): needs only the neighbors' degrees (the paper's baseline; 1/3 on a ring).
 
@@ -29,12 +31,14 @@ def metropolis_hastings(graph: Graph) -> MixingMatrix:
     return _filled(graph, 1 / (1 + np.maximum(degrees[rows], degrees[cols])))
 
 
+@part("max-degree", "scheme", title="max-degree weights")
 def max_degree(graph: Graph) -> MixingMatrix:
     """w_ij = 1 / (1 + max_k d_k): the same weight on every edge."""
     _need_undirected(graph, "max_degree")
     return _filled(graph, np.full(len(graph.pattern.rows), 1 / (1 + max(graph.degrees))))
 
 
+@part("uniform", "scheme", title="uniform weights")
 def uniform(graph: Graph) -> MixingMatrix:
     """w_ij = w_ii = 1 / (1 + d) on a graph where every node has the same degree d, directed or not."""
     if not graph.is_regular:
@@ -46,6 +50,7 @@ def uniform(graph: Graph) -> MixingMatrix:
     return MixingMatrix(graph, np.full(len(graph.pattern.rows), 1 / (1 + graph.degrees[0])))
 
 
+@part("uniform-sender", "scheme", title="uniform weights of the senders")
 def uniform_sender(graph: Graph) -> MixingMatrix:
     """w_ij = w_ii = 1 / (1 + d_i) with d_i the receivers of i: each node splits what it sends evenly (kind="sender").
 
@@ -59,6 +64,19 @@ def uniform_sender(graph: Graph) -> MixingMatrix:
     return MixingMatrix(graph, 1 / (1 + degrees[graph.pattern.rows]), kind="sender")
 
 
+@part("lazy-metropolis-hastings", "scheme", title="lazy Metropolis-Hastings weights")
+def lazy_metropolis_hastings(graph: Graph) -> MixingMatrix:
+    """(I + W) / 2 with Metropolis-Hastings weights W, made exactly symmetric: no eigenvalue is negative."""
+    return lazy(symmetrized(metropolis_hastings(graph)))
+
+
+@part("full-averaging", "scheme", title="full averaging: every node hears all others")
+def full_averaging(graph: Graph) -> MixingMatrix:
+    """w_ij = 1/n for all pairs, whatever the edges of the graph: a baseline, not gossip."""
+    return uniform(complete(graph.n))
+
+
+@part("cliques", "scheme", title="averaging inside groups")
 def clique_averaging(cliques: Iterable[Sequence[int]], graph: Graph | None = None) -> MixingMatrix:
     """Full averaging inside each clique, w_ij = 1/|C|, and nothing between them (paper, Example 2 and D-Cliques).
 

@@ -6,12 +6,11 @@ from mixwise.models.features import with_features
 from mixwise.models.freezing import freeze
 from mixwise.models.hugging_face import ImageClassifier, TextClassifier, image_classifier, text_classifier
 from mixwise.models.mlp import logistic_regression, mlp
-from mixwise.models.registry import MODELS, build
+from mixwise.models.registry import build
 from mixwise.models.resnet import resnet18, resnet20
 from mixwise.models.small_cnn import small_cnn
 
 __all__ = [
-    "MODELS",
     "EvoNormS0",
     "ImageClassifier",
     "TextClassifier",

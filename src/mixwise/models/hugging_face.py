@@ -16,11 +16,13 @@ from mixwise.errors import ConfigError, DataError, MixwiseError
 from mixwise.models.factory import checked_size
 from mixwise.models.first_position import only_first_position
 from mixwise.models.freezing import blocks_of, first_trained, from_part
+from mixwise.parts import part
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 _log = logging.getLogger(__name__)
 
 
+@part("text-classifier", "model", title="text classifier of Hugging Face")
 def text_classifier(
     name: str,
     classes: int,
@@ -53,6 +55,7 @@ def text_classifier(
     return TextClassifier(model, (tokenizer.pad, tokenizer.backend.sep_token_id))
 
 
+@part("image-classifier", "model", title="image classifier of Hugging Face")
 def image_classifier(
     name: str,
     classes: int,

@@ -9,8 +9,10 @@ from torch import nn
 
 from mixwise.errors import ConfigError
 from mixwise.models.factory import Expect, checked_size
+from mixwise.parts import part
 
 
+@part("mlp", "model", title="multilayer perceptron")
 def mlp(sizes: Sequence[int] = (784, 128, 10)) -> nn.Sequential:
     """Linear layers between the given sizes, ReLU between the layers.
 
@@ -28,6 +30,7 @@ def mlp(sizes: Sequence[int] = (784, 128, 10)) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), Expect(sizes[0]), first, *hidden)
 
 
+@part("logistic", "model", title="logistic regression")
 def logistic_regression(features: int, classes: int) -> nn.Sequential:
     """One linear layer: with the cross-entropy loss, a convex problem.
 

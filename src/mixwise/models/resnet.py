@@ -17,8 +17,10 @@ from torch.nn.functional import pad, relu
 
 from mixwise.models.factory import checked_size
 from mixwise.models.norms import Norm, NormLayers, norm_layers
+from mixwise.parts import part
 
 
+@part("resnet20", "model", title="ResNet-20")
 def resnet20(classes: int = 10, norm: Norm = "evonorm", channels: int = 3) -> ResNet:
     """ResNet-20 for 32×32 images: three stages of three blocks with 16, 32 and 64 channels; 0.27 million parameters.
 
@@ -35,6 +37,7 @@ def resnet20(classes: int = 10, norm: Norm = "evonorm", channels: int = 3) -> Re
     return ResNet(stem, widths=(16, 32, 64), depth=3, project=False, layers=layers, classes=classes)
 
 
+@part("resnet18", "model", title="ResNet-18")
 def resnet18(
     classes: int = 1000, norm: Norm = "evonorm", channels: int = 3, width: int = 64, small_images: bool = False
 ) -> ResNet:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from torch import nn
 
 from mixwise.models.factory import Expect, checked_size
+from mixwise.parts import part
 
 
+@part("small-cnn", "model", title="small CNN")
 def small_cnn(classes: int = 10, channels: int = 3) -> nn.Sequential:
     """Three 3×3 convolutions with GroupNorm and ReLU and a linear layer, for 16×16 images; 19,626 parameters.
 

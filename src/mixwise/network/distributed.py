@@ -18,12 +18,13 @@ from mixwise.errors import MixingError, NetworkError
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.network.averaging import PendingAverage
-from mixwise.network.base import Cargo, Traffic
 from mixwise.network.blocks import block
 from mixwise.network.buffers import BufferPool
+from mixwise.network.links import Links
 from mixwise.network.packing import LONG_ROW, Cast, Packing, average_bytes, message_bytes
 from mixwise.network.pending import PendingMix
 from mixwise.network.routes import ExchangeRoutes, MixingRoutes, Route, Router
+from mixwise.network.traffic import Cargo, Traffic
 from mixwise.network.transfer import Message, Round
 from mixwise.network.transport import Transport
 
@@ -73,6 +74,7 @@ class DistributedNetwork:
         self.nodes = block(graph.n, self.rank, self.world)
         self.device = self.transport.default_device if device is None else torch.device(device)
         self.traffic = Traffic()
+        self.links: Links | None = None  # time between processes is measured, not simulated
         self.step: int | None = None
         self._router = Router(graph.n, self.rank, self.world)
         self._buffers = BufferPool()

@@ -9,10 +9,10 @@ import torch
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
-from mixwise.network.base import Cargo
+from mixwise.mixing.matrix import FloatArray
 from mixwise.network.links import Links
-from mixwise.network.packing import Packing, message_bytes
-from mixwise.network.simulated import Arrived, SimulatedNetwork
+from mixwise.network.simulated import SimulatedNetwork
+from mixwise.network.traffic import Cargo
 from mixwise.seeding import numpy_generator
 
 
@@ -32,18 +32,14 @@ class LossyNetwork(SimulatedNetwork):
             raise MixingError(f"loss = {loss}; the share of messages that are lost lies in [0, 1)")
         self.loss, self.seed = loss, seed
 
-    def _start(self, rows: torch.Tensor, W: MixingMatrix, packing: Packing | None) -> Arrived:
-        """Wᵀ X of what arrives; what is lost was sent, and is counted."""
+    def _arriving(self, W: MixingMatrix) -> FloatArray:
+        """W without the lost messages; a lost weight goes to the receiver's own row, or is gone if kind="sender"."""
         pattern = W.graph.pattern
         lost = self._lost(pattern.rows, pattern.cols) & (W.weights != 0)
         weights = np.where(lost, 0.0, W.weights)
         if W.kind == "doubly":
             np.add.at(weights, _loops(W.graph)[pattern.cols[lost]], W.weights[lost])
-        size = message_bytes(rows, packing)
-        self.traffic.parameters += int(np.count_nonzero(lost)) * size
-        # Not a mixing matrix any more, its rows do not sum to 1; but it is one product all the same.
-        arriving = MixingMatrix.known_to_be_right(W.graph, weights, W.tolerance, W.kind)
-        return super()._start(rows, arriving, packing)
+        return weights
 
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
         """Zeros stand for what is lost; sketches arrive."""

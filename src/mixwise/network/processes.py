@@ -22,11 +22,11 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from mixwise import errors
 from mixwise.errors import MixwiseError, NetworkError
 from mixwise.graphs import Graph
-from mixwise.network.base import Network
 from mixwise.network.board import Board, is_loopback, listening_store
 from mixwise.network.distributed import DistributedNetwork
 from mixwise.network.membership import GRACE, SUPERVISED, Membership, leave_at_once
 from mixwise.network.world import Alone, Value, World
+from mixwise.protocols import Network
 
 BOARD = "MIXWISE_BOARD"  # ADDRESS:PORT of a store that outlives restarts, where the one of torchrun does not
 _TICK = 0.02

@@ -10,10 +10,11 @@ import torch
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
-from mixwise.network.base import Cargo, Traffic
+from mixwise.mixing.matrix import FloatArray
 from mixwise.network.links import Links
 from mixwise.network.packing import LONG_ROW, Packing, average_bytes, message_bytes
 from mixwise.network.sums import mix_rows
+from mixwise.network.traffic import Cargo, Traffic
 
 
 class SimulatedNetwork:
@@ -54,13 +55,17 @@ class SimulatedNetwork:
         size = message_bytes(rows, packing)
         if self._averages and W.is_average and packing is None:
             self._count_average(size)
-            return Arrived(rows, W)
+            return Arrived(rows, W.graph, W.weights)
         self.traffic.parameters += W.messages * size
+        weights, pattern = self._arriving(W), W.graph.pattern
         if self.links is not None:
-            pattern = W.graph.pattern
-            used = (pattern.rows != pattern.cols) & (W.weights != 0)
+            used = (pattern.rows != pattern.cols) & (weights != 0)
             self.traffic.seconds += self.links.round(pattern.rows[used], pattern.cols[used], size)
-        return Arrived(rows, W)
+        return Arrived(rows, W.graph, weights)
+
+    def _arriving(self, W: MixingMatrix) -> FloatArray:
+        """The weights of the messages that arrive, in the order of `W.graph.pattern`."""
+        return W.weights
 
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
         """The same rows in the order of their receivers."""
@@ -99,19 +104,19 @@ class SimulatedNetwork:
 
 @dataclass(frozen=True)
 class Arrived:
-    """A gossip step of rows that are all here."""
+    """A gossip step of rows that are all in this process; the weights need not be those of a mixing matrix."""
 
     rows: torch.Tensor
-    W: MixingMatrix
+    graph: Graph
+    weights: FloatArray  # one per entry of graph.pattern
 
     def wait(self, out: torch.Tensor | None = None) -> torch.Tensor:
         """Wᵀ X, in a new tensor or in `out`, which may be X itself."""
         out = torch.empty_like(self.rows, memory_format=torch.contiguous_format) if out is None else out
-        mix_rows(self.rows, self.W.graph, self.W.weights, out)
+        mix_rows(self.rows, self.graph, self.weights, out)
         return out
 
     def move(self, rows: torch.Tensor) -> None:
         """rows + (W − I)ᵀ X, rounded as processes round it."""
-        pattern = self.W.graph.pattern
-        loops = pattern.rows == pattern.cols
-        mix_rows(self.rows, self.W.graph, self.W.weights - loops, rows, add=True)
+        loops = self.graph.pattern.rows == self.graph.pattern.cols
+        mix_rows(self.rows, self.graph, self.weights - loops, rows, add=True)

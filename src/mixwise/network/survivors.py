@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
 
 from mixwise.errors import NetworkError
 from mixwise.graphs import Graph
-from mixwise.network.base import Network
+from mixwise.protocols import Network
 
 
 def remaining_graph(graph: Graph, nodes: Sequence[int]) -> Graph:
@@ -31,6 +34,18 @@ def keep_counting(traffic: Mapping[str, int], n: int, network: Network) -> None:
     """What n nodes have sent before a loss counts on after it, as far as those that are left have sent it."""
     for name, count in traffic.items():
         setattr(network.traffic, name, getattr(network.traffic, name) + round(count * network.graph.n / n))
+
+
+@contextmanager
+def restored_on_loss(rows: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Restore these rows if a process is lost inside: a mixing may change them before all messages have arrived."""
+    before = [each.clone() for each in rows]
+    try:
+        yield
+    except NetworkError:
+        for each, safe in zip(rows, before, strict=True):
+            each.copy_(safe)
+        raise
 
 
 def listed(nodes: Sequence[int]) -> str:

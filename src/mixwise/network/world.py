@@ -7,8 +7,8 @@ from typing import Protocol, TypeVar
 
 from mixwise.errors import NetworkError
 from mixwise.graphs import Graph
-from mixwise.network.base import Network
 from mixwise.network.simulated import SimulatedNetwork
+from mixwise.protocols import Network
 
 Value = TypeVar("Value")
 

@@ -1,34 +1,35 @@
-"""Policies: with which weights the nodes mix, and when the weights change."""
+"""Policies: which weights the nodes mix with, and when the weights change."""
 
-from mixwise.policies.aware_matchings import HeterogeneityAwareMatchings, auto_policy
-from mixwise.policies.chosen_early import LearnedTopology
+from mixwise.policies.auto import Auto, DCliques
+from mixwise.policies.aware_matchings import HeterogeneityAwareMatchings
+from mixwise.policies.choice import PolicyLike, as_policy
 from mixwise.policies.combined import Alternating, Decoupled, Product, RandomChoice
 from mixwise.policies.fixed import Fixed, NoMixing
 from mixwise.policies.heterogeneity_aware import HeterogeneityAware
-from mixwise.policies.plan import Observation, Plan, Policy, PolicyState, Stateless
+from mixwise.policies.learned_topology import LearnedTopology
 from mixwise.policies.sequence import Cycle, EdgeSampling, Matcha, Matchings
-from mixwise.policies.tree import FixedTree, HeterogeneityAwareTree
+from mixwise.policies.tree import Tree
+from mixwise.protocols import Look, Policy
 
 __all__ = [
     "Alternating",
+    "Auto",
     "Cycle",
+    "DCliques",
     "Decoupled",
     "EdgeSampling",
     "Fixed",
-    "FixedTree",
     "HeterogeneityAware",
     "HeterogeneityAwareMatchings",
-    "HeterogeneityAwareTree",
     "LearnedTopology",
+    "Look",
     "Matcha",
     "Matchings",
     "NoMixing",
-    "Observation",
-    "Plan",
     "Policy",
-    "PolicyState",
+    "PolicyLike",
     "Product",
     "RandomChoice",
-    "Stateless",
-    "auto_policy",
+    "Tree",
+    "as_policy",
 ]

@@ -1,197 +1,198 @@
-"""Policies made of policies.
-
-The parts are copies of the policies that were passed, each with random streams of its own: the two matchings of
-`Product(Matchings(graph), Matchings(graph))` are drawn independently.
-"""
+"""Policies made of policies; each nested policy has its own state and its own random streams, named by its path."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from mixwise.errors import MixingError
 from mixwise.mixing import MixingMatrix
-from mixwise.network import Network
-from mixwise.policies.fixed import as_policy
-from mixwise.policies.plan import Gives, Observation, Plan, Policy, PolicyState, nested
-from mixwise.seeding import numpy_generator, stream
-from mixwise.sketch import Sketch
+from mixwise.parts import part, words
+from mixwise.policies.choice import Nested, as_policy
+from mixwise.protocols import Context, Look, Network, Plan, Policy, Provides, Round, State
+from mixwise.seeding import numpy_generator
 
 
-def all_sketches(policies: Iterable[Policy], t: int) -> tuple[Sketch, ...] | None:
-    """The sketches that several policies ask for; None if one of them needs the updates themselves."""
-    asked = [policy.sketches(t) for policy in policies]
-    return None if any(part is None for part in asked) else tuple(sketch for part in asked for sketch in part or ())
+@dataclass(frozen=True)
+class _Nested(Policy):
+    """The common part of policies that consist of others, by name."""
 
-
-class Combined:
-    """What all of them share: the parts' streams and states, each under the part's number."""
-
-    gives: Gives = "weights"
-
-    def __init__(self, policies: Sequence[Policy]) -> None:
-        self.policies = tuple(nested(policy, str(number)) for number, policy in enumerate(policies))
-
-    @property
-    def changes(self) -> bool:
-        """If any part does."""
-        return any(policy.changes for policy in self.policies)
-
-    def observes(self, t: int) -> bool:
-        """If any part does."""
-        return any(policy.observes(t) for policy in self.policies)
-
-    def sketches(self, t: int) -> tuple[Sketch, ...] | None:
-        """Those of all parts that observe, if all of them say."""
-        return all_sketches((policy for policy in self.policies if policy.observes(t)), t)
-
-    def ask(self, *, symmetric: bool = False, lazy: bool = False) -> None:
-        """Ask every part."""
-        for policy in self.policies:
-            policy.ask(symmetric=symmetric, lazy=lazy)
-
-    def rename_streams(self, name: str) -> None:
-        """Those of every part."""
-        for policy in self.policies:
-            policy.rename_streams(name)
-
-    def known_matrices(self) -> tuple[MixingMatrix, ...]:
-        """Those of the parts."""
-        return tuple(W for policy in self.policies for W in policy.known_matrices())
-
-    def state(self) -> PolicyState:
-        """The states of the parts."""
-        tensors: dict[str, torch.Tensor] = {}
-        values: dict[str, Any] = {}
-        for number, policy in enumerate(self.policies):
-            part, values[str(number)] = policy.state()
-            tensors |= {f"{number}.{name}": value for name, value in part.items()}
-        return tensors, values
-
-    def load_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
-        """Hand each part its state."""
-        for number, policy in enumerate(self.policies):
-            own = f"{number}."
-            part = {name.removeprefix(own): value for name, value in tensors.items() if name.startswith(own)}
-            policy.load_state(part, values[str(number)])
-
-
-class OneOf(Combined):
-    """One of the parts at every mixing; subclasses say whose turn it is."""
-
-    def __init__(self, policies: Sequence[Policy]) -> None:
-        if len({policy.gives for policy in policies}) > 1:
-            listed = ", ".join(sorted({policy.gives for policy in policies}))
-            raise MixingError(f"policies that take turns must give the same, but these give {listed}")
-        super().__init__(policies)
-        self.gives = policies[0].gives
-
-    def turn(self, t: int) -> Policy:
-        """The part whose turn it is at mixing t."""
+    def inside(self) -> dict[str, Policy]:
+        """Return the nested policies by name."""
         raise NotImplementedError
 
     @property
-    def changes(self) -> bool:
-        """If any part does, or the parts differ."""
-        return super().changes or len(set(self.known_matrices())) != 1
+    def provides(self) -> Provides:
+        """Weights, which change if those of any part do."""
+        return Provides(changes=any(policy.provides.changes for policy in self.inside().values()))
 
-    def observes(self, t: int) -> bool:
-        """If the one whose turn it is does."""
-        return self.turn(t).observes(t)
+    def init(self, context: Context) -> State:
+        """Return the states of the parts."""
+        return State(parts={name: policy.init(context.at(name)) for name, policy in self.inside().items()})
 
-    def sketches(self, t: int) -> tuple[Sketch, ...] | None:
-        """Those of the one whose turn it is."""
-        return self.turn(t).sketches(t)
+    def matrices(self, state: State) -> tuple[MixingMatrix, ...]:
+        """Return the known matrices of all parts."""
+        return tuple(W for name, policy in self.inside().items() for W in policy.matrices(state.parts[name]))
 
-    def plan(self, t: int, observed: Observation, network: Network) -> Plan:
-        """The plan of the policy whose turn it is."""
-        return self.turn(t).plan(t, observed, network)
+    def looks(self, t: int, state: State) -> Look | None:
+        """Return what any of the parts wants to see."""
+        wanted = [policy.looks(t, state.parts[name]) for name, policy in self.inside().items()]
+        seen: Look | None = None
+        for look in wanted:
+            seen = look if seen is None else seen | look
+        return seen
 
 
-class Alternating(OneOf):
+@dataclass(frozen=True)
+class _Several(_Nested):
+    """Policies in a row, named by their numbers."""
+
+    policies: Sequence[Nested]
+
+    def __post_init__(self) -> None:
+        if not self.policies:
+            raise MixingError(f"{type(self).__name__} needs at least one policy")
+        object.__setattr__(self, "policies", tuple(as_policy(policy) for policy in self.policies))
+
+    def inside(self) -> dict[str, Policy]:
+        """Return the policies, by number."""
+        return {str(number): as_policy(policy) for number, policy in enumerate(self.policies)}
+
+
+@dataclass(frozen=True)
+class _OneOf(_Several):
+    """One of the policies at every mixing; subclasses say which."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kinds = sorted({policy.provides.plan for policy in self.inside().values()})
+        if len(kinds) > 1:
+            raise MixingError(f"policies that take turns must provide the same, but these provide {', '.join(kinds)}")
+
+    @property
+    def provides(self) -> Provides:
+        """What the parts provide; the weights change if any part changes them, or if the parts differ."""
+        parts = list(self.inside().values())
+        changes = super().provides.changes or len(set(parts)) > 1
+        return Provides(parts[0].provides.plan, changes)
+
+    def turn(self, t: int, state: State) -> str:
+        """Return the name of the part for mixing t."""
+        raise NotImplementedError
+
+    def looks(self, t: int, state: State) -> Look | None:
+        """Return what the part whose turn it is wants to see."""
+        name = self.turn(t, state)
+        return self.inside()[name].looks(t, state.parts[name])
+
+    def plan(self, round: Round, state: State, network: Network) -> Plan:
+        """Return the plan of the part whose turn it is."""
+        name = self.turn(round.t, state)
+        return self.inside()[name].plan(round, state.parts[name], network)
+
+
+@part("alternating", title="several in turn", does="several policies in turn")
+@dataclass(frozen=True)
+class Alternating(_OneOf):
     """Takes turns: policy t mod k at mixing t."""
 
-    def __init__(self, *policies: Policy) -> None:
-        if not policies:
-            raise MixingError("alternating needs at least one policy")
-        super().__init__(policies)
+    def describe(self) -> str:
+        """Return the words of all policies."""
+        return "in turn " + " and ".join(map(words, self.policies))
 
-    def turn(self, t: int) -> Policy:
-        """Number t mod k."""
-        return self.policies[t % len(self.policies)]
+    def turn(self, t: int, state: State) -> str:
+        """Return t mod k."""
+        return str(t % len(self.policies))
 
 
-class RandomChoice(OneOf):
-    """A policy drawn at random at every mixing; every process draws the same one.
+@part("random", title="one of several at random", does="one of several policies, drawn at random at every mixing")
+@dataclass(frozen=True)
+class RandomChoice(_OneOf):
+    """A policy drawn at random at every mixing, the same one on every process.
 
     `RandomChoice([W_1, W_2])` is W⁽ᵗ⁾ ~ 𝒲 of the paper's Algorithm 1; `RandomChoice([HeterogeneityAware(), W_p])` is
     its HA-DSGD with random sampling of mixing matrices (Appendix B).
 
     Args:
-        policies: what is drawn from; one matrix stands for the same weights at every mixing.
-        probabilities: one each; all the same by default.
-        seed: names the draws.
+        policies: the policies to draw from; one matrix stands for the same weights at every mixing.
+        probabilities: one each; uniform by default.
     """
 
-    def __init__(
-        self, policies: Sequence[Policy | MixingMatrix], probabilities: Sequence[float] | None = None, seed: int = 0
-    ) -> None:
-        if not policies:
-            raise MixingError("a random choice needs at least one policy or matrix")
-        chances = [1 / len(policies)] * len(policies) if probabilities is None else list(probabilities)
-        if len(chances) != len(policies) or min(chances) < 0 or not abs(sum(chances) - 1) <= 1e-9:
-            raise MixingError(f"probabilities = {chances} for {len(policies)} policies; one each, none negative, sum 1")
-        super().__init__([as_policy(policy) for policy in policies])
-        self.probabilities, self.seed = tuple(chances), seed
+    probabilities: Sequence[float] | None = None
 
-    def rename_streams(self, name: str) -> None:
-        """Those of the draws, and of every part."""
-        super().rename_streams(name)
-        self.seed = stream(self.seed, "part", name)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        count = len(self.policies)
+        chances = (1 / count,) * count if self.probabilities is None else tuple(self.probabilities)
+        if len(chances) != count or min(chances) < 0 or not abs(sum(chances) - 1) <= 1e-9:
+            raise MixingError(
+                f"probabilities = {list(chances)} for {count} policies; give one each, none negative, with sum 1"
+            )
+        object.__setattr__(self, "probabilities", chances)
 
-    def turn(self, t: int) -> Policy:
-        """The one that is drawn for mixing t."""
-        draw = numpy_generator(self.seed, "choice", t).random()
-        which = int(np.searchsorted(np.cumsum(self.probabilities), draw, side="right"))
-        return self.policies[min(which, len(self.policies) - 1)]
+    def describe(self) -> str:
+        """Return the words of all policies."""
+        return "at random one of: " + "; ".join(map(words, self.policies))
+
+    def init(self, context: Context) -> State:
+        """Return the states of the parts, and the name of the draws."""
+        state = super().init(context)
+        state.scratch["seed"] = context.seed
+        return state
+
+    def turn(self, t: int, state: State) -> str:
+        """Return the number drawn for mixing t."""
+        draw = numpy_generator(state.scratch["seed"], "choice", t).random()
+        which = int(np.searchsorted(np.cumsum(self.probabilities or ()), draw, side="right"))
+        return str(min(which, len(self.policies) - 1))
 
 
-class Product(Combined):
+@part("product", title="several in a row", does="several policies at every mixing, one communication round each")
+@dataclass(frozen=True)
+class Product(_Several):
     """All policies one after the other at every mixing, one communication round each, the first one first.
 
-    `Product(aware, Fixed(W_p))` is the product W_ζ′ W_p of the paper's Example 3: the consensus factor is at least
+    `Product([aware, W_p])` is the product W_ζ′ W_p of the paper's Example 3: the consensus factor is at least
     that of W_p and the relative heterogeneity at most that of W_ζ′, for twice the communication.
     """
 
-    def __init__(self, *policies: Policy) -> None:
-        if not policies:
-            raise MixingError("a product needs at least one policy")
-        super().__init__(policies)
+    def describe(self) -> str:
+        """Return the words of all policies."""
+        return "one after the other " + ", then ".join(map(words, self.policies))
 
-    def plan(self, t: int, observed: Observation, network: Network) -> Plan:
-        """The rounds of all policies in a row."""
-        plans = [policy.plan(t, observed, network) for policy in self.policies]
+    def plan(self, round: Round, state: State, network: Network) -> Plan:
+        """Return the rounds of all policies in a row."""
+        plans = [policy.plan(round, state.parts[name], network) for name, policy in self.inside().items()]
         if any(plan.updates is not None for plan in plans):
-            raise MixingError("a product of plans with a second channel has no meaning; put it inside Decoupled")
+            raise MixingError("a product of plans with a second channel is not defined; put it inside Decoupled")
         rounds = tuple(W for plan in plans for W in plan.params)
-        solve = next((plan.solve for plan in plans if plan.solve is not None), None)
-        return Plan(rounds, solve=solve)
+        return Plan(rounds, solve=next((plan.solve for plan in plans if plan.solve is not None), None))
 
 
-class Decoupled(Combined):
+@part(
+    "decoupled", title="parameters: {params}; updates: {updates}",
+    does="one policy for the parameters, one for the updates, for `algorithm: decoupled`",
+)  # fmt: skip
+@dataclass(frozen=True)
+class Decoupled(_Nested):
     """One policy for the parameters, another for the updates (paper, Algorithm 4: W_p and W_g)."""
 
-    gives: Gives = "two channels"
+    params: Nested
+    updates: Nested
 
-    def __init__(self, params: Policy, updates: Policy) -> None:
-        super().__init__((params, updates))
-        self.params, self.updates = self.policies
+    def inside(self) -> dict[str, Policy]:
+        """Return both policies."""
+        return {"params": as_policy(self.params), "updates": as_policy(self.updates)}
 
-    def plan(self, t: int, observed: Observation, network: Network) -> Plan:
-        """Both plans, each on its channel."""
-        params = self.params.plan(t, observed, network)
-        updates = self.updates.plan(t, observed, network)
+    @property
+    def provides(self) -> Provides:
+        """Two channels."""
+        return Provides("two channels", super().provides.changes)
+
+    def plan(self, round: Round, state: State, network: Network) -> Plan:
+        """Return both plans, each on its channel."""
+        plans = {name: policy.plan(round, state.parts[name], network) for name, policy in self.inside().items()}
+        params, updates = plans["params"], plans["updates"]
         return Plan(params.params, updates=updates.params, solve=updates.solve or params.solve)

@@ -1,37 +1,66 @@
-"""Policies that do not look at the data."""
+"""Policies that do not look at the data: the same matrix at every mixing, or none."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
-from mixwise.network import Network
-from mixwise.policies.plan import Gives, Observation, Plan, Policy, Stateless
+from mixwise.parts import FAMILIES, part, words
+from mixwise.protocols import Context, Network, Plan, Policy, Provides, Round, State
+
+Weights: TypeAlias = Annotated[MixingMatrix | str | Callable[[Graph], MixingMatrix], FAMILIES["scheme"]]
 
 
-class Fixed(Stateless):
-    """The same matrix at every mixing."""
+@part("fixed", title="the same weights at every mixing", does="the same weights at every mixing")
+@dataclass(frozen=True)
+class Fixed(Policy):
+    """The same matrix at every mixing.
 
-    def __init__(self, W: MixingMatrix) -> None:
-        self.W = W
+    Args:
+        weights: a matrix; or a weighting scheme, by name or as a function of the graph, which makes one for the run's
+            graph.
+    """
 
-    def known_matrices(self) -> tuple[MixingMatrix, ...]:
-        """W."""
-        return (self.W,)
+    weights: Weights
 
-    def plan(self, t: int, observed: Observation, network: Network) -> Plan:
-        """One round with W."""
-        return Plan((self.W,))
+    @property
+    def provides(self) -> Provides:
+        """Weights that never change."""
+        return Provides(changes=False)
+
+    def init(self, context: Context) -> State:
+        """Make the weights for the graph."""
+        if isinstance(self.weights, MixingMatrix):
+            return State(scratch={"W": self.weights})
+        assert not isinstance(self.weights, str)  # the constructor has looked it up
+        return State(scratch={"W": context.placed(self.weights(context.places))})
+
+    def matrices(self, state: State) -> tuple[MixingMatrix, ...]:
+        """Return W."""
+        return (state.scratch["W"],)
+
+    def plan(self, round: Round, state: State, network: Network) -> Plan:
+        """Return one round with W."""
+        return Plan((state.scratch["W"],))
+
+    def describe(self) -> str:
+        """Return the words of the scheme."""
+        return "fixed weights" if isinstance(self.weights, MixingMatrix) else words(self.weights)
 
 
-class NoMixing(Stateless):
-    """No weights at all: for algorithms that average over all nodes."""
+@part("none", title="no gossip weights", does="no weights, for `algorithm: all-reduce` and `local-sgd`")
+@dataclass(frozen=True)
+class NoMixing(Policy):
+    """No weights, for algorithms that average over all nodes."""
 
-    gives: Gives = "nothing"
-
-    def plan(self, t: int, observed: Observation, network: Network) -> Plan:
+    @property
+    def provides(self) -> Provides:
         """Nothing."""
+        return Provides("nothing", changes=False)
+
+    def plan(self, round: Round, state: State, network: Network) -> Plan:
+        """Return an empty plan."""
         return Plan(())
-
-
-def as_policy(choice: Policy | MixingMatrix) -> Policy:
-    """One matrix stands for the same weights at every mixing."""
-    return Fixed(choice) if isinstance(choice, MixingMatrix) else choice

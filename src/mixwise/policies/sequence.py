@@ -3,93 +3,132 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from mixwise.errors import MixingError
-from mixwise.graphs import Graph, edge_sample, random_matching
-from mixwise.mixing import MixingMatrix, lazy, matcha, metropolis_hastings
-from mixwise.network import Network
-from mixwise.policies.plan import Observation, Plan, Stateless
-from mixwise.seeding import stream
+from mixwise.graphs import edge_sample, one_peer_exponential, random_matching
+from mixwise.mixing import MixingMatrix, base_graph, lazy, matcha, metropolis_hastings, uniform
+from mixwise.parts import Count, Probability, Share, part
+from mixwise.protocols import Context, Network, Plan, Policy, Provides, Round, State
 
 
-class Cycle(Stateless):
+@part("cycle", title="a cycle of graphs ({sequence})", does="a sequence of graphs in turn")
+@dataclass(frozen=True)
+class Cycle(Policy):
     """Matrix t mod k at mixing t, of k matrices in turn.
 
-    For sequences that average exactly after one turn, such as `mixing.base_graph(n, peers)`, or
-    `[mixing.uniform(graph) for graph in graphs.one_peer_exponential(n)]` with n a power of two.
+    Args:
+        sequence: "one-peer-exponential" (an exact average after one turn if n is a power of two), "base-graph" (the
+            Base-(k+1) graphs, an exact average for any n), or matrices of your own.
+        peers: k of the Base-(k+1) graphs.
     """
 
-    def __init__(self, matrices: Sequence[MixingMatrix]) -> None:
-        if not matrices:
+    sequence: Literal["one-peer-exponential", "base-graph"] | Sequence[MixingMatrix]
+    peers: Count = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.sequence, str):
+            return
+        object.__setattr__(self, "sequence", tuple(self.sequence))
+        if not self.sequence:
             raise MixingError("a cycle needs at least one matrix")
-        sizes = sorted({W.n for W in matrices})
+        sizes = sorted({W.n for W in self.sequence})
         if len(sizes) > 1:
-            raise MixingError(f"the matrices of a cycle are for {sizes} nodes; they must all mix the same nodes")
-        self.matrices = tuple(matrices)
+            raise MixingError(f"the matrices of a cycle are for {sizes} nodes; all must mix the same nodes")
 
-    def known_matrices(self) -> tuple[MixingMatrix, ...]:
-        """All of them."""
-        return self.matrices
+    @property
+    def provides(self) -> Provides:
+        """Weights that change, unless the cycle is one matrix."""
+        return Provides(changes=isinstance(self.sequence, str) or len(set(self.sequence)) > 1)
 
-    def plan(self, t: int, observed: Observation, network: Network) -> Plan:
-        """One round with the matrix whose turn it is."""
-        return Plan((self.matrices[t % len(self.matrices)],))
+    def init(self, context: Context) -> State:
+        """Make the matrices for the nodes."""
+        n = context.places.n
+        if self.sequence == "base-graph":
+            matrices = tuple(context.placed(W) for W in base_graph(n, self.peers))
+        elif self.sequence == "one-peer-exponential":
+            matrices = tuple(context.placed(uniform(graph)) for graph in one_peer_exponential(n))
+        else:
+            matrices = tuple(W for W in self.sequence if isinstance(W, MixingMatrix))
+        return State(scratch={"matrices": matrices})
+
+    def matrices(self, state: State) -> tuple[MixingMatrix, ...]:
+        """Return all matrices of the cycle."""
+        matrices: tuple[MixingMatrix, ...] = state.scratch["matrices"]
+        return matrices
+
+    def plan(self, round: Round, state: State, network: Network) -> Plan:
+        """Return one round with the matrix whose turn it is."""
+        matrices = self.matrices(state)
+        return Plan((matrices[round.t % len(matrices)],))
 
 
-class _Drawn(Stateless):
-    """A symmetric matrix drawn anew at every mixing, (I + W) / 2 of it if the algorithm asks for that."""
+@dataclass(frozen=True)
+class _Drawn(Policy):
+    """A symmetric matrix W, drawn at every mixing; (I + W) / 2 if the algorithm needs lazy weights."""
 
-    lazy = False
-    seed: int
+    def init(self, context: Context) -> State:
+        """Keep the context, and draw once, so that wrong values are found before the first step."""
+        state = State(scratch={"context": context})
+        self.weights(0, state)
+        return state
 
-    def rename_streams(self, name: str) -> None:
-        """The draws of another seed."""
-        self.seed = stream(self.seed, "part", name)
-
-    def ask(self, *, symmetric: bool = False, lazy: bool = False) -> None:
-        """Symmetric they are; lazy they become."""
-        self.lazy = self.lazy or lazy
-
-    def weights(self, t: int) -> MixingMatrix:
-        """The matrix of mixing t."""
+    def weights(self, t: int, state: State) -> MixingMatrix:
+        """Return the matrix of mixing t."""
         raise NotImplementedError
 
-    def plan(self, t: int, observed: Observation, network: Network) -> Plan:
-        """One round with the matrix drawn for mixing t."""
-        W = self.weights(t)
-        return Plan((lazy(W) if self.lazy else W,))
+    def plan(self, round: Round, state: State, network: Network) -> Plan:
+        """Return one round with the matrix drawn for this mixing."""
+        W, context = self.weights(round.t, state), state.scratch["context"]
+        return Plan((lazy(W) if context.needs.lazy else W,))
 
 
+@part(
+    "matchings",
+    title="a random matching at every mixing",
+    does="a random maximal matching of the graph at every mixing",
+)
+@dataclass(frozen=True)
 class Matchings(_Drawn):
-    """A random maximal matching at every mixing: each node averages with one other, or with nobody."""
+    """A random maximal matching at every mixing: each node averages with at most one other."""
 
-    def __init__(self, graph: Graph, seed: int = 0) -> None:
-        random_matching(graph)  # a directed graph is refused now
-        self.graph, self.seed = graph, seed
-
-    def weights(self, t: int) -> MixingMatrix:
-        """1/2 and 1/2 for every pair: Metropolis-Hastings where nobody has more than one neighbor."""
-        return metropolis_hastings(random_matching(self.graph, self.seed, t))
+    def weights(self, t: int, state: State) -> MixingMatrix:
+        """Return 1/2 and 1/2 for every pair: Metropolis-Hastings where every node has at most one neighbor."""
+        context: Context = state.scratch["context"]
+        return metropolis_hastings(random_matching(context.graph, context.seed, t))
 
 
+@part(
+    "matcha", title="MATCHA: random matchings with a budget of {budget:g}", cite="Wang et al. 2019",
+    does="a share of the graph's matchings, drawn with optimized probabilities",
+)  # fmt: skip
+@dataclass(frozen=True)
 class Matcha(_Drawn):
-    """MATCHA (Wang et al., 2019): a share `budget` of the matchings is on, on average, important ones more often."""
+    """MATCHA (Wang et al. 2019): a share `budget` of the matchings is active on average, important ones more often."""
 
-    def __init__(self, graph: Graph, budget: float, seed: int = 0) -> None:
-        self.drawn_from, self.seed = matcha(graph, budget), seed
+    budget: Share = 0.5
 
-    def weights(self, t: int) -> MixingMatrix:
-        """I − α L of the matchings that are on."""
-        return self.drawn_from.draw(self.seed, t)
+    def weights(self, t: int, state: State) -> MixingMatrix:
+        """Return I − α L of the active matchings."""
+        context: Context = state.scratch["context"]
+        if "drawn_from" not in state.scratch:
+            state.scratch["drawn_from"] = matcha(context.graph, self.budget)
+        W: MixingMatrix = state.scratch["drawn_from"].draw(context.seed, t)
+        return W
 
 
+@part(
+    "edge-sampling", title="each edge with probability {probability:g}, Metropolis-Hastings weights on those drawn",
+    does="every edge with a probability, drawn at every mixing; Metropolis-Hastings weights on those drawn",
+)  # fmt: skip
+@dataclass(frozen=True)
 class EdgeSampling(_Drawn):
-    """Every edge is there with the given probability, at every mixing anew; Metropolis-Hastings on what is there."""
+    """Every edge is active with the given probability, independently at every mixing; Metropolis-Hastings on those."""
 
-    def __init__(self, graph: Graph, probability: float, seed: int = 0) -> None:
-        metropolis_hastings(edge_sample(graph, probability))  # a wrong value is refused now
-        self.graph, self.probability, self.seed = graph, probability, seed
+    probability: Probability = 0.5
 
-    def weights(self, t: int) -> MixingMatrix:
-        """Metropolis-Hastings on the edges of the moment."""
-        return metropolis_hastings(edge_sample(self.graph, self.probability, self.seed, t))
+    def weights(self, t: int, state: State) -> MixingMatrix:
+        """Return Metropolis-Hastings weights on the active edges."""
+        context: Context = state.scratch["context"]
+        return metropolis_hastings(edge_sample(context.graph, self.probability, context.seed, t))

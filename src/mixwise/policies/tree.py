@@ -1,53 +1,59 @@
-"""Policies that choose a spanning tree, for algorithms that relay along it."""
+"""A spanning tree in place of weights, for algorithms that relay along it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 from mixwise.errors import GraphError
-from mixwise.graphs import Graph, gram_tree
-from mixwise.mixing.matrix import FloatArray
-from mixwise.network import Network
-from mixwise.policies.chosen_early import ChosenEarly
-from mixwise.policies.plan import Gives, Observation, Plan, Stateless
+from mixwise.graphs import Graph, spanning_tree
+from mixwise.parts import part
+from mixwise.protocols import Context, Network, Plan, Policy, Provides, Round, State
 
 
-class FixedTree(Stateless):
-    """The same spanning tree at every mixing."""
+@part("tree", title="a spanning tree ({shape})", does="a spanning tree of the graph, for `algorithm: relay`")
+@dataclass(frozen=True)
+class Tree(Policy):
+    """The same spanning tree at every mixing.
 
-    gives: Gives = "a tree"
-
-    def __init__(self, tree: Graph) -> None:
-        check_tree(tree)
-        self.tree = tree
-
-    def plan(self, t: int, observed: Observation, network: Network) -> Plan:
-        """No matrices, one tree."""
-        return Plan((), tree=self.tree)
-
-
-class HeterogeneityAwareTree(ChosenEarly):
-    """A spanning tree chosen by the Gram matrix of the updates, so that what is averaged first is nearly unbiased.
-
-    It is chosen at the first mixing and once more from the mean of the first `looks`; a new tree starts the relay anew.
+    Args:
+        shape: "bfs", a tree with short paths; "chain", a path through all nodes; or a tree of your own.
     """
 
-    gives: Gives = "a tree"
+    shape: Literal["bfs", "chain"] | Graph = "bfs"
 
-    def choose(self, graph: Graph, gram: FloatArray) -> Plan:
-        """No matrices, one tree."""
-        return Plan((), tree=gram_tree(graph, gram))
+    def __post_init__(self) -> None:
+        if isinstance(self.shape, Graph):
+            check_tree(self.shape)
+
+    @property
+    def provides(self) -> Provides:
+        """A tree."""
+        return Provides("a tree", changes=False)
+
+    def init(self, context: Context) -> State:
+        """Find the tree."""
+        if isinstance(self.shape, Graph):
+            return State(scratch={"tree": self.shape})
+        tree = spanning_tree(context.places, self.shape)
+        return State(scratch={"tree": tree if context.order is None else tree.permuted(context.order)})
+
+    def plan(self, round: Round, state: State, network: Network) -> Plan:
+        """Return the tree."""
+        return Plan((), tree=state.scratch["tree"])
 
 
 def check_tree(tree: Graph) -> None:
-    """Refuse a graph that is not an undirected tree."""
+    """Reject a graph that is not an undirected tree."""
     if tree.directed:
         raise GraphError("a tree to relay along is undirected; messages travel both ways")
     if not tree.is_connected:
         raise GraphError(
-            f"the tree has {len(tree.components)} parts, so no sum reaches all nodes; "
-            f"take a spanning tree of a connected graph: spanning_tree(graph)"
+            f"the tree has {len(tree.components)} components, so no sum reaches all nodes; "
+            f"use a spanning tree of a connected graph: spanning_tree(graph)"
         )
     if len(tree.edges) != tree.n - 1:
         raise GraphError(
-            f"{len(tree.edges)} edges on {tree.n} nodes make a cycle, around which a sum would count nodes twice; "
-            f"take a spanning tree: spanning_tree(graph)"
+            f"{len(tree.edges)} edges on {tree.n} nodes contain a cycle, around which a sum would count nodes twice; "
+            f"use a spanning tree: spanning_tree(graph)"
         )

@@ -1,1 +1,1 @@
-"""Reports: what runs leave behind becomes tables and figures."""
+"""Reports: the files of run folders become tables, figures and pages."""

@@ -1,53 +1,269 @@
-"""Curves of an experiment, as PNG and SVG files."""
+"""Figures drawn with matplotlib: curves, the graph with its weights, the partition; for run folders and papers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from mixwise.report.results import Results, higher_is_better, recorded_steps, rolling_mean
+from mixwise.errors import ConfigError
+from mixwise.graphs.drawing import is_drawable, layout
+from mixwise.report.folder import Run, RunFolder, read_folder
+from mixwise.report.metric_names import MetricName, metric_name
+from mixwise.report.records import Results, Steps, is_number, rolling_mean
+from mixwise.report.weights import Frame, frames, graph_of
 
-# Okabe and Ito's colors: told apart by color-blind readers too. Line styles tell them apart in gray.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-LINES = ("-", "--", "-.", ":")
-
-
-def save_curves(results: Results, metrics: Sequence[str], window: int, folder: Path, name: str) -> list[Path]:
-    """One panel per metric: mean over seeds of the windowed average, a band of one standard deviation, log scale."""
-    # Slow to import, and only figures need it. A Figure without pyplot opens no window and keeps no global state.
-    from matplotlib import rc_context
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    families = list(dict.fromkeys(variant.partition("@")[0] for variant in results))
-    with rc_context({"svg.hashsalt": name, "font.size": 9}):  # the salt makes the SVG the same in every run
-        figure = Figure(figsize=(4 * len(metrics), 3.6), layout="constrained")
-        panels = figure.subplots(1, len(metrics), squeeze=False)[0]
+WIDTHS = {"column": 3.25, "text": 6.75}  # inches
+FORMATS = ("pdf", "png", "svg")
+_METADATA: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {}, "svg": {"Date": None}}
+_STYLE: dict[Any, Any] = {
+    "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7,
+    "ytick.labelsize": 7, "axes.linewidth": 0.6, "axes.spines.top": False, "axes.spines.right": False,
+    "pdf.fonttype": 42,  # text stays text, as publishers require
+    "svg.hashsalt": "mixwise",  # the same bits in every run
+}  # fmt: skip
+# Okabe and Ito's colors, which color-blind readers can tell apart; line styles tell them apart in gray.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_LINES = ("-", "--", "-.", ":")
+_CLASSES = (
+    "#332288", "#88CCEE", "#117733", "#DDCC77", "#CC6677", "#44AA99", "#882255", "#999933", "#AA4499", "#BBBBBB",
+)  # fmt: skip
+_MAX_POINTS = 400  # of a curve
+
+Curve: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.float64]]  # steps, mean, spread
+
+
+def save_curves(results: Results, metrics: Sequence[str], window: int, folder: Path) -> None:
+    """Write the curves of a run folder: `curves.png` and `curves.svg`."""
+    figure = curves_figure(results, metrics, window)
+    folder.mkdir(parents=True, exist_ok=True)
+    _save(figure, folder / "curves", ("png", "svg"), dpi=160)
+
+
+def curves_figure(results: Results, metrics: Sequence[str], window: int) -> Figure:
+    """One panel per metric over the steps, averaged over a window of steps and over seeds; a shared legend below."""
+    from matplotlib import rc_context
+
+    with rc_context(_STYLE):
+        figure, panels = _new(3.2 * len(metrics), 2.8, columns=len(metrics))
         for panel, metric in zip(panels, metrics, strict=True):
-            for variant, runs in results.items():
-                curves = np.array([rolling_mean(steps, metric, window) for steps in runs.values()])
-                mean, spread = curves.mean(axis=0), curves.std(axis=0)
-                family = families.index(variant.partition("@")[0])
-                color, line = COLORS[family % len(COLORS)], LINES[family % len(LINES)]
-                label = (
-                    families[family] if variant.partition("@")[0] not in panel.get_legend_handles_labels()[1] else None
-                )
-                step = recorded_steps(next(iter(runs.values())), metric)
-                crowded = "@" in variant  # many curves of one family: thin lines, no bands
-                line = line if len(step) > 1 else "o"
-                panel.plot(step, mean, line, color=color, label=label, linewidth=0.8 if crowded else 1.6)
-                if len(curves) > 1 and not crowded:
-                    low = np.maximum(mean - spread, mean * 0.1)  # a log axis has no place for 0
-                    panel.fill_between(step, low, mean + spread, color=color, alpha=0.15, linewidth=0)
-            positive = any(line.get_ydata().max() > 0 for line in panel.get_lines())  # full averaging has distance 0
-            log = positive and not higher_is_better(metric)
-            panel.set(xlabel="step", title=metric.replace("_", " "), yscale="log" if log else "linear")
-            panel.grid(alpha=0.3, linewidth=0.5)
-        # Where curves end low, or high, there is room above, or below; matplotlib's own search warns if it is slow.
-        panels[0].legend(fontsize=8, loc="lower right" if higher_is_better(metrics[0]) else "upper right")
-        folder.mkdir(parents=True, exist_ok=True)
-        paths = [folder / "curves.png", folder / "curves.svg"]
-        figure.savefig(paths[0], dpi=160)
-        figure.savefig(paths[1], metadata={"Date": None})
+            curves = {variant: _curve(runs.values(), metric, window) for variant, runs in results.items()}
+            _draw_curves(panel, curves, metric_name(metric))
+        _add_legend(figure, panels[0], 3.2 * len(metrics))
+    return figure
+
+
+def save_paper_figures(
+    run: Path, formats: Sequence[str] = ("pdf",), width: str = "column", out: Path | None = None
+) -> list[Path]:
+    """Write every figure that the folder has data for: `curve-METRIC`, `graph-VARIANT`, `partition`."""
+    from matplotlib import rc_context
+
+    for name in formats:
+        if name not in FORMATS:
+            raise ConfigError(f"--format {name}: choose from {', '.join(FORMATS)}, such as pdf,png")
+    if not run.is_dir():
+        raise ConfigError(f"there is no folder {run}; name a folder that mixwise run has made")
+    folder, target, paths = read_folder(run), out or run / "figures", []
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        with rc_context(_STYLE):
+            for name, figure in _paper_figures(folder, WIDTHS[width]):
+                paths += _save(figure, target / re.sub(r"[^A-Za-z0-9_.-]+", "-", name), formats, dpi=300)
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written: {error.strerror}; choose another with --out") from None
+    if not paths:
+        raise ConfigError(f"{run} holds nothing to draw: {'; '.join(folder.problems) or 'no records'}")
     return paths
+
+
+def _paper_figures(folder: RunFolder, width: float) -> Iterator[tuple[str, Figure]]:
+    for metric in dict.fromkeys([*folder.metrics, "loss"]):
+        curves = {
+            variant: _curve([run.records for run in folder.of(variant)], metric, folder.window)
+            for variant in folder.variants
+        }
+        if any(len(steps) for steps, _, _ in curves.values()):
+            figure, (panel,) = _new(width, (0.62 if width < 5 else 0.42) * width)
+            _draw_curves(panel, curves, metric_name(metric))
+            _add_legend(figure, panel, width)
+            yield f"curve-{metric}", figure
+    for variant in folder.variants:
+        run = next((run for run in folder.of(variant) if run.scene is not None and run.weights), None)
+        if run is not None and (figure_ := _graph(run, width)) is not None:
+            yield f"graph-{variant}", figure_
+    labeled = next((run for run in folder.runs if run.scene is not None and run.scene.get("counts")), None)
+    if labeled is not None:
+        yield "partition", _partition(labeled, width)
+
+
+def _new(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    from matplotlib.figure import Figure  # slow to import; without pyplot, no window and no global state
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+
+
+def _save(figure: Figure, stem: Path, formats: Sequence[str], dpi: int) -> list[Path]:
+    from matplotlib import rc_context
+
+    paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in formats]
+    with rc_context(_STYLE):
+        for path, suffix in zip(paths, formats, strict=True):
+            figure.savefig(path, dpi=dpi, metadata=_METADATA[suffix])
+    return paths
+
+
+def _escaped(text: str) -> str:
+    """A name without formulas: matplotlib reads text between dollar signs as one."""
+    return text.replace("$", r"\$")
+
+
+# --- curves ---
+def _curve(runs: Iterable[Steps], metric: str, window: int) -> Curve:
+    """The trailing average over a window of steps, as mean and standard deviation over seeds."""
+    finite = [[record for record in records if is_number(record.get(metric))] for records in runs]
+    steps = np.unique([record["step"] for records in finite for record in records])
+    kept = steps[np.unique(np.linspace(0, len(steps) - 1, min(len(steps), _MAX_POINTS)).round().astype(int))]
+    window = max(window, int(np.diff(kept).max(initial=0)))  # no record is left out
+    values = np.full((len(finite), len(kept)), np.nan)
+    for mine, records in zip(values, finite, strict=True):
+        if records:
+            means = dict(zip((r["step"] for r in records), rolling_mean(records, metric, window), strict=True))
+            mine[:] = [means.get(step, np.nan) for step in kept]
+    count = np.maximum(1, (~np.isnan(values)).sum(axis=0))
+    mean = np.nansum(values, axis=0) / count
+    spread = np.sqrt(np.nansum((values - mean) ** 2, axis=0) / np.maximum(1, count - 1))
+    return kept, mean, spread
+
+
+def _draw_curves(panel: Axes, curves: Mapping[str, Curve], metric: MetricName) -> None:
+    """One line per variant with a band of one standard deviation; variants `NAME@…` share a color and have no band."""
+    families = list(dict.fromkeys(variant.partition("@")[0] for variant in curves))
+    unit, labeled, drawn = 100.0 if metric.percent else 1.0, set(), [np.zeros(0)]
+    for variant, (steps, mean, spread) in curves.items():
+        if not len(steps):
+            continue
+        name, crowded, _ = variant.partition("@")
+        family = families.index(name)
+        color, line = _COLORS[family % len(_COLORS)], _LINES[family % len(_LINES)]
+        label = None if name in labeled else _escaped(name)
+        labeled.add(name)
+        mean, spread = unit * mean, unit * spread
+        drawn.append(mean)
+        if len(steps) == 1:
+            panel.errorbar(steps, mean, spread, fmt="o", color=color, label=label, markersize=3, linewidth=1)
+            continue
+        panel.plot(steps, mean, line, color=color, label=label, linewidth=0.6 if crowded else 1.1)
+        if not crowded:
+            panel.fill_between(steps, mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0)
+    values = np.concatenate(drawn)
+    positive = values[values > 0]
+    if not metric.higher and len(positive) and positive.max() / positive.min() > 20:
+        panel.set_yscale("log")
+        panel.set_ylim(bottom=max(positive.min() / 1.2, float(np.quantile(positive, 0.04)) / 30))
+    panel.set(xlabel="step", ylabel=metric.label + (" (%)" if metric.percent else ""))
+    panel.grid(alpha=0.3, linewidth=0.4)
+
+
+def _add_legend(figure: Figure, panel: Axes, width: float) -> None:
+    """A legend below the panels, in as many columns as fit; the figure grows by its height."""
+    handles, labels = panel.get_legend_handles_labels()
+    columns = max(1, int(width / (0.45 + 0.062 * max(map(len, labels), default=0))))  # inches per letter
+    figure.set_figheight(figure.get_figheight() + 0.14 * -(-len(labels) // columns))
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=2.2,
+        columnspacing=1.0, labelspacing=0.2,
+    )  # fmt: skip
+
+
+# --- the graph ---
+def _graph(run: Run, width: float) -> Figure | None:
+    """The graph with the mean weights of the last two recorded mixings: a whole turn of an alternating policy."""
+    assert run.scene is not None
+    graph, last = graph_of(run.scene), frames(run, run.weights[-2:])
+    weights = _mean_weights([frame for _, frame in last])
+    if not is_drawable(graph) or not weights:
+        return None
+    from matplotlib.collections import LineCollection, PolyCollection
+
+    figure, (panel,) = _new(min(width, 3.25), min(width, 3.25))
+    spots = layout(graph)
+    panel.add_collection(LineCollection(spots[graph.edge_array].tolist(), colors="0.85", linewidths=0.5, zorder=1))
+    pairs = sorted({(min(arc), max(arc)) for arc in weights})
+    ribbons = [_ribbon(spots[i], spots[j], weights.get((j, i), 0.0), weights.get((i, j), 0.0)) for i, j in pairs]
+    panel.add_collection(PolyCollection(ribbons, facecolors="#4A7BA6", alpha=0.8, zorder=2))
+    radius = min(0.05, 0.22 / np.sqrt(graph.n))
+    for node, spot in enumerate(spots):
+        _draw_node(panel, spot, radius, node, run.scene)
+    panel.set(xlim=(-0.1, 1.1), ylim=(1.1, -0.1), aspect="equal")
+    panel.set_title(f"{_escaped(run.variant)}, step {' and '.join(str(step) for step, _ in last)}")
+    panel.axis("off")
+    return figure
+
+
+def _mean_weights(looks: list[Frame]) -> dict[tuple[int, int], float]:
+    """The weight of each arc, summed over the rounds of a mixing."""
+    weights: dict[tuple[int, int], float] = {}
+    for frame in looks:
+        for i, j, w in (arc for round_ in frame.get("params", []) for arc in round_):
+            weights[i, j] = weights.get((i, j), 0.0) + w / 1000 / len(looks)
+    return weights
+
+
+def _ribbon(start: Any, stop: Any, width_at_start: float, width_at_stop: float) -> Any:
+    """The corners of an edge, which is as wide at each end as the weight that arrives there."""
+    way = stop - start
+    normal = np.array([-way[1], way[0]]) / max(1e-9, float(np.hypot(*way)))
+    a, b = 0.05 * width_at_start * normal, 0.05 * width_at_stop * normal
+    return np.stack([start + a, stop + b, stop - b, start - a])
+
+
+def _draw_node(panel: Axes, spot: Any, radius: float, node: int, scene: dict[str, Any]) -> None:
+    from matplotlib.patches import Circle, Wedge
+
+    panel.add_patch(Circle(spot, radius, facecolor="white", edgecolor="0.5", linewidth=0.5, zorder=3))
+    counts = scene["counts"][node] if scene.get("counts") else []
+    ends = np.cumsum([0.0, *counts]) / max(1, sum(counts))
+    for k, (a, b) in enumerate(pairwise(ends)):
+        if b > a:
+            color, thick = _class_color(k, len(counts)), 0.45 * radius
+            panel.add_patch(
+                Wedge(spot, radius, 360 * a - 90, 360 * b - 90, width=thick, color=color, linewidth=0, zorder=4)
+            )
+    if scene["n"] <= 64:
+        panel.text(float(spot[0]), float(spot[1]), str(node), ha="center", va="center", fontsize=5, zorder=5)
+
+
+def _class_color(k: int, classes: int) -> Any:
+    from matplotlib import colormaps
+
+    return _CLASSES[k] if classes <= len(_CLASSES) else colormaps["cividis"](k / (classes - 1))
+
+
+# --- the partition ---
+def _partition(run: Run, width: float) -> Figure:
+    """One square per node and class, its area proportional to the number of samples."""
+    assert run.scene is not None
+    counts = np.array(run.scene["counts"], dtype=float)
+    n, classes = counts.shape
+    figure, (panel,) = _new(width, min(9.0, 0.7 + 0.13 * n))
+    i, k = np.nonzero(counts)
+    colors = [_class_color(int(label), classes) for label in k]
+    panel.scatter(k, i, s=70 * counts[i, k] / counts.max(), c=colors, marker="s", linewidths=0)
+    panel.set(ylabel="node", xlim=(-0.6, classes - 0.4), ylim=(n - 0.4, -0.6))
+    names = [_escaped(str(name)) for name in run.scene["classes"]]
+    long = max(map(len, names)) > 2
+    panel.set_xticks(range(classes), names, rotation=45 if long else 0, ha="right" if long else "center")
+    panel.set_yticks(range(0, n, 1 if n <= 32 else 10))
+    panel.grid(alpha=0.2, linewidth=0.4)
+    return figure

@@ -1,21 +1,23 @@
-"""The result table: each metric averaged over the last window of a run, then mean and deviation over seeds."""
+"""The result table: each metric averaged over the last window of a run, then mean and standard deviation over seeds."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
 
 import numpy as np
 
-from mixwise.report.results import Results, higher_is_better, last_records, series, steps_in_words
+from mixwise.report.metric_names import higher_is_better
+from mixwise.report.records import Results, Steps, last_records, series, steps_in_words
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Mean over seeds and standard deviation of the sample; no deviation for a single seed."""
+    """Mean over seeds and sample standard deviation; no deviation for a single seed."""
 
     mean: float
     std: float | None
@@ -29,14 +31,20 @@ class Cell:
             return text
         return f"{text}e{size}" if self.std is None else f"({text})e{size}"
 
+    def text(self, percent: bool) -> str:
+        """The cell as a page shows it: 42.4 ± 3.1 % for a share, otherwise as `str` does."""
+        if not percent:
+            return str(self)
+        return f"{100 * self.mean:.1f}" + ("" if self.std is None else f" ± {100 * self.std:.1f}") + " %"
+
 
 @dataclass(frozen=True)
 class Summary:
-    """One row per variant, one cell per metric."""
+    """One row per variant, one cell per metric; in a notebook, a table."""
 
     metrics: tuple[str, ...]
     rows: dict[str, tuple[Cell, ...]]
-    steps: str  # that the numbers come from, in words
+    steps: str  # the steps that the numbers come from, in words
     seeds: tuple[int, ...]
 
     def best(self, column: int) -> float:
@@ -58,32 +66,32 @@ class Summary:
         return text.getvalue()
 
     def to_markdown(self, title: str) -> str:
-        """The same as a table to read, the best of each column in bold."""
-        lines = [
-            f"# {title}",
-            "",
-            f"{self.caption}; the best of each column in bold.",
-            "",
-            "| variant | " + " | ".join(metric.replace("_", " ") for metric in self.metrics) + " |",
-            "|---|" + "---|" * len(self.metrics),
-        ]
+        """The table in Markdown, the best of each column in bold."""
+        head = ["variant", *self._head()]
+        lines = [f"# {title}", "", f"{self.caption}; the best of each column in bold.", ""]
+        lines += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
         for variant, cells in self.rows.items():
             shown = [f"**{cell}**" if cell.mean == self.best(i) else str(cell) for i, cell in enumerate(cells)]
-            lines.append(f"| {variant} | " + " | ".join(shown) + " |")
+            lines.append(f"| {variant} | {' | '.join(shown)} |")
         return "\n".join(lines) + "\n"
 
     def _repr_html_(self) -> str:
-        """The same in a notebook."""
-        from mixwise.report.notebook import html_table  # few need it
+        """The table for notebooks, with every name escaped."""
+        head = "".join(f"<th>{escape(name)}</th>" for name in ["variant", *self._head()])
+        body = ""
+        for variant, cells in self.rows.items():
+            shown = (f"<b>{cell}</b>" if cell.mean == self.best(i) else str(cell) for i, cell in enumerate(cells))
+            name = f'<th style="text-align: left">{escape(variant)}</th>'
+            body += f"<tr>{name}{''.join(f'<td>{cell}</td>' for cell in shown)}</tr>"
+        caption = escape(f"{self.caption}; the best of each column in bold")
+        return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
-        head = ["variant", *(metric.replace("_", " ") for metric in self.metrics)]
-        rows = [[variant, *map(str, cells)] for variant, cells in self.rows.items()]
-        best = [[False, *(c.mean == self.best(i) for i, c in enumerate(cells))] for cells in self.rows.values()]
-        return html_table(head, rows, best, f"{self.caption}; the best of each column in bold")
+    def _head(self) -> list[str]:
+        return [metric.replace("_", " ") for metric in self.metrics]
 
     @property
     def caption(self) -> str:
-        """What the numbers are."""
+        """The steps and seeds behind the numbers."""
         over = f"seed {self.seeds[0]}"
         if len(self.seeds) > 1:
             over = f"mean ± standard deviation over {len(self.seeds)} seeds ({', '.join(map(str, self.seeds))})"
@@ -92,15 +100,17 @@ class Summary:
 
 def summarize(results: Results, metrics: Sequence[str], window: int) -> Summary:
     """The table of an experiment."""
-    rows = {}
-    used: dict[str, list[list[int]]] = {metric: [] for metric in metrics}
-    for variant, runs in results.items():
-        cells = []
-        for metric in metrics:
-            lasts = [last_records(records, metric, window) or records for records in runs.values()]
-            finals = np.array([series(last, metric).mean() for last in lasts])
-            cells.append(Cell(float(finals.mean()), float(finals.std(ddof=1)) if len(finals) > 1 else None))
-            used[metric] += [[record["step"] for record in last] for last in lasts]
-        rows[variant] = tuple(cells)
-    seeds = tuple(next(iter(results.values())))
-    return Summary(tuple(metrics), rows, steps_in_words(used), seeds)
+    used: dict[str, list[list[int]]] = {}
+    rows = {
+        variant: tuple(cell_over(runs.values(), metric, window, used) for metric in metrics)
+        for variant, runs in results.items()
+    }
+    return Summary(tuple(metrics), rows, steps_in_words(used), tuple(next(iter(results.values()))))
+
+
+def cell_over(runs: Iterable[Steps], metric: str, window: int, used: dict[str, list[list[int]]]) -> Cell:
+    """The cell of a metric over some runs; the steps that it averages are added to `used`."""
+    lasts = [last_records(records, metric, window) or records for records in runs]
+    finals = np.array([series(last, metric).mean() for last in lasts])
+    used.setdefault(metric, []).extend([record["step"] for record in last] for last in lasts)
+    return Cell(float(finals.mean()), float(finals.std(ddof=1)) if len(finals) > 1 else None)

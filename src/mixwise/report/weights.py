@@ -1,62 +1,83 @@
-"""The weights of a run over time: a line per mixing that was looked at and whose weights are new.
+"""The weights of a run over time, read from `weights.jsonl` and packed for a page.
 
-    {"step": 12, "params": [ROUND, …], "updates": [ROUND, …], "tree": [[i, j], …]}
-
-A ROUND is {"edges": […]} or {"arcs": […]}, one weight per edge or arc of the run's graph (edges if W = Wᵀ), or, on
-another graph, {"list": [[i, j, weight], …]}. Weights are in thousandths; loops have what their row lacks of 1.
+`mixwise.experiments.weights_log` describes the file. On a page, all arcs that ever carry a weight are listed once; a
+round is a string with two letters per arc, its weight in thousandths in base 64, or, if few arcs carry a weight, a
+list: arc, weight, arc, weight, …
 """
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from mixwise.graphs import Graph
-from mixwise.mixing import MixingMatrix
-from mixwise.policies import Plan
-from mixwise.train.training import Step
+from mixwise.report.folder import Run
+from mixwise.report.records import Steps
 
-MOST_SNAPSHOTS = 200  # as many as a slider can tell apart
-_MOST_NUMBERS = 400_000  # of one run, so that large graphs do not fill the disk
-_MOST_ARCS = 20_000  # nobody can look at more
+Arcs: TypeAlias = list[tuple[int, int, int]]  # (i, j, thousandths) of one round
+Frame: TypeAlias = dict[str, list[Arcs]]  # channel -> rounds
 
-
-def stride(mixings: int, arcs: int) -> int | None:
-    """Every how many mixings to look; odd, since policies that take turns would show only one of their faces."""
-    if arcs > _MOST_ARCS:
-        return None
-    looks = max(1, min(MOST_SNAPSHOTS, _MOST_NUMBERS // max(1, arcs)))
-    return -(-mixings // looks) | 1
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+_CHANNELS = ("params", "updates")
 
 
-def encoded(plan: Plan, graph: Graph) -> dict[str, Any]:
-    """A plan as JSON holds it."""
-    line: dict[str, Any] = {"params": [_round(W, graph) for W in plan.params]}
-    if plan.updates is not None:
-        line["updates"] = [_round(W, graph) for W in plan.updates]
-    if plan.tree is not None:
-        line["tree"] = [list(edge) for edge in plan.tree.edges]
-    return line
+def graph_of(scene: dict[str, Any]) -> Graph:
+    """The graph that a scene describes."""
+    return Graph(scene["n"], [(int(i), int(j)) for i, j in scene["edges"]], directed=bool(scene.get("directed")))
 
 
-def _round(W: MixingMatrix, graph: Graph) -> dict[str, Any]:
-    pattern = W.graph.pattern
-    off = pattern.rows != pattern.cols
-    i, j, thousandths = pattern.rows[off], pattern.cols[off], np.rint(1000 * W.weights[off]).astype(int)
-    if W.graph != graph:
-        used = thousandths > 0
-        return {"list": np.stack([i, j, thousandths], axis=1)[used].tolist()}
-    if not graph.directed and W.is_symmetric:
-        return {"edges": thousandths[i < j].tolist()}  # sorted by (i, j), as the edges are
-    return {"arcs": thousandths.tolist()}
+def packed_size(run: Run) -> int:
+    """Roughly how many letters the weights of a run take on a page."""
+    if run.scene is None or not run.weights:
+        return 0
+    return 4 * max(len(run.scene["edges"]), int(run.scene["n"])) * len(run.weights)
 
 
-def decoded(round_: dict[str, Any], graph: Graph) -> list[tuple[int, int, int]]:
-    """The arcs of a round that carry something, with their weights in thousandths: (i, j, w)."""
+def packed_weights(run: Run, most: int) -> dict[str, Any] | None:
+    """{arcs: i, j, i, j, …; at: steps; params, updates: rounds of each; tree} at no more than `most` steps.
+
+    None if there is nothing to show.
+    """
+    lines = run.weights
+    if len(lines) > most:
+        lines = [lines[k] for k in np.unique(np.linspace(0, len(lines) - 1, most).round().astype(int))]
+    looks = frames(run, lines)
+    arcs = sorted({(i, j) for _, frame in looks for rounds in frame.values() for r in rounds for i, j, _ in r})
+    index = {arc: k for k, arc in enumerate(arcs)}
+    packed: dict[str, Any] = {"arcs": [end for arc in arcs for end in arc], "at": [step for step, _ in looks]}
+    for channel in _CHANNELS:
+        if any(frame.get(channel) for _, frame in looks):
+            packed[channel] = [[_packed(r, index) for r in frame.get(channel, [])] for _, frame in looks]
+    if any(line.get("tree") for line in run.weights):
+        packed["tree"] = True
+    return packed if arcs else None
+
+
+def frames(run: Run, lines: Steps) -> list[tuple[int, Frame]]:
+    """Step and rounds of each line; empty if the lines are damaged or do not fit the graph of the scene."""
+    if run.scene is None:
+        return []
+    graph = graph_of(run.scene)
+    try:
+        return [(line["step"], _frame(line, graph)) for line in lines]
+    except (KeyError, ValueError, TypeError, IndexError):
+        return []
+
+
+def _frame(line: dict[str, Any], graph: Graph) -> Frame:
+    """The rounds of each channel; a tree is shown as one round along its edges, in both directions."""
+    frame = {channel: [decoded(r, graph) for r in line[channel]] for channel in _CHANNELS if line.get(channel)}
+    if line.get("tree"):
+        frame["params"] = [[arc for i, j in line["tree"] for arc in ((i, j, 500), (j, i, 500))]]
+    for i, j, w in (arc for rounds in frame.values() for r in rounds for arc in r):
+        if not (0 <= i < graph.n and 0 <= j < graph.n and 0 <= w <= 1001):
+            raise ValueError
+    return frame
+
+
+def decoded(round_: dict[str, Any], graph: Graph) -> Arcs:
+    """The arcs of a round whose weight is not 0."""
     if "list" in round_:
         return [(int(i), int(j), int(w)) for i, j, w in round_["list"]]
     if "edges" in round_:
@@ -66,47 +87,10 @@ def decoded(round_: dict[str, Any], graph: Graph) -> list[tuple[int, int, int]]:
     return [(i, j, int(w)) for i, j, w in arcs if w]
 
 
-class WeightsLog:
-    """Writes the weights of a run as it goes; what is in the file already stays.
-
-    Args:
-        path: the file; None to write nothing.
-        graph: of the run.
-        mixings: how many the run has.
-        local_steps: steps from one mixing to the next.
-    """
-
-    def __init__(self, path: Path | None, graph: Graph, mixings: int, local_steps: int = 1) -> None:
-        self.graph, self.local_steps = graph, local_steps
-        self.stride = stride(mixings, len(graph.arcs.senders))
-        self._file = None if path is None else path.open("a", encoding="utf-8")
-        self._last = None if path is None else _last_weights(path)
-
-    def see(self, step: Step) -> None:
-        """A step has been taken."""
-        if self._file is None or self.stride is None or step.plan is None:
-            return
-        if (step.t // self.local_steps) % self.stride or not all(W.whole for W in step.plan.matrices):
-            return
-        line = encoded(step.plan, self.graph)
-        if line != self._last:
-            self._last = line
-            self._file.write(json.dumps({"step": step.t, **line}, separators=(",", ":")) + "\n")
-
-    def flush(self) -> None:
-        """Let others see what was written."""
-        if self._file is not None:
-            self._file.flush()
-
-    def __enter__(self) -> WeightsLog:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
-def _last_weights(path: Path) -> dict[str, Any] | None:
-    """What the last line says, for a run that goes on."""
-    lines = path.read_text("utf-8").splitlines()
-    return {name: value for name, value in json.loads(lines[-1]).items() if name != "step"} if lines else None
+def _packed(arcs: Arcs, index: dict[tuple[int, int], int]) -> str | list[int]:
+    if 3 * len(arcs) < len(index):
+        return [number for i, j, w in arcs for number in (index[i, j], w)]
+    weights = [0] * len(index)
+    for i, j, w in arcs:
+        weights[index[i, j]] = w
+    return "".join([LETTERS[w >> 6] + LETTERS[w & 63] for w in weights])

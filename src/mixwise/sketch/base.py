@@ -10,7 +10,6 @@ would be faster, but its last bits change with the number of threads and with th
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
@@ -20,6 +19,7 @@ import numpy.typing as npt
 import torch
 
 from mixwise.errors import SketchError
+from mixwise.parts import Count, family
 from mixwise.seeding import stream
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -29,6 +29,7 @@ Rows = TypeVar("Rows", Array, torch.Tensor)  # what comes in as NumPy goes out a
 BlockMap: TypeAlias = Callable[[FloatArray], FloatArray]  # u (c,) -> its share of the sketch (k,)
 
 
+@family("sketch")
 class Sketch(Protocol):
     """A linear map u ↦ Su with E⟨Su, Sv⟩ = ⟨u, v⟩, the same for all rows; a value that can be compared and sent."""
 
@@ -53,12 +54,8 @@ class Sketch(Protocol):
 class RandomSketch:
     """What the drawn sketches share: a length k, and a seed that names the operator."""
 
-    dim: int = 100
+    dim: Count = 100
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dim", checked_integer("dim", self.dim, least=1))
-        object.__setattr__(self, "seed", checked_integer("seed", self.seed))
 
     def width(self, d: int) -> int:
         """k, whatever d is."""
@@ -209,18 +206,6 @@ def sketch_dtype(G: Array | torch.Tensor) -> Any:
     if isinstance(G, torch.Tensor):
         return torch.float64 if G.dtype == torch.float64 else torch.float32
     return np.float64 if G.dtype.itemsize >= 8 else np.float32
-
-
-def checked_integer(name: str, value: object, least: int | None = None) -> int:
-    """`value` as an int, if it is one and not below `least`."""
-    rule = "an integer" if least is None else f"an integer, {least} or larger"
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]  # the question is whether it is one
-    except TypeError:
-        raise SketchError(f"{name} = {value!r}; it must be {rule}") from None
-    if isinstance(value, bool) or (least is not None and number < least):
-        raise SketchError(f"{name} = {value!r}; it must be {rule}")
-    return number
 
 
 def _on_host(u: Array | torch.Tensor) -> Array:

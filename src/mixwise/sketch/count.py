@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from mixwise.parts import part
 from mixwise.seeding import numpy_generator
 from mixwise.sketch.base import (
     Array,
@@ -23,6 +24,7 @@ from mixwise.sketch.base import (
 _BLOCK = 1 << 16  # coordinates drawn at a time: 0.5 MB of indices; part of the operator's definition
 
 
+@part("count", "sketch", title="count sketches of {dim} numbers", cite="Charikar, Chen and Farach-Colton 2002")
 @dataclass(frozen=True)
 class CountSketch(RandomSketch):
     """S = C u with one ±1 in every column of C (k, d): coordinate j is added to, or subtracted from, one of k sums.

@@ -9,9 +9,11 @@ import numpy as np
 import torch
 
 from mixwise.errors import SketchError
+from mixwise.parts import part
 from mixwise.sketch.base import Rows, check_piece, check_rows, sketch_dtype
 
 
+@part("exact", "sketch", title="exact updates", former={"dim": None})
 @dataclass(frozen=True)
 class ExactSketch:
     """S = u. The rows themselves, not a copy, unless they are shorter than float32.

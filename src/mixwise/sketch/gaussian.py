@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mixwise.parts import part
 from mixwise.seeding import numpy_generator
 from mixwise.sketch.base import BlockMap, FloatArray, RandomSketch, Rows, sketch_rows, sketch_stream
 
 _NUMBERS = 1 << 18  # of A in one block: 2 MB in float64; part of the operator's definition
 
 
+@part("gaussian", "sketch", title="Gaussian sketches of {dim} numbers", cite="the paper, Algorithm CE-GME")
 @dataclass(frozen=True)
 class GaussianSketch(RandomSketch):
     """S = A u / √k with A (k, d) of independent N(0, 1) entries.

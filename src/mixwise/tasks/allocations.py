@@ -1,4 +1,4 @@
-"""How much memory tensors take while they live: what a piece of a run needs is seen by doing it once, in small."""
+"""How much memory tensors take while they live: a piece of a run is measured by doing it once, in small."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch.utils._pytree import tree_leaves
 
 
 class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, counts the bytes of every tensor that is made, backward passes included, until it is freed.
+    """A context that counts the bytes of every new tensor, including those of backward passes, until it is freed.
 
-    What a kernel takes for itself while it runs is not seen, nor what was there before.
+    The temporary memory of a kernel is not counted, nor is anything allocated before.
 
     >>> with Allocations() as seen:
     ...     x = torch.ones(1000)
@@ -30,22 +30,18 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._known: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Do it, and look at what came out."""
+        """Run an operation and count the storages of its results that its arguments do not have."""
         kwargs = kwargs or {}
         before = {storage._cdata for storage in _storages((args, kwargs))}
         result = func(*args, **kwargs)
         for storage in _storages(result):
-            self._see(storage, before)
+            name, size = storage._cdata, storage.nbytes()
+            if name not in before and name not in self._known:
+                self._known.add(name)
+                self.live += size
+                self.peak = max(self.peak, self.live)
+                weakref.finalize(storage, self._free, name, size)
         return result
-
-    def _see(self, storage: torch.UntypedStorage, before: set[int]) -> None:
-        name = storage._cdata
-        if name in before or name in self._known:
-            return
-        self._known.add(name)
-        self.live += storage.nbytes()
-        self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._free, name, storage.nbytes())
 
     def _free(self, name: int, size: int) -> None:
         self._known.discard(name)
@@ -53,6 +49,6 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _storages(values: Any) -> list[torch.UntypedStorage]:
-    """Of all dense tensors in there; a sparse one, such as a mixing matrix, is small."""
+    """The storages of all dense tensors; a sparse one, such as a mixing matrix, is small."""
     tensors = (value for value in tree_leaves(values) if isinstance(value, torch.Tensor))
     return [tensor.untyped_storage() for tensor in tensors if tensor.layout == torch.strided]

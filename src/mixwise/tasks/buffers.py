@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from mixwise.errors import TrainingError
-from mixwise.tasks.base import Others
+from mixwise.tasks.others import Others
 
 _COLUMNS = 1 << 14
 

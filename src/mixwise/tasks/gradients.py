@@ -16,9 +16,9 @@ from torch import nn
 from mixwise.data import Dataset
 from mixwise.errors import TrainingError
 from mixwise.seeding import stream
+from mixwise.tasks.bfloat16 import REMEDY, broken_bfloat16
 from mixwise.tasks.buffers import NodeBuffers, collect
 from mixwise.tasks.inputs import Inputs
-from mixwise.tasks.node_modules import Lent, NodeModules, Views
 from mixwise.tasks.randomness import own_randomness
 from mixwise.tasks.rows import RowLayout
 from mixwise.tasks.stacked import Loss
@@ -63,7 +63,7 @@ class PassOptions:
         """Whether nothing is asked for."""
         return self.accumulate == 1 and self.autocast is None
 
-    def check(self, module: nn.Module, batch: int, dtype: torch.dtype) -> None:
+    def check(self, module: nn.Module, batch: int, dtype: torch.dtype, device: torch.device) -> None:
         """Refuse what would not give the gradients of the batch."""
         if not 1 <= self.accumulate <= batch:
             raise TrainingError(
@@ -81,12 +81,15 @@ class PassOptions:
             raise TrainingError(f"autocast = {self.autocast} loses small gradients; take torch.bfloat16")
         if dtype != torch.float32:
             raise TrainingError(f"autocast shortens products of torch.float32, not of {dtype}; drop one of the two")
+        if device.type == "cpu" and (killed := broken_bfloat16()) is not None:
+            raise TrainingError(
+                f"autocast = {self.autocast}: bfloat16 products kill a process on this CPU ({killed}), which announces "
+                f"AMX instructions that it does not execute; {REMEDY}"
+            )
 
 
 class NodeByNode:
     """One module per node: its parameters are views of a row of X, their gradients of a row of G.
-
-    Rows that are kept in a shorter precision than the module's are lent to one module, one after the other.
 
     Args:
         template: a module like the nodes'.
@@ -110,14 +113,16 @@ class NodeByNode:
         options: PassOptions = PassOptions(),  # noqa: B008 - it never changes
     ) -> None:
         self.layout, self.loss, self.G, self.seed, self.options = layout, loss, G, seed, options
-        kind = Views if X.dtype == layout.dtype else Lent
-        self._nodes: NodeModules = kind(template, layout, X, G, buffers)
+        self._modules = [layout.module(template, row) for row in X]
+        self.bind(X)
+        self._places = [buffers.attach(module, i) for i, module in enumerate(self._modules)]
         self._frozen = [p for p in template.parameters() if not p.requires_grad]  # one for all nodes
         self._versions = self._frozen_versions()
 
     def bind(self, X: torch.Tensor) -> None:
         """From now on the rows are these."""
-        self._nodes.bind(X)
+        for module, row, gradient in zip(self._modules, X, self.G, strict=True):
+            self.layout.bind(module, row, gradient)
 
     def __call__(self, nodes: Sequence[int], step: int, inputs: Inputs) -> torch.Tensor:
         """Losses (m,)."""
@@ -126,10 +131,8 @@ class NodeByNode:
         with own_randomness(self.G.device) as reseed:
             for i, (node, (x, y)) in enumerate(zip(nodes, inputs.each(nodes, step), strict=True)):
                 reseed(stream(self.seed, "layers", node, step))
-                module, places = self._nodes.turn(i)
-                losses[i] = self._passed(module, x, y)
-                collect(places)
-                self._nodes.end(i)
+                losses[i] = self._passed(self._modules[i], x, y)
+                collect(self._places[i])
         if self._frozen_versions() != self._versions:
             raise TrainingError(
                 "the module changes a frozen parameter, which all nodes share; "

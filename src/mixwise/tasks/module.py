@@ -10,20 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from mixwise.data import Dataset, Partition
 from mixwise.errors import TrainingError
+from mixwise.protocols import State, Task
 from mixwise.seeding import stream
-from mixwise.tasks.base import AllHere, Others
 from mixwise.tasks.buffers import NodeBuffers, mean_of_all, mean_row, set_buffers
-from mixwise.tasks.devices import checked_device, checked_short
+from mixwise.tasks.devices import checked_device
 from mixwise.tasks.gradients import Gradients, NodeByNode, PassOptions, Way, chosen, faster
 from mixwise.tasks.inputs import Augment, Inputs
-from mixwise.tasks.node_modules import Judged
-from mixwise.tasks.parts import load_parts, parts_of
+from mixwise.tasks.model_state import load_model_state, model_state
+from mixwise.tasks.others import AllHere, Others
 from mixwise.tasks.randomness import own_randomness
 from mixwise.tasks.rows import GroupOf, RowLayout
 from mixwise.tasks.stacked import Loss, Stacked
@@ -31,7 +33,7 @@ from mixwise.tasks.stacked import Loss, Stacked
 BufferPolicy: TypeAlias = Literal["local", "averaged"]
 
 
-class ModuleTask:
+class ModuleTask(Task):
     """One module, one loss, a data set divided over nodes.
 
     Args:
@@ -51,12 +53,11 @@ class ModuleTask:
         group_of: the optimizer group of a parameter, e.g. to keep norms and biases free of weight decay.
         accumulate: a node's batch in so many pieces, one after the other: less memory, the same gradients.
         autocast: torch.bfloat16: products in this precision, parameters and gradients in `dtype`.
-        device, dtype: where the rows are, and in what precision is computed.
-        param_dtype: in what precision the rows are kept, if not in `dtype`: torch.bfloat16 takes half of the memory.
+        device, dtype: where the rows are kept, and their precision.
         seed: names the order of the data, augmentation and random layers.
     """
 
-    of_nodes = ("buffers.", "transient.", "stacked")  # how names in `state` begin that have a row per node
+    layout: RowLayout
 
     def __init__(
         self,
@@ -74,7 +75,6 @@ class ModuleTask:
         group_of: GroupOf = lambda name, parameter: 0,
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
-        param_dtype: torch.dtype | None = None,
         accumulate: int = 1,
         autocast: torch.dtype | None = None,
         seed: int = 0,
@@ -84,14 +84,12 @@ class ModuleTask:
         self.data, self.partition, self.test, self.loss = data, partition, test, loss
         self.nodes, self.batch, self.seed, self.buffers = len(partition), batch, seed, buffers
         self.device, self.dtype = checked_device(device, dtype), dtype
-        self.param_dtype = checked_short(param_dtype, dtype)
         self.options = PassOptions(accumulate, autocast)
         self.template = module().to(device=self.device, dtype=dtype)
         if not self.template.training:  # else a part that was put into eval mode, such as a frozen norm, stays there
             self.template.train()
         self.layout = RowLayout(self.template, group_of)
-        self.dim, self.blocks = self.layout.dim, self.layout.blocks
-        self.options.check(self.template, batch, dtype)
+        self.options.check(self.template, batch, dtype, self.device)
         self.gradients = chosen(gradients, self.template, data, self._why_node_by_node())
         self._measures = self.gradients == "measure"
         self.test_batch = test_batch or (1000 if isinstance(data.x, torch.Tensor) else 100)
@@ -102,7 +100,7 @@ class ModuleTask:
     def initial(self, nodes: Sequence[int]) -> torch.Tensor:
         """The same starting row on every node; they are the rows of a new run, with buffers of its own."""
         row = self.layout.flatten(self.template)
-        X = row.to(self.param_dtype).new_empty(len(nodes), self.dim).copy_(row)
+        X = row.repeat(len(nodes), 1)
         self._run = self._started(X, nodes)
         return X
 
@@ -140,7 +138,6 @@ class ModuleTask:
         asked = {
             f"accumulate = {self.options.accumulate}": self.options.accumulate > 1,
             f"autocast = {self.options.autocast}": self.options.autocast is not None,
-            f"param_dtype = {self.param_dtype}": self.param_dtype != self.dtype,
         }
         return next((f"with {name}" for name, is_asked in asked.items() if is_asked), None)
 
@@ -215,45 +212,44 @@ class ModuleTask:
                     right[i] += (module(x).argmax(1) == y).sum().item()
         return right / len(data)
 
-    @cached_property
-    def _judged(self) -> tuple[nn.Module, torch.Tensor]:
-        """A module for rows in a shorter precision than its own, and the memory that its parameters are views of."""
-        memory = torch.zeros(self.dim, dtype=self.dtype, device=self.device)
-        return self.layout.module(self.template, memory), memory
-
     def _view(self, row: torch.Tensor, buffers: Mapping[str, torch.Tensor]) -> nn.Module:
-        if row.dtype != self.dtype:
-            return Judged(*self._judged, row, buffers)
         module = self.layout.module(self.template, row)
         set_buffers(module, buffers)
         return module
 
-    # --- what a checkpoint holds besides the rows ---
+    @cached_property
+    def label_counts(self) -> npt.NDArray[np.int64]:  # type: ignore[override]  # computed on demand
+        """(n, classes): how many samples of each label a node holds."""
+        return self.partition.label_counts(self.data.y, self.data.classes)
+
+    # --- state besides the rows ---
     @property
-    def mixed_buffers(self) -> torch.Tensor | None:
+    def mixed_buffers(self) -> torch.Tensor | None:  # type: ignore[override]  # those of the current run
         """B (m, b) of the run, to be mixed in place as the parameters are; None if nothing is to be mixed."""
         if self.buffers == "local" or self.gradients == "stacked" or self._run is None:  # stacked: they never change
             return None
         return self._run.buffers.B if self._run.buffers.B.numel() > 0 else None
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """Buffers of all nodes, and what a complete model needs besides: frozen parameters, names of tied ones."""
-        if self._run is None:
-            raise TrainingError("no run has been started; its rows come from initial(nodes)")
-        state = parts_of(self.template, self._run.buffers)
+    def state(self) -> State:
+        """Return the buffers of all nodes, and what a complete model needs besides: frozen and tied parameters."""
+        state = model_state(self.template, self._started_run.buffers)
         if self._measures and self.gradients != "measure":
-            # A row per node: processes that time it for themselves may choose differently.
-            state["stacked"] = torch.full((len(self._run.nodes), 1), self.gradients == "stacked", dtype=torch.uint8)
+            # One row per node: processes that time it for themselves may choose differently.
+            count = len(self._started_run.nodes)
+            state.rows["stacked"] = torch.full((count, 1), self.gradients == "stacked", dtype=torch.uint8)
         return state
 
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on where a run of the same task was."""
+    def load_state(self, state: State) -> None:
+        """Continue where a run of the same task was."""
+        if "stacked" in state.rows and self._measures:
+            self.gradients = "stacked" if bool(state.rows["stacked"][0]) else "loop"
+        load_model_state(self.template, self._started_run.buffers, state)
+
+    @property
+    def _started_run(self) -> _Run:
         if self._run is None:
             raise TrainingError("no run has been started; its rows come from initial(nodes)")
-        state = dict(state)
-        if (stacked := state.pop("stacked", None)) is not None and self._measures:
-            self.gradients = "stacked" if bool(stacked[0]) else "loop"
-        load_parts(self.template, self._run.buffers, state)
+        return self._run
 
 
 class _Run:

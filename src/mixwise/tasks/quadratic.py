@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Literal
 
 import torch
 
 from mixwise.errors import TrainingError
+from mixwise.parts import Count, NonNegative, part
+from mixwise.protocols import Layout, Task
 from mixwise.seeding import generator
-from mixwise.tasks.base import AllHere, Others
+from mixwise.tasks.others import AllHere, Others
 
 
-class QuadraticTask:
+class QuadraticTask(Task):
     """n quadratics in d dimensions, in float64; all nodes start from one x₀ ~ N(0, I).
 
     Args:
@@ -39,8 +42,13 @@ class QuadraticTask:
         if noise < 0:
             raise TrainingError(f"noise = {noise}; a variance is 0 or larger")
         self.A, self.b, self.noise, self.seed = A.double(), b.double(), noise, seed
-        self.nodes, self.dim = A.shape[0], A.shape[2]
-        self.names = range(self.nodes) if names is None else names
+        self.nodes, self.layout = A.shape[0], Layout(A.shape[2])
+        self._names = range(self.nodes) if names is None else names
+
+    @property
+    def names(self) -> Sequence[int]:
+        """The numbers of the nodes in the task of all nodes."""
+        return self._names
 
     @cached_property
     def optimum(self) -> torch.Tensor:
@@ -57,7 +65,7 @@ class QuadraticTask:
 
     def initial(self, nodes: Sequence[int]) -> torch.Tensor:
         """x₀ on every node."""
-        x0 = torch.randn(self.dim, generator=generator(self.seed, "x0"), dtype=torch.float64, device="cpu")
+        x0 = torch.randn(self.layout.dim, generator=generator(self.seed, "x0"), dtype=torch.float64, device="cpu")
         return x0.expand(len(nodes), -1).clone()
 
     def losses_and_gradients(
@@ -88,7 +96,21 @@ class QuadraticTask:
 
     def _standard_noise(self, node: int, step: int) -> torch.Tensor:
         stream = generator(self.seed, "noise", node, step)
-        return torch.randn(self.dim, generator=stream, dtype=torch.float64, device="cpu")
+        return torch.randn(self.layout.dim, generator=stream, dtype=torch.float64, device="cpu")
+
+
+@part("quadratics", "task", title="quadratics in {dim} dimensions", cite="the paper, Section 6.1 and Appendix C")
+def quadratics(
+    nodes: int,
+    seed: int = 0,
+    *,
+    classes: Literal["random", "two"] = "random",
+    dim: Count = 10,
+    noise: NonNegative = 0.1,
+) -> QuadraticTask:
+    """One quadratic per node, drawn at random, or two classes of them on even and odd nodes."""
+    make = {"random": random_quadratics, "two": two_class_quadratics}[classes]
+    return make(nodes, dim, noise, seed)
 
 
 def random_quadratics(nodes: int, dim: int = 10, noise: float = 0.1, seed: int = 0) -> QuadraticTask:

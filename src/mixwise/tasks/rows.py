@@ -8,32 +8,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from mixwise.errors import TrainingError
+from mixwise.layout import Slot
+from mixwise.protocols import Layout
 
 GroupOf = Callable[[str, nn.Parameter], int]  # the number of the optimizer's parameter group of a parameter
 
 
-@dataclass(frozen=True)
-class Slot:
-    """Where a parameter lies in a row."""
-
-    name: str
-    shape: torch.Size
-    start: int
-    stop: int
-
-    def view(self, rows: torch.Tensor) -> torch.Tensor:
-        """The parameter of one node, `shape`, from its row (d,); or of all, (m, *shape), from rows (m, d)."""
-        part = rows[..., self.start : self.stop]
-        return part.view(part.shape[:-1] + self.shape)
-
-
-class RowLayout:
+class RowLayout(Layout):
     """The places of a module's trained parameters in a row, sorted by optimizer group, so that a group is one block.
 
     Frozen parameters have no place. A parameter that the module uses twice has one place.
@@ -48,16 +34,15 @@ class RowLayout:
                 f"the parameter {lazy!r} has no shape yet; run a batch through the module in its factory"
             )
         trained.sort(key=lambda item: group_of(*item))  # stable: the module's own order inside a group
-        self.dtype = trained[0][1].dtype  # in which a module computes
-        self.slots: list[Slot] = []
-        blocks: dict[int, tuple[int, int]] = {}  # group -> (start, stop)
+        self.dtype = trained[0][1].dtype  # the compute precision
+        slots: list[Slot] = []
+        groups: dict[int, tuple[int, int]] = {}  # group -> (start, stop)
         end = 0
         for name, parameter in trained:
             group, start, end = group_of(name, parameter), end, end + parameter.numel()
-            self.slots.append(Slot(name, parameter.shape, start, end))
-            blocks[group] = (blocks.get(group, (start, end))[0], end)
-        self.dim = end
-        self.blocks = [blocks[group] for group in sorted(blocks)]  # the columns of each group, (start, stop)
+            slots.append(Slot(name, parameter.shape, start, end))
+            groups[group] = (groups.get(group, (start, end))[0], end)
+        super().__init__(end, [groups[group] for group in sorted(groups)], slots)
 
     def flatten(self, module: nn.Module) -> torch.Tensor:
         """The row (d,) of a module."""

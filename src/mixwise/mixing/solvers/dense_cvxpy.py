@@ -12,7 +12,15 @@ import numpy as np
 
 from mixwise.graphs import Graph
 from mixwise.mixing.matrix import FloatArray, Kind
+from mixwise.mixing.solution import SolveStatus
 from mixwise.mixing.solvers.edge_qp import RawSolution
+
+_STATUS = {  # of CVXPY, besides "optimal"
+    "user_limit": SolveStatus.NOT_CONVERGED,
+    "infeasible": SolveStatus.INFEASIBLE,
+    "unbounded": SolveStatus.UNBOUNDED,
+    "optimal_inaccurate": SolveStatus.NOT_CONVERGED,
+}
 
 
 def solve(
@@ -42,6 +50,6 @@ def solve(
     problem = cp.Problem(cp.Minimize(cp.sum_squares(R @ W)), constraints)
     problem.solve(solver=solver)
     if problem.status != cp.OPTIMAL:
-        return RawSolution(np.full(len(pattern.rows), np.nan), str(problem.status), 0)
+        return RawSolution(np.full(len(pattern.rows), np.nan), _STATUS.get(problem.status, SolveStatus.FAILED), 0)
     iterations = problem.solver_stats.num_iters or 0
-    return RawSolution(W.value[pattern.rows, pattern.cols], "solved", int(iterations))
+    return RawSolution(W.value[pattern.rows, pattern.cols], SolveStatus.OPTIMAL, int(iterations))

@@ -21,13 +21,14 @@ from scipy.sparse import csc_matrix, vstack
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing.matrix import FloatArray, Kind
+from mixwise.mixing.solution import SolveStatus
 
 _STATUS = {
-    piqp.PIQP_SOLVED: "solved",
-    piqp.PIQP_MAX_ITER_REACHED: "iteration limit reached",
-    piqp.PIQP_PRIMAL_INFEASIBLE: "reported infeasible",
-    piqp.PIQP_DUAL_INFEASIBLE: "reported unbounded",
-    piqp.PIQP_NUMERICS: "numerical trouble",
+    piqp.PIQP_SOLVED: SolveStatus.OPTIMAL,
+    piqp.PIQP_MAX_ITER_REACHED: SolveStatus.NOT_CONVERGED,
+    piqp.PIQP_PRIMAL_INFEASIBLE: SolveStatus.INFEASIBLE,
+    piqp.PIQP_DUAL_INFEASIBLE: SolveStatus.UNBOUNDED,
+    piqp.PIQP_NUMERICS: SolveStatus.NUMERICAL_ERROR,
 }
 
 # Optimal W are far from unique, so the KKT systems are nearly singular. Each is factored with a shift added to its
@@ -41,7 +42,7 @@ class RawSolution(NamedTuple):
     """What a solver found, before anybody checked it."""
 
     weights: FloatArray  # (A + n,), in the order of graph.pattern
-    status: str  # "solved", or what went wrong
+    status: SolveStatus
     iterations: int
 
 
@@ -106,7 +107,8 @@ class EdgeQP:
                 break
             solver = _prepared(P, self._A, self._floor, shift)
             status, iterations = solver.solve(), iterations + solver.result.info.iter
-        return RawSolution(solver.result.x[self._variable_of_entry], _STATUS.get(status) or str(status), iterations)
+        weights = solver.result.x[self._variable_of_entry]
+        return RawSolution(weights, _STATUS.get(status, SolveStatus.FAILED), iterations)
 
 
 def _prepared(P: csc_matrix, A: csc_matrix, floor: tuple[csc_matrix, float] | None, shift: float) -> piqp.SparseSolver:

@@ -1,4 +1,4 @@
-// Curves with bands over seeds: choose a metric, an axis, variants; hover, zoom, or walk along with the arrow keys.
+// Curves with bands over seeds: choose a metric, an axis, variants; hover, zoom, or move along with the arrow keys.
 let plot = null;  // the scales and series of the curve that is drawn
 
 const visible = v => !chosen.hidden.has(data.variants[v].name);
@@ -72,7 +72,7 @@ function drawChart(all, log) {
   at('curve-note').textContent = metric.note;
   if (!points.length) {
     plot = null;
-    show(place, el('p', { class: 'note', text: shown.length ? 'Nothing to show here.' : 'No variant is chosen.' }));
+    show(place, el('p', { class: 'note', text: shown.length ? 'No values in this range.' : 'No variant is selected.' }));
     return;
   }
   const xs = points.map(point => point.x);
@@ -92,7 +92,7 @@ function drawChart(all, log) {
   labels ? endLabels(shown, X, Y, box, log) : null,
   svg('g', { id: 'cursor' }));
   show(place, drawing, chosen.zoom ? el('button', {
-    type: 'button', class: 'quiet', id: 'unzoom', text: 'Show the whole range', onclick: () => { chosen.zoom = null; drawCurves(); },
+    type: 'button', class: 'quiet', id: 'unzoom', text: 'Reset zoom', onclick: () => { chosen.zoom = null; drawCurves(); },
   }) : null);
   listen(drawing);
   drawCurveNumbers(shown, axisLabel, axisFormat, metric);

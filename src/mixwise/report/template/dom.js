@@ -15,7 +15,7 @@ const el = (tag, attributes = {}, ...children) => fill(document.createElement(ta
 const svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 const at = id => document.getElementById(id);
 
-// Put new content into a place without losing the focus of whoever is using it.
+// Replace the content of an element without losing the keyboard focus.
 function show(place, ...children) {
   const focused = document.activeElement;
   const id = focused && place.contains(focused) ? focused.id : null;

@@ -1,4 +1,4 @@
-// The weights of a run at a time: rounds unpacked, their widths on the arcs, and the matrix that they make together.
+// The weights of a run at one step: the rounds unpacked, their sum on the arcs, and the matrix that they form together.
 const LETTERS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_';
 const VALUE = Object.fromEntries([...LETTERS].map((letter, k) => [letter, k]));
 
@@ -10,14 +10,14 @@ function unpack(round, arcs) {
   return weights;
 }
 
-// The latest look at or before a step; a policy with fixed weights has only one.
+// The latest record at or before a step; a policy with fixed weights has only one.
 function frameAt({ at: steps }, step) {
   let k = 0;
   while (k + 1 < steps.length && steps[k + 1] <= step) k++;
   return k;
 }
 
-// What is on the arcs (summed over the rounds of a mixing) and W (n × n), averaged over the last `mean` looks.
+// The weights on the arcs (summed over the rounds of a mixing) and W (n × n), averaged over the last `mean` records.
 function weightsAt(run, step, mean, channel) {
   const packed = run.weights, { n } = data.scenes[run.scene];
   const rounds = packed[channel] || packed.params;
@@ -38,7 +38,7 @@ function matrix(weights, arcs, n) {
   for (let a = 0; a < weights.length; a++) {
     const i = arcs[2 * a], j = arcs[2 * a + 1];
     W[i * n + j] = weights[a];
-    W[i * n + i] -= weights[a];  // a loop has what its row does not give away
+    W[i * n + i] -= weights[a];  // a loop has the rest of its row
   }
   return W;
 }

@@ -1,4 +1,4 @@
-// Puts the page together, and keeps it up to date while a run goes on.
+// Draws the whole page, and keeps it up to date while a run is in progress.
 function drawAll() {
   cached.clear();
   if (chosen.hidden === null) chosen.hidden = firstHidden();
@@ -7,7 +7,7 @@ function drawAll() {
   drawCurves();
   drawNetwork();
   drawPartition();
-  drawMaking();
+  drawReproduce();
 }
 
 // --- light and dark ---
@@ -47,16 +47,16 @@ async function follow() {
     await new Promise(done => { setTimeout(done, 1500); });
     try {
       const answer = await fetch(`data.json?since=${encodeURIComponent(seen)}`, { cache: 'no-store' });
-      if (answer.status === 200 && !document.querySelector(':active')) {  // not under somebody's fingers
+      if (answer.status === 200 && !document.querySelector(':active')) {  // not while a control is pressed
         const next = await answer.json();
         data = next;
         seen = next.stamp;
         drawAll();
       }
-      badge.textContent = data.running ? 'live' : 'all runs are finished';
+      badge.textContent = data.running ? 'live' : 'all runs finished';
       badge.classList.toggle('on', data.running);
     } catch {
-      badge.textContent = 'mixwise watch has stopped; this is the last that was seen';
+      badge.textContent = 'mixwise watch has stopped; these are the last data received';
       badge.classList.remove('on');
     }
   }

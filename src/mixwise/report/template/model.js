@@ -1,4 +1,4 @@
-// The data of the page, and what the reader has chosen. Choices go by name, so that they outlive an update.
+// The data of the page, and the choices of the reader. Choices are kept by name, so that they survive an update.
 let data = JSON.parse(at('data').textContent);
 const chosen = {
   metric: null, axis: 'step', log: null, smooth: 1, seeds: false, hidden: null, zoom: null, sort: null,
@@ -27,7 +27,7 @@ function swatch(v) {
 const runsOf = v => data.runs.filter(run => run.variant === v);
 const variantNamed = name => data.variants.findIndex(variant => variant.name === name);
 
-// With many variants, a reader starts with those that the table ranks first.
+// With many variants, only those that the table ranks first are shown at the start.
 function firstHidden() {
   const most = 8;
   if (data.variants.length <= most) return new Set();

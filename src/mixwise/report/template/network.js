@@ -1,4 +1,4 @@
-// Two variants side by side: the graph with its weights at a time, and W as a heat map.
+// Two variants side by side: the graph with its weights at one step, and W as a heat map.
 let panels = [];
 let playing = null;
 
@@ -13,9 +13,9 @@ function drawNetwork() {
   const seeds = [...new Set(there.flatMap(v => pictured(v).map(run => run.seed)))].sort((a, b) => a - b);
   if (!seeds.includes(chosen.seed)) [chosen.seed] = seeds;
   panels = ['left', 'right'].map(side => panel(side, there));
-  at('network-lede').textContent = `${panels.some(p => p.scene.counts) ? 'Each node is a ring of the labels it holds. ' : ''}`
-    + 'An edge is as wide, at each end, as the weight with which what arrives there is mixed in. '
-    + 'Fixed weights stay still; optimized weights follow the data.';
+  at('network-lede').textContent = `${panels.some(p => p.scene.counts) ? 'Each node is drawn as a ring of the labels it holds. ' : ''}`
+    + 'The width of an edge at each end is the weight that the node there gives to its neighbor. '
+    + 'Fixed weights stay the same; optimized weights follow the data.';
   drawNetworkControls(seeds);
   drawFrame(true);
 }
@@ -43,7 +43,7 @@ function drawNetworkControls(seeds) {
   show(at('network-controls'),
     el('button', { type: 'button', class: 'play', id: 'play', text: playing ? 'Pause' : 'Play', disabled: length < 2, onclick: () => (playing ? stop() : play()) }),
     el('div', { class: 'control time' }, el('label', { for: 'time', id: 'time-now', text: 'Step' }), slider),
-    menu('Shown', 'mean', [[1, 'one mixing'], [2, 'mean of 2 looks'], [10, 'mean of 10 looks']], mean,
+    menu('Shown', 'mean', [[1, 'one mixing'], [2, 'mean of 2 mixings'], [10, 'mean of 10 mixings']], mean,
       value => { chosen.mean = Number(value); drawFrame(); }),
     panels.some(p => p.run.weights && p.run.weights.updates)
       ? menu('Channel', 'channel', [['params', 'parameters'], ['updates', 'updates']], chosen.channel, value => { chosen.channel = value; drawFrame(); })
@@ -55,10 +55,10 @@ function drawNetworkControls(seeds) {
     }) : null);
 }
 
-// A policy that takes turns is shown over a whole turn, unless the reader wants single mixings.
+// An alternating policy is shown as the mean of a whole turn, unless the reader chooses otherwise.
 const meanNow = () => chosen.mean ?? (panels.some(p => /\bin turn\b/.test(data.variants[p.v].note)) ? 2 : 1);
 
-// The steps that the slider stops at: every look at the weights of either variant.
+// The steps of the slider: every step at which the weights of either variant were recorded.
 function timeline() {
   const steps = new Set(panels.flatMap(({ run }) => (run.weights ? run.weights.at : [])));
   panels.forEach(({ run }) => { if (run.done) steps.add(run.done - 1); });
@@ -88,7 +88,7 @@ function panel(side, there) {
 
 function drawFrame(atOnce = false) {
   const steps = timeline(), slider = at('time');
-  if (chosen.time === null) chosen.time = steps[Math.ceil(steps.length * 0.3)] ?? steps[0] ?? 0;  // past the first, often empty, looks
+  if (chosen.time === null) chosen.time = steps[Math.ceil(steps.length * 0.3)] ?? steps[0] ?? 0;  // past the first weights, which are often not optimized yet
   let k = steps.length - 1;
   while (k > 0 && steps[k] > chosen.time) k--;
   slider.max = Math.max(0, steps.length - 1);
@@ -109,9 +109,9 @@ function drawFrame(atOnce = false) {
   if (at('network-numbers').parentElement.open) drawNetworkNumbers();
 }
 
-const stateText = ({ rounds, step }, mean, fixed) => `W: what the column's node takes from the row's. `
-  + (fixed ? 'The same at every mixing.' : mean > 1 ? `Mean of the last ${mean} looks.` : `Mixing of step ${step}.`)
-  + (rounds > 1 ? ` ${rounds} rounds per mixing: widths add up, W is their product.` : '');
+const stateText = ({ rounds, step }, mean, fixed) => `W[i, j] is the weight that node j (column) gives to node i (row). `
+  + (fixed ? 'The same at every mixing.' : mean > 1 ? `Mean of the last ${mean} recorded mixings.` : `Mixing at step ${step}.`)
+  + (rounds > 1 ? ` ${rounds} rounds per mixing: widths are summed, W is the product.` : '');
 
 // The widest arc over the whole run.
 function widestArc({ run }) {
@@ -120,7 +120,7 @@ function widestArc({ run }) {
   return most;
 }
 
-// Some looks, spread over the run.
+// Some of the recorded steps, spread over the run.
 function looksAt({ weights: { at: steps } }) {
   const stride = Math.max(1, Math.floor(steps.length / 20));
   return steps.filter((_, k) => k % stride === 0);
@@ -137,7 +137,7 @@ function highest(one) {
   return one.highest;
 }
 
-// Let the drawn widths approach the true ones; at once for those who want no motion.
+// Let the drawn widths approach the true ones; at once for readers who prefer reduced motion.
 let settling = null;
 function settle() {
   const still = matchMedia('(prefers-reduced-motion: reduce)').matches;
@@ -179,12 +179,12 @@ function stop() {
   if (at('play')) at('play').textContent = 'Play';
 }
 
-// --- looking closer ---
+// --- details on demand ---
 const nodeName = (scene, i) => `Node ${i}${scene.labels ? ` (${scene.labels[i]})` : ''}`;
 
 function nodeFacts({ scene, now }, i) {
   const rows = [];
-  if (now) rows.push(['keeps of its own', number(now.W[i * scene.n + i])]);
+  if (now) rows.push(['own weight', number(now.W[i * scene.n + i])]);
   const counts = scene.counts && scene.counts[i];
   if (counts) {
     const total = counts.reduce((a, b) => a + b, 0);
@@ -214,7 +214,7 @@ function pointAtGraph(here) {
     } else if (edge && here.now) {
       const { i, j } = graph.edges[graph.ribbons.indexOf(edge)];
       tip.show(event.clientX, event.clientY, `${i} – ${j}`,
-        [[`${j} takes from ${i}`, number(graph.weight(here.now.on, i, j))], [`${i} takes from ${j}`, number(graph.weight(here.now.on, j, i))]]);
+        [[`weight of ${i} at ${j}`, number(graph.weight(here.now.on, i, j))], [`weight of ${j} at ${i}`, number(graph.weight(here.now.on, j, i))]]);
     } else { highlight(-1); tip.hide(); }
   });
   const leave = () => { highlight(-1); tip.hide(); };
@@ -237,12 +237,12 @@ function pointAtHeat(here) {
     const cell = here.heat.cell(event);
     if (!cell || !here.now) return;
     const [i, j] = cell;
-    tip.show(event.clientX, event.clientY, `W[${i}, ${j}] = ${number(here.now.W[i * here.scene.n + j])}`, [[i === j ? `what node ${i} keeps` : `what node ${j} takes from node ${i}`, '']]);
+    tip.show(event.clientX, event.clientY, `W[${i}, ${j}] = ${number(here.now.W[i * here.scene.n + j])}`, [[i === j ? `own weight of node ${i}` : `weight that node ${j} gives to node ${i}`, '']]);
   });
   here.heat.place.addEventListener('pointerleave', tip.hide);
 }
 
-// Text for those who do not see the pictures: the largest weights at this time.
+// The weights as text, for readers who do not see the pictures.
 function drawNetworkNumbers() {
   show(at('network-numbers'), panels.filter(one => one.now).map(({ v, run, now, scene }) => {
     const rows = [...now.W].map((w, e) => [Math.floor(e / scene.n), e % scene.n, w]).filter(([, , w]) => w > 0.0005);

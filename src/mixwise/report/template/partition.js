@@ -7,7 +7,7 @@ function drawPartition() {
   const most = Math.max(...counts.flat(), 1), totals = counts.map(row => row.reduce((a, b) => a + b, 0));
   const largest = Math.max(...totals), all = totals.reduce((a, b) => a + b, 0);
   at('partition-lede').textContent = `${all.toLocaleString('en')} samples of ${scene.data} on ${n} nodes, ${classes.length} classes. `
-    + `A node holds ${spread(totals)} samples and ${spread(counts.map(row => row.filter(Boolean).length))} classes`
+    + `Each node holds ${spread(totals)} samples of ${spread(counts.map(row => row.filter(Boolean).length))} classes`
     + `${data.runs.some(other => other.seed !== run.seed) ? ` (seed ${run.seed})` : ''}.`;
   const width = Math.max(280, at('partition-chart').clientWidth - 30), row = n <= 40 ? 24 : 15;
   const left = 34, bars = Math.min(150, width * 0.2), column = (width - left - bars - 16) / classes.length, top = 58;
@@ -21,7 +21,7 @@ function drawPartition() {
   }));
   const drawing = svg('svg', {
     viewBox: `0 0 ${width} ${top + n * row + 8}`, width: '100%', role: 'img',
-    'aria-label': `How many samples of each of ${classes.length} classes each of ${n} nodes holds; the numbers are below`,
+    'aria-label': `Samples of each of ${classes.length} classes at each of ${n} nodes; the numbers are below`,
   },
   classes.map((name, k) => (column > 15 ? svg('text', { x: left + (k + .5) * column, y: top - 8, text: short(name, 11), ...(name.length < 3 ? { 'text-anchor': 'middle' } : {}), transform: `rotate(${name.length < 3 ? 0 : -38} ${left + (k + .5) * column} ${top - 8})` }) : null)),
   svg('text', { x: width - bars, y: top - 8, text: 'samples' }),

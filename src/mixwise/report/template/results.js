@@ -6,7 +6,7 @@ function drawIntro() {
   for (const experiment of data.experiments) {
     if (experiment.problems.length) {
       parts.push(el('div', { class: 'problems', role: 'note' },
-        el('p', { text: `${data.running ? 'Not finished yet' : 'What is missing'}${single ? '' : `: ${experiment.name}`}` }),
+        el('p', { text: `${data.running ? 'Not finished yet' : 'Missing or damaged'}${single ? '' : `: ${experiment.name}`}` }),
         el('ul', {}, experiment.problems.map(text => el('li', { text })))));
     }
     parts.push(el('p', { class: 'story' }, single ? null : el('b', { text: `${experiment.name}: ` }),

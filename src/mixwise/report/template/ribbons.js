@@ -1,4 +1,4 @@
-// One picture of a graph. An edge is a ribbon: as wide at each end as the weight that arrives there. A node is a ring of
+// A picture of a graph. An edge is a ribbon, as wide at each end as the weight that arrives there; a node is a ring of
 // its labels.
 const SIDE = 460;
 
@@ -14,7 +14,7 @@ function graphPicture(scene, run) {
   const nodes = [...Array(n).keys()].map(i => nodeRing(i, spot(i), radius, scene));
   const place = svg('svg', {
     viewBox: `0 0 ${SIDE} ${SIDE}`, tabindex: 0, role: 'group', 'aria-roledescription': 'graph',
-    'aria-label': `Graph of ${n} nodes. Arrow keys walk from node to node.`,
+    'aria-label': `Graph of ${n} nodes. Arrow keys move from node to node.`,
   }, svg('g', {}, lines), svg('g', {}, ribbons), svg('g', {}, nodes));
   const arcs = new Map();
   if (run.weights) for (let a = 0; a < run.weights.arcs.length / 2; a++) arcs.set(run.weights.arcs[2 * a] * n + run.weights.arcs[2 * a + 1], a);

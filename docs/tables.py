@@ -1,0 +1,139 @@
+"""Derives files from the declarations of parts: the index of names, and the tables in the documentation.
+
+python docs/tables.py        write them
+"""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import re
+from importlib import import_module
+from inspect import Parameter
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import mixwise
+from mixwise.parts import FAMILIES, Bound, Declaration, Family, declaration, declared
+from mixwise.parts.declaration import family_of
+
+ROOT = Path(__file__).parent.parent
+INDEX = ROOT / "src" / "mixwise" / "parts" / "index.json"
+PAGES = (ROOT / "docs" / "algorithms.md", ROOT / "docs" / "recipes.md")
+
+
+def index() -> str:
+    """The index of all parts of mixwise, as JSON: where each is, and what its row in a table says."""
+    for module in pkgutil.walk_packages(mixwise.__path__, "mixwise."):
+        if module.name != "mixwise.__main__":
+            import_module(module.name)
+    found: dict[str, dict[str, dict[str, str | int]]] = {family: {} for family in FAMILIES}
+    for part in sorted(
+        declared(), key=lambda part: (part.family, part.name != FAMILIES[part.family].default, part.name)
+    ):
+        if part.where.startswith("mixwise."):
+            row = {"where": part.where, "title": part.title, "cite": part.cite, **part.columns}
+            if found[part.family].setdefault(part.name, row) is not row:
+                raise TypeError(f"{part.where}: the {part.family} {part.name!r} is declared twice; rename one")
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
+# --- tables between <!-- table: NAME --> and <!-- end of table --> ---
+def with_tables(text: str) -> str:
+    """A page with its tables made again."""
+    tables = {
+        "algorithms": lambda: _table(
+            ("`algorithm`", "step", "mixes", "rounds", "sends per node and mixing", "condition on W", "reference"),
+            [(f"`{part.name}`", *map(part.columns.get, COLUMNS), part.cite) for part in parts("algorithm")],
+        ),
+        "options of algorithms": lambda: _table(
+            ("kind", "options"),
+            [(f"`{part.name}`", _options(part)) for part in parts("algorithm") if part.options],
+        ),
+        "policies": lambda: _table(
+            ("`kind`", "what it does", "options"),
+            [(f"`{part.name}`", part.columns["does"], _options(part)) for part in parts("policy")],
+        ),
+        "other parts": lambda: _table(
+            ("where", "`kind`", "options"),
+            [(place, f"`{part.name}`", _options(part)) for place, family in PLACES for part in parts(family)],
+        ),
+    }
+    return re.sub(
+        r"(<!-- table: (.+?) -->\n\n).*?(\n<!-- end of table -->)",
+        lambda found: found[1] + tables[found[2]]() + found[3],
+        text,
+        flags=re.DOTALL,
+    )
+
+
+COLUMNS = ("step", "mixes", "rounds", "sends", "condition")
+PLACES = (
+    ("`task`", "task"),
+    ("`task.data`", "data"),
+    ("`task.partition`", "partition"),
+    ("`task.model`", "model"),
+    ("`weights`", "scheme"),
+    ("`sketch`", "sketch"),
+    ("`compressor`", "compressor"),
+)
+
+
+def parts(family: str) -> list[Declaration]:
+    """The parts of a family in the order of the index."""
+    index()
+    own = [part for part in declared() if part.family == family and part.where.startswith("mixwise.")]
+    return sorted(own, key=lambda part: (part.name != FAMILIES[family].default, part.name))
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return (
+        "".join("| " + " | ".join(map(str, line)) + " |\n" for line in lines)
+        .replace("| --- ", "|---")
+        .replace("--- |", "---|")
+    )
+
+
+def _options(part: Declaration) -> str:
+    """The options with their types and defaults, and a note."""
+    listed = ", ".join(_option(name, option.hint, part.defaults[name]) for name, option in part.options.items())
+    return ". ".join(filter(None, (listed, str(part.columns.get("note", ""))))) or "–"
+
+
+def _option(name: str, hint: Any, default: Any) -> str:
+    kinds = _flat(hint)
+    words = next((list(get_args(kind)) for kind in kinds if get_origin(kind) is Literal), [])
+    families = [kind.name for kind in kinds if isinstance(kind, Family)]
+    if families:
+        several = tuple in map(get_origin, kinds)
+        one = "a list of policies" if several else f"a {families[0]}".replace("a a", "an a")
+        usual = declaration(default.part.target if isinstance(default, Bound) else type(default)).name
+        known = default not in (None, Parameter.empty)
+        return f"`{name}`: {one}" + (f", by default `{usual}`" if known else "")
+    if words and isinstance(default, str):
+        others = ", ".join(f"`{word}`" for word in words if word != default)
+        return f"`{name}`: `{default}` (or {others})"
+    if words:
+        return f"`{name}`: " + " or ".join(f"`{word}`" for word in words)
+    if default is None or default is Parameter.empty:
+        return f"`{name}`"
+    shown = (
+        str(default).lower() if isinstance(default, bool) else f"{default:g}" if isinstance(default, float) else default
+    )
+    return f"`{name}` {shown}"
+
+
+def _flat(hint: Any) -> list[Any]:
+    """A type with all that it is made of, families of parts among them."""
+    family = family_of(hint)
+    inside = (
+        [each for argument in get_args(hint) for each in _flat(argument)] if get_origin(hint) is not Literal else []
+    )
+    return [hint, *([FAMILIES[family]] if family else []), *inside]
+
+
+if __name__ == "__main__":
+    INDEX.write_text(index(), "utf-8")
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text("utf-8")), "utf-8")

@@ -1,0 +1,46 @@
+"""`mixwise recipes`: list the recipes, or the variants of one, and the names that a recipe can use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from mixwise.cli.completion import offer_recipes
+from mixwise.parts import entries
+from mixwise.terminal import columns, out
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Show its variants.", autocompletion=offer_recipes)] = None,
+) -> None:
+    """List recipes, and the algorithms, policies, graphs and weighting schemes that a recipe can name.
+
+    Example: mixwise recipes digits
+    """
+    from mixwise.experiments import load_recipe, recipe_names
+
+    if name is not None:
+        recipe = load_recipe(name)
+        out.print(f"{recipe.name}: {recipe.description}")
+        out.print(f"variants: {', '.join(recipe.variants)}")
+        if recipe.further:
+            out.print(f"on request (variants=NAME,…): {', '.join(recipe.further)}")
+        return
+    known = {name: load_recipe(name) for name in recipe_names()}
+    out.print(columns(("recipe", "description"), [(name, recipe.description) for name, recipe in known.items()]))
+    out.print("\nmixwise recipes RECIPE lists the variants of a recipe.\n")
+    rows = [(name, _algorithm(entry)) for name, entry in entries("algorithm").items()]
+    out.print(columns(("algorithm", "step, condition on W, cost, reference"), rows))
+    out.print()
+    rows = [(name, str(entry.get("does", entry["title"]))) for name, entry in entries("policy").items()]
+    out.print(columns(("policy", "description"), rows))
+    graphs = [str(entry.get("form", name)) for name, entry in entries("graph").items()]
+    out.print(f"\ngraphs: {', '.join(graphs)}\n\nweighting schemes: {', '.join(entries('scheme'))}")
+
+
+def _algorithm(entry: Mapping[str, str | int]) -> str:
+    if "step" not in entry:  # of another package
+        return str(entry["title"])
+    return f"{entry['step']}\nW: {entry['condition']}; sends {entry['sends']} per node; {entry['cite']}"

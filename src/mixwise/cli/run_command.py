@@ -1,0 +1,134 @@
+"""`mixwise run` and `mixwise sweep`: train, alone or as one of several processes."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mixwise.cli.completion import offer_overrides, offer_recipes
+from mixwise.errors import ConfigError, MixwiseError, TrainingError
+from mixwise.terminal import err, notes_shown, out, progress_line, run_with_progress, summary_table
+
+if TYPE_CHECKING:
+    from mixwise.experiments.runner import Progress
+    from mixwise.network.world import World
+
+_RECIPE_HELP = "The name of a recipe (see mixwise recipes) or a YAML file."
+Recipe = Annotated[str, typer.Argument(help=_RECIPE_HELP, autocompletion=offer_recipes)]
+Seeds = Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2 or 0-9.")]
+Timeout = Annotated[float, typer.Option(min=1.0, help="Under torchrun: seconds to wait for another process.")]
+_KEYS_HELP = "key=value, such as steps=50, variants=dsgd,d2 or ha-dsgd.policy.period=10."
+_GRID_HELP = "key=value; several values form a grid, such as lr=0.03,0.1."
+
+
+def run(
+    recipe: Recipe,
+    overrides: Annotated[list[str] | None, typer.Argument(help=_KEYS_HELP, autocompletion=offer_overrides)] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="The run folder; by default runs/RECIPE/TIME.")] = None,
+    seeds: Seeds = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the interrupted run in --out.")] = False,
+    timeout: Timeout = 300.0,
+) -> None:
+    """Run a recipe: all its variants with all its seeds.
+
+    Leaves a table, figures, records and a report in a folder.
+
+    Example: mixwise run quadratics steps=100 --seeds 0-4 --out my-run
+
+    In several processes: mixwise launch --nproc-per-node 4 -- run digits
+    """
+    from mixwise.experiments import load_recipe, plan_experiment
+
+    changes = _changes(overrides, seeds)
+    with _world(timeout) as world:
+        experiment = plan_experiment(load_recipe(recipe), changes)
+        experiment = replace(experiment, command=shlex.join(["mixwise", "run", recipe, *changes]))
+        if resume and folder is None:
+            raise ConfigError("--resume needs the folder of the interrupted run; name it with --out")
+        folder = folder or _new_folder(experiment.recipe.name, world)
+        try:
+            summary = run_with_progress(experiment, folder, resume, world)
+        except KeyboardInterrupt:
+            if world.rank == 0:
+                err.print(f"stopped; resume with: mixwise run {folder}/config.yaml --out {folder} --resume")
+            raise typer.Exit(130) from None
+        except TrainingError as error:
+            raise TrainingError(f"{error}; the records so far: {folder}" if folder.exists() else str(error)) from None
+        if world.rank == 0:
+            out.print(f"{experiment.recipe.name}: {experiment.recipe.description}")
+            out.print(summary_table(summary))
+            out.print(f"{summary.caption}.", style="dim")
+            out.print(f"\nTable, figures and records: {folder}{'' if str(folder).endswith('/') else '/'}")
+            out.print(f"Report: {folder / 'report.html'}")
+
+
+def sweep(
+    recipe: Recipe,
+    overrides: Annotated[list[str] | None, typer.Argument(help=_GRID_HELP, autocompletion=offer_overrides)] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="By default runs/RECIPE-sweep/TIME.")] = None,
+    seeds: Seeds = None,
+    timeout: Timeout = 300.0,
+) -> None:
+    """Tune a recipe on its validation split, then test once.
+
+    Each variant gets the values of the grid that work best for it; only these are evaluated on the test set.
+
+    Example: mixwise sweep cifar10-small topology=ring lr=0.03,0.1 --seeds 0
+    """
+    from mixwise.experiments import load_recipe
+    from mixwise.experiments.sweep import sweep as run_sweep
+
+    with _world(timeout) as world:
+        found = load_recipe(recipe)
+        folder = folder or _new_folder(f"{found.name}-sweep", world)
+
+        def on_progress(progress: Progress) -> None:
+            if world.rank == 0 and progress.step + 1 == progress.steps:
+                err.print(progress_line(progress))
+
+        result = run_sweep(found, _changes(overrides, seeds), folder, on_progress, world)
+    if world.rank == 0:
+        for variant, point in result.chosen.items():
+            out.print(f"{variant}: {point}")
+        out.print(summary_table(result.summary))
+        out.print(f"Results on the test set. Table, runs and chosen.yaml: {folder}")
+
+
+def _changes(overrides: list[str] | None, seeds: str | None) -> list[str]:
+    """All overrides of the recipe."""
+    return [*(overrides or []), *([f"seeds={seeds}"] if seeds is not None else [])]
+
+
+@contextmanager
+def _world(timeout: float) -> Iterator[World]:
+    """The processes of this run; if they fail together, only the first one to fail prints the error."""
+    from mixwise.network.processes import world_of_this_process
+
+    with world_of_this_process(timeout) as world, notes_shown(world.rank == 0):
+        try:
+            yield world
+        except MixwiseError:
+            if world.first_to_fail():
+                raise
+            time.sleep(1)  # torchrun ends the process that prints as soon as this one has ended
+            raise typer.Exit(2) from None
+
+
+def _new_folder(name: str, world: World) -> Path:
+    """runs/NAME/TIME, with the time of the first launch; a restart uses the same folder."""
+    note = f"folder of {name}"
+
+    def choose() -> str:
+        chosen = world.recall(note) or str(Path("runs") / name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+        world.note(note, chosen)
+        return chosen
+
+    return Path(world.decide(choose))

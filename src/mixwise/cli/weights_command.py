@@ -1,0 +1,143 @@
+"""`mixwise graph` and `mixwise weights`: graphs and their mixing weights, without any training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mixwise.cli.completion import offer_graphs, offer_schemes
+from mixwise.errors import ConfigError, MixwiseError, unknown
+from mixwise.parts import entries, lookup
+from mixwise.terminal import columns, out
+
+if TYPE_CHECKING:
+    from mixwise.mixing import MixingMatrix
+
+_SPEC_HELP = "A graph, such as ring:16, torus:4x4 or file:PATH (see mixwise recipes)."
+_SCHEME_HELP = "A weighting scheme (see mixwise recipes), or gme, which fits the weights to --gradients."
+_SCHEMES = [name for name in entries("scheme", outside=False) if name != "cliques"]  # which needs the cliques
+Spec = Annotated[str, typer.Argument(help=_SPEC_HELP, autocompletion=offer_graphs)]
+Seed = Annotated[int, typer.Option(help="Seed of a random graph.")]
+
+
+def graph(
+    spec: Spec,
+    seed: Seed = 0,
+    picture: Annotated[Path | None, typer.Option("--out", help="Save a picture: .png, .svg or .pdf.")] = None,
+) -> None:
+    """Describe a graph, and how fast each weighting scheme mixes on it.
+
+    Shows the size, degrees and diameter of the graph, and a picture of up to 64 nodes.
+
+    Example: mixwise graph torus:4x4
+    """
+    from mixwise.graphs import parse
+    from mixwise.graphs.drawing import save_picture, terminal_picture
+    from mixwise.mixing import consensus_factor, spectral_gap
+
+    g = parse(spec, seed)
+    if picture is not None:
+        save_picture(g, picture)
+        out.print(f"picture: {picture}")
+    low, high, mean = min(g.degrees), max(g.degrees), sum(g.degrees) / g.n
+    out.print(f"{spec}: {g.n} nodes, {len(g.edges)} {'arcs' if g.directed else 'edges'}")
+    out.print(f"degrees: {low if low == high else f'{low} to {high}, mean {mean:.3g}'}")
+    if g.is_connected:
+        out.print(f"diameter: {g.diameter}")
+    else:
+        sizes = sorted((len(component) for component in g.components), reverse=True)
+        listed = ", ".join(map(str, sizes[:8])) + (", …" if len(sizes) > 8 else "")
+        out.print(f"not connected: {len(sizes)} components of {listed} nodes")
+    rows = []
+    for name in _SCHEMES:
+        try:
+            W = lookup("scheme", name).target(g)
+            rows.append((name, f"{consensus_factor(W):.6f}", f"{spectral_gap(W):.6f}"))
+        except MixwiseError as error:
+            rows.append((name, f"– ({str(error).partition(';')[0]})", "–"))
+    out.print(columns(("scheme", "consensus factor p", "spectral gap"), rows))
+    if g.n <= 64:
+        out.print(terminal_picture(g))
+
+
+def weights(
+    spec: Spec,
+    scheme: Annotated[str, typer.Option(help=_SCHEME_HELP, autocompletion=offer_schemes)],
+    gradients: Annotated[Path | None, typer.Option(help="Gradients, one row per node, as a .npy file.")] = None,
+    regularization: Annotated[float, typer.Option(help="λ of the gme scheme.")] = 0.0,
+    symmetric: Annotated[bool, typer.Option("--symmetric", help="Symmetric weights from the gme scheme.")] = False,
+    file: Annotated[Path | None, typer.Option("--out", help="Save W: .npy (n × n) or .csv (i, j, weight).")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Compute the mixing weights of a graph.
+
+    With gradients, also shows how much of their disagreement one mixing leaves.
+
+    Example: mixwise weights ring:16 --scheme gme --gradients grads.npy --out W.npy
+    """
+    import numpy as np
+
+    from mixwise.graphs import parse
+    from mixwise.mixing import consensus_factor, gradient_mixing_error, heterogeneity, spectral_gap
+
+    g = parse(spec, seed)
+    if file is not None and file.suffix not in (".npy", ".csv"):
+        raise ConfigError(f"--out {file}: W is saved as .npy (n × n array) or .csv (i, j, weight)")
+    G = None if gradients is None else _gradients(gradients, g.n)
+    W = _weights(g, scheme, G, regularization, symmetric)
+    if file is not None:
+        _save_weights(W, file)
+        out.print(f"weights: {file}")
+    if g.n <= 16:
+        out.print(np.array2string(W.to_dense(), precision=3, suppress_small=True, max_line_width=200))
+    out.print(f"messages per step: {W.messages}")
+    out.print(f"consensus factor p: {consensus_factor(W):.6f}")
+    out.print(f"spectral gap: {spectral_gap(W):.6f}")
+    if G is not None:
+        error, total = gradient_mixing_error(G, W), heterogeneity(G) * g.n
+        share = f", {error / total:.2%} of the disagreement before mixing" if total > 0 else ""
+        out.print(f"gradient mixing error: {error:.6g}{share}")
+
+
+def _weights(g: Any, scheme: str, G: Any, regularization: float, symmetric: bool) -> MixingMatrix:
+    from mixwise.mixing import gram_matrix, minimize_gme
+
+    if scheme in _SCHEMES or ":" in scheme:
+        W: MixingMatrix = lookup("scheme", scheme).target(g)
+        return W
+    if scheme != "gme":
+        raise ConfigError(unknown("scheme", scheme, [*_SCHEMES, "gme"]))
+    if G is None:
+        raise ConfigError("--scheme gme fits the weights to gradients; give them with --gradients FILE.npy")
+    return minimize_gme(gram_matrix(G), g, regularization=regularization, symmetric=symmetric).W
+
+
+def _gradients(path: Path, n: int) -> Any:
+    """The gradients in a file, (n, d)."""
+    import numpy as np
+
+    try:
+        G = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is no .npy array of numbers"
+        raise ConfigError(f"--gradients {path} cannot be read: {reason}") from None
+    if not isinstance(G, np.ndarray) or G.ndim != 2 or len(G) != n or G.dtype.kind not in "fiu":
+        held = f"an array of shape {G.shape}" if isinstance(G, np.ndarray) else "several arrays"
+        raise ConfigError(f"--gradients {path} holds {held}; it must hold one row of numbers per node, ({n}, d)")
+    return G.astype(np.float64)
+
+
+def _save_weights(W: MixingMatrix, path: Path) -> None:
+    import numpy as np
+
+    try:
+        if path.suffix == ".npy":
+            np.save(path, W.to_dense())
+        else:
+            pattern = W.graph.pattern
+            entries = zip(pattern.rows.tolist(), pattern.cols.tolist(), W.weights.tolist(), strict=True)
+            path.write_text("i,j,weight\n" + "".join(f"{i},{j},{w!r}\n" for i, j, w in entries), "utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out {path} cannot be written: {error.strerror}") from None

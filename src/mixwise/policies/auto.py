@@ -1,0 +1,95 @@
+"""Policies that are chosen when the graph, the labels or the algorithm are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from mixwise.graphs import d_cliques
+from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings
+from mixwise.parts import Count, part
+from mixwise.policies.aware_matchings import HeterogeneityAwareMatchings
+from mixwise.policies.combined import Decoupled
+from mixwise.policies.fixed import Fixed
+from mixwise.policies.heterogeneity_aware import HeterogeneityAware
+from mixwise.protocols import Context, Look, Network, Plan, Policy, Provides, Round, State
+from mixwise.sketch import CountSketch, Sketch
+
+
+@dataclass(frozen=True)
+class Chosen(Policy):
+    """A policy that is another one once the context is known; subclasses say which."""
+
+    def choose(self, context: Context) -> Policy:
+        """Return the policy for this context."""
+        raise NotImplementedError
+
+    def init(self, context: Context) -> State:
+        """Choose, and return the state of the choice."""
+        policy = self.choose(context)
+        return State(parts={"chosen": policy.init(context)}, scratch={"policy": policy})
+
+    def matrices(self, state: State) -> tuple[MixingMatrix, ...]:
+        """Return the known matrices of the choice."""
+        matrices: tuple[MixingMatrix, ...] = state.scratch["policy"].matrices(state.parts["chosen"])
+        return matrices
+
+    def looks(self, t: int, state: State) -> Look | None:
+        """Return what the choice wants to see."""
+        look: Look | None = state.scratch["policy"].looks(t, state.parts["chosen"])
+        return look
+
+    def plan(self, round: Round, state: State, network: Network) -> Plan:
+        """Return the plan of the choice."""
+        plan: Plan = state.scratch["policy"].plan(round, state.parts["chosen"], network)
+        return plan
+
+
+@part(
+    "auto", title="auto: pairs of nodes chosen by their disagreement at every mixing",
+    does="the policy that did best in the study of mixing policies",
+)  # fmt: skip
+@dataclass(frozen=True)
+class Auto(Chosen):
+    """The gossip policy to start with: what did best in docs/studies/mixing-policies.md.
+
+    Pairs of neighbors that average one after the other, chosen by their disagreement; where this is not possible, on
+    directed graphs and for algorithms that need symmetric weights (D², EXTRA), optimized weights: GME of updates and
+    parameters at every mixing.
+    """
+
+    sketch: Sketch = CountSketch(100)
+
+    def choose(self, context: Context) -> Policy:
+        """Choose by the graph and the algorithm."""
+        if context.graph.directed or context.needs.symmetric:
+            return HeterogeneityAware(sketch=self.sketch, objective="both", regularization=0.02)
+        return HeterogeneityAwareMatchings(sketch=self.sketch)
+
+
+@part(
+    "d-cliques", title="cliques of {size} that together hold all labels", cite="Bellet et al. 2022",
+    does="cliques whose labels look like the whole data set, for `algorithm: decoupled`",
+)  # fmt: skip
+@dataclass(frozen=True)
+class DCliques(Chosen):
+    """D-Cliques: cliques whose labels look like the whole data set; updates are averaged inside (Bellet et al. 2022).
+
+    Args:
+        size: nodes per clique.
+        between: how cliques are connected.
+    """
+
+    size: Count = 4
+    between: Literal["ring", "full"] = "ring"
+
+    @property
+    def provides(self) -> Provides:
+        """Two channels, on edges of its own."""
+        return Provides("two channels", changes=False, own_edges=True)
+
+    def choose(self, context: Context) -> Policy:
+        """Build the cliques from the label counts of the nodes."""
+        found = d_cliques(context.labels("policy: d-cliques"), self.size, context.seed, self.between)
+        updates = Fixed(clique_averaging(found.cliques, found.graph))
+        return Decoupled(params=Fixed(metropolis_hastings(found.graph)), updates=updates)

@@ -1,0 +1,9 @@
+"""Training: the loop and its records."""
+
+from mixwise.training.loop import records, train
+from mixwise.training.optimizers import factor
+from mixwise.training.records import Record
+from mixwise.training.row_count import RowCount, count_rows
+from mixwise.training.training import Step, Training
+
+__all__ = ["Record", "RowCount", "Step", "Training", "count_rows", "factor", "records", "train"]

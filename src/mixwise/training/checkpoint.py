@@ -1,0 +1,203 @@
+"""Checkpoints by nodes: each process writes the state of the nodes that it owns; a reader takes the nodes it needs.
+
+    step-00000120.nodes-0-3-of-16.safetensors       after 120 steps, the rows of nodes 0 to 3
+
+Tensors, with the plain values as JSON in the header; loading one never runs code. A file is written beside its place
+and then moved there, and the previous checkpoint is kept until the files of all nodes exist: a run that is killed at
+any moment leaves a complete one. It does not matter how the nodes were divided over processes when it was written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from itertools import accumulate
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from mixwise.errors import TrainingError
+from mixwise.protocols import State
+from mixwise.state import Tensors, decode, encode, owner_of
+from mixwise.training.training import Training
+
+_NAME = re.compile(r"step-(\d+)\.nodes-(\d+)-(\d+)-of-(\d+)\.safetensors")
+FORMAT = 2  # 1: until 0.1
+_LONG = 1 << 18  # numbers of a row that is read by itself
+_UNREADABLE = (SafetensorError, OSError, KeyError, IndexError, TypeError, ValueError, RuntimeError)
+
+
+def save_checkpoint(training: Training, folder: Path) -> None:
+    """Save everything that the next step depends on, as far as it belongs to the owned nodes; a collective call."""
+    network, nodes = training.network, training.network.nodes
+    encoded = encode(training.state(), nodes)
+    tensors = encoded.tensors
+    models = training.models
+    values = {
+        "format": FORMAT,
+        "nodes": [nodes.start, nodes.stop],
+        "names": list(training.task.names[nodes.start : nodes.stop]),
+        "arcs": encoded.arcs,
+        "models": next(name for name, rows in tensors.items() if rows is models),  # where the models are
+        "values": encoded.values,
+    }
+    if nodes.start > 0:  # shared values are written once
+        tensors = {name: value for name, value in tensors.items() if owner_of(name)[1] != "shared"}
+    path = folder / _name(training.t, nodes.start, nodes.stop, network.graph.n)
+    temporary = path.with_suffix(".part")
+    try:
+        folder.mkdir(exist_ok=True)
+        save_file({name: v.contiguous() for name, v in tensors.items()}, temporary, {"mixwise": json.dumps(values)})
+        os.replace(temporary, path)
+    except (SafetensorError, OSError) as error:
+        temporary.unlink(missing_ok=True)
+        raise TrainingError(f"the checkpoint {path} cannot be written: {error}; the one before it is kept") from None
+    with network.uncounted():  # returns when all have written
+        blocks = network.gather(torch.tensor([[nodes.start, nodes.stop]]).repeat(len(nodes), 1)).tolist()
+    if nodes.start == 0:  # by name: a shared file system may show the files of other machines later
+        _remove_others(folder, {folder / _name(training.t, start, stop, network.graph.n) for start, stop in blocks})
+
+
+def newest_step(folder: Path) -> int | None:
+    """After how many steps the newest complete checkpoint was taken, if there is one."""
+    return max(_complete(folder), default=None)
+
+
+def names_of_nodes(folder: Path, step: int) -> list[int]:
+    """The nodes that a complete checkpoint holds, by the numbers that they had when the run began."""
+    names: list[int] = []
+    for path in _complete(folder)[step]:
+        try:
+            with safe_open(path, framework="pt") as file:
+                names += json.loads(file.metadata()["mixwise"])["names"]
+        except _UNREADABLE as error:
+            raise _unfit(path, error) from None
+    return names
+
+
+def keep_only(folder: Path, step: int) -> None:
+    """Remove all files that are not of the complete checkpoint of this step, if that is there."""
+    if kept := _complete(folder).get(step):
+        _remove_others(folder, set(kept))
+
+
+def _remove_others(folder: Path, kept: set[Path]) -> None:
+    for path in folder.glob("step-*"):
+        if path not in kept:
+            path.unlink(missing_ok=True)
+
+
+def load_checkpoint(training: Training, folder: Path, step: int | None = None) -> None:
+    """Put a new training where the checkpoint of a step was, by default the newest complete one."""
+    saved = read_state(folder, training.network.nodes, step)
+    try:
+        training.load_state(saved)
+    except _UNREADABLE as error:
+        raise _unfit(folder, error) from None
+
+
+def read_state(folder: Path, nodes: range, step: int | None = None) -> State:
+    """Return the saved state of these nodes."""
+    tensors, header = read_checkpoint(folder, nodes, step=step)
+    try:
+        return decode(tensors, header["values"], nodes)
+    except _UNREADABLE as error:
+        raise _unfit(folder, error) from None
+
+
+def read_checkpoint(
+    folder: Path,
+    nodes: range | None = None,
+    wanted: Callable[[str], bool] = lambda name: True,
+    step: int | None = None,
+) -> tuple[Tensors, dict[str, Any]]:
+    """Return the encoded tensors that belong to these nodes, by default to all, and the header of the first file."""
+    complete = _complete(folder)
+    parts = complete.get(max(complete, default=-1) if step is None else step)
+    if parts is None:
+        raise TrainingError(
+            f"{folder} holds no complete checkpoint{'' if step is None else f' of step {step}'}; "
+            f"delete that folder to restart the run"
+        )
+    pieces: dict[str, list[torch.Tensor]] = {}
+    first: dict[str, Any] = {}
+    for path in parts:
+        try:
+            header = _read_part(path, nodes, wanted, pieces)
+        except _UNREADABLE as error:
+            raise _unfit(path, error) from None
+        first = first or header
+    return {name: found[0] if len(found) == 1 else torch.cat(found) for name, found in pieces.items()}, first
+
+
+def _read_part(
+    path: Path, nodes: range | None, wanted: Callable[[str], bool], pieces: dict[str, list[torch.Tensor]]
+) -> dict[str, Any]:
+    """Add the tensors of these nodes in a file to the pieces; return its header."""
+    with safe_open(path, framework="pt") as file:
+        header: dict[str, Any] = dict(json.loads(file.metadata()["mixwise"]))
+        if header.get("format") != FORMAT:
+            raise TrainingError(
+                f"{path} was written by another version of mixwise (checkpoint format {header.get('format', 1)}, this "
+                f"is {FORMAT}); finish the run with that version, or restart it"
+            )
+        first, stop = header["nodes"]
+        low, high = (first, stop) if nodes is None else (max(first, nodes.start), min(stop, nodes.stop))
+        for name in file.keys():  # noqa: SIM118 - it is no dictionary
+            at, owner = owner_of(name)
+            if not wanted(name) or (owner != "shared" and low >= high):
+                continue
+            if owner == "shared":
+                pieces[name] = [file.get_tensor(name)]
+                continue
+            begin, end = low - first, high - first
+            if owner == "arcs":
+                ends = list(accumulate(header["arcs"][at], initial=0))
+                begin, end = ends[begin], ends[end]
+            pieces.setdefault(name, []).append(_rows(file.get_slice(name), slice(begin, end)))
+    return header
+
+
+def _rows(saved: Any, rows: slice) -> torch.Tensor:
+    """Some rows of a tensor in a file; long ones one after the other, so that they are never there twice."""
+    if rows.stop - rows.start < 2 or prod(saved.get_shape()[1:]) < _LONG:
+        few: torch.Tensor = saved[rows]
+        return few
+    first = saved[rows.start : rows.start + 1]
+    read: torch.Tensor = first.new_empty(rows.stop - rows.start, *first.shape[1:])
+    for i in range(len(read)):
+        read[i : i + 1] = saved[rows.start + i : rows.start + i + 1]
+    return read
+
+
+def _name(step: int, start: int, stop: int, n: int) -> str:
+    return f"step-{step:08}.nodes-{start}-{stop - 1}-of-{n}.safetensors"
+
+
+def _complete(folder: Path) -> dict[int, tuple[Path, ...]]:
+    """The files of every step for which those of all nodes are there."""
+    parts: dict[tuple[int, int], list[tuple[int, int, Path]]] = {}  # (step, n) -> (first node, last node, file)
+    for path in folder.glob("step-*"):
+        if name := _NAME.fullmatch(path.name):
+            step, first, last, n = map(int, name.groups())
+            parts.setdefault((step, n), []).append((first, last, path))
+    complete = {}
+    for (step, n), found in sorted(parts.items(), reverse=True):  # the smaller n last: nodes were lost at that step
+        next_node = 0
+        for first, last, _ in sorted(found):
+            next_node = last + 1 if first == next_node else -1  # a gap, or files of two divisions
+        if next_node == n:
+            complete[step] = tuple(path for _, _, path in sorted(found))
+    return complete
+
+
+def _unfit(path: Path, error: Exception) -> TrainingError:
+    return TrainingError(
+        f"the checkpoint {path} does not fit this run ({error}); delete its folder to restart that run"
+    )

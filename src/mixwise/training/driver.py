@@ -1,0 +1,296 @@
+"""Takes one mixing after the other through plan and mix: the part of a step that follows the optimizer.
+
+    driver.begin(X)                   before the first step after a mixing: keep of X what will be needed
+    driver.direct(G, …)               at every step: the algorithm changes the gradients
+    driver.stepped(lr)                after every step
+    round = driver.round(X, G)        X is X′ now
+    plan = driver.plan(round)         the policy's matrices, checked
+    driver.mix(round, plan)           X becomes X⁺
+
+The same for nodes in one process, in many, and inside your own loop. The position inside a round is kept here and
+nowhere else. Legend: X, X′, G, U (m, d), owned rows; B (m, b) their buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from mixwise.algorithms.rounds import mix_in_place
+from mixwise.errors import MixingError, TrainingError
+from mixwise.mixing import MixingMatrix
+from mixwise.mixing.matrix import FloatArray
+from mixwise.network.traffic import Pending
+from mixwise.protocols import Algorithm, Context, Network, Plan, Policy, Round, State
+from mixwise.sketch import CountSketch
+from mixwise.training.compatibility import check_connected, check_policy, check_unchanged, check_weights
+
+
+class Driver:
+    """The mixings of one run: its policy and algorithm with their states, and the position inside a round.
+
+    Args:
+        network: how rows travel.
+        policy: the weights of each mixing.
+        algorithm: what is mixed.
+        X: the rows before the first step.
+        context: placement and seed of the run; the graph of the network and seed 0 by default.
+        local_steps: optimizer steps per mixing.
+
+    Attributes:
+        t: mixings done.
+        began: the mixing at which policy and algorithm began; later than 0 if they restarted because nodes were lost.
+        steps: optimizer steps since the last mixing.
+        lr: the sum of their learning rates.
+        begun: whether the round has begun, so that X at its start is known.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        policy: Policy,
+        algorithm: Algorithm,
+        X: torch.Tensor,
+        context: Context | None = None,
+        *,
+        local_steps: int = 1,
+    ) -> None:
+        context = replace(context or Context(network.graph), needs=algorithm.needs)
+        self.network, self.policy, self.algorithm, self.local_steps = network, policy, algorithm, local_steps
+        self.t = self.began = self.steps = 0
+        self.lr, self.begun = 0.0, False
+        self._X: torch.Tensor | None = None  # X at the start of the round, while it will be needed
+        self._sums: dict[CountSketch, FloatArray] = {}  # its sketches, where they suffice
+        self._checked: tuple[MixingMatrix, ...] = ()  # the matrices that were checked last
+        check_policy(algorithm, policy)
+        self.policy_state = policy.init(context.at("policy"))
+        self.algorithm_state = algorithm.init(X, context)
+        known = policy.matrices(self.policy_state)
+        self._check(known)
+        if algorithm.needs.plan != "nothing" and not policy.provides.own_edges:
+            check_connected(network.graph, known)
+
+    @property
+    def looks(self) -> bool:
+        """Whether the policy looks at the mixing that is under way, and shares what it sees."""
+        return self.policy.looks(self.t - self.began, self.policy_state) is not None
+
+    @property
+    def turns_gradients(self) -> bool:
+        """Whether the algorithm changes gradients before the optimizer sees them."""
+        return type(self.algorithm).direction is not Algorithm.direction
+
+    # --- a round ---
+    def begin(self, X: torch.Tensor) -> None:
+        """Keep what the algorithm and the policy will need of X; does nothing if the round has begun."""
+        if self.begun:
+            return
+        self.begun = True
+        needs, look = self.algorithm.needs, self.policy.looks(self.t - self.began, self.policy_state)
+        kept, self._sums = needs.previous, {}
+        if look is not None and (look.sketches or look.update):
+            counts = [sketch for sketch in look.sketches if isinstance(sketch, CountSketch)]
+            # Count sketches are cheap enough to be taken twice, of X and of X′; then U is never needed as a whole.
+            twice = self.local_steps == 1 and not needs.own_update and not look.update
+            if twice and len(counts) == len(look.sketches):
+                self._sums = {sketch: sketch.sums(X) for sketch in counts}
+            else:
+                kept = True
+        self._X = X.clone() if kept else None
+
+    def direct(
+        self,
+        G: torch.Tensor,
+        optimizer: torch.optim.Optimizer,
+        places: Iterable[tuple[torch.nn.Parameter, torch.Tensor]],
+    ) -> None:
+        """Let the algorithm change G, in place; `places` pairs the optimizer's parameters with their columns of G.
+
+        Weight decay is part of the stochastic gradient. Where the algorithm has its own momentum, the decay passes
+        through it: λx is added before, and removed after, since the optimizer adds it once more.
+        """
+        if not self.turns_gradients:
+            return
+        decays: dict[int, float] = {}
+        if self.algorithm.needs.own_momentum:
+            decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+        decayed = [(g, x, decays[id(x)]) for x, g in places if decays.get(id(x))]
+        for g, x, decay in decayed:
+            g.add_(x, alpha=decay)
+        self.algorithm.direction(G, self.algorithm_state, self.network)
+        for g, x, decay in decayed:
+            g.sub_(x, alpha=decay)
+
+    def stepped(self, lr: float) -> None:
+        """Count a step of the optimizer."""
+        self.steps += 1
+        self.lr += lr
+
+    def round(self, X: torch.Tensor, G: torch.Tensor, B: torch.Tensor | None = None) -> Round:
+        """Return the round whose optimizer steps have led to X and G."""
+        t = self.t - self.began
+        return Round(t, X, G, self._X, self.lr, B, self.algorithm, self.algorithm_state, self._sums)
+
+    def plan(self, round: Round) -> Plan:
+        """Return the plan of the policy, accepted by the algorithm."""
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # the error names what comes of it
+                plan = self.policy.plan(round, self.policy_state, self.network)
+        except MixingError as error:
+            step = self.t if self.network.step is None else self.network.step
+            raise TrainingError(f"step {step}: {error}; if the run diverges, lower the learning rate (lr)") from error
+        check_unchanged(self.algorithm, plan.matrices, self._checked)
+        self._check(plan.matrices)
+        return plan
+
+    def mix(self, round: Round, plan: Plan) -> None:
+        """Turn X′ into X⁺, in place, and mix the buffers, if there are any."""
+        self._mix_buffers(round, plan)
+        self.algorithm.mix(round, plan, self.algorithm_state, self.network)
+        self.end_round()
+
+    def end_round(self) -> None:
+        """Count a mixing, and forget the round."""
+        self.drop_round()
+        self.t += 1
+
+    def drop_round(self) -> None:
+        """Forget the round, whose mixing is skipped."""
+        self._X, self._sums, self.lr, self.steps, self.begun = None, {}, 0.0, 0, False
+
+    def begin_at(self, t: int) -> None:
+        """Start after t mixings that policy and algorithm have not seen."""
+        self.t = self.began = t
+
+    def _mix_buffers(self, round: Round, plan: Plan) -> None:
+        if round.B is None:
+            return
+        if self.algorithm.needs.buffers == "average":
+            round.B.copy_(self.network.average(round.B).expand_as(round.B))
+        elif self.algorithm.needs.buffers == "plan":
+            mix_in_place(round.B, plan.params, self.network)
+
+    def _check(self, matrices: tuple[MixingMatrix, ...]) -> None:
+        """Let the algorithm reject a matrix before it is used; those of the last mixing need no second look."""
+        for W in matrices:
+            if not any(W is known for known in self._checked):
+                check_weights(self.algorithm, W)
+        self._checked = matrices
+
+    # --- checkpoints ---
+    def state(self) -> State:
+        """Return everything that the next mixing depends on besides X."""
+        rows = {f"sums.{number}": torch.from_numpy(sums) for number, sums in enumerate(self._sums.values())}
+        if self._X is not None:  # inside a round
+            rows["start"] = self._X
+        shared: dict[str, Any] = {
+            "t": self.t,
+            "began": self.began,
+            "steps": self.steps,
+            "lr": self.lr,
+            "begun": self.begun,
+        }
+        shared |= {"traffic": vars(self.network.traffic).copy(), "n": self.network.graph.n}
+        return State(rows, shared=shared, parts={"policy": self.policy_state, "algorithm": self.algorithm_state})
+
+    def load_state(self, saved: State, device: torch.device) -> None:
+        """Continue from such a state."""
+        shared = saved.shared
+        self.t, self.began, self.steps = shared["t"], shared["began"], shared["steps"]
+        self.lr, self.begun = shared["lr"], shared["begun"]
+        self.algorithm_state.load(saved.parts["algorithm"].to(device))
+        self.policy_state.load(saved.parts["policy"])
+        self._X = saved.rows["start"].to(device) if "start" in saved.rows else None
+        self._sums = {}
+        if "sums.0" in saved.rows:
+            look = self.policy.looks(self.t - self.began, self.policy_state)
+            counts = dict.fromkeys(s for s in (look.sketches if look else ()) if isinstance(s, CountSketch))
+            self._sums = {sketch: saved.rows[f"sums.{i}"].cpu().numpy() for i, sketch in enumerate(counts)}
+        vars(self.network.traffic).update(shared["traffic"])
+
+
+class OverlappingDriver(Driver):
+    """A driver for methods that mix while the gradients are computed: X⁺ = Wᵀ X − U.
+
+    X travels as soon as the round has begun, with the matrices that the policy made one mixing before; the first mixing
+    has W = I. Arguments as those of `Driver`.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        policy: Policy,
+        algorithm: Algorithm,
+        X: torch.Tensor,
+        context: Context | None = None,
+        *,
+        local_steps: int = 1,
+    ) -> None:
+        super().__init__(network, policy, algorithm, X, context, local_steps=local_steps)
+        pattern = network.graph.pattern
+        # The rounds of the next mixing, and the first of them, under way.
+        self._waiting: tuple[MixingMatrix, ...] = (MixingMatrix(network.graph, pattern.rows == pattern.cols),)
+        self._pending: Pending | None = None
+        self._counted = False  # whether that round is part of the traffic of a state that was loaded
+
+    def begin(self, X: torch.Tensor) -> None:
+        """Keep X, and send it."""
+        if not self.begun:
+            super().begin(X)
+            assert self._X is not None  # such methods need it
+            self._pending = self.network.start_mix(self._X, self._waiting[0])
+
+    def plan(self, round: Round) -> Plan:
+        """Return the plan made one mixing before; the new one is for the next mixing."""
+        plan = super().plan(round)
+        rounds = plan.one_channel(type(self.algorithm).__name__)
+        plan, self._waiting = Plan(self._waiting, solve=plan.solve), rounds
+        return plan
+
+    def mix(self, round: Round, plan: Plan) -> None:
+        """Wait for the rows. The first round is under way, unless a state was loaded since."""
+        self._mix_buffers(round, plan)
+        X, X_prime, pending, self._pending = round.before, round.X_prime, self._pending, None
+        if pending is None:
+            with self.network.uncounted() if self._counted else nullcontext():
+                pending = self.network.start_mix(X, plan.params[0])
+        self._counted = False
+        if len(plan.params) == 1:
+            pending.move(X_prime)
+        else:
+            mixed = mix_in_place(pending.wait(), plan.params[1:], self.network)
+            X_prime.sub_(X).add_(mixed)
+        self.end_round()
+
+    def state(self) -> State:
+        """Return the state of the driver, and the matrices of the next mixing."""
+        state = super().state()
+        state.shared |= {"waiting": self._waiting, "under_way": self._pending is not None}
+        return state
+
+    def load_state(self, saved: State, device: torch.device) -> None:
+        """Continue from such a state."""
+        super().load_state(saved, device)
+        self._waiting = saved.shared["waiting"]
+        if self._pending is not None:  # of the state that is left behind; its messages must be received
+            self._pending.wait()
+        self._pending, self._counted = None, saved.shared["under_way"]
+
+
+def make_driver(
+    network: Network,
+    policy: Policy,
+    algorithm: Algorithm,
+    X: torch.Tensor,
+    context: Context | None = None,
+    *,
+    local_steps: int = 1,
+) -> Driver:
+    """Return the driver that the algorithm needs."""
+    kind = OverlappingDriver if algorithm.needs.early else Driver
+    return kind(network, policy, algorithm, X, context, local_steps=local_steps)

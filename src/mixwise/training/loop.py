@@ -1,0 +1,112 @@
+"""From a training run to records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from mixwise.errors import TrainingError
+from mixwise.graphs import Graph
+from mixwise.network import SimulatedNetwork
+from mixwise.policies.choice import PolicyLike
+from mixwise.protocols import Algorithm, Context, Network, Task
+from mixwise.training.counts import check_counts
+from mixwise.training.figures import mixing_figures
+from mixwise.training.records import Record
+from mixwise.training.training import OptimizerFactory, SchedulerFactory, Step, Training
+
+
+def train(
+    task: Task,
+    graph: Graph | Network,
+    policy: PolicyLike = "auto",
+    algorithm: Algorithm | None = None,
+    *,
+    optimizer: OptimizerFactory,
+    steps: int,
+    scheduler: SchedulerFactory | None = None,
+    clip: float | None = None,
+    local_steps: int = 1,
+    record_every: int = 1,
+    evaluate_every: int = 1,
+    seed: int = 0,
+) -> Iterator[Record]:
+    """Train for `steps` steps and yield a record after every `record_every`-th of them, and after the last.
+
+    Args:
+        task: what is learned, and which node holds what.
+        graph: the communication graph, whose nodes are simulated in this process; or a network of your own.
+        policy: the weights of each mixing: a policy, a mixing matrix, "auto" or the name of a weighting scheme, or a
+            function of the graph.
+        algorithm: what is mixed; D-SGD by default.
+        optimizer: makes the optimizer, e.g. `lambda rows: torch.optim.SGD(rows, lr=0.1)`.
+        steps: the length of the run.
+        scheduler, clip, local_steps: see `Training`.
+        record_every: how often the mixing metrics are computed.
+        evaluate_every: how often `task.evaluate` is called; always after the last step.
+        seed: names the random streams of policy and algorithm.
+
+    Example:
+        >>> import torch
+        >>> import mixwise as mw
+        >>> run = mw.train(mw.tasks.random_quadratics(8), mw.graphs.ring(8),
+        ...                optimizer=lambda rows: torch.optim.SGD(rows, lr=0.005), steps=3)
+        >>> [record.step for record in run]
+        [0, 1, 2]
+    """
+    network = SimulatedNetwork(graph) if isinstance(graph, Graph) else graph
+    check_counts(steps=steps, record_every=record_every, evaluate_every=evaluate_every)
+    training = Training(
+        task,
+        network,
+        policy,
+        algorithm,
+        optimizer,
+        scheduler=scheduler,
+        clip=clip,
+        local_steps=local_steps,
+        context=Context(network.graph, seed=seed),
+    )
+    return records(training, steps, record_every, evaluate_every)
+
+
+def _moved(*args: object, **options: object) -> None:
+    raise TrainingError(
+        "mixwise.train.train is now mixwise.train; call mixwise.train(task, graph, optimizer=…, steps=…)"
+    )
+
+
+train.train = _moved  # type: ignore[attr-defined]  # until 0.1 it was a function in a package of this name
+
+
+def records(
+    training: Training,
+    steps: int,
+    record_every: int = 1,
+    evaluate_every: int = 1,
+    on_step: Callable[[Step], None] = lambda step: None,
+) -> Iterator[Record]:
+    """Continue a run to `steps` and yield its records; `on_step` sees every step."""
+    check_counts(steps=steps, record_every=record_every, evaluate_every=evaluate_every)
+    while training.t < steps:
+        step = training.step()
+        on_step(step)
+        last = training.t == steps
+        evaluated = last or training.t % evaluate_every == 0
+        if last or evaluated or training.t % record_every == 0:
+            yield Record(step.t, _values(training, step, evaluated), step.seconds)
+
+
+def _values(training: Training, step: Step, evaluated: bool) -> dict[str, float | str | int]:
+    """The values of a record, the same on every process; a collective call."""
+    X, network, plan = training.models, training.network, step.plan
+    n = network.graph.n
+    with network.uncounted():
+        values: dict[str, float | str | int] = {"loss": float(network.gather(step.losses[:, None]).mean())}
+        if evaluated:
+            values |= training.task.evaluate(X, network)
+    values |= mixing_figures(X, step.gradients, plan, network)
+    if plan is not None and plan.solve is not None:
+        values |= {"solve_status": plan.solve.status, "solve_iterations": plan.solve.iterations}
+    if network.links is not None:
+        values["network_seconds"] = network.traffic.seconds
+    return values | {"bytes_parameters": network.traffic.parameters / n, "bytes_sketches": network.traffic.sketches / n}

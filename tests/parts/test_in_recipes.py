@@ -1,0 +1,198 @@
+"""Parts of another package in recipes, former spellings, and commands that stay light."""
+
+import json
+import logging
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+import yaml
+
+from mixwise.errors import ConfigError
+from mixwise.experiments import load_recipe, load_run, plan_experiment, run_experiment
+from mixwise.experiments.config import Recipe
+from mixwise.experiments.strict import validated
+from mixwise.parts import build, registry
+
+TOYS = """
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+from mixwise.data import Dataset, Partition, Splits
+from mixwise.graphs import Graph
+from mixwise.mixing import MixingMatrix, metropolis_hastings
+from mixwise.parts import Count, Positive, Share, part
+from mixwise.tasks import QuadraticTask
+
+
+@part("wheel", "graph", title="wheel", form="toy_parts:wheel:N[,spokes=SPOKES]")
+def wheel(n: int, spokes: int = 0) -> Graph:
+    rim = [(i, (i + 1) % (n - 1)) for i in range(n - 1)]
+    return Graph(n, rim + [(i, n - 1) for i in range(spokes or n - 1)])
+
+
+@part("cautious", "scheme", title="cautious weights")
+def cautious(graph: Graph, rest: Share = 0.5) -> MixingMatrix:
+    loops = graph.pattern.rows == graph.pattern.cols
+    return MixingMatrix(graph, (1 - rest) * metropolis_hastings(graph).weights + rest * loops)
+
+
+@part("stripes", "data", title="stripes")
+def stripes(samples: Count = 60) -> Splits:
+    x = torch.arange(samples * 3.0).reshape(samples, 3) / samples
+    whole = Dataset(x, torch.arange(samples) % 2, 2, "stripes")
+    return Splits(whole, whole)
+
+
+class Net(nn.Sequential):  # not declared
+    def __init__(self, classes: int, width: Count = 4) -> None:
+        super().__init__(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, classes))
+
+
+def in_turn(samples: int, nodes: int, first: Literal["even", "odd"] = "even") -> Partition:  # not declared either
+    shift = 0 if first == "even" else 1
+    return Partition(tuple(list(range((node + shift) % nodes, samples, nodes)) for node in range(nodes)))
+
+
+@part("bowls", "task", title="bowls")
+def bowls(nodes: int, seed: int, *, depth: Positive = 1.0) -> QuadraticTask:
+    A = depth * torch.eye(2).expand(nodes, 2, 2)
+    return QuadraticTask(A, torch.arange(2.0 * nodes).reshape(nodes, 2), seed=seed)
+"""
+
+
+@pytest.fixture(autouse=True)
+def toys(tmp_path, monkeypatch):
+    """A package outside of mixwise, with entry points for some of its parts."""
+    (tmp_path / "toy" / "parts").mkdir(parents=True)
+    (tmp_path / "toy" / "parts" / "__init__.py").write_text(TOYS)
+    monkeypatch.syspath_prepend(tmp_path)
+    points = [metadata.EntryPoint(f"{name}", f"toy.parts:{name.partition('.')[2]}", "mixwise.parts")
+              for name in ("scheme.cautious", "task.bowls")]  # fmt: skip
+    monkeypatch.setattr(registry.metadata, "entry_points", lambda group: points if group == "mixwise.parts" else [])
+    yield
+    for name in ("toy", "toy.parts"):
+        sys.modules.pop(name, None)
+
+
+def recipe(**base):
+    usual = {"steps": 4, "graph": "ring:4", "optimizer": {"lr": 0.05}, "policy": "metropolis-hastings"}
+    given = {"name": "toys", "seeds": [0], "metrics": ["loss"], "base": {**usual, **base}, "variants": {"toy": {}}}
+    return validated(Recipe, given, "recipe toys")
+
+
+CLASSIFIES = {
+    "kind": "classification",
+    "data": {"kind": "toy.parts:stripes", "options": {"samples": 48}},
+    "model": {"kind": "toy.parts:Net", "options": {"width": 5}},
+    "partition": {"kind": "toy.parts:in_turn", "first": "odd"},
+}
+
+
+def test_every_part_of_a_run_can_come_from_another_package(tmp_path):
+    given = recipe(
+        graph="toy.parts:wheel:7,spokes=4",
+        task=CLASSIFIES,
+        policy={"kind": "fixed", "weights": {"kind": "cautious", "rest": 0.25}},
+    )
+    run_experiment(plan_experiment(given), tmp_path / "run")
+    scene = json.loads((tmp_path / "run" / "toy" / "seed-0" / "scene.json").read_text("utf-8"))
+    assert (scene["n"], len(scene["edges"])) == (7, 6 + 4)
+    assert scene["policy"] == "cautious weights (rest 0.25)"
+    assert scene["counts"] == [[3, 4], [4, 3], [3, 4], [4, 3], [3, 4], [3, 3], [4, 3]]
+    assert scene["dim"] == 3 * 5 + 5 + 5 * 2 + 2
+    assert len(load_run(tmp_path / "run").results["toy"][0]) == 4
+
+
+def test_a_task_of_another_package_by_its_entry_point(tmp_path):
+    run_experiment(plan_experiment(recipe(task={"kind": "bowls", "depth": 2})), tmp_path / "run")
+    assert len(load_run(tmp_path / "run").results["toy"][0]) == 4
+    with pytest.raises(ConfigError, match=r"bowls have no epochs; give steps"):
+        run_experiment(plan_experiment(recipe(task="bowls", epochs=1, steps=None)), tmp_path / "other")
+    assert not (tmp_path / "other" / "config.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("base", "says"),
+    [
+        ({"policy": "cautios"}, "policy: unknown policy 'cautios'; did you mean cautious?"),
+        ({"policy": {"weights": {"kind": "cautious", "rest": 0}}}, "policy.weights.rest = 0: input should be greater"),
+        ({"task": {"kind": "bowls", "depth": -1}}, "task.depth = -1: input should be greater than 0"),
+        ({"task": {"kind": "bowls", "nodes": 3}}, "task: unknown key 'nodes'; allowed: depth"),
+        ({"task": {**CLASSIFIES, "data": {"kind": "toy.parts:stripes", "options": {"samples": 0}}}},
+         "task.data.options.samples = 0: input should be greater than or equal to 1"),
+        ({"task": {**CLASSIFIES, "data": {"kind": "toy.parts:dot"}}}, "task.data: 'toy.parts:dot' cannot be imported"),
+        ({"task": {**CLASSIFIES, "model": {"kind": "toy.parts:Net", "options": {"widht": 1}}}},
+         "task.model.options: unknown key 'widht'; did you mean width?"),
+        ({"task": {**CLASSIFIES, "partition": {"kind": "toy.parts:in_turn", "first": "last"}}},
+         "task.partition.first = 'last': input should be 'even' or 'odd'"),
+    ],
+)  # fmt: skip
+def test_wrong_options_of_such_parts_are_found_when_a_run_is_planned(base, says):
+    with pytest.raises(ConfigError) as error:
+        plan_experiment(recipe(**base))
+    assert str(error.value).startswith(f"recipe toys, variant toy: {says}")
+
+
+# --- the words of earlier versions ---
+def test_former_keys_are_translated_with_a_line_of_explanation(caplog):
+    caplog.set_level(logging.INFO)
+    today = build("algorithm", {"kind": "choco", "gamma": 0.3, "compressor": {"kind": "quantize", "bits": 4}})
+    assert build("algorithm", {"kind": "choco", "bits": 4, "gamma": 0.3, "top_k": 0.1}) == today
+    assert build("algorithm", {"kind": "choco", "top_k": 0.1, "bits": None}) == build("algorithm", "choco")
+    assert 'choco: top_k is now written {"compressor": {"kind": "top-k", "share": 0.1}}' in caplog.messages
+
+
+def test_a_configuration_that_spells_out_the_defaults_is_the_same_experiment(tmp_path):
+    """As version 0.1 wrote config.yaml."""
+    short = recipe(task={**CLASSIFIES, "partition": {"alpha": 0.5}}, policy={"kind": "heterogeneity-aware"})
+    long = recipe(
+        task={
+            **CLASSIFIES,
+            "partition": {"kind": "dirichlet", "alpha": 0.5, "labels_per_node": 2},
+            "batch": 32,
+            "augment": False,
+            "train": "all",
+        },
+        algorithm={"kind": "dsgd"},
+        policy={"kind": "heterogeneity-aware", "period": 1, "sketch": {"kind": "count", "dim": 100}, "balance": 0.1},
+        rows="memory",
+    )
+    assert plan_experiment(long).same_as(plan_experiment(short))
+    other = recipe(task={**CLASSIFIES, "partition": {"alpha": 0.4}}, policy={"kind": "heterogeneity-aware"})
+    assert not plan_experiment(long).same_as(plan_experiment(other))
+    run_experiment(plan_experiment(long), tmp_path / "run")
+    run_experiment(plan_experiment(short), tmp_path / "run", resume=True)
+
+
+def test_the_configuration_of_a_run_holds_its_parts_as_they_came():
+    written = yaml.safe_load(plan_experiment(recipe(task={"noise": 0.5})).to_yaml())["variants"]["toy"]
+    assert (written["task"], written["policy"], written["algorithm"]) == ({"noise": 0.5}, "metropolis-hastings", "dsgd")
+
+
+# --- light commands ---
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from mixwise.cli.inventory import recipes; recipes()",
+        "import mixwise.cli",
+        "from mixwise.completion import *; offer_recipes(''); offer_graphs('r'); offer_schemes('m')",
+        "from mixwise.experiments import load_recipe; load_recipe('digits')",
+    ],
+)
+def test_commands_that_only_list_do_not_import_torch(code):
+    code += "; import sys; assert not {'torch', 'scipy'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_recipes_that_come_along_use_no_former_key(caplog):
+    caplog.set_level(logging.INFO)
+    known = load_recipe("cifar10-small")
+    plan_experiment(known, [f"variants={','.join([*known.variants, *known.further])}"])
+    assert caplog.messages == []

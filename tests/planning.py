@@ -1,0 +1,95 @@
+"""Single rounds of policies and algorithms, without a run around them; and runs that are interrupted."""
+
+import json
+from dataclasses import dataclass
+
+import torch
+
+from mixwise.context import Context
+from mixwise.needs import Needs
+from mixwise.policies import as_policy
+from mixwise.protocols import Algorithm
+from mixwise.round import Round
+from mixwise.state import State, decode, encode
+
+
+@dataclass(frozen=True, eq=False)
+class _Shows(Algorithm):
+    """An algorithm whose update is given."""
+
+    U: torch.Tensor | None = None
+
+    def update(self, round, state):
+        assert self.U is not None, "the policy asked for an update that it did not announce"
+        return self.U, torch.zeros_like(self.U)
+
+
+def observed(t, U=None, G=None, rows=None) -> Round:
+    """Mixing t in which the update is U, to the last bit, and `rows` are about to be mixed."""
+    rows = U if rows is None else rows
+    return Round(t, rows, rows if G is None else G, algorithm=_Shows(U))
+
+
+class Planner:
+    """A policy with its state on a network, as in a run with this context and an algorithm with these needs."""
+
+    def __init__(self, policy, network, needs=None, **context):
+        self.policy, self.network = as_policy(policy), network
+        self.state = self.policy.init(Context(network.graph, needs=needs or Needs(), **context).at("policy"))
+
+    @property
+    def gram(self):
+        """Γ of the last look."""
+        return self.state.shared["gram"]
+
+    def looks(self, t) -> bool:
+        return self.policy.looks(t, self.state) is not None
+
+    def plan(self, t, U=None, G=None, rows=None):
+        return self.policy.plan(observed(t, U, G, rows), self.state, self.network)
+
+
+def mixed(algorithm, X, X_prime, plan, network, lr=1.0, state=None) -> torch.Tensor:
+    """X⁺ of one mixing, in a new tensor."""
+    state = algorithm.init(X, Context(network.graph)) if state is None else state
+    round = Round(0, X_prime.clone(), X_prime, X.clone(), lr, algorithm=algorithm, state=state)
+    algorithm.mix(round, plan, state, network)
+    return round.X_prime
+
+
+# --- interruptions ---
+def reloaded(state: State, nodes: range) -> State:
+    """The state as a checkpoint returns it: through tensors and JSON, sharing no memory."""
+    saved = encode(state, nodes)
+    tensors = {name: tensor.clone() for name, tensor in saved.tensors.items()}
+    return decode(tensors, json.loads(json.dumps(saved.values)), nodes)
+
+
+def assert_plans_resume(policy, network, looks, cut, **context) -> None:
+    """A policy that is saved after `cut` mixings plans the others as if nothing had happened, bit for bit."""
+    whole, first, second = (Planner(policy, network, **context) for _ in range(3))
+    expected = [whole.plan(t, *look) for t, look in enumerate(looks)]
+    for t, look in enumerate(looks[:cut]):
+        first.plan(t, *look)
+    second.state.load(reloaded(first.state, network.nodes))
+    for t in range(cut, len(looks)):
+        found = second.plan(t, *looks[t])
+        assert found.params == expected[t].params
+        assert (found.solve is None) == (expected[t].solve is None)
+
+
+def assert_runs_resume(start, before, after=7) -> None:
+    """A run saved after `before` steps continues in a new one, made by `start`, bit for bit."""
+    training, resumed = start(), start()
+    for _ in range(before):
+        training.step()
+    resumed.load_state(reloaded(training.state(), training.network.nodes))
+    for _ in range(after):
+        expected, found = training.step().plan, resumed.step().plan
+        assert found.params == expected.params
+        assert (found.solve is None) == (expected.solve is None)
+        assert torch.equal(resumed.X, training.X)
+    ends = [encode(run.state(), run.network.nodes) for run in (training, resumed)]
+    assert ends[0].values == ends[1].values
+    assert ends[0].tensors.keys() == ends[1].tensors.keys()
+    assert all(torch.equal(ends[1].tensors[name], tensor) for name, tensor in ends[0].tensors.items())
