@@ -74,11 +74,11 @@ def test_the_settings_are_those_of_the_paper():
     for config in experiment.runs.values():
         o, s, task = config.optimizer, config.schedule, config.task
         assert o.lr == pytest.approx(0.1 * 32 * 16 / 256)
-        assert (o.momentum, o.nesterov, o.weight_decay, task.batch) == (0.9, True, 1e-4, 32)
+        assert (o.momentum, o.nesterov, o.weight_decay, task["batch"]) == (0.9, True, 1e-4, 32)
         assert s.warmup * config.epochs == pytest.approx(5, rel=1e-5)
         assert s.warmup_from * o.lr == pytest.approx(0.1)
         assert [share * config.epochs for share in s.decay_at] == pytest.approx([30, 60, 80], rel=1e-5)
-        assert (config.epochs, config.graph, task.data.options["size"]) == (90, "ring:16", 224)
+        assert (config.epochs, config.graph, task["data"]["options"]["size"]) == (90, "ring:16", 224)
     assert experiment.runs["ha-dsgd-momentum"].policy["period"] == 1000
     assert len(experiment.recipe.seeds) == 3
 
