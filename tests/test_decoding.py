@@ -12,7 +12,7 @@ from sklearn.datasets import load_sample_images
 
 from image_trees import picture, ramps
 from mixwise.data import decoding
-from mixwise.data.decoding import decoded, middle_box, random_box
+from mixwise.data.decoding import center_box, decoded, random_box
 
 SIZE = 32
 
@@ -52,7 +52,7 @@ def test_the_middle_is_that_of_the_resized_image(shape, size):
 
 
 def test_the_middle_of_a_line():
-    box = middle_box(1, 5000, 32)  # resized whole, it would be 185,000 pixels high
+    box = center_box(1, 5000, 32)  # resized whole, it would be 185,000 pixels high
     assert box[0] >= 0
     assert box[2] <= 1
     assert pixels(encoded(Image.new("RGB", (1, 5000), (9, 8, 7)))).tolist() == [[[9, 8, 7]] * SIZE] * SIZE

@@ -104,7 +104,7 @@ def test_an_image_that_cannot_be_decoded_is_named_by_its_row(tmp_path, datasets)
     assert samples.take(torch.tensor([0])).shape == (1, 3, 16, 16)
     with pytest.raises(DataError, match="broken, row 1 cannot be decoded: not an image in a known format"):
         samples.take(torch.tensor([0, 1]))
-    with pytest.raises(DataError, match="broken, row 2: there is no image; leave the row out"):
+    with pytest.raises(DataError, match="broken, row 2: there is no image; leave out the row"):
         samples.take(torch.tensor([2]))
 
 

@@ -242,15 +242,15 @@ def check(message, folder, **options):
 
 
 def test_folders_that_are_not_as_expected(tmp_path):
-    check(r"there is no folder .*/none; expected are train/CLASS/\*\.jpg and val/CLASS/\*\.jpg", tmp_path / "none")
-    check(r"there is no folder .*/train; expected are", tmp_path)
+    check(r"there is no folder .*/none; expected train/CLASS/\*\.jpg and val/CLASS/\*\.jpg", tmp_path / "none")
+    check(r"there is no folder .*/train; expected train", tmp_path)
     (tmp_path / "train").mkdir()
-    check(r"there is no folder .*/val; expected are", tmp_path)
+    check(r"there is no folder .*/val; expected train", tmp_path)
     (tmp_path / "val").mkdir()
-    check(r"train: no class folders; expected are", tmp_path)
+    check(r"train: no class folders; expected train", tmp_path)
     for part in ("train", "val"):
         (tmp_path / part / "ant").mkdir()
-    check(r"train/ant: no images; a class has at least one \(\.jpg, .* or remove the folder", tmp_path)
+    check(r"train/ant: no images \(\.jpg, .*; add some, or remove the folder", tmp_path)
     picture(0, 0).save(tmp_path / "train" / "ant" / "a.jpg")
     check(r"val/ant: no images", tmp_path)
     picture(0, 0).save(tmp_path / "val" / "ant" / "a.jpg")
@@ -267,7 +267,7 @@ def test_validation_images_of_imagenet_that_lie_flat(tmp_path):
     for folder in list((tmp_path / "val").iterdir()):
         if folder.is_dir():
             folder.rmdir()
-    check(r"val/.*\.jpg lies in no class folder; .*; the validation images of ImageNet come without", tmp_path)
+    check(r"val/.*\.jpg is not in a class folder; .*; the validation images of ImageNet come without", tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -285,7 +285,7 @@ def test_a_folder_that_may_not_be_read(tmp_path):
     [
         ({"size": 0}, "size = 0; it must be a whole number of pixels per side"),
         ({"size": "big"}, "size = 'big'"),
-        ({"mean": None}, "give both or neither"),
+        ({"mean": None}, "or None for both"),
         ({"std": (1, 1)}, "three numbers each"),
         ({"std": (1, 1, 0)}, "std above 0"),
     ],

@@ -78,7 +78,7 @@ def test_the_settings_are_those_of_the_paper():
         assert s.warmup * config.epochs == pytest.approx(5, rel=1e-5)
         assert s.warmup_from * o.lr == pytest.approx(0.1)
         assert [share * config.epochs for share in s.decay_at] == pytest.approx([30, 60, 80], rel=1e-5)
-        assert (config.epochs, config.graph, task["data"].options["size"]) == (90, "ring:16", 224)
+        assert (config.epochs, config.graph, task["data"]["options"]["size"]) == (90, "ring:16", 224)
     assert experiment.runs["ha-dsgd-momentum"].policy["period"] == 1000
     assert len(experiment.recipe.seeds) == 3
 
@@ -229,7 +229,7 @@ def test_options_that_do_not_fit(mixwise, root):
     assert "task.data.options: unknown key 'color'" in done.stderr
     done = mixwise("run", "imagenet-small", f"data_dir={root}", *TINY, "task.data.average_down=2")
     assert done.returncode == 2
-    assert "read piece by piece" in done.stderr
+    assert "is read on demand" in done.stderr
 
 
 @in_processes

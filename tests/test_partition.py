@@ -190,29 +190,29 @@ def test_by_label_gives_equal_nodes_when_labels_are_equally_frequent():
 @pytest.mark.parametrize(
     ("split", "message"),
     [
-        (lambda: iid(5, 7, 0), "7 nodes for 5 samples: node 5 is left without data; use at most 5"),
+        (lambda: iid(5, 7, 0), "nodes = 7 for 5 samples; every node needs a sample: use 1 to 5"),
         (lambda: iid(5, 0, 0), "nodes = 0"),
-        (lambda: dirichlet([0, 1], 3, 1.0, 0), "3 nodes for 2 samples"),
+        (lambda: dirichlet([0, 1], 3, 1.0, 0), "nodes = 3 for 2 samples"),
         (lambda: dirichlet([0, 1], 2, 0.0, 0), r"alpha = 0\.0; it must be above 0"),
         (lambda: dirichlet([0, 1], 2, -1.0, 0), r"alpha = -1\.0"),
         (lambda: dirichlet([0, 1], 2, math.nan, 0), "alpha = nan"),
-        (lambda: dirichlet([0, 1], 2, math.inf, 0), "for no skew use `iid`"),
+        (lambda: dirichlet([0, 1], 2, math.inf, 0), "without skew, use `iid`"),
         (lambda: dirichlet([0.5, 1.0], 2, 1.0, 0), "labels of shape"),
         (lambda: dirichlet([[0, 1]], 2, 1.0, 0), "labels of shape"),
         (lambda: dirichlet([], 2, 1.0, 0), "labels of shape"),
-        (lambda: by_label([0, 1], 3, 1, 0), "3 nodes for 2 samples"),
+        (lambda: by_label([0, 1], 3, 1, 0), "nodes = 3 for 2 samples"),
         (lambda: by_label([0, 1, 2], 2, 0, 0), "labels_per_node = 0"),
         (lambda: by_label([0, 1, 2], 2, 1, 0), "2 shards; there must be at least one for each of the 3 labels"),
         (lambda: by_label([0, 1, 2], 2, 2, 0), "4 shards.* at most one for each of the 3 samples"),
-        (lambda: by_group([]), "expected one owner's id per sample"),
-        (lambda: by_group([[1, 2]]), "expected one owner's id per sample"),
+        (lambda: by_group([]), "expected the id of an owner per sample"),
+        (lambda: by_group([[1, 2]]), "expected the id of an owner per sample"),
         (lambda: Partition(()), "over no nodes"),
-        (lambda: Partition(([0], [])), "node 1 of 2 is left without data"),
+        (lambda: Partition(([0], [])), "node 1 of 2 has no data"),
         (lambda: Partition(([0.0], [1.0])), "node 0 holds shape"),
-        (lambda: Partition(([0, 1], [2, 1])), r"index 1 is held twice \(nodes 0 and 1\)"),
-        (lambda: Partition(([0, 1], [3])), "node 1 holds index 3, but 3 indices are held in all"),
+        (lambda: Partition(([0, 1], [2, 1])), r"index 1 occurs twice \(nodes 0 and 1\)"),
+        (lambda: Partition(([0, 1], [3])), "node 1 holds index 3, but the partition has 3 indices"),
         (lambda: Partition(([0, 1], [-1])), "node 1 holds index -1"),
-        (lambda: partition.label_counts([0, 5], [[0]], 5), "labels run from 0 to 5, expected 0 to 4"),
+        (lambda: partition.label_counts([0, 5], [[0]], 5), "labels range from 0 to 5, expected 0 to 4"),
     ],
 )
 def test_what_cannot_be_split_is_refused_with_the_reason(split, message):
@@ -222,7 +222,7 @@ def test_what_cannot_be_split_is_refused_with_the_reason(split, message):
 
 def test_draws_that_can_never_succeed_end_with_the_numbers():
     labels = balanced_labels(1000, 2)  # two labels in one piece each cannot feed ten nodes
-    with pytest.raises(DataError, match=r"nodes 0 to 9, 2 labels, alpha = 1e-06: .* 50 samples .* raise alpha"):
+    with pytest.raises(DataError, match=r"nodes 0 to 9, 2 labels, alpha = 1e-06: .* 50 samples; raise alpha"):
         dirichlet(labels, 10, 1e-6, 0)
 
 

@@ -120,9 +120,9 @@ def test_a_part_is_held_out_without_reading(x):
 def test_what_needs_all_inputs_at_once_says_so(x):
     with pytest.raises(TrainingError, match=r"cannot run list, which is read piece by piece; take gradients = .loop"):
         task(Listed(x), gradients="stacked")
-    with pytest.raises(DataError, match=r"list \(rows of a list\) is read piece by piece"):
+    with pytest.raises(DataError, match=r"list \(rows of a list\) is read on demand"):
         normalized(Splits(data(Listed(x)), data(Listed(x))))
-    with pytest.raises(DataError, match=r"training data are .* of torch.float32 .*, test data rows of a list"):
+    with pytest.raises(DataError, match=r"training data: .* of torch.float32 .*, test data: rows of a list"):
         Splits(data(x), data(Listed(x)))
     with pytest.raises(DataError, match="x has shape \\(30, '…'\\), y \\(29,\\)"):
         Dataset(Listed(x), torch.zeros(29, dtype=torch.int64), 1)

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from mixwise.data import Splits, ag_news, hugging_face, tokenized
-from mixwise.data import ragged as ragged_module
 from mixwise.data.ag_news import read_csv
 from mixwise.data.hub_files import model_folder
-from mixwise.data.ragged import content_key, kept, write_rows
+from mixwise.data.ragged import cached_rows, content_key, write_rows
 from mixwise.data.tokenizer import Tokenizer, load_tokenizer
 from mixwise.errors import ConfigError, DataError
 from tiny_text import rows, save_csv, save_model, save_tokenizer
@@ -54,15 +53,15 @@ def test_quotes_backslashes_and_umlauts_are_read_as_they_were_meant(tmp_path):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ('"1","a "quote","b"', "broken.*\"\" for a quote inside"),
-        ('"1","never closed', "broken.*repair or delete it"),
+        ('"1","a "quote","b"', "not a record.*\"\" for a quote inside"),
+        ('"1","never closed', "not a record.*repair or delete it"),
         ('"5","a","b"', "unknown label '5', expected 1 to 4"),
         ('"0","a","b"', "unknown label '0', expected 1 to 4"),
         ('"World","a","b"', "unknown label 'World'"),
         ('"1","a"', "2 columns, expected 3"),
         ('"1","a","b","c"', "4 columns, expected 3"),
         ("", "the line is empty; delete it"),
-        ('"1"," ",""', "no text in it"),
+        ('"1"," ",""', "the record has no text"),
         (b'"1","\xe9","b"', "byte 6 is not UTF-8; save the file in that encoding"),
     ],
 )  # fmt: skip
@@ -74,7 +73,7 @@ def test_a_broken_line_is_named_by_its_number(tmp_path, line, says):
 
 
 def test_an_empty_file_and_a_missing_one_say_what_belongs_there(tmp_path, news, cache, encoder):
-    with pytest.raises(DataError, match="is empty; it has a line per text"):
+    with pytest.raises(DataError, match="is empty; expected a line per text"):
         read_csv(written(tmp_path, ""))
     with pytest.raises(DataError, match=r"there is no .*nowhere/ag_news/train.csv; put train.csv, test.csv"):
         ag_news(tmp_path / "nowhere", tokenizer=encoder)
@@ -179,7 +178,7 @@ def test_several_may_make_the_same_at_once(cache):
         inside.wait(timeout=20)
         write_rows(folder, [2, 0, 1], (), np.int32, [np.array([1, 2, 3])])
 
-    threads = [threading.Thread(target=lambda: found.append(kept(key, make))) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: found.append(cached_rows(key, make))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -194,7 +193,7 @@ def test_what_ends_early_leaves_nothing_behind(cache):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        kept("tokens-x", make)
+        cached_rows("tokens-x", make)
     assert list(cache.iterdir()) == []
 
 
@@ -203,18 +202,18 @@ def test_a_place_that_cannot_be_written_or_is_full(cache, monkeypatch, tmp_path)
         write_rows(folder, [10**15], (), np.int32, [])
 
     with pytest.raises(
-        DataError, match=r"room for .* GB, and 4000000.0 GB are needed; choose another folder with MIXW"
+        DataError, match=r"GB of free space, 4000000.0 GB are needed; set MIXWISE_CACHE to another folder"
     ):
-        kept("tokens-x", make)
+        cached_rows("tokens-x", make)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MIXWISE_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(DataError, match=r"cannot be written .* choose a folder with MIXWISE_CACHE"):
-        kept("tokens-x", make)
+    with pytest.raises(DataError, match=r"cannot be written .* set MIXWISE_CACHE to a folder"):
+        cached_rows("tokens-x", make)
 
 
 def test_progress_is_told_now_and_then(cache, encoder, monkeypatch, caplog):
-    monkeypatch.setattr("mixwise.data.said._EVERY", 0.0)
-    monkeypatch.setattr("mixwise.data.tokens._AT_ONCE", 2)
+    monkeypatch.setattr("mixwise.data.progress._INTERVAL", 0.0)
+    monkeypatch.setattr("mixwise.data.tokens._CHUNK", 2)
     with caplog.at_level(logging.INFO, "mixwise"):
         tokenized(["war"] * 4, encoder, name="four words")
     assert [r.getMessage().partition(" %")[0] for r in caplog.records] == [
@@ -224,7 +223,7 @@ def test_progress_is_told_now_and_then(cache, encoder, monkeypatch, caplog):
 
 def test_a_tokenizer_that_is_missing_or_broken(tmp_path, encoder):
     (tmp_path / "none").mkdir()
-    with pytest.raises(DataError, match=r"none holds no tokenizer .*; copy the files of the model's tokenizer there"):
+    with pytest.raises(DataError, match=r"none contains no tokenizer .*; copy the files of the model's tokenizer"):
         load_tokenizer(tmp_path / "none")
     broken = tmp_path / "broken"
     save_tokenizer(broken)
@@ -244,7 +243,7 @@ def test_a_model_is_looked_for_where_data_lie(tmp_path, monkeypatch, encoder):
     assert model_folder("tiny", data_dir=tmp_path) == encoder
     assert model_folder("else", model_dir=encoder) == encoder
     assert model_folder("tiny", model_dir=encoder.parent) == encoder
-    with pytest.raises(DataError, match=r"model_dir = .*nowhere is not a folder; give the one that holds"):
+    with pytest.raises(DataError, match=r"model_dir = .*nowhere is not a folder; give the one that contains"):
         model_folder("tiny", model_dir=tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"there is no folder \./nowhere"):
         model_folder("./nowhere")
@@ -319,43 +318,43 @@ def test_what_save_to_disk_has_written_and_pairs_of_texts(tmp_path, cache, hub_c
     expected = load_tokenizer(encoder).backend("goal", "team")["input_ids"]
     assert splits.train.x.take(torch.tensor([1])).tolist() == [expected]
     with pytest.raises(
-        DataError, match=r"columns a \(string\), b \(string\), which .*; which one holds the text is not"
+        DataError, match=r"columns a \(string\), b \(string\), which .*; it is unclear which contains the text"
     ):
         hugging_face("saved", tmp_path, tokenizer=encoder)
     with pytest.raises(DataError, match="text = 'c' is none of them: name it with text="):
         hugging_face("saved", tmp_path, text="c", tokenizer=encoder)
     with pytest.raises(DataError, match="give one column, or two"):
         hugging_face("saved", tmp_path, text=["a", "b", "a"], tokenizer=encoder)
-    with pytest.raises(DataError, match="has no part 'dev'; it has train, test: name one with test="):
+    with pytest.raises(DataError, match="has no split 'dev'; it has train, test: name one with test="):
         hugging_face("saved", tmp_path, text="a", test="dev", tokenizer=encoder)
-    with pytest.raises(DataError, match="saved holds texts; name the tokenizer"):
+    with pytest.raises(DataError, match="saved contains texts; name the model whose tokenizer"):
         hugging_face("saved", tmp_path, text="a")
 
 
 def test_rows_that_cannot_be_used_are_named(tmp_path, cache, hub_cache, encoder):
     good = [{"text": "war", "label": 0}, {"text": "goal", "label": 1}]
     unknown = save_json(tmp_path / "unknown", train=good, test=[good[0], {"text": "x", "label": 7}])
-    with pytest.raises(DataError, match="test, row 1: unknown label 7 in 'label'; the training part has 0, 1"):
+    with pytest.raises(DataError, match="test, row 1: unknown label 7 in 'label'; the training split has 0, 1"):
         hugging_face(str(unknown), tokenizer=encoder)
     empty = save_json(tmp_path / "empty", train=[*good, {"text": " ", "label": 1}], test=good)
     with pytest.raises(DataError, match="row 2: no text in 'text'"):
         hugging_face(str(empty), tokenizer=encoder)
     numbers = save_json(tmp_path / "numbers", train=[{"text": "war", "label": 0.5}], test=good)
-    with pytest.raises(DataError, match=r"holds 0.5; labels are whole numbers or names"):
+    with pytest.raises(DataError, match=r"contains 0.5; labels are whole numbers or names"):
         hugging_face(str(numbers), tokenizer=encoder)
     without = save_json(tmp_path / "without", train=[{"text": "war", "kind": 1}])
-    with pytest.raises(DataError, match=r"columns .*text .*kind .*; which one holds the label is not clear"):
+    with pytest.raises(DataError, match=r"columns .*text .*kind .*; it is unclear which contains the label"):
         hugging_face(str(without), tokenizer=encoder, test="train")
 
 
 def test_a_folder_that_is_no_data_set_and_a_name_without_a_connection(tmp_path, hub_cache, monkeypatch, encoder):
     monkeypatch.setenv("MIXWISE_DATA", str(tmp_path))
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(DataError, match=r"nothing cannot be read as a data set .* parquet, csv or json"):
+    with pytest.raises(DataError, match=r"nothing cannot be read as a dataset .* parquet, csv or json"):
         hugging_face("nothing", tokenizer=encoder)
     with pytest.raises(DataError, match="--repo-type dataset"):
         hugging_face("somebody/some-data", tokenizer=encoder)
-    with pytest.raises(DataError, match="which data set"):
+    with pytest.raises(DataError, match="no dataset is given"):
         hugging_face(tokenizer=encoder)
     for missing in ({"name": "./no"}, {"data_dir": tmp_path / "no"}):
         with pytest.raises(DataError, match=r"there is no folder .*no; give one"):
@@ -378,7 +377,7 @@ def test_images_of_a_data_set_are_decoded_when_needed(tmp_path, hub_cache):
 
 
 def test_large_files_are_checked_by_their_size_alone(cache, monkeypatch, encoder):
-    monkeypatch.setattr(ragged_module, "_CHECKED", 0)
+    monkeypatch.setattr("mixwise.data.ragged._CHECKED", 0)
     texts = ["war news", "goal"]
     expected = tokenized(texts, encoder).take(torch.arange(2))
     (place,) = cache.iterdir()

@@ -331,7 +331,7 @@ def test_a_task_with_features_takes_the_steps_of_one_with_tokens(folders, news):
 
     whole, features = task(False), task(True)
     assert isinstance(whole.data.x, TokenSamples)
-    assert whole.dim == sum(p.numel() for p in whole.template.parameters() if p.requires_grad)
+    assert whole.layout.dim == sum(p.numel() for p in whole.template.parameters() if p.requires_grad)
     X = whole.initial(range(3))
     X += 0.1 * torch.randn(X.shape, generator=torch.Generator().manual_seed(0))
     features.initial(range(3))

@@ -1,4 +1,4 @@
-"""Data: what is learned from, and which node holds which part of it."""
+"""Datasets, their partitions over nodes, and batches."""
 
 from mixwise.data import partition
 from mixwise.data.ag_news import ag_news
@@ -7,47 +7,20 @@ from mixwise.data.batches import NodeBatches, batch_indices
 from mixwise.data.cifar10 import cifar10
 from mixwise.data.dataset import Dataset, Splits, from_torch, holdout
 from mixwise.data.digits import digits
-from mixwise.data.fashion_mnist import fashion_mnist
 from mixwise.data.files import data_folder
 from mixwise.data.gaussian_mixture import gaussian_mixture
 from mixwise.data.hub import hugging_face
 from mixwise.data.image_folder import image_folder
 from mixwise.data.image_samples import ImageForm, ImageSamples, ImageSource
-from mixwise.data.mnist import mnist
+from mixwise.data.mnist import fashion_mnist, mnist
 from mixwise.data.partition import Partition
-from mixwise.data.ragged_samples import FeatureSamples
 from mixwise.data.samples import Samples
-from mixwise.data.tokens import TokenSamples, tokenized
+from mixwise.data.tokens import FeatureSamples, TokenSamples, tokenized
 from mixwise.data.transforms import averaged_down, normalized
 
 __all__ = [
-    "Dataset",
-    "FeatureSamples",
-    "FlipsAndCrops",
-    "ImageForm",
-    "ImageSamples",
-    "ImageSource",
-    "NodeBatches",
-    "Partition",
-    "Samples",
-    "Splits",
-    "TokenSamples",
-    "ag_news",
-    "averaged_down",
-    "batch_indices",
-    "cifar10",
-    "data_folder",
-    "digits",
-    "fashion_mnist",
-    "from_torch",
-    "gaussian_mixture",
-    "holdout",
-    "hugging_face",
-    "image_folder",
-    "mnist",
-    "normalized",
-    "partition",
-    "random_crops",
-    "random_flips",
-    "tokenized",
-]
+    "Dataset", "FeatureSamples", "FlipsAndCrops", "ImageForm", "ImageSamples", "ImageSource", "NodeBatches",
+    "Partition", "Samples", "Splits", "TokenSamples", "ag_news", "averaged_down", "batch_indices", "cifar10",
+    "data_folder", "digits", "fashion_mnist", "from_torch", "gaussian_mixture", "holdout", "hugging_face",
+    "image_folder", "mnist", "normalized", "partition", "random_crops", "random_flips", "tokenized",
+]  # fmt: skip

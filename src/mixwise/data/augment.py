@@ -1,7 +1,7 @@
-"""Random changes of images that keep their label: mirroring and shifting, a whole batch at once.
+"""Random augmentation of images, a whole batch at once: flips and crops.
 
-Legend: images (B, C, H, W), any dtype and device. The generator may live on the CPU whatever the device of the images:
-what it draws is moved there, so that one seed gives the same images on every device.
+Legend: images (B, C, H, W), any dtype and device. The generator may be on the CPU whatever the device of the images:
+its draws are moved there, so that one seed gives the same images on every device.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from mixwise.errors import DataError
 
 @dataclass(frozen=True)
 class FlipsAndCrops:
-    """The usual augmentation of CIFAR-10: random mirroring, then a random crop of the padded image."""
+    """The usual augmentation of CIFAR-10: a random horizontal flip, then a random crop of the padded image."""
 
     padding: int = 4
 
     def __call__(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """New images (B, C, H, W)."""
+        """Return augmented images (B, C, H, W)."""
         return random_crops(random_flips(images, generator), self.padding, generator)
 
 
 def random_flips(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Each image mirrored left to right with probability 1/2."""
+    """Flip each image horizontally with probability 1/2."""
     _check_images(images)
-    # With a dtype: the default one would decide how many bits are drawn.
+    # With an explicit dtype, since the default one would determine how many bits are drawn.
     flip = torch.rand(len(images), generator=generator, dtype=torch.float32, device=generator.device) < 0.5
     return torch.where(flip.to(images.device)[:, None, None, None], images.flip(3), images)
 
 
 def random_crops(images: torch.Tensor, padding: int, generator: torch.Generator) -> torch.Tensor:
-    """Each image shifted by −padding … padding pixels along either axis; zeros come in at the border.
+    """Shift each image by −padding … padding pixels along either axis, and fill the border with zeros.
 
     Zero is black in raw images and the mean color in normalized ones.
     """

@@ -1,8 +1,8 @@
-"""Data sets: inputs, labels, and a part for training beside a part for testing.
+"""Datasets: inputs, labels, and the split into training and test data.
 
 Legend: x (N, …), y (N,) int64, N samples. Inputs in memory are float32, except images, which stay uint8 as published, a
-quarter of the memory; a byte v there means v / 255, and `normalized` and `averaged_down` make that float32. Inputs that
-are read when they are needed are `Samples`.
+quarter of the memory: a byte v means v / 255, and `normalized` and `averaged_down` return float32. Inputs that are read
+on demand are `Samples`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Dataset:
     """N labeled samples.
 
     Args:
-        x: inputs (N, …), or `Samples` that are read when they are needed.
+        x: inputs (N, …), or `Samples` that are read on demand.
         y: labels (N,), int64, each in 0 … classes − 1.
-        classes: how many labels there are, whether or not all of them occur.
+        classes: the number of labels, whether or not all of them occur.
         name: for messages and reports.
-        class_names: what the labels mean, if that is known.
+        class_names: the meaning of the labels, if known.
     """
 
     x: torch.Tensor | Samples
@@ -49,12 +49,12 @@ class Dataset:
                 f"expected (N, …) and (N,) of torch.int64"
             )
         if len(self.y) == 0:
-            raise DataError(f"{self.name}: no samples; a data set has at least one")
+            raise DataError(f"{self.name}: no samples; a dataset has at least one")
         low, high = int(self.y.min()), int(self.y.max())
         if low < 0 or high >= self.classes:
             raise DataError(
-                f"{self.name}: labels run from {low} to {high}, expected 0 to {self.classes - 1}; "
-                f"renumber them and leave unlabeled samples out"
+                f"{self.name}: labels range from {low} to {high}, expected 0 to {self.classes - 1}; "
+                f"renumber them and leave out unlabeled samples"
             )
         if self.class_names and len(self.class_names) != self.classes:
             raise DataError(f"{self.name}: {len(self.class_names)} names for {self.classes} classes; give one for each")
@@ -64,7 +64,7 @@ class Dataset:
 
     @property
     def kind(self) -> str:
-        """What one sample is, in words."""
+        """A description of one sample."""
         x = self.x
         sample = f"{tuple(x.shape[1:])} of {x.dtype}" if isinstance(x, torch.Tensor) else x.kind
         return f"{sample} with {self.classes} classes"
@@ -73,11 +73,11 @@ class Dataset:
     def tensor(self) -> torch.Tensor:
         """All inputs as one tensor, if they are in memory."""
         if not isinstance(self.x, torch.Tensor):
-            raise DataError(f"{self.name} ({self.x.kind}) is read piece by piece; what needs all of it does not work")
+            raise DataError(f"{self.name} ({self.x.kind}) is read on demand; this operation needs all inputs in memory")
         return self.x
 
     def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """All samples in order, as they are judged: (b, …) and (b,), b = `size` but for the last."""
+        """Yield all samples in order, as evaluation sees them: (b, …) and (b,), b = `size` except for the last."""
         inputs: Iterable[torch.Tensor]
         if isinstance(self.x, torch.Tensor):
             inputs = torch.split(self.x, size)
@@ -86,7 +86,7 @@ class Dataset:
         yield from zip(inputs, torch.split(self.y, size), strict=True)
 
     def subset(self, indices: Indices) -> Dataset:
-        """The samples at these positions, in this order, copied."""
+        """Return a copy of the samples at these positions, in this order."""
         at = torch.as_tensor(indices, device=self.y.device)
         if at.ndim != 1 or at.dtype.is_floating_point or at.dtype.is_complex or at.dtype == torch.bool:
             raise DataError(f"indices of shape {tuple(at.shape)} and {at.dtype}; expected whole numbers, one axis")
@@ -97,34 +97,33 @@ class Dataset:
         return replace(self, x=x, y=self.y[at])
 
     def label_counts(self, parts: Iterable[npt.ArrayLike]) -> IntArray:
-        """How often each label occurs on each node, (n, classes); `parts` is a Partition or lists of indices."""
+        """Count each label on each node, (n, classes); `parts` is a Partition or lists of indices."""
         return label_counts(self.y, parts, self.classes)
 
     def to(self, device: torch.device | str) -> Dataset:
-        """The same samples on another device; those that are read when they are needed stay where they are."""
+        """Move the samples to a device; inputs that are read on demand stay where they are."""
         x = self.x.to(device) if isinstance(self.x, torch.Tensor) else self.x
         return replace(self, x=x, y=self.y.to(device))
 
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """What is trained on, and what the result is tested on."""
+    """The training data and the test data."""
 
     train: Dataset
     test: Dataset
 
     def __post_init__(self) -> None:
-        train, test = (part.kind for part in (self.train, self.test))
-        if train != test:
-            raise DataError(f"training data are {train}, test data {test}; both must be of one kind")
+        if self.train.kind != self.test.kind:
+            raise DataError(f"training data: {self.train.kind}, test data: {self.test.kind}; both must be alike")
 
     def map(self, transform: Callable[[Dataset], Dataset]) -> Splits:
-        """Both parts transformed alike, e.g. `cifar10().map(lambda part: averaged_down(part, 2))`."""
+        """Transform both parts, e.g. `cifar10().map(lambda part: averaged_down(part, 2))`."""
         return Splits(transform(self.train), transform(self.test))
 
 
 def holdout(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
-    """(rest, validation): a random `share` of the samples set aside, both in the order they had."""
+    """Set aside a random `share` of the samples; returns (rest, validation), both in their original order."""
     size = round(share * len(dataset)) if 0 < share < 1 else 0
     if not 0 < size < len(dataset):
         raise DataError(
@@ -136,26 +135,35 @@ def holdout(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset
     return dataset.subset(np.flatnonzero(~aside)), dataset.subset(np.flatnonzero(aside))
 
 
+def drawn(total: int, count: int | None, option: str, where: str) -> list[int]:
+    """Draw `count` of the positions 0 … total − 1, in order; the same for all seeds of a run, to prepare them once."""
+    if count is None:
+        return list(range(total))
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= total:
+        raise DataError(f"{option} = {count!r}; {where} has {total} samples: give a number from 1 to {total}")
+    return sorted(numpy_generator(0, "drawn").permutation(total)[:count].tolist())
+
+
 def from_torch(dataset: torch.utils.data.Dataset[Any], classes: int | None = None, name: str | None = None) -> Dataset:
-    """A torch `Dataset` of (tensor, label) items, read once and stacked.
+    """Read a torch `Dataset` of (tensor, label) items into memory.
 
     Args:
-        dataset: has a length; all its tensors have one shape and dtype.
-        classes: the largest label plus one if not given.
-        name: the name of its type if not given.
+        dataset: has a length; all its tensors have the same shape and dtype.
+        classes: by default the largest label plus one.
+        name: by default the name of its type.
     """
     name = type(dataset).__name__ if name is None else name
     if not isinstance(dataset, Sized):
-        raise DataError(f"{name} has no length; give a data set whose items can be counted, not a stream")
+        raise DataError(f"{name} has no length; give a map-style dataset, not a stream")
     if len(dataset) == 0:
-        raise DataError(f"{name}: no samples; a data set has at least one")
+        raise DataError(f"{name}: no samples; a dataset has at least one")
     items = [_checked_item(dataset[i], f"item {i} of {name}") for i in range(len(dataset))]
     first = items[0][0]
     for i, (x, _) in enumerate(items):
         if x.shape != first.shape or x.dtype != first.dtype:
             raise DataError(
                 f"item {i} of {name} has shape {tuple(x.shape)} and {x.dtype}, item 0 {tuple(first.shape)} and "
-                f"{first.dtype}; all items must be alike: resize or pad them in the data set's transform"
+                f"{first.dtype}; all items must be alike: resize or pad them in the dataset's transform"
             )
     y = torch.tensor([label for _, label in items], dtype=torch.int64)
     return Dataset(torch.stack([x for x, _ in items]), y, int(y.max()) + 1 if classes is None else classes, name)
@@ -166,12 +174,10 @@ def _checked_item(item: Any, what: str) -> tuple[torch.Tensor, int]:
         raise DataError(f"{what} is of type {type(item).__name__}; expected a pair (tensor, label)")
     x, label = item
     if not isinstance(x, torch.Tensor):
-        raise DataError(f"{what} holds a {type(x).__name__}; expected a tensor: convert it in the data set's transform")
+        raise DataError(f"{what} holds a {type(x).__name__}; expected a tensor: convert it in the dataset's transform")
     try:
-        whole = int(label)
-        exact = bool(whole == label)
-    except (TypeError, ValueError):
-        exact = False
-    if not exact:
-        raise DataError(f"{what} has the label {label!r}; expected a whole number")
-    return x, whole
+        if (whole := int(label)) == label:
+            return x, whole
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    raise DataError(f"{what} has the label {label!r}; expected a whole number")

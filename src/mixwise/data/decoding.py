@@ -1,10 +1,7 @@
-"""From the file of an image to pixels: what is cut out of it, and at what size.
+"""Decoding of images: which part is cropped, and resized to which size.
 
-Also runs as a program: the processes of `decoding_workers` execute this file alone. So it imports nothing of mixwise
-and nothing large; they start in a fraction of a second and take some 20 MB each.
-
-Legend: a box is (left, top, right, bottom) in pixels of the image; pixels are bytes, red, green and blue one after the
-other, (3, size, size).
+Legend: a box is (left, top, right, bottom) in pixels of the image; decoded pixels are bytes, first all red ones, then
+green, then blue, (3, size, size).
 """
 
 from __future__ import annotations
@@ -21,35 +18,35 @@ Source: TypeAlias = str | bytes  # a path, or the bytes of a file
 Box: TypeAlias = tuple[float, float, float, float]
 
 _AREA, _RATIO, _TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
-_MARGIN = 256 / 224  # images are judged by the middle of what is this much larger
-# A JPEG is decoded at a fraction of its size only if this many pixels per side are left for one of ours: photographs
-# then differ by one of 255 levels on average at most, and 10 in a few pixels (with 1 instead of 2: 2.4 and 35).
+_MARGIN = 256 / 224  # evaluation crops the center of an image that is larger by this factor
+# A JPEG is decoded at a fraction of its size only if that leaves this many pixels per side for each of ours. Photos
+# then differ by at most one of 255 levels on average, and by 10 in a few pixels (with 1 instead of 2: 2.4 and 35).
 _SPARE = 2
 
 
 def decoded(source: Source, size: int, seed: int | None) -> bytes:
-    """The pixels of an image: cropped and mirrored at random by a seed, as training wants it; without one, its middle.
+    """Return the pixels of an image: with a seed, a random crop, flipped at random; without, the center.
 
-    Whatever colors a file has become red, green and blue; transparency is dropped. An orientation that a camera has
-    noted is not applied: the usual pipelines for ImageNet do not look at it.
+    All color modes are converted to red, green and blue; transparency is dropped. The orientation noted by a camera is
+    not applied, as usual for ImageNet.
     """
     from PIL import Image
 
     with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
         draw = None if seed is None else random.Random(seed)
         flip = draw is not None and draw.random() < 0.5
-        box = middle_box(*image.size, size) if draw is None else random_box(*image.size, draw)
+        box = center_box(*image.size, size) if draw is None else random_box(*image.size, draw)
         box = _decoded_smaller(image, box, size)
-        picture = _as_rgb(image).resize((size, size), Image.Resampling.BILINEAR, box)
+        pixels = _as_rgb(image).resize((size, size), Image.Resampling.BILINEAR, box)
         if flip:
-            picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return b"".join(band.tobytes() for band in picture.split())
+            pixels = pixels.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return b"".join(band.tobytes() for band in pixels.split())
 
 
 def random_box(width: int, height: int, draw: random.Random) -> Box:
-    """A part of the image: 8 to 100 % of its area, 3:4 to 4:3 in shape, uniform in the area and the log of the ratio.
+    """Draw a box of 8 to 100 % of the area and an aspect ratio of 3:4 to 4:3, uniform in area and log ratio.
 
-    If ten draws do not fit into the image, the largest box of an allowed shape in the middle.
+    If none of ten draws fits into the image, return the largest central box with an allowed ratio.
     """
     low, high = map(math.log, _RATIO)
     for _ in range(_TRIES):
@@ -65,10 +62,10 @@ def random_box(width: int, height: int, draw: random.Random) -> Box:
     return left, top, left + w, top + h
 
 
-def middle_box(width: int, height: int, size: int) -> Box:
-    """The middle size × size pixels of the image as it would be with a shorter side of size · 256/224 pixels.
+def center_box(width: int, height: int, size: int) -> Box:
+    """Return the central size × size pixels of the image resized to a shorter side of size · 256/224 pixels.
 
-    In pixels of the image as it is, so that cutting out and resizing are one operation.
+    The box is in pixels of the original image, so that cropping and resizing are one operation.
     """
     shorter = round(size * _MARGIN)
     w, h = (int(shorter * side / min(width, height)) for side in (width, height))
@@ -78,7 +75,7 @@ def middle_box(width: int, height: int, size: int) -> Box:
 
 
 def _decoded_smaller(image: Image, box: Box, size: int) -> Box:
-    """Have a JPEG decoded at 1/2, 1/4 or 1/8, several times faster, where that is still fine enough; the box in it."""
+    """Decode a JPEG at 1/2, 1/4 or 1/8, several times faster, where that is fine enough; return the box in it."""
     spare = min(box[2] - box[0], box[3] - box[1]) / (_SPARE * size)
     divisor = max((d for d in (8, 4, 2) if d <= spare), default=1)
     if divisor == 1 or image.draft(None, (image.width // divisor, image.height // divisor)) is None:
@@ -90,7 +87,7 @@ def _decoded_smaller(image: Image, box: Box, size: int) -> Box:
 def _as_rgb(image: Image) -> Image:
     if image.mode == "RGB":
         return image
-    if image.mode.startswith("I"):  # 16 bits of gray; a plain conversion would make nearly all of it white
+    if image.mode.startswith("I"):  # 16 bits of gray, which a plain conversion would make nearly all white
         return image.convert("I").point(lambda value: value * (1 / 256)).convert("L").convert("RGB")
     if image.mode == "P":  # a palette may be transparent in parts
         image = image.convert("RGBA")
@@ -98,7 +95,7 @@ def _as_rgb(image: Image) -> Image:
 
 
 def reason(error: Exception) -> str:
-    """Why an image could not be decoded, in a few words."""
+    """Return in a few words why an image could not be decoded."""
     from PIL import UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):

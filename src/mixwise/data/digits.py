@@ -10,10 +10,10 @@ from mixwise.parts import part
 
 @part("digits", "data", title="handwritten digits of 8 × 8 pixels")
 def digits() -> Splits:
-    """1,438 training and 359 test images, float32 (N, 1, 8, 8) in [0, 1]; the split is random, but always the same."""
-    from sklearn.datasets import load_digits  # a second to import, for this data set alone
+    """Load 1,438 training and 359 test images, float32 (N, 1, 8, 8) in [0, 1]; the random split is always the same."""
+    from sklearn.datasets import load_digits  # takes a second to import
 
     bunch = load_digits()
-    x = torch.from_numpy(bunch.images / 16).float()[:, None]  # each number counts the dark ones of 16 pixels
+    x = torch.from_numpy(bunch.images / 16).float()[:, None]  # each value counts the dark pixels of a 4 × 4 block
     whole = Dataset(x, torch.from_numpy(bunch.target).long(), 10, "digits")
     return Splits(*holdout(whole, 0.2, seed=0))

@@ -1,4 +1,4 @@
-"""Points around random centers: a classification whose difficulty is one number."""
+"""Points around random centers: a classification problem whose difficulty is one number."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mixwise.seeding import numpy_generator
 def gaussian_mixture(
     classes: int = 10, dim: int = 20, samples: int = 5000, spread: float = 1.0, seed: int = 0
 ) -> Splits:
-    """x = c_y + spread · ε with centers c_k ~ N(0, I) and ε ~ N(0, I), float32 (N, dim); 80 % for training.
+    """Draw x = c_y + spread · ε with centers c_k ~ N(0, I) and ε ~ N(0, I), float32 (N, dim); 80 % for training.
 
     Args:
-        classes: how many centers; all labels are equally frequent, up to one sample.
-        dim: length of x.
+        classes: the number of centers; all labels are equally frequent, up to one sample.
+        dim: the length of x.
         samples: for training and testing together.
         spread: 0 puts every point on its center; two centers are about √(2 dim) apart.
-        seed: names the centers, the points and the split.
+        seed: of the centers, the points and the split.
     """
     if classes < 1 or dim < 1 or samples < max(classes, 2) or not 0 <= spread < np.inf:
         raise DataError(

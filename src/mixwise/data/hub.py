@@ -1,31 +1,31 @@
-"""Any data set of Hugging Face `datasets`, from disk or from the hub: texts or images with one label each."""
+"""Any dataset of Hugging Face `datasets`, from disk or from the hub: texts or images with one label each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-from mixwise.data.dataset import Dataset, Splits
+from mixwise.data.dataset import Dataset, Splits, drawn
 from mixwise.data.decoding import Source
-from mixwise.data.drawn import drawn
 from mixwise.data.files import Folder, data_folder
 from mixwise.data.hub_files import folder_named, optional, quiet, repository
 from mixwise.data.image_samples import IMAGENET_MEAN, IMAGENET_STD, Colors, ImageForm, ImageSamples
 from mixwise.data.samples import Samples
-from mixwise.data.tokenizer import Tokenizer
 from mixwise.data.tokens import Text, tokenized
 from mixwise.errors import DataError
 from mixwise.parts import part
+
+Columns: TypeAlias = list[str]
 
 _TESTS = ("test", "validation", "valid", "val")
 _LABELS = ("label", "labels", "class", "category", "target", "fine_label")
 _TEXTS = ("text", "sentence", "content", "document", "review")
 
 
-@part("hugging-face", "data", title="data set of the Hugging Face hub")
+@part("hugging-face", "data", title="dataset of the Hugging Face hub")
 def hugging_face(
     name: str | None = None,
     data_dir: Folder | None = None,
@@ -36,7 +36,7 @@ def hugging_face(
     text: str | Sequence[str] | None = None,
     image: str | None = None,
     label: str | None = None,
-    tokenizer: str | Path | Tokenizer | None = None,
+    tokenizer: Folder | None = None,
     max_length: int = 128,
     size: int = 224,
     augment: bool = True,
@@ -46,176 +46,136 @@ def hugging_face(
     train_samples: int | None = None,
     test_samples: int | None = None,
 ) -> Splits:
-    """The training and the test part of a data set; what is not said is found out, or asked for.
+    """Load the training and the test split of a dataset; columns that are not named are inferred if they are clear.
 
     Args:
-        name: a folder that `save_to_disk` has written or that holds parquet, csv or json files; such a folder below
-            `data_dir`; or a name on the hub. Without a name, `data_dir` is the folder.
+        name: a folder written by `save_to_disk` or with parquet, csv or json files; such a folder in `data_dir`; or a
+            name on the hub. Without a name, `data_dir` is the folder.
         data_dir: by default `$MIXWISE_DATA`, else `~/.cache/mixwise`.
-        config: which configuration of the data set, if it has several.
-        train, test: the names of the parts; by default "train", and the first of test, validation, valid and val.
-        text: the column of the texts, or the two of pairs of texts.
+        config: the configuration of the dataset, if it has several.
+        train, test: the names of the splits; by default "train", and the first of test, validation, valid and val.
+        text: the column of the texts, or the two columns of pairs of texts.
         image: the column of the images.
-        label: the column of the labels: numbers, names, or what `datasets` calls a ClassLabel.
-        tokenizer: of texts: the folder or the name of the pretrained model whose tokens they become.
-        max_length: longer texts are cut.
-        size, augment, mean, std, workers: of images, as for `image_folder`.
-        train_samples, test_samples: take so many, drawn once and for all; all by default.
+        label: the column of the labels: numbers, names, or a `ClassLabel`.
+        tokenizer: for texts: the folder or the name of a pretrained model, whose tokenizer is used.
+        max_length: longer texts are truncated.
+        size, augment, mean, std, workers: for images, as in `image_folder`.
+        train_samples, test_samples: use a random subset of this size, always the same one; all by default.
     """
     folder = _folder(name, data_dir)
-    parts = _loaded(folder, config)
-    shown = name or str(folder)
-    train_part = _part(parts, train, "train", shown)
-    test_part = _part(parts, test or next((part for part in _TESTS if part in parts), "test"), "test", shown)
-    columns = Columns(train_part.features, text, image, label, shown)
-    classes = Labels(train_part, columns.label, shown)
-    form = ImageForm(size, augment, mean and tuple(mean), std and tuple(std))  # type: ignore[arg-type]
+    shown, splits = name or str(folder), _loaded(folder, config)
+    test = test or next((split for split in _TESTS if split in splits), "test")
+    for option, split in (("train", train), ("test", test)):
+        if split not in splits:
+            raise DataError(f"{shown} has no split {split!r}; it has {', '.join(splits)}: name one with {option}=…")
+    inputs, label, has_images = _columns(splits[train].features, text, image, label, shown)
+    numbers, names = _classes(splits[train], label, shown)
+    form = ImageForm(size, augment, mean, std)
 
-    def made(part: Any, option: str, count: int | None) -> Dataset:
-        chosen = drawn(len(part), count, option, shown)
-        if missing := [column for column in columns.all if column not in part.features]:
+    def dataset(split: str, rows: Any, count: int | None) -> Dataset:
+        if missing := [column for column in (*inputs, label) if column not in rows.features]:
+            raise DataError(f"{shown}: the {split} split has no column {missing[0]!r}, but the other has")
+        chosen = drawn(len(rows), count, f"{split}_samples", shown)
+        rows = rows if count is None else rows.select(chosen)
+        labels = rows[label][:]
+        if (row := next((i for i, value in enumerate(labels) if value not in numbers), None)) is not None:
+            known = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
             raise DataError(
-                f"{shown}: {option.partition('_')[0]} has no column {missing[0]!r}, which the other part has"
+                f"{shown}, {split}, row {row}: unknown label {labels[row]!r} in {label!r}; "
+                f"the training split has {known}: leave out such rows"
             )
-        part = part if count is None else part.select(chosen)
-        y = torch.tensor(classes(part[columns.label][:], option.partition("_")[0]), dtype=torch.int64)
         x: Samples
-        if columns.image is not None:
-            x = ImageSamples(HubImages(part, columns.image, shown), form, workers)
+        if has_images:
+            x = ImageSamples(HubImages(rows, inputs[0], shown), form, workers)
         elif tokenizer is None:
-            raise DataError(f"{shown} holds texts; name the tokenizer that makes tokens of them with tokenizer=…")
+            raise DataError(f"{shown} contains texts; name the model whose tokenizer is to be used with tokenizer=…")
         else:
-            x = tokenized(_texts(part, columns.texts, shown), tokenizer, max_length, shown)
-        return Dataset(x, y, len(classes.names), shown, tuple(classes.names))
+            x = tokenized(_texts(rows, inputs, shown), tokenizer, max_length, shown)
+        return Dataset(x, torch.tensor([numbers[value] for value in labels]), len(names), shown, names)
 
-    return Splits(made(train_part, "train_samples", train_samples), made(test_part, "test_samples", test_samples))
+    return Splits(dataset("train", splits[train], train_samples), dataset("test", splits[test], test_samples))
 
 
-class Columns:
-    """Which columns hold what.
+def _columns(
+    features: Any, text: str | Sequence[str] | None, image: str | None, label: str | None, shown: str
+) -> tuple[Columns, str, bool]:
+    """Return the columns of the inputs, the column of the labels, and whether the inputs are images."""
+    kinds = {name: type(feature).__name__ for name, feature in features.items()}
+    dtypes = {name: getattr(feature, "dtype", kinds[name]) for name, feature in features.items()}
 
-    Attributes:
-        image: the column of images, or None.
-        texts: the columns of texts.
-        label: the column of labels.
-    """
-
-    def __init__(
-        self, features: Any, text: str | Sequence[str] | None, image: str | None, label: str | None, shown: str
-    ) -> None:
-        kinds = {name: type(feature).__name__ for name, feature in features.items()}
-        self._listed = f"{shown} has the columns " + ", ".join(
-            f"{name} ({getattr(features[name], 'dtype', kind)})" for name, kind in kinds.items()
-        )
-        self._there = features
-        labeled = [name for name, kind in kinds.items() if kind == "ClassLabel"]
-        known = [name for name in _LABELS if name in kinds]
-        self.label = self._named("label", label, labeled if len(labeled) == 1 else known[:1])
-        images = [name for name, kind in kinds.items() if kind == "Image"]
-        self.image = None
-        self.texts: list[str] = []
-        if image is not None or (images and text is None):
-            self.image = self._named("image", image, images if len(images) == 1 else [])
-            return
-        strings = [name for name, f in features.items() if getattr(f, "dtype", "") in ("string", "large_string")]
-        strings = [name for name in strings if name != self.label]
-        usual = [name for name in _TEXTS if name in strings]
-        given: list[str | None] = [text] if isinstance(text, str) or text is None else list(text)
-        if len(given) not in (1, 2):
-            raise DataError(f"text = {text!r}; give one column, or two for pairs of texts")
-        self.texts = [
-            self._named("text", column, usual[:1] or (strings if len(strings) == 1 else [])) for column in given
-        ]
-
-    @property
-    def all(self) -> list[str]:
-        """Of the inputs and of the labels."""
-        return [*([self.image] if self.image is not None else self.texts), self.label]
-
-    def _named(self, what: str, given: str | None, found: list[str]) -> str:
+    def named(what: str, given: str | None, found: Columns) -> str:
         if given is None and len(found) == 1:
             return found[0]
-        if given is not None and given in self._there:
+        if given is not None and given in kinds:
             return given
-        wrong = (
-            f"{what} = {given!r} is none of them" if given is not None else f"which one holds the {what} is not clear"
-        )
-        raise DataError(f"{self._listed}; {wrong}: name it with {what}=…")
+        listed = ", ".join(f"{name} ({dtype})" for name, dtype in dtypes.items())
+        wrong = f"it is unclear which contains the {what}" if given is None else f"{what} = {given!r} is none of them"
+        raise DataError(f"{shown} has the columns {listed}; {wrong}: name it with {what}=…")
+
+    labeled = [name for name, kind in kinds.items() if kind == "ClassLabel"]
+    label = named("label", label, labeled if len(labeled) == 1 else [name for name in _LABELS if name in kinds][:1])
+    images = [name for name, kind in kinds.items() if kind == "Image"]
+    if image is not None or (images and text is None):
+        return [named("image", image, images)], label, True
+    strings = [name for name, dtype in dtypes.items() if dtype in ("string", "large_string") and name != label]
+    usual = [name for name in _TEXTS if name in strings][:1]
+    given = [text] if isinstance(text, str) or text is None else list(text)
+    if len(given) not in (1, 2):
+        raise DataError(f"text = {text!r}; give one column, or two for pairs of texts")
+    return [named("text", column, usual or strings) for column in given], label, False
 
 
-class Labels:
-    """The names of the classes, and labels as numbers."""
-
-    def __init__(self, train: Any, column: str, shown: str) -> None:
-        self.column, self.shown = column, shown
-        feature = train.features[column]
-        if type(feature).__name__ == "ClassLabel":
-            self.names = list(feature.names)
-            self._number: dict[Any, int] = {i: i for i in range(len(self.names))}
-            return
-        values = sorted({value for value in train[column][:] if value is not None}, key=lambda v: (str(type(v)), v))
-        if any(isinstance(value, float) or not isinstance(value, int | str) for value in values):
-            raise DataError(f"{shown}: column {column!r} holds {values[0]!r}; labels are whole numbers or names")
-        if values and all(isinstance(value, int) for value in values) and values[0] >= 0:
-            values = list(range(values[-1] + 1))  # numbers stay what they are
-        self.names = [str(value) for value in values]
-        self._number = {value: i for i, value in enumerate(values)}
-
-    def __call__(self, values: Iterable[Any], part: str) -> list[int]:
-        """Numbers from 0 on."""
-        numbers = []
-        for row, value in enumerate(values):
-            if value not in self._number:
-                known = ", ".join(self.names[:10]) + (", …" if len(self.names) > 10 else "")
-                raise DataError(
-                    f"{self.shown}, {part}, row {row}: unknown label {value!r} in {self.column!r}; "
-                    f"the training part has {known}: leave such rows out"
-                )
-            numbers.append(self._number[value])
-        return numbers
+def _classes(train: Any, column: str, shown: str) -> tuple[dict[Any, int], tuple[str, ...]]:
+    """Return the number of each label, and the names of the classes."""
+    if type(feature := train.features[column]).__name__ == "ClassLabel":
+        return {i: i for i in range(len(feature.names))}, tuple(feature.names)
+    values = sorted({value for value in train[column][:] if value is not None}, key=lambda v: (str(type(v)), v))
+    if any(isinstance(value, float) or not isinstance(value, int | str) for value in values):
+        raise DataError(f"{shown}: column {column!r} contains {values[0]!r}; labels are whole numbers or names")
+    if values and all(isinstance(value, int) for value in values) and values[0] >= 0:
+        values = list(range(values[-1] + 1))  # numbers keep their meaning
+    return {value: i for i, value in enumerate(values)}, tuple(map(str, values))
 
 
 class HubImages:
     """The images of a column, still encoded; an `ImageSource`."""
 
-    def __init__(self, part: Any, column: str, shown: str) -> None:
+    def __init__(self, rows: Any, column: str, shown: str) -> None:
         datasets = optional("datasets", "hub")
-        self._rows, self._column, self._shown = part.cast_column(column, datasets.Image(decode=False)), column, shown
+        self._rows, self._column, self._shown = rows.cast_column(column, datasets.Image(decode=False)), column, shown
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def source(self, index: int) -> Source:
-        """The bytes of a file, or its path."""
+        """Return the bytes of a file, or its path."""
         found = self._rows[index][self._column] or {}
         encoded: Source | None = found.get("bytes") or found.get("path")
         if encoded is None:
-            raise DataError(f"{self.name(index)}: there is no image; leave the row out")
+            raise DataError(f"{self.name(index)}: there is no image; leave out the row")
         return encoded
 
     def name(self, index: int) -> str:
-        """The data set and the row."""
+        """Return the dataset and the row, for error messages."""
         return f"{self._shown}, row {index}"
 
 
 def _folder(name: str | None, data_dir: Folder | None) -> Path:
-    if name is None and data_dir is None:
-        raise DataError(
-            "which data set? give its folder or its name on the hub with name=…, or its folder with data_dir=…"
-        )
-    if name is None:
-        folder = Path(str(data_dir)).expanduser()
-        if not folder.is_dir():
-            raise DataError(f"there is no folder {folder}; give one that holds a data set, or a name on the hub")
-        return folder
-    remedy = "give one that holds a data set, or a name on the hub"
-    if (found := folder_named(name, name, data_dir, remedy)) is not None:
-        return found
-    return repository(name, "dataset", f"give its folder as name, or put it into {data_folder(data_dir, name)}")
+    remedy = "give one that contains a dataset, or a name on the hub"
+    if name is not None:
+        if (found := folder_named(name, name, data_dir, remedy)) is not None:
+            return found
+        return repository(name, "dataset", f"give its folder as name, or put it into {data_folder(data_dir, name)}")
+    if data_dir is None:
+        raise DataError("no dataset is given; name its folder or its name on the hub with name=…")
+    folder = Path(data_dir).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder}; {remedy}")
+    return folder
 
 
 def _loaded(folder: Path, config: str | None) -> dict[str, Any]:
-    """The parts of a data set by their names."""
+    """Return the splits of a dataset by name."""
     datasets = optional("datasets", "hub")
     with quiet():
         try:
@@ -223,26 +183,20 @@ def _loaded(folder: Path, config: str | None) -> dict[str, Any]:
                 found = datasets.load_from_disk(str(folder))
             else:
                 found = datasets.load_dataset(str(folder), config)
-        except Exception as error:  # of arrow, of pandas, of datasets: files that cannot be read, a config to choose
+        except Exception as error:  # of arrow, pandas or datasets: unreadable files, an ambiguous configuration
             cause = error.__cause__ if error.__cause__ is not None else error
             reason = " ".join(str(cause).split())[:300]
             raise DataError(
-                f"{folder} cannot be read as a data set ({reason}); expected is what save_to_disk has written, "
+                f"{folder} cannot be read as a dataset ({reason}); expected the output of save_to_disk, "
                 f"or parquet, csv or json files"
             ) from None
     return {"train": found} if isinstance(found, datasets.Dataset) else dict(found)
 
 
-def _part(parts: dict[str, Any], name: str, option: str, shown: str) -> Any:
-    if name not in parts:
-        raise DataError(f"{shown} has no part {name!r}; it has {', '.join(parts)}: name one with {option}=…")
-    return parts[name]
-
-
-def _texts(part: Any, columns: list[str], shown: str) -> list[Text]:
-    rows = [part[column][:] for column in columns]
-    for column, texts in zip(columns, rows, strict=True):
+def _texts(rows: Any, columns: Columns, shown: str) -> list[Text]:
+    found = [rows[column][:] for column in columns]
+    for column, texts in zip(columns, found, strict=True):
         for row, value in enumerate(texts):
             if not isinstance(value, str) or not value.strip():
-                raise DataError(f"{shown}, row {row}: no text in {column!r}; leave the row out")
-    return list(rows[0]) if len(rows) == 1 else list(zip(*rows, strict=True))
+                raise DataError(f"{shown}, row {row}: no text in {column!r}; leave out the row")
+    return list(found[0]) if len(found) == 1 else list(zip(*found, strict=True))

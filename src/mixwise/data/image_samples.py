@@ -58,12 +58,9 @@ class ImageForm:
     def __post_init__(self) -> None:
         if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
             raise DataError(f"size = {self.size!r}; it must be a whole number of pixels per side, such as 224")
-        if (self.mean is None) != (self.std is None):
-            raise DataError(f"mean = {self.mean}, std = {self.std}; give both or neither")
-        if self.mean is not None and self.std is not None:
-            three = len(self.mean) == len(self.std) == 3
-            if not three or not all(value > 0 for value in self.std):
-                raise DataError(f"mean = {self.mean}, std = {self.std}; give three numbers each, std above 0")
+        mean, std = self.mean, self.std
+        if not (mean is std if mean is None or std is None else len(mean) == len(std) == 3 and min(std) > 0):
+            raise DataError(f"mean = {mean}, std = {std}; give three numbers each, std above 0, or None for both")
 
 
 class ImageSamples(Samples):
@@ -124,47 +121,44 @@ class ImageSamples(Samples):
         try:
             for batch in loader:
                 yield self._normalized(batch)
-        except RuntimeError as error:
+        except (RuntimeError, OSError, EOFError) as error:
             failure = str(error).partition("\n")[0]
         if failure is not None:  # raised here, since the traceback of `error` would keep the other workers alive
             raise DataError(f"a process that decodes images failed ({failure}); set workers=0 to decode without any")
 
-    def _normalized(self, batch: bytes | DataError) -> torch.Tensor:
+    def _normalized(self, batch: torch.Tensor | DataError) -> torch.Tensor:
         if isinstance(batch, DataError):
             raise batch
-        size = self.form.size
-        pixels = torch.from_numpy(np.frombuffer(bytearray(batch), np.uint8).reshape(-1, 3, size, size))
         if self.form.mean is None or self.form.std is None:
-            return pixels
+            return batch
         mean, std = (255 * torch.tensor(values).view(3, 1, 1) for values in (self.form.mean, self.form.std))
-        return pixels.float().sub_(mean).div_(std)
+        return batch.float().sub_(mean).div_(std)
 
 
 @dataclass(frozen=True)
-class _Batches(TorchDataset[bytes | DataError]):
-    """Maps a request (positions, draws) to the pixels of a batch, (b, 3, size, size).
+class _Batches(TorchDataset[torch.Tensor | DataError]):
+    """Maps a request (positions, draws) to the pixels of a batch, uint8 (b, 3, size, size).
 
-    Bytes travel through a pipe. Tensors would need shared memory, of which a container often has too little, and a
-    DataLoader would put a traceback into the message of an error that is raised.
+    An error is returned: a DataLoader would put a traceback into the message of one that is raised.
     """
 
     source: ImageSource
     form: ImageForm
 
-    def __getitem__(self, request: tuple[list[int], int | None]) -> bytes | DataError:
+    def __getitem__(self, request: tuple[list[int], int | None]) -> torch.Tensor | DataError:
         positions, draws = request
-        pixels = []
+        pixels = bytearray()
         for place, at in enumerate(positions):
             seed = None if draws is None or not self.form.augment else stream(draws, "crop", place)
             try:
-                pixels.append(decoded(self.source.source(at), self.form.size, seed))
+                pixels += decoded(self.source.source(at), self.form.size, seed)
             except DataError as error:
                 return error
             except Exception as error:
                 return DataError(
                     f"{self.source.name(at)} cannot be decoded: {reason(error)}; replace it, or remove it from the data"
                 )
-        return b"".join(pixels)
+        return torch.from_numpy(np.frombuffer(pixels, np.uint8).reshape(-1, 3, self.form.size, self.form.size))
 
 
 def _ignore_warnings(worker: int) -> None:
@@ -174,5 +168,4 @@ def _ignore_warnings(worker: int) -> None:
 def default_workers() -> int:
     """Return one worker per available core, up to 16, shared by the processes of torchrun on this machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    together = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return max(1, min(_MAX_WORKERS, cores // max(1, int(together) if together.isdigit() else 1)))
+    return max(1, min(_MAX_WORKERS, cores // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)))

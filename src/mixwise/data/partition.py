@@ -1,4 +1,4 @@
-"""Who holds which samples: a partition of 0 … N − 1 over n nodes, drawn once and fixed for the run.
+"""Partitions: which node holds which of the samples 0 … N − 1, drawn once and fixed for the run.
 
 Legend: labels (N,) whole numbers; a part (N_i,) holds the indices of node i.
 """
@@ -26,7 +26,7 @@ _TRIES = 20_000  # a few seconds
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """One array of indices per node; every index from 0 to N − 1 is held by exactly one node, and no node is empty.
+    """One array of indices per node; every index from 0 to N − 1 belongs to exactly one node, and no node is empty.
 
     >>> Partition(([0, 2], [1])).sizes
     (2, 1)
@@ -40,7 +40,7 @@ class Partition:
             raise DataError("a partition over no nodes; give one list of indices per node")
         for node, held in enumerate(parts):
             if held.size == 0:
-                raise DataError(f"node {node} of {len(parts)} is left without data; use fewer nodes or more samples")
+                raise DataError(f"node {node} of {len(parts)} has no data; use fewer nodes or more samples")
             if held.ndim != 1 or held.dtype.kind not in "iu":
                 raise DataError(f"node {node} holds shape {held.shape} of {held.dtype}; expected a list of indices")
         parts = tuple(part.astype(np.int64) for part in parts)
@@ -51,11 +51,11 @@ class Partition:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many samples each node holds."""
+        """The number of samples on each node."""
         return tuple(len(part) for part in self.parts)
 
     def label_counts(self, labels: Labels, classes: int | None = None) -> IntArray:
-        """How often each label occurs on each node, (n, classes)."""
+        """Count each label on each node, (n, classes)."""
         return label_counts(labels, self.parts, classes)
 
     def __len__(self) -> int:
@@ -77,17 +77,17 @@ class Partition:
 
 
 def label_counts(labels: Labels, parts: Iterable[npt.ArrayLike], classes: int | None = None) -> IntArray:
-    """How often each label occurs in each part, (n, classes); `classes` is the largest label plus one if not given."""
+    """Count each label in each part, (n, classes); by default `classes` is the largest label plus one."""
     y = _checked_labels(labels)
     classes = int(y.max()) + 1 if classes is None else classes
     if y.min() < 0 or y.max() >= classes:
-        raise DataError(f"labels run from {y.min()} to {y.max()}, expected 0 to {classes - 1}; renumber them")
+        raise DataError(f"labels range from {y.min()} to {y.max()}, expected 0 to {classes - 1}; renumber them")
     return np.stack([np.bincount(y[np.asarray(part, dtype=np.int64)], minlength=classes) for part in parts])
 
 
 @part("iid", "partition", title="uniformly at random", former={"alpha": None, "labels_per_node": None})
 def iid(samples: int, nodes: int, seed: int = 0) -> Partition:
-    """The indices in random order, cut into equal parts; sizes differ by at most one."""
+    """Split the indices at random into equal parts; sizes differ by at most one."""
     _check_nodes(nodes, samples)
     order = numpy_generator(seed, "partition").permutation(samples)
     return Partition(tuple(np.split(order, _cuts(samples, nodes)[1:-1])))
@@ -101,13 +101,13 @@ def iid(samples: int, nodes: int, seed: int = 0) -> Partition:
     former={"labels_per_node": None},
 )
 def dirichlet(labels: Labels, nodes: int, alpha: Positive = 0.1, seed: int = 0) -> Partition:
-    """Label skew: each label is spread over the nodes in proportions p ~ Dir(α, …, α); small α, few labels per node.
+    """Label skew: distribute each label over the nodes in proportions p ~ Dir(α, …, α); small α, few labels per node.
 
     The scheme of quasi-global momentum (Lin et al. 2021). Nodes form groups of 10 (the last may have fewer), and each
     group shares a random slice of the data. Label by label, p is drawn over those nodes of the group that hold less
-    than their share. The draw is repeated until every node has at least half of its share. Then the nodes' indices,
-    one node after the other, are cut into equal parts: sizes differ by at most one, and what a node has too
-    much goes to the next.
+    than their share. The draw is repeated until every node has at least half of its share. Then the indices of all
+    nodes, concatenated, are cut into equal parts: sizes differ by at most one, and the excess of a node goes to the
+    next.
 
     Three details differ from their code: p is drawn over the nodes with room, where they draw over all and rescale (the
     same distribution, without 0 / 0); cuts are rounded with a random offset, where they round down (which leaves the
@@ -117,12 +117,12 @@ def dirichlet(labels: Labels, nodes: int, alpha: Positive = 0.1, seed: int = 0) 
         labels: (N,) whole numbers.
         nodes: n.
         alpha: 0.1 is strong skew, 1 moderate; 100 is close to `iid`.
-        seed: names the draw.
+        seed: of the draw.
     """
     y = _checked_labels(labels)
     _check_nodes(nodes, len(y))
     if not 0 < alpha <= 1e12:
-        raise DataError(f"alpha = {alpha}; it must be above 0 and at most 1e12; for no skew use `iid`")
+        raise DataError(f"alpha = {alpha}; it must be above 0 and at most 1e12 (without skew, use `iid`)")
     stream = numpy_generator(seed, "partition")
     order, cuts = stream.permutation(len(y)), _cuts(len(y), nodes)
     dealt = []
@@ -139,7 +139,7 @@ def dirichlet(labels: Labels, nodes: int, alpha: Positive = 0.1, seed: int = 0) 
 
 
 def _skewed_counts(label_sizes: list[int], group: range, alpha: float, stream: np.random.Generator) -> IntArray:
-    """How many samples of each label each node of the group is dealt, (labels, nodes)."""
+    """Draw how many samples of each label go to each node of the group, (labels, nodes)."""
     share = sum(label_sizes) / len(group)
     for _ in range(_TRIES):
         counts = np.zeros((len(label_sizes), len(group)), dtype=np.int64)
@@ -155,17 +155,16 @@ def _skewed_counts(label_sizes: list[int], group: range, alpha: float, stream: n
             return counts
     raise DataError(
         f"nodes {group.start} to {group.stop - 1}, {len(label_sizes)} labels, alpha = {alpha}: in each of {_TRIES} "
-        f"draws some node had less than half of its share, {int(share / 2)} samples (in the last one node "
-        f"{group[int(held.argmin())]}, with {held.min()}); raise alpha, or use `by_label`"
+        f"draws a node had less than half of its share, {int(share / 2)} samples; raise alpha, or use `by_label`"
     )
 
 
 @part("by-label", "partition", title="{labels_per_node} labels per node", former={"alpha": None})
 def by_label(labels: Labels, nodes: int, labels_per_node: Count = 2, seed: int = 0) -> Partition:
-    """Shards: every node gets `labels_per_node` shards of one label each, so at most that many labels.
+    """Shards: give every node `labels_per_node` shards of one label each, thus at most that many labels.
 
-    The n · labels_per_node shards go to the labels in proportion to their frequency (Adams's apportionment: the next
-    shard to the label whose shards are largest), and to the nodes at random. Sizes are equal if all labels are
+    The n · labels_per_node shards are allotted to the labels in proportion to their frequency (Adams's apportionment:
+    the next shard to the label whose shards are largest), and to the nodes at random. Sizes are equal if all labels are
     equally frequent and divide evenly; otherwise they differ as the shards do.
     """
     y = _checked_labels(labels)
@@ -176,9 +175,8 @@ def by_label(labels: Labels, nodes: int, labels_per_node: Count = 2, seed: int =
     shards = nodes * labels_per_node
     if not len(values) <= shards <= len(y):
         raise DataError(
-            f"{nodes} nodes × {labels_per_node} labels per node are {shards} shards; there must be at least one for "
-            f"each of the {len(values)} labels, and at most one for each of the {len(y)} samples; "
-            f"change labels_per_node or the number of nodes"
+            f"labels_per_node = {labels_per_node} on {nodes} nodes are {shards} shards; there must be at least one for "
+            f"each of the {len(values)} labels, and at most one for each of the {len(y)} samples"
         )
     per_label = np.ones(len(values), dtype=np.int64)
     for _ in range(shards - len(values)):
@@ -194,20 +192,20 @@ def by_label(labels: Labels, nodes: int, labels_per_node: Count = 2, seed: int =
 
 
 def by_group(groups: npt.ArrayLike | torch.Tensor) -> Partition:
-    """Natural owners: node i holds the samples of the i-th owner, in the sorted order of the ids in `groups` (N,).
+    """Natural owners: give node i the samples of the i-th owner, in the sorted order of the ids in `groups` (N,).
 
     >>> by_group(["eve", "bob", "eve"]).sizes
     (1, 2)
     """
     owners = np.asarray(groups)
     if owners.ndim != 1 or owners.size == 0:
-        raise DataError(f"groups of shape {owners.shape}; expected one owner's id per sample, (N,)")
+        raise DataError(f"groups of shape {owners.shape}; expected the id of an owner per sample, (N,)")
     _, node = np.unique(owners, return_inverse=True)
     return Partition(tuple(np.split(np.argsort(node, kind="stable"), np.cumsum(np.bincount(node))[:-1])))
 
 
 def _cuts(samples: int, nodes: int) -> IntArray:
-    """Where 0 … N − 1 is cut into n parts: the first N mod n get one more, (n + 1,)."""
+    """Return the boundaries, (n + 1,), of n equal parts of 0 … N − 1; the first N mod n have one more."""
     node = np.arange(nodes + 1, dtype=np.int64)
     return node * (samples // nodes) + np.minimum(node, samples % nodes)
 
@@ -220,12 +218,8 @@ def _checked_labels(labels: Labels) -> IntArray:
 
 
 def _check_nodes(nodes: int, samples: int) -> None:
-    if nodes < 1:
-        raise DataError(f"nodes = {nodes}; data are split over at least one node")
-    if nodes > samples:
-        raise DataError(
-            f"{nodes} nodes for {samples} samples: node {samples} is left without data; use at most {samples} nodes"
-        )
+    if not 1 <= nodes <= samples:
+        raise DataError(f"nodes = {nodes} for {samples} samples; every node needs a sample: use 1 to {samples} nodes")
 
 
 def _check_cover(parts: tuple[IntArray, ...]) -> None:
@@ -234,11 +228,11 @@ def _check_cover(parts: tuple[IntArray, ...]) -> None:
     values, counts = np.unique(held, return_counts=True)
     if counts.max() > 1:
         twice = values[counts > 1][0]
-        who = " and ".join(map(str, owner[held == twice][:2]))
-        raise DataError(f"index {twice} is held twice (nodes {who}); every index belongs to exactly one node")
+        nodes = " and ".join(map(str, owner[held == twice][:2]))
+        raise DataError(f"index {twice} occurs twice (nodes {nodes}); every index belongs to exactly one node")
     if values[0] < 0 or values[-1] >= len(held):
         wrong = int(np.argmax((held < 0) | (held >= len(held))))
         raise DataError(
-            f"node {owner[wrong]} holds index {held[wrong]}, but {len(held)} indices are held in all; they must be "
-            f"0 to {len(held) - 1}, each once (to leave samples out, take a subset of the data first)"
+            f"node {owner[wrong]} holds index {held[wrong]}, but the partition has {len(held)} indices, which must be "
+            f"0 to {len(held) - 1} (to leave out samples, take a subset of the data first)"
         )

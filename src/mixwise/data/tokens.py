@@ -1,25 +1,56 @@
-"""Texts as tokens, made once and kept on disk."""
+"""Texts as tokens, computed once and cached on disk; and samples of different lengths in general."""
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from mixwise.data.ragged import Ragged, content_key, kept, write_rows
-from mixwise.data.ragged_samples import RaggedSamples
-from mixwise.data.said import Said
-from mixwise.data.tokenizer import Tokenizer, load_tokenizer
+from mixwise.data.files import Folder
+from mixwise.data.progress import ProgressLog
+from mixwise.data.ragged import Ragged, cached_rows, content_key, write_rows
+from mixwise.data.samples import Samples
+from mixwise.data.tokenizer import load_tokenizer
 from mixwise.errors import DataError
 
 Text: TypeAlias = str | tuple[str, str]  # one text, or a pair that the tokenizer joins in its own way
 
-_AT_ONCE = 1000
+_CHUNK = 1000  # texts
 _log = logging.getLogger(__name__)
+
+
+class RaggedSamples(Samples):
+    """Rows of a `Ragged`, all of them or those at `index`, padded to the longest of a batch."""
+
+    dtype: npt.DTypeLike | None = None  # of a batch; by default that of the rows
+
+    def __init__(self, rows: Ragged, pad: int, index: torch.Tensor | None = None) -> None:
+        self.rows, self.pad = rows, pad
+        self.index = torch.arange(len(rows)) if index is None else index
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def take(self, indices: torch.Tensor, draws: int | None = None) -> torch.Tensor:
+        """Return one batch (b, L, …), L the longest of these samples; nothing is random."""
+        found = [self.rows[row] for row in self.index[indices].tolist()]
+        shape = (len(found), max((len(row) for row in found), default=0), *self.rows.values.shape[1:])
+        batch = np.full(shape, self.pad, self.dtype or self.rows.values.dtype)
+        for place, row in zip(batch, found, strict=True):
+            place[: len(row)] = row
+        return torch.from_numpy(batch)
+
+    def subset(self, indices: torch.Tensor) -> Self:
+        """Return the samples at these positions, in this order."""
+        part = copy.copy(self)
+        part.index = self.index[indices]
+        return part
 
 
 class TokenSamples(RaggedSamples):
@@ -27,10 +58,12 @@ class TokenSamples(RaggedSamples):
 
     Args:
         rows: the tokens, (T,) int32.
-        pad: the token that means nothing.
-        max_length: no text has more tokens.
-        index: which of the rows; all by default.
+        pad: the padding token.
+        max_length: the largest number of tokens of a text.
+        index: the positions in `rows`; all by default.
     """
+
+    dtype = np.int64  # as an embedding requires
 
     def __init__(self, rows: Ragged, pad: int, max_length: int, index: torch.Tensor | None = None) -> None:
         super().__init__(rows, pad, index)
@@ -38,40 +71,50 @@ class TokenSamples(RaggedSamples):
 
     @property
     def kind(self) -> str:
-        """What one sample is."""
+        """A description of one sample."""
         return f"texts of up to {self.max_length} tokens"
 
-    def _dtype(self) -> np.dtype[np.generic]:
-        return np.dtype(np.int64)  # what an embedding takes
 
-
-def tokenized(
-    texts: Sequence[Text], tokenizer: str | Path | Tokenizer, max_length: int = 128, name: str = "texts"
-) -> TokenSamples:
-    """Texts as tokens; found again on disk if the same tokenizer has made them of the same texts before.
+class FeatureSamples(RaggedSamples):
+    """The input of a block of a model, (b, L, h) in floating point; positions of padding are 0.
 
     Args:
-        texts: each one a string, or a pair of strings.
-        tokenizer: the folder or the name of a pretrained model, as `models.text_classifier` takes it.
-        max_length: longer texts are cut, special tokens included.
+        rows: (T, h).
+        index: the positions in `rows`; all by default.
+    """
+
+    def __init__(self, rows: Ragged, index: torch.Tensor | None = None) -> None:
+        super().__init__(rows, 0, index)
+
+    @property
+    def kind(self) -> str:
+        """A description of one sample."""
+        return f"features of {self.rows.values.shape[1]} numbers per token"
+
+
+def tokenized(texts: Sequence[Text], tokenizer: Folder, max_length: int = 128, name: str = "texts") -> TokenSamples:
+    """Convert texts to tokens; the tokens are cached on disk.
+
+    Args:
+        texts: each a string, or a pair of strings.
+        tokenizer: the folder or the name of a pretrained model, as in `models.text_classifier`.
+        max_length: longer texts are truncated, special tokens included.
         name: for messages.
     """
     if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 3:
-        raise DataError(f"max_length = {max_length!r}; give a whole number of tokens, 3 or larger")
-    if not isinstance(tokenizer, Tokenizer):
-        tokenizer = load_tokenizer(tokenizer)
-    made = tokenizer
+        raise DataError(f"max_length = {max_length!r}; it must be a whole number of tokens, 3 or larger")
+    encode = load_tokenizer(tokenizer)
     content = "\0".join(text if isinstance(text, str) else "\1".join(text) for text in texts)
-    key = content_key("tokens", made.checksum, str(max_length), content)
 
-    def make(folder: Path) -> None:
-        said = Said(_log, f"{name}: tokens of {len(texts)} texts", len(texts))
+    def write(folder: Path) -> None:
+        progress = ProgressLog(_log, f"{name}: tokens of {len(texts)} texts", len(texts))
         rows: list[list[int]] = []
-        for start in range(0, len(texts), _AT_ONCE):
-            rows += made(texts[start : start + _AT_ONCE], max_length)
-            said(len(rows))
-        if (empty := next((i for i, row in enumerate(rows) if not row), None)) is not None:
-            raise DataError(f"{name}: text {empty} has no token; leave texts out that are empty")
+        for start in range(0, len(texts), _CHUNK):
+            rows += encode(texts[start : start + _CHUNK], max_length)
+            progress(len(rows))
+        if [] in rows:
+            raise DataError(f"{name}: text {rows.index([])} has no tokens; leave out empty texts")
         write_rows(folder, [len(row) for row in rows], (), np.int32, (np.array(row, np.int32) for row in rows))
 
-    return TokenSamples(kept(key, make), made.pad, max_length)
+    key = content_key("tokens", encode.checksum, str(max_length), content)
+    return TokenSamples(cached_rows(key, write), encode.pad, max_length)

@@ -1,7 +1,7 @@
-"""What is done to a whole data set once, before training. Bytes v become v / 255, and everything comes out float32.
+"""Transformations of a whole dataset, before training. Bytes v become v / 255, and all results are float32.
 
-Legend: x (N, C, …), N samples of C channels. The work is done on the host, piece by piece in serial NumPy: a large data
-set exists in float32 once and in float64 never, and a machine whose cores are taken does not slow it down tenfold.
+Legend: x (N, C, …), N samples of C channels. The work is done on the host, in chunks and in serial NumPy: a large
+dataset exists in float32 once and in float64 never, and a busy machine does not slow it down tenfold.
 """
 
 from __future__ import annotations
@@ -20,17 +20,14 @@ from mixwise.errors import DataError
 Array: TypeAlias = npt.NDArray[Any]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 
-_PIECE = 256  # samples
+_CHUNK = 256  # samples
 
 
 def averaged_down(dataset: Dataset, factor: int) -> Dataset:
-    """Images (N, C, H, W) shrunk to (N, C, H / factor, W / factor): each pixel the mean of factor × factor pixels."""
+    """Downsample images (N, C, H, W) to (N, C, H / factor, W / factor): each pixel is a mean of factor × factor."""
     shape = tuple(dataset.tensor.shape)
     if len(shape) != 4 or factor < 1 or shape[2] % factor or shape[3] % factor:
-        raise DataError(
-            f"factor = {factor} for {dataset.name} of shape {shape}; it takes images (N, C, H, W) and a factor "
-            f"that divides H and W"
-        )
+        raise DataError(f"factor = {factor} for {dataset.name} {shape}; it must divide H and W of images (N, C, H, W)")
 
     def means(x: FloatArray) -> FloatArray:
         corners = [x[:, :, i::factor, j::factor] for i in range(factor) for j in range(factor)]
@@ -40,42 +37,41 @@ def averaged_down(dataset: Dataset, factor: int) -> Dataset:
 
 
 def normalized(splits: Splits) -> Splits:
-    """Both parts as (x − mean) / std, by the training part's mean and standard deviation of each channel.
+    """Transform both parts to (x − mean) / std, with the training part's mean and standard deviation per channel.
 
-    Inputs without further axes, (N, d), are normalized feature by feature. What never varies becomes 0.
+    Inputs without further axes, (N, d), are normalized per feature. A constant channel becomes 0.
     """
-    if splits.train.tensor.ndim < 2:
-        raise DataError(
-            f"{splits.train.name} has shape {tuple(splits.train.tensor.shape)}; expected (N, C, …) or (N, d)"
-        )
-    mean, std = channel_moments(splits.train.tensor)
+    x = splits.train.tensor
+    if x.ndim < 2:
+        raise DataError(f"{splits.train.name} has shape {tuple(x.shape)}; expected (N, C, …) or (N, d)")
+    mean, std = channel_moments(x)
     return splits.map(lambda part: _mapped(part, lambda x: (x - mean) / std, tuple(part.tensor.shape)))
 
 
 def channel_moments(x: torch.Tensor) -> tuple[FloatArray, FloatArray]:
-    """Mean and standard deviation of each channel, (C, 1, …); 1 stands for a deviation of 0."""
+    """Return mean and standard deviation of each channel, (C, 1, …); 1 in place of a deviation of 0."""
     axes = (0, *range(2, x.ndim))
     count = x.numel() // x.shape[1]
 
     def mean_of(f: Callable[[Array], Array]) -> Array:
-        sums = [f(piece.astype(np.float64)).sum(axes, keepdims=True) for piece in _pieces(x)]
+        sums = [f(chunk.astype(np.float64)).sum(axes, keepdims=True) for chunk in _chunks(x)]
         mean: Array = np.sum(sums, axis=0) / count
         return mean
 
-    mean = mean_of(lambda piece: piece)
-    std = np.sqrt(mean_of(lambda piece: (piece - mean) ** 2))
+    mean = mean_of(lambda chunk: chunk)
+    std = np.sqrt(mean_of(lambda chunk: (chunk - mean) ** 2))
     varies = std > 1e-7 * np.abs(mean)  # below, it is the rounding of a constant
     return mean[0].astype(np.float32), np.where(varies, std, 1.0)[0].astype(np.float32)
 
 
 def _mapped(dataset: Dataset, f: Callable[[FloatArray], FloatArray], shape: tuple[int, ...]) -> Dataset:
     x = np.empty(shape, np.float32)
-    for number, piece in enumerate(_pieces(dataset.tensor)):
-        x[number * _PIECE : (number + 1) * _PIECE] = f(piece)
+    for number, chunk in enumerate(_chunks(dataset.tensor)):
+        x[number * _CHUNK : (number + 1) * _CHUNK] = f(chunk)
     return replace(dataset, x=torch.from_numpy(x).to(dataset.tensor.device))
 
 
-def _pieces(x: torch.Tensor) -> Iterator[FloatArray]:
+def _chunks(x: torch.Tensor) -> Iterator[FloatArray]:
     scale = np.float32(255 if x.dtype == torch.uint8 else 1)
-    for start in range(0, len(x), _PIECE):
-        yield x[start : start + _PIECE].cpu().numpy().astype(np.float32) / scale
+    for start in range(0, len(x), _CHUNK):
+        yield x[start : start + _CHUNK].cpu().numpy().astype(np.float32) / scale

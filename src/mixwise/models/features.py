@@ -15,10 +15,9 @@ import numpy.typing as npt
 import torch
 
 from mixwise.data import Dataset
-from mixwise.data.ragged import content_key, kept, write_rows
-from mixwise.data.ragged_samples import FeatureSamples
-from mixwise.data.said import Said
-from mixwise.data.tokens import TokenSamples
+from mixwise.data.progress import ProgressLog
+from mixwise.data.ragged import cached_rows, content_key, write_rows
+from mixwise.data.tokens import FeatureSamples, TokenSamples
 from mixwise.errors import ConfigError
 from mixwise.models.freezing import first_trained, from_part
 from mixwise.models.hugging_face import TextClassifier
@@ -67,7 +66,7 @@ def with_features(data: Dataset, module: TextClassifier, precision: Precision = 
     key = content_key("features", samples.rows.key, _lower_part(module, entry), precision)
 
     def make(folder: Path) -> None:
-        said = Said(_log, f"{data.name}: features of {len(tokens)} texts", len(tokens))
+        progress = ProgressLog(_log, f"{data.name}: features of {len(tokens)} texts", len(tokens))
         first = tokens.take(torch.arange(min(len(tokens), 4))).to(device)
         _check(module, first, entry)
         width, shape = module.features(first, entry).shape[1:]
@@ -79,12 +78,12 @@ def with_features(data: Dataset, module: TextClassifier, precision: Precision = 
                 found = module.features(tokens.take(torch.tensor(at)).to(device), entry)
                 found = torch.cat([row[: lengths[i]] for i, row in zip(at, found.cpu(), strict=True)])
                 yield _rounded(found, precision)
-                said(at.stop)
+                progress(at.stop)
 
         write_rows(folder, lengths, (shape,), precision, parts())
 
     with _judged(module):
-        features = FeatureSamples(kept(key, make), samples.index)
+        features = FeatureSamples(cached_rows(key, make), samples.index)
     module.entry = entry
     return replace(data, x=features)
 

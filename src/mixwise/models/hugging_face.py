@@ -11,7 +11,7 @@ from torch import nn
 
 from mixwise.data.files import Folder
 from mixwise.data.hub_files import model_folder, optional, quiet
-from mixwise.data.tokenizer import has_tokenizer, special_tokens
+from mixwise.data.tokenizer import has_tokenizer, load_tokenizer
 from mixwise.errors import ConfigError, DataError, MixwiseError
 from mixwise.models.factory import checked_size
 from mixwise.models.first_position import only_first_position
@@ -49,7 +49,10 @@ def text_classifier(
     options = (classes, pretrained, dropout, attention, overrides)
     folder = model_folder(name, model_dir, data_dir)
     model = _loaded("AutoModelForSequenceClassification", folder, *options)
-    return TextClassifier(model, special_tokens(folder) if has_tokenizer(folder) else None)
+    if not has_tokenizer(folder):
+        return TextClassifier(model)
+    tokenizer = load_tokenizer(folder)
+    return TextClassifier(model, (tokenizer.pad, tokenizer.backend.sep_token_id))
 
 
 @part("image-classifier", "model", title="image classifier of Hugging Face")
