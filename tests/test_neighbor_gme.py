@@ -15,8 +15,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mixwise.mixing.neighbor_jumps import Jumps
+from mixwise.mixing.tree_sweeps import TreeSweeps, exchange_here
 
-from builders import simulated
+from builders import gme_objective as f
+from builders import hard_gram, scaled, simulated
 from mixwise.algorithms import D2
 from mixwise.errors import GraphError, MixingError
 from mixwise.graphs import (
@@ -33,9 +36,7 @@ from mixwise.graphs import (
 )
 from mixwise.mixing import GmeProblem, consensus_factor, gram_matrix, metropolis_hastings, minimize_gme, uniform
 from mixwise.mixing.neighbor_gme import NeighborGme, on_simplex
-from mixwise.mixing.neighbor_jumps import Jumps
 from mixwise.mixing.neighborhoods import Neighborhoods
-from mixwise.mixing.tree_sweeps import TreeSweeps, exchange_here
 from mixwise.network import SimulatedNetwork, block
 from mixwise.parts import build
 from mixwise.policies import HeterogeneityAware
@@ -43,7 +44,6 @@ from mixwise.sketch import CountSketch, ExactSketch
 from mixwise.tasks import random_quadratics
 from planning import Planner, assert_plans_resume
 from strategies import connected_graphs, gram_matrices
-from test_gme import f, hard_gram, scaled
 
 GRAPHS = {
     "tree": Graph(15, [(i, (i - 1) // 2) for i in range(1, 15)]),
