@@ -43,11 +43,12 @@ _HOMES = {
     "Gossip": "gossip", "Graph": "graphs", "HeterogeneityAware": "policies", "MixingMatrix": "mixing",
     "MixwiseError": "errors", "SimulatedNetwork": "network", "minimize_gme": "mixing",
 }  # fmt: skip
+_FURTHER = ("experiments", "gossip", "seeding")  # modules that `from mixwise import *` leaves out
 
 if not TYPE_CHECKING:  # a type checker would take this function for a promise of every name
 
     def __getattr__(name: str) -> Any:
-        if name not in __all__:
+        if name not in (*__all__, *_FURTHER):
             raise AttributeError(f"module 'mixwise' has no attribute {name!r}")
         module = import_module(f"mixwise.{_HOMES.get(name, name)}")
         globals()[name] = value = getattr(module, name) if name in _HOMES else module
