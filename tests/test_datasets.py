@@ -236,7 +236,7 @@ ONE = torch.zeros(2)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Dataset(torch.zeros(3, 2), torch.zeros(2).long(), 2), r"\(3, 2\), y \(2,\)"),
+        (lambda: Dataset(torch.zeros(3, 2), torch.zeros(2).long(), 2), r"x \(3, 2\), y \(2,\)"),
         (lambda: Dataset(torch.zeros(3), torch.zeros(3), 2), "torch.float32; expected"),
         (lambda: Dataset(torch.zeros(0, 2), torch.zeros(0).long(), 2), "no samples"),
         (lambda: Dataset(torch.zeros(2), torch.tensor([-1, 0]), 2, "hapt"), "hapt: labels range from -1 to 0.*unl"),
@@ -252,13 +252,16 @@ ONE = torch.zeros(2)
         (lambda: Splits(numbers(classes=3), numbers(classes=4)), "3 classes, test data: .* 4 classes"),
         (lambda: from_torch(Stream()), "Stream has no length"),
         (lambda: from_torch(Pairs()), "Pairs: no samples"),
-        (lambda: from_torch(Pairs(ONE)), "item 0 of Pairs is of type Tensor; expected a pair"),
-        (lambda: from_torch(Pairs((ONE, 0), (ONE[:1], 0))), r"item 1 of Pairs has shape \(1,\).*item 0 \(2,\).*resize"),
+        (lambda: from_torch(Pairs(ONE)), "item 0 of Pairs is Tensor; expected a tensor and a whole number"),
+        (
+            lambda: from_torch(Pairs((ONE, 0), (ONE[:1], 0))),
+            r"item 1 of Pairs has shape \(1,\).*item 0 shape \(2,\).*resize",
+        ),
         (lambda: from_torch(Pairs((ONE, 0), (ONE.double(), 0))), "torch.float64"),
-        (lambda: from_torch(Pairs(("cat.png", 0))), "item 0 of Pairs holds a str; expected a tensor"),
-        (lambda: from_torch(Pairs((ONE, "cat"))), "label 'cat'; expected a whole number"),
-        (lambda: from_torch(Pairs((ONE, 0.5))), r"label 0\.5; expected a whole number"),
-        (lambda: from_torch(Pairs((ONE, torch.zeros(2)))), "expected a whole number"),
+        (lambda: from_torch(Pairs(("cat.png", 0))), "item 0 of Pairs is .str, 0.; expected a tensor"),
+        (lambda: from_torch(Pairs((ONE, "cat"))), ".Tensor, 'cat'.; expected a tensor and a whole number"),
+        (lambda: from_torch(Pairs((ONE, 0.5))), r".Tensor, 0\.5.; expected a tensor and a whole number"),
+        (lambda: from_torch(Pairs((ONE, torch.zeros(2)))), "a tensor and a whole number"),
         (lambda: from_torch(Pairs((ONE, 4)), classes=3), "labels range from 4 to 4, expected 0 to 2"),
         (lambda: data.gaussian_mixture(classes=0), "classes = 0"),
         (lambda: data.gaussian_mixture(spread=-1.0), r"spread = -1\.0"),
@@ -362,7 +365,7 @@ def test_cifar10_from_folder_archive_and_download_is_the_same(layout, cifar10, t
     assert site.asked == []
 
     site.files[ours.archive.name] = archive
-    monkeypatch.setattr("mixwise.data.progress._INTERVAL", 0.0)
+    monkeypatch.setattr("mixwise.data.files._INTERVAL", 0.0)
     with caplog.at_level(logging.INFO, "mixwise"):
         assert_small_cifar(cifar10(tmp_path / "new", ours))
     assert caplog.messages[-1].startswith(f"downloading {ours.archive.name}: 100 %")
@@ -404,12 +407,12 @@ PIXELS, LABELS = (array[:IMAGES] for array in pixels_and_labels())
     ("layout", "content", "message"),
     [
         (BINARY, bytes(100), "100 bytes, expected records of 3073 bytes"),
-        (BINARY, bytes(3073), r"data \(1, 3072\), labels \(1,\).* expected \(4, 3072\)"),
+        (BINARY, bytes(3073), r"shapes \(\(1, 3072\), \(1,\)\), expected \(\(4, 3072\), \(4,\)\)"),
         (BINARY, bytes([10]) + bytes(IMAGES * 3073 - 1), "a label 10, expected 0 to 9"),
         (PYTHON, b"", "not a batch of CIFAR-10 .*EOFError"),
         (PYTHON, python2_pickle(PIXELS, LABELS)[:-200], "not a batch of CIFAR-10"),
         (PYTHON, pickle.dumps({"a": 1}), "not a batch of CIFAR-10 .*KeyError"),
-        (PYTHON, python2_pickle(PIXELS[:2], LABELS), r"data \(2, 3072\), labels \(4,\) of int64; expected"),
+        (PYTHON, python2_pickle(PIXELS[:2], LABELS), r"shapes \(\(2, 3072\), \(4,\)\), expected"),
         (PYTHON, python2_pickle(PIXELS, np.full(IMAGES, 200)), "a label 200, expected 0 to 9"),
         (PYTHON, python2_pickle(PIXELS, LABELS.astype(int) + 900), "a label 9[0-9][0-9], expected 0 to 9"),
         (PYTHON, python2_pickle(PIXELS, LABELS).replace(b"u1", b"O8"), "not an array of bytes"),
@@ -467,7 +470,7 @@ def test_a_failed_download_leaves_nothing(wrong, cifar10, tmp_path, site):
     if wrong != "absent":
         site.files[ours.archive.name] = archive[:-1] + (b"?" if wrong == "altered" else b"")
     site.claims = {ours.archive.name: len(archive)}
-    reason = {"absent": "Not Found", "altered": "the download has md5", "cut": "bytes arrived|IncompleteRead"}[wrong]
+    reason = {"absent": "Not Found", "altered": "downloaded md5", "cut": "bytes arrived|IncompleteRead"}[wrong]
     with pytest.raises(DataError, match=f"{site.address}/{ours.archive.name}.*({reason}).*put cifar-10-binary.tar.gz"):
         cifar10(tmp_path, ours)
     assert os.listdir(tmp_path / "cifar10") == []

@@ -124,7 +124,7 @@ def test_what_needs_all_inputs_at_once_says_so(x):
         normalized(Splits(data(Listed(x)), data(Listed(x))))
     with pytest.raises(DataError, match=r"training data: .* of torch.float32 .*, test data: rows of a list"):
         Splits(data(x), data(Listed(x)))
-    with pytest.raises(DataError, match="x has shape \\(30, '…'\\), y \\(29,\\)"):
+    with pytest.raises(DataError, match="x \\(30, '…'\\), y \\(29,\\)"):
         Dataset(Listed(x), torch.zeros(29, dtype=torch.int64), 1)
     with pytest.raises(DataError, match="1 names for 2 classes"):
         Dataset(x, torch.zeros(30, dtype=torch.int64), 2, class_names=("a",))

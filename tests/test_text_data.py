@@ -13,7 +13,7 @@ from mixwise.data import Splits, ag_news, hugging_face, tokenized
 from mixwise.data.ag_news import read_csv
 from mixwise.data.hub_files import model_folder
 from mixwise.data.ragged import cached_rows, content_key, write_rows
-from mixwise.data.tokenizer import Tokenizer, load_tokenizer
+from mixwise.data.tokens import Tokenizer, load_tokenizer
 from mixwise.errors import ConfigError, DataError
 from tiny_text import rows, save_csv, save_model, save_tokenizer
 
@@ -207,12 +207,12 @@ def test_a_place_that_cannot_be_written_or_is_full(cache, monkeypatch, tmp_path)
         cached_rows("tokens-x", make)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MIXWISE_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(DataError, match=r"cannot be written .* set MIXWISE_CACHE to a folder"):
+    with pytest.raises(DataError, match=r"cannot be written .* set MIXWISE_CACHE to another folder"):
         cached_rows("tokens-x", make)
 
 
 def test_progress_is_told_now_and_then(cache, encoder, monkeypatch, caplog):
-    monkeypatch.setattr("mixwise.data.progress._INTERVAL", 0.0)
+    monkeypatch.setattr("mixwise.data.files._INTERVAL", 0.0)
     monkeypatch.setattr("mixwise.data.tokens._CHUNK", 2)
     with caplog.at_level(logging.INFO, "mixwise"):
         tokenized(["war"] * 4, encoder, name="four words")

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from mixwise.data import Dataset
-from mixwise.data.progress import ProgressLog
+from mixwise.data.files import ProgressLog
 from mixwise.data.ragged import cached_rows, content_key, write_rows
 from mixwise.data.tokens import FeatureSamples, TokenSamples
 from mixwise.errors import ConfigError

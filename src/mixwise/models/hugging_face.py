@@ -11,7 +11,7 @@ from torch import nn
 
 from mixwise.data.files import Folder
 from mixwise.data.hub_files import model_folder, optional, quiet
-from mixwise.data.tokenizer import has_tokenizer, load_tokenizer
+from mixwise.data.tokens import has_tokenizer, load_tokenizer
 from mixwise.errors import ConfigError, DataError, MixwiseError
 from mixwise.models.factory import checked_size
 from mixwise.models.first_position import only_first_position
