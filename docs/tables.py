@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import mixwise
+from mixwise.graphs.spec import form
 from mixwise.parts import FAMILIES, Bound, Declaration, Family, declaration, declared
 from mixwise.parts.declaration import family_of
 
@@ -33,6 +34,7 @@ def index() -> str:
     ):
         if part.where.startswith("mixwise."):
             row = {"where": part.where, "title": part.title, "cite": part.cite, **part.columns}
+            row |= {"form": form(part)} if part.family == "graph" else {}
             if found[part.family].setdefault(part.name, row) is not row:
                 raise TypeError(f"{part.where}: the {part.family} {part.name!r} is declared twice; rename one")
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"

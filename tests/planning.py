@@ -31,11 +31,11 @@ def observed(t, U=None, G=None, rows=None) -> Round:
 
 
 class Planner:
-    """A policy with its state on a network, as in a run with this context and an algorithm with these needs."""
+    """A policy with its state on a network, in this context and for an algorithm with these needs."""
 
     def __init__(self, policy, network, needs=None, **context):
         self.policy, self.network = as_policy(policy), network
-        self.state = self.policy.init(Context(network.graph, needs=needs or Needs(), **context).at("policy"))
+        self.state = self.policy.init(Context(network.graph, needs=needs or Needs(), **context))
 
     @property
     def gram(self):

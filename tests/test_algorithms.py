@@ -14,6 +14,7 @@ from mixwise.mixing import MixingMatrix, metropolis_hastings, minimize_gme, unif
 from mixwise.network import SimulatedNetwork
 from mixwise.plan import Plan
 from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware, Product, RandomChoice
+from mixwise.seeding import stream
 from mixwise.sketch import ExactSketch
 from mixwise.tasks import QuadraticTask, random_quadratics
 from mixwise.training import Training
@@ -83,7 +84,7 @@ def test_dsgd_is_algorithm_1():
 def test_dsgd_with_weights_drawn_from_a_distribution():
     matrices = [asymmetric(1), asymmetric(2), asymmetric(3)]
     policy = RandomChoice(matrices, [0.2, 0.3, 0.5])
-    planner = Planner(policy, SimulatedNetwork(complete(N)))
+    planner = Planner(policy, SimulatedNetwork(complete(N)), seed=stream(0, "policy"))
     drawn = [planner.plan(t).params[0].to_dense() for t in range(STEPS)]
     np.testing.assert_allclose(ours(policy), paper_dsgd(lambda t: drawn[t]).T, **CLOSE)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from builders import simulated
 from mixwise import algorithms, graphs
 from mixwise.context import Context
-from mixwise.errors import GraphError, MixingError
+from mixwise.errors import ConfigError, GraphError, MixingError
 from mixwise.graphs import Graph, heaviest_matching, matchings
 from mixwise.mixing import gram_matrix, metropolis_hastings
 from mixwise.needs import Needs
@@ -160,7 +160,7 @@ def test_matchings_in_a_row_are_rejected_where_weights_must_be_symmetric():
 
 
 def test_a_directed_graph_and_a_wrong_number_of_rounds_are_rejected():
-    with pytest.raises(MixingError, match="rounds = 0"):
+    with pytest.raises(ConfigError, match="rounds = 0"):
         HeterogeneityAwareMatchings(0)
     with pytest.raises(GraphError, match="undirected"):
         simulated(HeterogeneityAwareMatchings(), graph=graphs.directed_ring(4)).step()

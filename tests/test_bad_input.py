@@ -24,7 +24,7 @@ RUN = ["run", "digits", "variants=dsgd", "--seeds", "0"]
     [
         (["graph=ring:5000"], ["5000 nodes for 1438 samples", "node 1438", "at most 1438"]),
         (["graph=ring:1400"], ["1400 nodes × 2 labels per node", "1438 samples", "change labels_per_node"]),
-        (["graph=erdos-renyi:8,probability=0.05,seed=0"], ["the graph has", "components, nodes", "give a connected"]),
+        (["graph=erdos-renyi:8,probability=0.05,seed=0"], ["the graph has", "components, nodes", "use a connected"]),
         (["device=gpu7"], ["device = 'gpu7'", "cpu"]),
         (["task.buffers=mixed"], ["task.buffers = 'mixed'", "'local' or 'averaged'"]),
         (["task.gradients=fast"], ["task.gradients = 'fast'", "'measure'"]),

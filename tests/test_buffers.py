@@ -19,6 +19,7 @@ from mixwise.mixing import metropolis_hastings, uniform
 from mixwise.models import seeded
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed
+from mixwise.state import State
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.buffers import NodeBuffers
 from mixwise.training import Training, records
@@ -267,20 +268,21 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(module, buffers, tmp
     rest = [record.to_json() for record in records(second, 10, evaluate_every=3)]
     assert begun[:3] + rest == lines[:3] + lines[4:]
     state, expected = second.task.state(), whole.task.state()
-    assert all(torch.equal(state[name], value) for name, value in expected.items())
-    assert state.keys() == expected.keys()
+    assert all(torch.equal(state.rows[name], value) for name, value in expected.rows.items())
+    assert state.rows.keys() == expected.rows.keys()
 
 
 def test_a_checkpoint_of_another_module_is_refused():
     task = make_task()
     task.initial(range(NODES))
     state = task.state()
+    fewer = {name: value for name, value in state.rows.items() if name != "buffers.1.running_mean"}
     with pytest.raises(TrainingError, match=r"buffer '1.running_mean' is missing"):
-        task.load_state({name: value for name, value in state.items() if name != "buffers.1.running_mean"})
+        task.load_state(State(fewer, shared=state.shared))
     with pytest.raises(TrainingError, match=r"buffer 'new' is not in the module"):
-        task.load_state({**state, "buffers.new": torch.zeros(NODES)})
+        task.load_state(State({**state.rows, "buffers.new": torch.zeros(NODES)}, shared=state.shared))
     with pytest.raises(TrainingError, match=r"'1.running_var' has shape \(2, 6\), expected \(5, 6\)"):
-        task.load_state({**state, "buffers.1.running_var": torch.zeros(2, 6)})
+        task.load_state(State({**state.rows, "buffers.1.running_var": torch.zeros(2, 6)}, shared=state.shared))
 
 
 # --- the rows of buffers themselves ---
@@ -348,4 +350,4 @@ def test_a_recipe_with_batch_norm_resumes_to_the_same_bits_and_exports(buffers, 
     module = normalized()
     module.load_state_dict(load_file(tmp_path / "m.safetensors"), strict=True)
     assert module[1].num_batches_tracked == 12
-    assert torch.equal(module[1].running_mean, one["task.buffers.1.running_mean"][2])
+    assert torch.equal(module[1].running_mean, one["task/rows/buffers.1.running_mean"][2])

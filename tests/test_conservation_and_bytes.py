@@ -9,6 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import builders
+from builders import asymmetric, simulated
 from mixwise.algorithms import (
     D2,
     DSGD,
@@ -30,9 +32,10 @@ from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings, uniform, uni
 from mixwise.network import Link, Links, LossyNetwork, SimulatedNetwork, sums
 from mixwise.network.packing import LONG_ROW, Cast
 from mixwise.plan import Plan
-from mixwise.policies import Decoupled, Fixed, NoMixing, Product, Tree
+from mixwise.policies import Decoupled, NoMixing, Product, Tree
+from mixwise.state import State
 from mixwise.tasks import random_quadratics
-from mixwise.training import Training
+from planning import mixed
 
 N, D, LR, STEPS = 8, 6, 0.004, 40
 GRAPH = random_connected(N, seed=4)
@@ -45,18 +48,21 @@ def task():
     return random_quadratics(N, dim=D, noise=0.2)
 
 
-def make(algorithm, policy=None, graph=GRAPH, *, lr=LR, tau=1, **options):
-    optimizer = lambda blocks: torch.optim.SGD(blocks, lr=lr, **options)  # noqa: E731
-    policy = policy or (NoMixing() if algorithm.mixes_with == "nothing" else Fixed(W))
-    return Training(task(), SimulatedNetwork(graph), policy, algorithm, optimizer, local_steps=tau)
+def make(algorithm, policy=None, graph=GRAPH, *, tau=1, **options):
+    policy = policy or (NoMixing() if algorithm.needs.plan == "nothing" else W)
+    return simulated(policy, algorithm, graph, task=task(), local_steps=tau, **{"lr": LR, **options})
 
 
 def random_rows(n=N, d=D, seed=0, dtype=torch.float64):
-    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return builders.random_rows(n, d, seed, dtype)
+
+
+def mass_of(training):
+    return training.driver.algorithm_state.rows["mass"]
 
 
 def random_tree(n, seed):
-    """Each node hangs on one before it; then all are renamed."""
+    """A tree in which every node hangs on an earlier one, with the nodes renamed at random."""
     rng = np.random.default_rng(seed)
     names = rng.permutation(n)
     return Graph(n, [(int(names[rng.integers(0, j)]), int(names[j])) for j in range(1, n)])
@@ -71,12 +77,12 @@ def one_way(seed=0):
 # --- conserved ---
 def test_push_sum_without_updates_keeps_numerators_and_weights_and_finds_the_mean():
     weights = one_way()
-    training = make(PushSum(), Fixed(weights), weights.graph, lr=0.0)
+    training = make(PushSum(), weights, weights.graph, lr=0.0)
     training.X.copy_(random_rows())
     starts = training.X.clone()
     for _ in range(150):
         training.step()
-        mass = training.algorithm.state["mass"]
+        mass = mass_of(training)
         torch.testing.assert_close((mass * training.X).sum(0), starts.sum(0), **CLOSE)
         assert float(mass.sum()) == pytest.approx(N, abs=1e-12)
     assert float((mass - 1).abs().max()) > 0.2  # the weights are not doubly stochastic, so masses differ
@@ -85,11 +91,11 @@ def test_push_sum_without_updates_keeps_numerators_and_weights_and_finds_the_mea
 
 def test_the_sum_of_push_sums_numerators_takes_the_step_of_sgd():
     weights = one_way(1)
-    training = make(PushSum(), Fixed(weights), weights.graph)
+    training = make(PushSum(), weights, weights.graph)
     sums = training.X.sum(0).clone()
     for _ in range(STEPS):
         sums = sums - LR * training.step().gradients.sum(0)
-        torch.testing.assert_close((training.algorithm.state["mass"] * training.X).sum(0), sums, **CLOSE)
+        torch.testing.assert_close((mass_of(training) * training.X).sum(0), sums, **CLOSE)
 
 
 @pytest.mark.parametrize("tau", [1, 3])
@@ -121,14 +127,11 @@ def test_relayed_sums_are_complete_after_as_many_steps_as_the_tree_is_wide(seed)
     """RelaySum (Vogels et al. 2021): every node offers the same row again and again, and all find the mean."""
     n = 3 + 2 * seed
     tree, rows = random_tree(n, seed), random_rows(n, 4, seed)
-    algorithm, network = RelaySGD(), SimulatedNetwork(tree)
+    network, state = SimulatedNetwork(tree), State()
+    receivers = torch.tensor([j for j in range(n) for _ in tree.neighbors(j)])
     for t in range(1, tree.diameter + 3):
-        X = algorithm.combine(rows, rows.clone(), Plan((), tree=tree), network)
-        heard = 1 + torch.zeros(n, dtype=torch.float64).index_add_(
-            0,
-            torch.tensor([j for j in range(n) for _ in tree.neighbors(j)]),
-            algorithm.state["counts"][:, 0],
-        )
+        X = mixed(RelaySGD(), rows, rows, Plan((), tree=tree), network, state=state)
+        heard = 1 + torch.zeros(n, dtype=torch.float64).index_add_(0, receivers, state.arcs["counts"][:, 0])
         complete_now = (heard == n).all() and torch.allclose(X, rows.mean(0).expand(n, -1), rtol=0, atol=1e-13)
         assert bool(complete_now) == (t >= tree.diameter)
 
@@ -156,15 +159,12 @@ def run(training, steps=STEPS):
     return torch.stack(found)
 
 
-@pytest.mark.parametrize("mu", [0.0, 0.3, 0.95])
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_quasi_global_momentum_without_momentum_is_dsgd(mu, nesterov):
-    found = run(make(QuasiGlobalMomentum(0.0, mu=mu, nesterov=nesterov)))
-    torch.testing.assert_close(found, run(make(DSGD())), **CLOSE)
+WITHOUT_MOMENTUM = [QuasiGlobalMomentum(beta=0.0, mu=mu, nesterov=n) for mu in (0.0, 0.3, 0.95) for n in (False, True)]
 
 
-def test_decentlam_without_momentum_is_dsgd():
-    torch.testing.assert_close(run(make(DecentLaM(0.0))), run(make(DSGD())), **CLOSE)
+@pytest.mark.parametrize("algorithm", [*WITHOUT_MOMENTUM, DecentLaM(0.0)], ids=str)
+def test_without_momentum_it_is_dsgd(algorithm):
+    torch.testing.assert_close(run(make(algorithm)), run(make(DSGD())), **CLOSE)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -174,21 +174,18 @@ def test_push_sum_with_doubly_stochastic_weights_is_dsgd(momentum):
 
 
 def test_local_sgd_with_one_local_step_is_all_reduce():
-    torch.testing.assert_close(
-        run(make(LocalSGD(), NoMixing())), run(make(AllReduceSGD(), NoMixing())), rtol=0, atol=1e-12
-    )
+    torch.testing.assert_close(run(make(LocalSGD())), run(make(AllReduceSGD())), **CLOSE)
 
 
 def test_full_averaging_by_weights_is_local_sgd():
-    averaging = Fixed(uniform(complete(N)))
     for tau in (1, 4):
-        found = run(make(DSGD(), averaging, complete(N), tau=tau))
-        torch.testing.assert_close(found, run(make(LocalSGD(), NoMixing(), tau=tau)), **CLOSE)
+        found = run(make(DSGD(), uniform(complete(N)), complete(N), tau=tau))
+        torch.testing.assert_close(found, run(make(LocalSGD(), tau=tau)), **CLOSE)
 
 
 def test_combine_while_adapt_is_decoupled_mixing_with_updates_that_stay_at_home():
     alone = MixingMatrix.from_dense(np.eye(N), GRAPH)
-    found = run(make(DecoupledDSGD(), Decoupled(Fixed(W), Fixed(alone))))
+    found = run(make(DecoupledDSGD(), Decoupled(W, alone)))
     torch.testing.assert_close(found, run(make(CombineWhileAdapt())), **CLOSE)
 
 
@@ -199,7 +196,7 @@ def test_combine_then_adapt_takes_its_gradients_where_dsgd_does():
 
 def test_relay_on_a_star_seen_from_its_middle_is_full_averaging_at_the_first_step():
     star = Graph(N, [(0, i) for i in range(1, N)])
-    training, averaging = make(RelaySGD(), Tree(star), star), make(LocalSGD(), NoMixing())
+    training, averaging = make(RelaySGD(), Tree(star), star), make(LocalSGD())
     training.step()
     averaging.step()
     torch.testing.assert_close(training.X[0], averaging.X[0], **CLOSE)
@@ -214,22 +211,22 @@ MESSAGES = W.messages * ROW
 @pytest.mark.parametrize(
     ("algorithm", "policy", "sent"),
     [
-        (DSGD(), Fixed(W), MESSAGES),
-        (DSGD(), Product(Fixed(W), Fixed(W)), 2 * MESSAGES),
-        (CombineThenAdapt(), Fixed(W), MESSAGES),
-        (CombineWhileAdapt(), Fixed(W), MESSAGES),
-        (D2(), Fixed(W), MESSAGES),
-        (EXTRA(), Fixed(W), MESSAGES),
-        (QuasiGlobalMomentum(), Fixed(W), MESSAGES),
-        (QuasiGlobalAdam(), Fixed(W), MESSAGES),
-        (DecentLaM(), Fixed(W), MESSAGES),
-        (GradientTracking(), Fixed(W), 2 * MESSAGES),
-        (DecoupledDSGD(), Decoupled(Fixed(W), Fixed(W)), 2 * MESSAGES),
-        (PushSum(), Fixed(W), W.messages * (ROW + 8)),  # and the weight
+        (DSGD(), W, MESSAGES),
+        (DSGD(), Product([W, W]), 2 * MESSAGES),
+        (CombineThenAdapt(), W, MESSAGES),
+        (CombineWhileAdapt(), W, MESSAGES),
+        (D2(), W, MESSAGES),
+        (EXTRA(), W, MESSAGES),
+        (QuasiGlobalMomentum(), W, MESSAGES),
+        (QuasiGlobalAdam(), W, MESSAGES),
+        (DecentLaM(), W, MESSAGES),
+        (GradientTracking(), W, 2 * MESSAGES),
+        (DecoupledDSGD(), Decoupled(W, W), 2 * MESSAGES),
+        (PushSum(), W, W.messages * (ROW + 8)),  # and the weight
         (RelaySGD(), Tree(random_tree(N, 0)), 2 * (N - 1) * (ROW + 8)),  # and the count
-        (AllReduceSGD(), NoMixing(), N * (N - 1) * ROW),  # short rows, to everybody in one round
+        (AllReduceSGD(), NoMixing(), N * (N - 1) * ROW),  # short rows, to all nodes in one round
         (LocalSGD(), NoMixing(), N * (N - 1) * ROW),
-        (DSGD(), Fixed(uniform(complete(N))), N * (N - 1) * ROW),
+        (DSGD(), uniform(complete(N)), N * (N - 1) * ROW),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -237,7 +234,7 @@ def test_what_a_step_sends(algorithm, policy, sent):
     training = make(algorithm, policy, complete(N) if isinstance(algorithm, RelaySGD) else GRAPH)
     for t in range(3):
         training.step()
-        mixings = t if algorithm.mixes_early else t + 1  # at first W = I, where there are no weights yet
+        mixings = t if algorithm.needs.early else t + 1  # at first W = I, where there are no weights yet
         assert training.network.traffic.parameters == mixings * sent
     assert training.network.traffic.sketches == 0
 
@@ -257,18 +254,13 @@ def test_local_steps_send_nothing(algorithm):
 
 
 # --- mixing in place ---
-def asymmetric(n):
-    dense = 0.5 * np.eye(n) + 0.3 * np.roll(np.eye(n), 1, axis=1) + 0.2 * np.roll(np.eye(n), 3, axis=1)
-    return MixingMatrix.from_dense(dense, Graph(n, [(i, (i + k) % n) for i in range(n) for k in (1, 3)], directed=True))
-
-
 @pytest.mark.parametrize("n", [5, 100])
 @pytest.mark.parametrize("columns", ["1", "less", "one block", "one more", "two and a half blocks"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_mixing_in_place_gives_what_mixing_into_new_memory_gives(n, columns, dtype, monkeypatch):
-    monkeypatch.setattr(sums, "_BLOCK", 64 * 3 * n)  # blocks of 64 columns: every row is the sum of three
     d = {"1": 1, "less": 37, "one block": 64, "one more": 65, "two and a half blocks": 161}[columns]
     weights, rows = asymmetric(n), random_rows(n, d, dtype=dtype)
+    monkeypatch.setattr(sums, "_BLOCK", 64 * len(weights.weights))  # blocks of 64 columns
     network = SimulatedNetwork(weights.graph)
     fresh, given = network.mix(rows, weights), rows.clone()
     mixed = network.mix(given, weights, out=given)
@@ -304,7 +296,7 @@ def test_messages_along_the_arcs_of_a_directed_graph():
 
 @pytest.mark.parametrize(("d", "rows_sent"), [(LONG_ROW // 8 - 1, N - 1), (LONG_ROW // 8, 2 * (N - 1) / N)])
 def test_an_average_is_counted_as_such_however_it_is_asked_for(d, rows_sent):
-    """Every node sends 2 (n − 1)/n of a long row, the least that is possible, and a short one to everybody."""
+    """Every node sends 2 (n − 1)/n of a long row, the least that is possible, and a short one to all others."""
     rows, J = random_rows(d=d), uniform(complete(N))
     for act in (lambda network: network.average(rows), lambda network: network.mix(rows, J)[0]):
         network = SimulatedNetwork(ring(N), Links(Link(0.1, 1e6)))

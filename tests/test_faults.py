@@ -10,13 +10,15 @@ from mixwise.experiments.runner import run_experiment
 from mixwise.mixing import metropolis_hastings, uniform_sender
 from mixwise.network.faults import LossyNetwork
 from mixwise.network.simulated import SimulatedNetwork
-from mixwise.policies import Tree
+from mixwise.plan import Plan
+from mixwise.state import State
+from planning import mixed
 
 TORUS = graphs.torus(4, 4)
 
 
 def lost_arcs(network, graph):
-    """Found out from outside: node i sends a 1 in column i."""
+    """The arcs that fail, seen from outside: node i sends a 1 in column i."""
     arrived = network.mix(torch.eye(graph.n, dtype=torch.float64), metropolis_hastings(graph)).numpy()
     return {(i, j) for i in range(graph.n) for j in graph.neighbors(i) if arrived[j, i] == 0}
 
@@ -65,11 +67,10 @@ def test_relayed_sums_and_counts_are_lost_together():
     """Equal rows stay equal: every node divides the sum that it has by the number of rows in it."""
     tree = graphs.chain(6)
     network = LossyNetwork(tree, 0.3, seed=3)
-    algorithm, policy = algorithms.RelaySGD(), Tree(tree)
+    X, state = torch.full((6, 2), 3.0), State()
     for network.step in range(12):
-        plan = policy.plan(network.step, None, network)
-        X = algorithm.combine(torch.full((6, 2), 3.0), torch.full((6, 2), 3.0), plan, network)
-        torch.testing.assert_close(X, torch.full((6, 2), 3.0))
+        found = mixed(algorithms.RelaySGD(), X, X, Plan((), tree=tree), network, state=state)
+        torch.testing.assert_close(found, X)
 
 
 def test_a_recipe_loses_messages_and_repeats_itself(tmp_path, no_pictures):
@@ -86,6 +87,6 @@ def test_a_recipe_loses_messages_and_repeats_itself(tmp_path, no_pictures):
 
 
 @pytest.mark.parametrize("loss", [-0.1, 1.0, float("nan")])
-def test_a_wrong_rate_is_refused(loss):
+def test_a_rate_out_of_range_is_rejected(loss):
     with pytest.raises(MixingError, match="lies in"):
         LossyNetwork(TORUS, loss)

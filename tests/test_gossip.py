@@ -331,7 +331,7 @@ def gossip_of(change=None, graph=ALONE, optimizer=None, **options):
     [
         ({"graph": mw.graphs.ring(4)}, r"4 nodes, but there is no process group; start 4 processes with torchrun"),
         ({"graph": 4}, r"graph is a int; take a mixwise.Graph"),
-        ({"policy": "metropolis"}, r"policy = 'metropolis'; pass a policy such as"),
+        ({"policy": "metropolis"}, r"policy: unknown policy 'metropolis'; did you mean metropolis-hastings"),
         ({"local_steps": 0}, "local_steps = 0; give a whole number of at least 1"),
         ({"local_steps": 1.5}, "local_steps = 1.5; give a whole number of at least 1"),
         ({"buffers": "mixed"}, "buffers = 'mixed'; choose"),

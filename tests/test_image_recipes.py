@@ -72,7 +72,7 @@ def test_imagenet_with_the_whole_network(mixwise, root, tmp_path, no_pictures):
 def test_the_settings_are_those_of_the_paper():
     experiment = plan_experiment(load_recipe("imagenet"))
     for config in experiment.runs.values():
-        o, s, task = config.optimizer, config.schedule, config.task
+        o, s, task = config.optimizer, config.schedule, config.part("task").options
         assert o.lr == pytest.approx(0.1 * 32 * 16 / 256)
         assert (o.momentum, o.nesterov, o.weight_decay, task["batch"]) == (0.9, True, 1e-4, 32)
         assert s.warmup * config.epochs == pytest.approx(5, rel=1e-5)

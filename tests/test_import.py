@@ -108,6 +108,7 @@ mixwise.cli.main()
 def test_names_are_imported_when_they_are_used():
     assert set(mixwise.__all__) <= set(dir(mixwise))
     for name, home in mixwise._HOMES.items():
-        assert getattr(mixwise, name) is getattr(getattr(mixwise, home, None) or sys.modules[f"mixwise.{home}"], name)
+        value, module = getattr(mixwise, name), sys.modules[f"mixwise.{home}"]
+        assert value is (module if name == home else getattr(module, name))
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = mixwise.nothing

@@ -5,10 +5,10 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from mixwise.policies.kept_weights import weights_as_tensors, weights_from_tensors
 
+from builders import asymmetric
 from mixwise.errors import MixingError
-from mixwise.graphs import ring, torus
+from mixwise.graphs import complete, torus
 from mixwise.mixing import (
     MixingMatrix,
     consensus_factor,
@@ -16,11 +16,14 @@ from mixwise.mixing import (
     gradient_mixing_error,
     lazy,
     metropolis_hastings,
-    minimize_gme,
     spectral_gap,
     symmetrized,
 )
 from mixwise.plan import Plan
+from mixwise.state import State, decode, encode
+from planning import reloaded
+
+W = asymmetric(8, graph=complete(8))
 
 
 def part(W: MixingMatrix, nodes: range) -> MixingMatrix:
@@ -29,13 +32,8 @@ def part(W: MixingMatrix, nodes: range) -> MixingMatrix:
     return MixingMatrix(W.graph, np.where(known, W.weights, 0.0), W.kind, W.tolerance, nodes)
 
 
-def asymmetric(n: int = 8) -> MixingMatrix:
-    G = np.random.default_rng(0).standard_normal((n, 3))
-    return minimize_gme(G @ G.T, ring(n)).W
-
-
 def test_rows_and_columns_of_the_known_nodes_are_checked_and_no_others():
-    W, nodes = asymmetric(), range(2, 5)
+    nodes = range(2, 5)
     known = part(W, nodes)
     assert (known.whole, W.whole) == (False, True)
     np.testing.assert_array_equal(known.to_dense()[2:5], W.to_dense()[2:5])
@@ -48,8 +46,7 @@ def test_rows_and_columns_of_the_known_nodes_are_checked_and_no_others():
             MixingMatrix(W.graph, weights, nodes=nodes)
 
 
-def test_weights_of_strangers_are_refused():
-    W = asymmetric()
+def test_weights_of_other_nodes_are_rejected():
     with pytest.raises(MixingError, match=r"W\[0, 0\] = .*, but only the weights of nodes 2 to 4 are known here"):
         MixingMatrix(W.graph, W.weights, nodes=range(2, 5))
     for nodes in (range(0), range(3, 9), range(0, 8, 2)):
@@ -59,13 +56,13 @@ def test_weights_of_strangers_are_refused():
 
 @pytest.mark.parametrize("function", [consensus_factor, spectral_gap, eigenvalues])
 def test_what_needs_all_weights_says_so(function):
-    known = part(asymmetric(), range(2, 5))
+    known = part(W, range(2, 5))
     with pytest.raises(MixingError, match="needs all weights, but only those of nodes 2 to 4 of 8 are known here"):
         function(known)
 
 
 def test_mixing_errors_products_and_moves_need_all_weights():
-    known = part(asymmetric(), range(2, 5))
+    known = part(W, range(2, 5))
     for ask in (
         lambda: gradient_mixing_error(np.ones((8, 2)), known),
         lambda: Plan((known,)).params_product,
@@ -79,7 +76,7 @@ def test_mixing_errors_products_and_moves_need_all_weights():
 
 
 def test_it_is_a_value():
-    W, nodes = asymmetric(), range(2, 5)
+    nodes = range(2, 5)
     known = part(W, nodes)
     assert known == part(W, nodes)
     assert known != part(W, range(2, 6))
@@ -88,22 +85,22 @@ def test_it_is_a_value():
 
 
 def test_lazy_and_symmetrized_keep_what_is_known():
-    W = asymmetric()
     for change in (lazy, symmetrized):
         assert change(part(W, range(2, 5))) == part(change(W), range(2, 5))
 
 
 @pytest.mark.parametrize("nodes", [range(8), range(2, 5), range(7, 8)])
-def test_tensors_and_back(nodes):
-    known = part(asymmetric(), nodes) if len(nodes) < 8 else asymmetric()
-    assert weights_from_tensors(weights_as_tensors(known), known.graph, known.kind) == known
+def test_a_state_keeps_what_is_known(nodes):
+    known = part(W, nodes) if len(nodes) < 8 else W
+    assert reloaded(State(shared={"W": known}), nodes).shared == {"W": known}
 
 
 def test_parts_are_put_together_from_what_their_nodes_keep():
     """As a checkpoint of three processes is read by two, or by one."""
-    W = asymmetric()
-    kept = [weights_as_tensors(part(W, nodes)) for nodes in (range(3), range(3, 4), range(4, 8))]
-    rows = {name: torch.cat([tensors[name] for tensors in kept]) for name in kept[0]}
-    assert weights_from_tensors(rows, W.graph, W.kind) == W
-    first = {name: value[:5] for name, value in rows.items()}
-    assert weights_from_tensors(first, W.graph, W.kind) == part(W, range(5))
+    kept = [encode(State(shared={"W": part(W, nodes)}), nodes) for nodes in (range(3), range(3, 4), range(4, 8))]
+    shared = kept[0].tensors.keys() - {"rows/W@sent", "rows/W@heard"}
+    assert all(torch.equal(kept[0].tensors[name], other.tensors[name]) for other in kept for name in shared)
+    rows = {name: torch.cat([each.tensors[name] for each in kept]) for name in kept[0].tensors.keys() - shared}
+    for nodes in (range(8), range(5)):
+        tensors = kept[0].tensors | {name: value[: len(nodes)] for name, value in rows.items()}
+        assert decode(tensors, kept[0].values, nodes).shared["W"] == part(W, nodes)

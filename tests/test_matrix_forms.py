@@ -36,6 +36,7 @@ from mixwise.needs import Provides
 from mixwise.network import SimulatedNetwork
 from mixwise.plan import Plan
 from mixwise.policies import Fixed, NoMixing, Policy, RandomChoice, Tree
+from mixwise.seeding import stream
 from mixwise.tasks import random_quadratics
 from mixwise.training import Training
 from planning import Planner
@@ -172,7 +173,7 @@ def test_combine_while_adapt_with_weights_that_change():
     """X⁽ᵗ⁺¹⁾ = P⁽ᵗ⁻¹⁾ X⁽ᵗ⁾ − η G⁽ᵗ⁾, P⁽⁻¹⁾ = I: the weights are those that were known before the gradient was."""
     matrices = [asymmetric(0), asymmetric(1)]
     policy = RandomChoice(matrices)
-    planner = Planner(policy, SimulatedNetwork(matrices[0].graph))
+    planner = Planner(policy, SimulatedNetwork(matrices[0].graph), seed=stream(0, "policy"))
     X, P, expected = start(), I, []
     for t in range(STEPS):
         X = P @ X - LR * gradients(X, t)
@@ -493,7 +494,7 @@ def test_push_sum_with_weights_that_change():
     """P⁽ᵗ⁾ of time t moves numerators and weights alike."""
     matrices = [one_way(2), one_way(3)]
     policy = RandomChoice(matrices)
-    planner = Planner(policy, SimulatedNetwork(matrices[0].graph))
+    planner = Planner(policy, SimulatedNetwork(matrices[0].graph), seed=stream(0, "policy"))
     numerators, w, expected = start(), np.ones(N), []
     for t in range(STEPS):
         P = planner.plan(t).params[0].to_dense().T

@@ -1,4 +1,4 @@
-"""The neighbors' weights on real processes: the same bits as in a simulation, and no process knows the others'."""
+"""Weights by messages between neighbors on real processes: those of a simulation, and no process knows all of them."""
 
 from pathlib import Path
 
@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from builders import simulated
 from mixwise.algorithms import DSGD, CombineWhileAdapt, GradientTracking
 from mixwise.graphs import random_connected, ring, social_network
 from mixwise.network import DistributedNetwork, SimulatedNetwork
 from mixwise.policies import HeterogeneityAware
 from mixwise.sketch import CountSketch
 from mixwise.tasks import random_quadratics
-from mixwise.training import Training, train
+from mixwise.training import records
 from mixwise.training.checkpoint import load_checkpoint, save_checkpoint
 from processes import in_processes, run_in_processes
 
@@ -25,14 +26,15 @@ CASES = {
 }
 
 
-def parts(graph, algorithm, options, network):
+def start(network, algorithm=DSGD, **options):
     policy = HeterogeneityAware(2, solver="local", sketch=CountSketch(20), **options)
-    return random_quadratics(graph.n), network, policy, algorithm(), lambda rows: torch.optim.SGD(rows, lr=0.003)
+    task = random_quadratics(network.graph.n)
+    return simulated(policy, algorithm(), task=task, network=network, lr=0.003)
 
 
-def steps(network, graph, algorithm, options):
-    """X after each of 4 steps, and the weights and what is told of the solves."""
-    training = Training(*parts(graph, algorithm, options, network))
+def steps(network, algorithm, options):
+    """X, the weights and a summary of the solve after each of 4 steps; and the traffic."""
+    training = start(network, algorithm, **options)
     seen = []
     for _ in range(4):
         plan = training.step().plan
@@ -44,7 +46,7 @@ def steps(network, graph, algorithm, options):
 def on_processes(rank, world, case):
     graph, algorithm, options = CASES[case]
     network = DistributedNetwork(graph, timeout=20)
-    return network.nodes, *steps(network, graph, algorithm, options)
+    return network.nodes, *steps(network, algorithm, options)
 
 
 @pytest.mark.numerics
@@ -52,7 +54,7 @@ def on_processes(rank, world, case):
 @pytest.mark.parametrize("case", CASES)
 def test_the_same_weights_and_iterates_as_in_a_simulation(case, world):
     graph, algorithm, options = CASES[case]
-    expected, traffic = steps(SimulatedNetwork(graph), graph, algorithm, options)
+    expected, traffic = steps(SimulatedNetwork(graph), algorithm, options)
     for nodes, seen, counted in run_in_processes(world, on_processes, case):
         own = slice(nodes.start, nodes.stop)
         for (X, W, told), (all_X, all_W, all_told) in zip(seen, expected, strict=True):
@@ -68,7 +70,7 @@ def test_the_same_weights_and_iterates_as_in_a_simulation(case, world):
 
 
 def saved(rank, world, folder):
-    training = Training(*parts(ring(7), DSGD, {"smoothing": 0.5}, DistributedNetwork(ring(7), timeout=20)))
+    training = start(DistributedNetwork(ring(7), timeout=20), smoothing=0.5)
     for _ in range(3):
         training.step()
     save_checkpoint(training, Path(folder))
@@ -76,20 +78,19 @@ def saved(rank, world, folder):
 
 def resumed(rank, world, folder):
     network = DistributedNetwork(ring(7), timeout=20)
-    training = Training(*parts(ring(7), DSGD, {"smoothing": 0.5}, network))
+    training = start(network, smoothing=0.5)
     load_checkpoint(training, Path(folder))
     return network.nodes, [training.step() and training.X.clone() for _ in range(3)]
 
 
 def test_a_checkpoint_may_be_read_by_other_numbers_of_processes(tmp_path):
     """Steps 3 to 5: the kept weights, a solve that begins where the last one ended, and what came of it."""
-    alone = Training(*parts(ring(7), DSGD, {"smoothing": 0.5}, SimulatedNetwork(ring(7))))
+    alone, one = (start(SimulatedNetwork(ring(7)), smoothing=0.5) for _ in range(2))
     expected = [alone.step() and alone.X.clone() for _ in range(6)][3:]
     run_in_processes(3, saved, str(tmp_path))
     for nodes, found in run_in_processes(2, resumed, str(tmp_path)):
         for X, all_X in zip(found, expected, strict=True):
             torch.testing.assert_close(X, all_X[nodes.start : nodes.stop], rtol=1e-12, atol=1e-12)
-    one = Training(*parts(ring(7), DSGD, {"smoothing": 0.5}, SimulatedNetwork(ring(7))))
     load_checkpoint(one, tmp_path)
     for X in expected:
         one.step()
@@ -97,12 +98,11 @@ def test_a_checkpoint_may_be_read_by_other_numbers_of_processes(tmp_path):
 
 
 def recorded(rank, world):
-    graph = ring(6)
-    network = DistributedNetwork(graph, timeout=20)
-    return [record.values for record in train(*parts(graph, CombineWhileAdapt, {}, network), steps=3)]
+    training = start(DistributedNetwork(ring(6), timeout=20), CombineWhileAdapt)
+    return [record.values for record in records(training, 3)]
 
 
-def test_records_leave_out_what_nobody_knows():
+def test_records_leave_out_metrics_that_need_all_weights():
     for values in run_in_processes(2, recorded):
         assert "consensus_factor" not in values[-1]
         assert values[-1]["gradient_mixing_error"] > 0

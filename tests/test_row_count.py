@@ -65,7 +65,7 @@ def dsgd(task, name, options, policy=weights, **more) -> Training:
 @pytest.mark.parametrize("row_by_row", [False, True])
 def test_every_optimizer_holds_what_was_counted(name, options, remembered, row_by_row, monkeypatch):
     task = small_task(HIDDEN)
-    count = count_rows(lambda short: dsgd(short, name, options), NODES, 1 << 30 if row_by_row else task.dim)
+    count = count_rows(lambda short: dsgd(short, name, options), NODES, 1 << 30 if row_by_row else task.layout.dim)
     assert count.optimizer == remembered
     assert count.gradients == 2 + remembered
     if row_by_row:  # its temporary tensors are a few rows

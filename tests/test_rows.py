@@ -126,11 +126,11 @@ def test_groups_are_blocks_of_columns_in_the_order_of_their_numbers():
     # Weights first, then biases and the norm; inside a group the module's own order.
     names = ["0.weight", "2.weight", "0.bias", "1.weight", "1.bias", "2.bias"]
     assert [slot.name for slot in layout.slots] == names
-    assert layout.blocks == [(0, 6 + 8), (14, 14 + 2 + 2 + 2 + 4)]
+    assert layout.groups == ((0, 6 + 8), (14, 14 + 2 + 2 + 2 + 4))
     # Numbers with gaps, and a first parameter that is not in the first group.
     other = RowLayout(module, lambda name, p: {"0": 9, "1": -2, "2": 4}[name[0]])
     assert [slot.name[0] for slot in other.slots] == ["1", "1", "2", "2", "0", "0"]
-    assert other.blocks == [(0, 4), (4, 16), (16, 24)]
+    assert other.groups == ((0, 4), (4, 16), (16, 24))
 
 
 def test_flatten_then_bind_gives_the_same_module(tied):

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 import mixwise.graphs as g
 from builders import laplacian
-from mixwise.errors import GraphError, MixingError
+from mixwise.errors import ConfigError, GraphError, MixingError
 from mixwise.graphs import Graph, edge_sample, matching_decomposition, one_peer_exponential, random_matching
 from mixwise.mixing import MatchaWeights, base_graph, matcha, metropolis_hastings, uniform
-from mixwise.policies.sequence import Cycle, EdgeSampling, Matcha, Matchings
+from mixwise.needs import Needs
+from mixwise.network import SimulatedNetwork
+from mixwise.policies import Cycle, EdgeSampling, Matcha, Matchings
+from planning import Planner
 from strategies import connected_graphs, graphs
 
 
@@ -43,7 +46,7 @@ def floor_log(n: int, base: int) -> int:
 
 @pytest.mark.parametrize("peers", range(1, 6))
 def test_base_graphs_average_exactly_for_every_number_of_nodes(peers):
-    """The product is J, nobody has more than k neighbors, and 2p + 1 rounds are enough if n < 2 (k + 1)^p, else 2p + 2.
+    """The product is J, no node has more than k neighbors, and 2p + 1 rounds suffice if n < 2 (k + 1)^p, else 2p + 2.
 
     That is the length of the paper's simple construction, with p = ⌊log_{k+1} n⌋.
     """
@@ -83,7 +86,7 @@ def test_base_graph_of_a_large_prime():
         (4, 1.5, "whole numbers"),
     ],
 )
-def test_base_graph_refusals(n, peers, message):
+def test_base_graphs_reject_wrong_numbers(n, peers, message):
     with pytest.raises(MixingError, match=message):
         base_graph(n, peers)
 
@@ -125,7 +128,7 @@ def test_random_matching_treats_the_edges_of_a_ring_alike():
 
 @settings(max_examples=30)
 @given(graph=graphs(1, 10), t=st.integers(0, 50))
-def test_edge_sample(graph, t):
+def test_an_edge_sample_is_part_of_the_graph(graph, t):
     assert edge_sample(graph, 1.0, 0, t) == graph
     assert edge_sample(graph, 0.0, 0, t) == Graph(graph.n, [], graph.directed)
     assert set(edge_sample(graph, 0.4, 0, t).edges) <= set(graph.edges)
@@ -145,7 +148,7 @@ def test_matchings_need_an_undirected_graph(function):
 
 
 @pytest.mark.parametrize("probability", [-0.1, 1.1, float("nan")])
-def test_edge_sample_refuses_what_is_no_probability(probability):
+def test_edge_sample_rejects_a_probability_out_of_range(probability):
     with pytest.raises(GraphError, match=r"probability = .*; give a number from 0 to 1"):
         edge_sample(g.ring(4), probability)
 
@@ -227,9 +230,9 @@ def test_every_draw_of_matcha_is_symmetric_on_the_graph(graph, budget, t):
 
 
 def test_matcha_keeps_its_budget_over_time():
-    policy, graph, draws = Matcha(g.social_network(), 0.3, seed=1), g.social_network(), 600
-    weights = policy.drawn_from
-    messages = [policy.weights(t).messages for t in range(draws)]
+    graph, draws = g.social_network(), 600
+    weights = matcha(graph, 0.3)
+    messages = [W.messages for W in matrices(planner(Matcha(0.3), graph, seed=1), draws)]
     expected = 2 * sum(p * len(m.edges) for p, m in zip(weights.probabilities, weights.matchings, strict=True))
     spread = 2 * np.sqrt(
         sum(p * (1 - p) * len(m.edges) ** 2 for p, m in zip(weights.probabilities, weights.matchings, strict=True))
@@ -239,7 +242,7 @@ def test_matcha_keeps_its_budget_over_time():
     assert np.mean(messages) < 2 * len(graph.edges) / 2
 
 
-def test_matcha_refusals():
+def test_matcha_rejects_wrong_budgets_and_graphs():
     with pytest.raises(MixingError, match=r"budget = 0; .* lies in \(0, 1\]"):
         matcha(g.ring(4), 0)
     with pytest.raises(MixingError, match="budget = nan"):
@@ -252,62 +255,77 @@ def test_matcha_refusals():
 
 # --- policies ---
 POLICIES = [
-    lambda: Cycle(base_graph(6, 1)),
-    lambda: Matchings(g.torus(3, 2), seed=4),
-    lambda: Matcha(g.complete(6), 0.5, seed=4),
-    lambda: EdgeSampling(g.ring(6), 0.5, seed=4),
+    (Cycle("base-graph"), g.complete(6)),
+    (Matchings(), g.torus(3, 2)),
+    (Matcha(0.5), g.complete(6)),
+    (EdgeSampling(0.5), g.ring(6)),
 ]
 
 
-def matrices(policy, steps: int = 12) -> list:
-    plans = [policy.plan(t, None, None) for t in range(steps)]
+def planner(policy, graph, needs=None, seed=4) -> Planner:
+    return Planner(policy, SimulatedNetwork(graph), needs, seed=seed)
+
+
+def matrices(planner, steps: int = 12) -> list:
+    plans = [planner.plan(t) for t in range(steps)]
     assert all(len(plan.params) == 1 and plan.updates is None for plan in plans)
     return [plan.params[0] for plan in plans]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_plans_depend_on_t_and_the_seed_alone(policy):
-    """Another process that builds the same policy, and asks in another order, gets the same matrices."""
-    first, second = policy(), policy()
-    backwards = [second.plan(t, None, None).params[0] for t in reversed(range(12))][::-1]
+@pytest.mark.parametrize(("policy", "graph"), POLICIES)
+def test_plans_depend_on_t_and_the_seed_alone(policy, graph):
+    """Another process that plans in another order gets the same matrices; nothing has to be saved."""
+    first, second = planner(policy, graph), planner(policy, graph)
+    backwards = [second.plan(t).params[0] for t in reversed(range(12))][::-1]
     assert matrices(first) == backwards
-    assert first.state() == ({}, {})
-    assert not any(first.observes(t) for t in range(12))
+    assert (first.state.shared, first.state.rows) == ({}, {})
+    assert not any(first.looks(t) for t in range(12))
+    assert (matrices(planner(policy, graph, seed=5)) == backwards) == isinstance(policy, Cycle)
 
 
-@pytest.mark.parametrize("policy", POLICIES[1:])
-def test_drawn_weights_change_and_become_lazy_if_asked(policy):
-    plain, asked = policy(), policy()
-    asked.ask(symmetric=True, lazy=True)
-    assert len(set(matrices(plain))) > 1
-    for W, slow in zip(matrices(plain), matrices(asked), strict=True):
+@pytest.mark.parametrize(("policy", "graph"), POLICIES[1:])
+def test_drawn_weights_change_and_become_lazy_if_needed(policy, graph):
+    plain = matrices(planner(policy, graph))
+    assert len(set(plain)) > 1
+    for W, slow in zip(plain, matrices(planner(policy, graph, Needs(symmetric=True, lazy=True))), strict=True):
         np.testing.assert_allclose(slow.to_dense(), (np.eye(6) + W.to_dense()) / 2, atol=1e-15)
 
 
-def test_cycle_takes_turns():
-    turns = base_graph(5, 2)
-    assert matrices(Cycle(turns), 2 * len(turns)) == [*turns, *turns]
-    assert Cycle(turns).known_matrices() == turns
-    with pytest.raises(MixingError, match="at least one matrix"):
-        Cycle([])
-    with pytest.raises(MixingError, match=r"for \[3, 4\] nodes"):
-        Cycle([uniform(g.ring(3)), uniform(g.ring(4))])
+@pytest.mark.parametrize(
+    ("policy", "turns"),
+    [
+        (Cycle(base_graph(5, 2)), base_graph(5, 2)),
+        (Cycle("base-graph", peers=2), base_graph(5, 2)),
+        (Cycle("one-peer-exponential"), tuple(map(uniform, one_peer_exponential(5)))),
+    ],
+)
+def test_a_cycle_takes_turns(policy, turns):
+    cycle = planner(policy, g.ring(5))
+    assert matrices(cycle, 2 * len(turns)) == [*turns, *turns]
+    assert policy.matrices(cycle.state) == turns
 
 
 def test_matched_pairs_average():
-    for W in matrices(Matchings(g.random_connected(9), seed=2)):
+    for W in matrices(planner(Matchings(), g.random_connected(9))):
         assert set(W.to_dense().ravel()) <= {0.0, 0.5, 1.0}
 
 
-def test_edge_sampling_is_metropolis_hastings_on_what_is_there():
-    for t, W in enumerate(matrices(EdgeSampling(g.torus(3, 4), 0.6, seed=5))):
+def test_edge_sampling_is_metropolis_hastings_on_the_active_edges():
+    for t, W in enumerate(matrices(planner(EdgeSampling(0.6), g.torus(3, 4), seed=5))):
         assert metropolis_hastings(edge_sample(g.torus(3, 4), 0.6, 5, t)) == W
 
 
-def test_policies_refuse_before_the_first_plan():
-    with pytest.raises(GraphError, match="undirected"):
-        Matchings(g.directed_ring(4))
-    with pytest.raises(MixingError, match="undirected"):
-        EdgeSampling(g.directed_ring(4), 0.5)
-    with pytest.raises(GraphError, match="probability = 2"):
-        EdgeSampling(g.ring(4), 2)
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Cycle([]), ConfigError, "sequence = "),
+        (lambda: Cycle([uniform(g.ring(3)), uniform(g.ring(4))]), MixingError, r"for \[3, 4\] nodes"),
+        (lambda: planner(Matchings(), g.directed_ring(4)), GraphError, "undirected"),
+        (lambda: planner(EdgeSampling(0.5), g.directed_ring(4)), MixingError, "undirected"),
+        (lambda: planner(EdgeSampling(2), g.ring(4)), ConfigError, "probability = 2"),
+        (lambda: planner(Matcha(0), g.ring(4)), ConfigError, "budget = 0"),
+    ],
+)
+def test_policies_reject_wrong_values_before_the_first_plan(make, error, message):
+    with pytest.raises(error, match=message):
+        make()

@@ -23,7 +23,7 @@ from mixwise.algorithms import (
     RelaySGD,
 )
 from mixwise.data import gaussian_mixture, partition
-from mixwise.errors import GraphError, MixingError, MixwiseError, TrainingError
+from mixwise.errors import ConfigError, GraphError, MixingError, MixwiseError, TrainingError
 from mixwise.graphs import Graph, chain, complete, ring
 from mixwise.mixing import MixingMatrix, base_graph, lazy, metropolis_hastings, uniform_sender
 from mixwise.models import seeded
@@ -145,15 +145,15 @@ def test_quasi_global_momentum_needs_one_step_size():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: QuasiGlobalMomentum(1.0), r"beta = 1\.0.*\[0, 1\)"),
+        (lambda: QuasiGlobalMomentum(1.0), r"beta = 1\.0: input should be less than 1"),
         (lambda: QuasiGlobalMomentum(0.9, mu=-0.1), r"mu = -0\.1"),
         (lambda: QuasiGlobalMomentum(float("nan")), "beta = nan"),
-        (lambda: QuasiGlobalAdam((0.9, 1.0)), r"betas = \(0\.9, 1\.0\)"),
-        (lambda: DecentLaM(1.2), r"beta = 1\.2; the weight of the momentum lies in \[0, 1\)"),
+        (lambda: QuasiGlobalAdam((0.9, 1.0)), r"betas\.1 = 1\.0"),
+        (lambda: DecentLaM(1.2), r"beta = 1\.2: input should be less than 1"),
     ],
 )
 def test_momenta_out_of_range(build, message):
-    with pytest.raises(TrainingError, match=message):
+    with pytest.raises(ConfigError, match=message):
         build()
 
 

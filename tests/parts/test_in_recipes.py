@@ -30,7 +30,7 @@ from mixwise.parts import Count, Positive, Share, part
 from mixwise.tasks import QuadraticTask
 
 
-@part("wheel", "graph", title="wheel", form="toy_parts:wheel:N[,spokes=SPOKES]")
+@part("wheel", "graph", title="wheel")
 def wheel(n: int, spokes: int = 0) -> Graph:
     rim = [(i, (i + 1) % (n - 1)) for i in range(n - 1)]
     return Graph(n, rim + [(i, n - 1) for i in range(spokes or n - 1)])
@@ -148,6 +148,11 @@ def test_former_keys_are_translated_with_a_line_of_explanation(caplog):
     assert 'choco: top_k is now written {"compressor": {"kind": "top-k", "share": 0.1}}' in caplog.messages
 
 
+def test_a_part_that_was_removed_is_one_line_that_names_another():
+    with pytest.raises(ConfigError, match=r"policy: heterogeneity-aware-tree was removed in 0\.2\.0.*use policy: tree"):
+        plan_experiment(recipe(algorithm="relay", policy={"kind": "heterogeneity-aware-tree", "looks": 10}))
+
+
 def test_a_configuration_that_spells_out_the_defaults_is_the_same_experiment(tmp_path):
     """As version 0.1 wrote config.yaml."""
     short = recipe(task={**CLASSIFIES, "partition": {"alpha": 0.5}}, policy={"kind": "heterogeneity-aware"})
@@ -179,9 +184,9 @@ def test_the_configuration_of_a_run_holds_its_parts_as_they_came():
 @pytest.mark.parametrize(
     "code",
     [
-        "from mixwise.cli.inventory import recipes; recipes()",
+        "from mixwise.cli.recipes_command import recipes; recipes(None)",
         "import mixwise.cli",
-        "from mixwise.completion import *; offer_recipes(''); offer_graphs('r'); offer_schemes('m')",
+        "from mixwise.cli.completion import *; offer_recipes(''); offer_graphs('r'); offer_schemes('m')",
         "from mixwise.experiments import load_recipe; load_recipe('digits')",
     ],
 )

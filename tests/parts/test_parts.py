@@ -227,7 +227,7 @@ def test_the_constructor_takes_what_python_has():
     assert Momentum(np.float64(0.5), steps=np.int64(3)) == Momentum(0.5, steps=3)
     matrix = np.eye(2)
     assert Momentum(matrix=matrix).matrix is matrix  # no form in a recipe, so not checked either
-    assert AllOf([Budget(), "budget"]) == AllOf((Budget(), Budget()))
+    assert AllOf(["budget", {"kind": "budget"}]) == AllOf((Budget(), Budget()))
     assert Momentum(inner="plain") == Momentum()
 
 

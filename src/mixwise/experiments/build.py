@@ -1,4 +1,4 @@
-"""The one place where the words of a configuration become objects."""
+"""Builds a run from its configuration and checks it before the first step."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from mixwise.training.training import Step
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that has been checked and can start."""
+    """A run that has been checked and is ready to start."""
 
     steps: int
     nodes: int
     start: Callable[[], Training]
-    start_with: Callable[[Sequence[int]], Training]  # with some of the nodes, if others are lost
+    start_with: Callable[[Sequence[int]], Training]  # with these nodes only, after others were lost
     record_every: int
     evaluate_every: int
     checkpoint_every: int
     need: Need | None = None  # of memory, if it is much and was looked at
 
     def records_of(self, training: Training, on_step: Callable[[Step], None] = lambda step: None) -> Iterator[Record]:
-        """The records from where the training is to the end; `on_step` sees every step."""
+        """Yield the records from the training's current step to the end; `on_step` is called after every step."""
         return records(training, self.steps, self.record_every, self.evaluate_every, on_step)
 
     def __call__(self) -> Iterator[Record]:
-        """Run it from the start."""
+        """Run from the beginning and yield the records."""
         return self.records_of(self.start())
 
 
 def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: bool = True) -> Prepared:
-    """Build all parts of one run, so that a wrong value is found before the first step.
+    """Build one run, so that a wrong value is reported before the first step.
 
-    Every process of the world builds the same; each then owns its share of the nodes. To check how the parts go
-    together, all of them must be there.
+    Every process of the world builds the same run and owns its share of the nodes. With `check`, the run is started
+    once to see that its parts fit together; all processes must take part in that.
     """
     world = world or Alone()
     places = base_graph(config, seed)
@@ -94,9 +94,9 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
         return training(task.restricted(nodes), world.network(left, config.device), Context(left, seed=seed))
 
     if check:
-        start()  # a wrong value or combination is found now; the run makes its own
+        start()  # reports a wrong value or combination; the run itself starts again
         if need is not None:
-            gc.collect()  # schedulers and optimizers hold each other, and so the rows
+            gc.collect()  # schedulers and optimizers refer to each other, which keeps the rows alive
     return Prepared(
         steps,
         graph.n,
@@ -110,20 +110,20 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
 
 
 def _network(config: RunConfig, graph: Graph, links: Links | None, world: World, seed: int) -> Network:
-    """The network of the world; one that loses messages, or tells how long they would take, only in a simulation."""
+    """Return the network of the world; lost messages and simulated link times are for simulations only."""
     if config.message_loss == 0 and links is None:
         return world.network(graph, config.device)
     if world.size > 1 and config.message_loss > 0:
-        raise ConfigError("message_loss is for simulations; real processes lose messages by themselves; leave it out")
+        raise ConfigError("message_loss is for simulations, but this run has several processes; leave it out")
     if world.size > 1:
-        raise ConfigError("links are for simulations; between real processes time is measured; leave them out")
+        raise ConfigError("links are for simulations; with several processes, time is measured; leave them out")
     if config.message_loss == 0:
         return SimulatedNetwork(graph, links)
     return LossyNetwork(graph, config.message_loss, stream(seed, "network"), links)
 
 
 def _links(config: LinkTimes, places: Graph) -> Links:
-    """The links between the places of a graph."""
+    """Return the links between the places of a graph."""
     usual = Link(config.latency, config.bandwidth)
     edges = {}
     known = {tuple(sorted(edge)) for edge in places.edges}
@@ -137,7 +137,7 @@ def _links(config: LinkTimes, places: Graph) -> Links:
 
 
 def _run_length(config: RunConfig, task: Task) -> int:
-    """Steps of a run; an epoch is as many steps as an average node needs to see its data once."""
+    """Return the number of steps; in an epoch, an average node sees its data once."""
     if config.epochs is None:
         assert config.steps is not None
         return config.steps
@@ -147,18 +147,18 @@ def _run_length(config: RunConfig, task: Task) -> int:
 
 
 def build_task(config: RunConfig, nodes: int, seed: int) -> Task:
-    """The task of a run over this many nodes."""
+    """Build the task of a run over this many nodes."""
     task: Task = supply(config.part("task"), nodes=nodes, seed=seed, run=config)
     return task
 
 
 def base_graph(config: RunConfig, seed: int) -> Graph:
-    """The graph of places; a random one depends on the seed of the run unless its spec names a seed."""
+    """Build the graph of places; a random graph depends on the seed of the run, unless its spec names a seed."""
     return parse(config.graph, seed=stream(seed, "graph"))
 
 
 def _order(config: RunConfig, places: Graph, task: Task, seed: int) -> list[int]:
-    """Which node takes which place."""
+    """Return the node at each place."""
     if config.placement == "given":
         return list(range(places.n))
     if config.placement == "random":
@@ -169,7 +169,7 @@ def _order(config: RunConfig, places: Graph, task: Task, seed: int) -> list[int]
 
 
 def _first_gram(task: Task, looks: int = 10) -> FloatArray:
-    """Γ of the gradients where training starts, averaged over a few batches."""
+    """Return the sum of the Gram matrices of the first gradients, over a few batches."""
     X = task.initial(range(task.nodes))
     grams = [gram_matrix(task.losses_and_gradients(X, range(task.nodes), step)[1]) for step in range(looks)]
     return sum(grams[1:], grams[0])

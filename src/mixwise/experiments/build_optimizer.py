@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
@@ -14,35 +13,31 @@ from mixwise.tasks import QuadraticTask, Task
 from mixwise.training.optimizers import factor
 from mixwise.training.training import OptimizerFactory, SchedulerFactory
 
+_OPTIMIZERS: Mapping[str, tuple[Callable[..., torch.optim.Optimizer], set[str]]] = {  # with the options that each has
+    "sgd": (torch.optim.SGD, {"momentum", "nesterov"}),
+    "adam": (torch.optim.Adam, {"betas", "eps"}),
+    "adamw": (torch.optim.AdamW, {"betas", "eps"}),
+    "rmsprop": (torch.optim.RMSprop, {"momentum", "eps"}),
+    "adagrad": (torch.optim.Adagrad, set()),
+}
+
 
 def build_optimizer(o: Optimizer, task: Task) -> OptimizerFactory:
-    """The optimizer of the rows; with two blocks of columns, the second has no weight decay."""
-    options: dict[str, Any] = {"lr": _step_size(o.lr, task), "weight_decay": o.weight_decay}
-    if o.kind == "sgd":
-        options |= {"momentum": o.momentum, "nesterov": o.nesterov}
-    elif o.kind in ("adam", "adamw"):
-        options |= {"betas": o.betas, "eps": o.eps}
-    elif o.kind == "rmsprop":
-        options |= {"momentum": o.momentum, "eps": o.eps}
+    """Return a factory of the optimizer; of two blocks of columns, the second has no weight decay."""
     if o.nesterov and o.momentum == 0:
         raise ConfigError("optimizer: nesterov needs a momentum above 0")
-    kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
-        "sgd": torch.optim.SGD,
-        "adam": torch.optim.Adam,
-        "adamw": torch.optim.AdamW,
-        "rmsprop": torch.optim.RMSprop,
-        "adagrad": torch.optim.Adagrad,
-    }
+    kind, further = _OPTIMIZERS[o.kind]
+    options = {"lr": _step_size(o.lr, task), "weight_decay": o.weight_decay, **o.model_dump(include=further)}
 
     def make(blocks: list[nn.Parameter]) -> torch.optim.Optimizer:
         groups = [{"params": [block]} | ({"weight_decay": 0.0} if i > 0 else {}) for i, block in enumerate(blocks)]
-        return kinds[o.kind](groups, **options)
+        return kind(groups, **options)
 
     return make
 
 
 def build_scheduler(s: Schedule, steps: int) -> SchedulerFactory | None:
-    """The schedule of the learning rate, if it is not constant."""
+    """Return a factory of the learning rate's schedule, or None if the rate is constant."""
     if s.warmup == 0 and not s.decay_at and not s.cosine:
         return None
     at = factor(steps, **s.model_dump())

@@ -1,4 +1,4 @@
-"""What a picture of a run needs and its records do not tell: who talks to whom, who holds what, with which method."""
+"""The scene of a run, for its report: the graph, the labels that each node holds, and the method in words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mixwise.training import Training
 
 
 def scene(config: RunConfig, training: Training, steps: int) -> dict[str, Any]:
-    """The scene of a run, as JSON holds it."""
+    """Return the scene of a run as JSON values."""
     graph, task = training.network.graph, training.task
     kind, options = normalized("policy", config.policy)
     found: dict[str, Any] = {

@@ -24,7 +24,7 @@ _TRIES = 100  # draws of a random family before giving up on a connected graph
 
 
 # --- fixed families ---
-@part("ring", "graph", title="ring", form="ring:N")
+@part("ring", "graph", title="ring")
 def ring(n: int) -> Graph:
     """The cycle i ~ i + 1 mod n; diameter ⌊n/2⌋.
 
@@ -34,42 +34,42 @@ def ring(n: int) -> Graph:
     return _circulant(n, [1])
 
 
-@part("chain", "graph", title="path", form="chain:N")
+@part("chain", "graph", title="path")
 def chain(n: int) -> Graph:
     """The path 0 – 1 – … – n−1; diameter n − 1."""
     i = np.arange(_whole("n", n))
     return _graph(len(i), (i[:-1], i[1:]))
 
 
-@part("torus", "graph", title="torus", form="torus:ROWSxCOLS")
+@part("torus", "graph", title="torus")
 def torus(rows: int, cols: int) -> Graph:
     """The grid with wrap-around; node r·cols + c is at row r, column c; diameter ⌊rows/2⌋ + ⌊cols/2⌋."""
     cells = _cells(rows, cols)
     return _graph(cells.size, (cells, np.roll(cells, -1, axis=0)), (cells, np.roll(cells, -1, axis=1)))
 
 
-@part("grid", "graph", title="grid", form="grid:ROWSxCOLS")
+@part("grid", "graph", title="grid")
 def grid(rows: int, cols: int) -> Graph:
     """The rectangular grid, each node joined to those above, below, left and right; diameter rows + cols − 2."""
     cells = _cells(rows, cols)
     return _graph(cells.size, (cells[:-1], cells[1:]), (cells[:, :-1], cells[:, 1:]))
 
 
-@part("star", "graph", title="star", form="star:N")
+@part("star", "graph", title="star")
 def star(n: int) -> Graph:
     """Node 0 in the center, joined to all n − 1 others."""
     i = np.arange(_whole("n", n))
     return _graph(len(i), (np.zeros_like(i), i))
 
 
-@part("complete", "graph", title="complete graph", form="complete:N")
+@part("complete", "graph", title="complete graph")
 def complete(n: int) -> Graph:
     """Every node joined to every other one: n(n − 1)/2 edges."""
     n = _whole("n", n)
     return _graph(n, _all_pairs(n))
 
 
-@part("hypercube", "graph", title="hypercube", form="hypercube:DIMENSION")
+@part("hypercube", "graph", title="hypercube")
 def hypercube(dimension: int) -> Graph:
     """2^dimension nodes, joined if their binary numbers differ in one bit; diameter `dimension`."""
     d = _whole("dimension", dimension, least=0)
@@ -78,13 +78,13 @@ def hypercube(dimension: int) -> Graph:
     return _graph(2**d, *((i, i ^ (1 << k)) for k in range(d)))
 
 
-@part("exponential", "graph", title="exponential graph", form="exponential:N")
+@part("exponential", "graph", title="exponential graph")
 def exponential(n: int) -> Graph:
     """i ~ i + 2^k mod n for every 2^k < n: about 2·log₂ n neighbors and a diameter of at most ⌈log₂ n⌉."""
     return _circulant(n, _powers_of_two(n))
 
 
-@part("directed-ring", "graph", title="directed ring", form="directed-ring:N")
+@part("directed-ring", "graph", title="directed ring")
 def directed_ring(n: int) -> Graph:
     """The one-way cycle i → i + 1 mod n; diameter n − 1.
 
@@ -94,7 +94,7 @@ def directed_ring(n: int) -> Graph:
     return _circulant(n, [1], directed=True)
 
 
-@part("directed-exponential", "graph", title="directed exponential graph", form="directed-exponential:N")
+@part("directed-exponential", "graph", title="directed exponential graph")
 def directed_exponential(n: int) -> Graph:
     """i → i + 2^k mod n for every 2^k < n: ⌈log₂ n⌉ receivers and senders each, and a diameter of at most ⌈log₂ n⌉."""
     return _circulant(n, _powers_of_two(n), directed=True)
@@ -113,7 +113,7 @@ def one_peer_exponential(n: int) -> tuple[Graph, ...]:
     return tuple(_circulant(n, [jump], directed=True) for jump in _powers_of_two(n) or [0])
 
 
-@part("social", "graph", title="social network", form="social")
+@part("social", "graph", title="social network")
 def social_network() -> Graph:
     """Davis' Southern Women: 18 women and 14 events, joined by attendance; labels are the names (paper, CIFAR-10)."""
     import networkx as nx
@@ -122,7 +122,7 @@ def social_network() -> Graph:
 
 
 # --- random families ---
-@part("random-connected", "graph", title="random connected graph", form="random-connected:N[,keep=SHARE][,seed=SEED]")
+@part("random-connected", "graph", title="random connected graph")
 def random_connected(n: int, keep: float = 0.5, seed: int = 0) -> Graph:
     """A connected graph with a fraction `keep` of the edges of the complete graph (paper, Quadratic Objectives).
 
@@ -151,7 +151,7 @@ def random_connected(n: int, keep: float = 0.5, seed: int = 0) -> Graph:
     return _graph(n, (i[kept], j[kept]))
 
 
-@part("random-regular", "graph", title="random regular graph", form="random-regular:N,degree=DEGREE[,seed=SEED]")
+@part("random-regular", "graph", title="random regular graph")
 def random_regular(n: int, degree: int, seed: int = 0) -> Graph:
     """A connected graph in which every node has `degree` neighbors, redrawn until it is connected."""
     n, degree = _whole("n", n), _whole("degree", degree, least=0)
@@ -174,7 +174,7 @@ def random_regular(n: int, degree: int, seed: int = 0) -> Graph:
     raise GraphError(f"none of {_TRIES} draws was connected at n = {n}, degree = {degree}; raise the degree")
 
 
-@part("erdos-renyi", "graph", title="Erdős–Rényi graph", form="erdos-renyi:N,probability=P[,seed=SEED]")
+@part("erdos-renyi", "graph", title="Erdős–Rényi graph")
 def erdos_renyi(n: int, probability: float, seed: int = 0) -> Graph:
     """G(n, p): each pair is an edge with the given probability. It may be disconnected."""
     n = _whole("n", n)
@@ -188,7 +188,7 @@ def erdos_renyi(n: int, probability: float, seed: int = 0) -> Graph:
     return _graph(n, (np.where(below, n - 2 - i, i), np.where(below, n - 1 - j, j)))
 
 
-@part("random-geometric", "graph", title="random geometric graph", form="random-geometric:N,radius=R[,seed=SEED]")
+@part("random-geometric", "graph", title="random geometric graph")
 def random_geometric(n: int, radius: float, seed: int = 0) -> Graph:
     """Points drawn in the unit square, joined if at most `radius` apart. It may be disconnected."""
     n = _whole("n", n)
@@ -201,7 +201,7 @@ def random_geometric(n: int, radius: float, seed: int = 0) -> Graph:
     return Graph(n, KDTree(points).query_pairs(radius, output_type="ndarray"))
 
 
-@part("small-world", "graph", title="small-world graph", form="small-world:N,neighbors=K,rewire=P[,seed=SEED]")
+@part("small-world", "graph", title="small-world graph")
 def small_world(n: int, neighbors: int, rewire: float, seed: int = 0) -> Graph:
     """Watts–Strogatz: a ring lattice of `neighbors` nearest nodes, each edge moved with probability `rewire`.
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _HEADERS = {("source", "target"), ("from", "to"), ("src", "dst")}
 
 
-@part("file", "graph", title="graph of a file", form="file:PATH")
+@part("file", "graph", title="graph of a file")
 def load(path: str | os.PathLike[str]) -> Graph:
     """Read a graph from a file whose format is given by its suffix.
 

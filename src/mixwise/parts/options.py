@@ -36,14 +36,14 @@ class Option:
         """The same for an argument in Python; an object that no recipe can hold is taken as it is."""
         if isinstance(value, Real) and not isinstance(value, bool | int | float):  # a NumPy scalar
             value = int(value) if isinstance(value, Integral) else float(value)
-        return self.checked(name, value) if _is_plain(value) else value
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a recipe could hold this value; a list of objects is left to the constructor."""
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    return isinstance(value, _PLAIN)
+        if not isinstance(value, _PLAIN):
+            return value
+        try:
+            return self.checked(name, value)
+        except OptionError:
+            if isinstance(value, list | tuple) and not all(isinstance(item, _PLAIN) for item in value):
+                return value  # a list of objects that no recipe can hold
+            raise
 
 
 def recipe_options(hints: Mapping[str, Any]) -> dict[str, Option]:

@@ -11,7 +11,7 @@ from annotated_types import Ge, Interval
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, lazy, uniform_sender
-from mixwise.mixing.gme import Solver
+from mixwise.mixing.gme import Solver, check_solver
 from mixwise.mixing.matrix import FloatArray, Kind
 from mixwise.mixing.metrics import error_after_mixing
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, need_doubly
@@ -75,6 +75,7 @@ class HeterogeneityAware(Policy):
     max_iterations: Count = MAX_ITERATIONS
 
     def __post_init__(self) -> None:
+        check_solver(self.solver)
         if self.solver == "local":
             _check_local(growth=self.growth, drop_below=self.drop_below or None, graphs=self.graphs)
             need_doubly(self.stochastic)

@@ -90,7 +90,7 @@ def check_weights(algorithm: Algorithm, W: MixingMatrix) -> None:
 
 def check_unchanged(algorithm: Algorithm, now: Sequence[MixingMatrix], before: Sequence[MixingMatrix]) -> None:
     """Reject other weights than before for a method that needs the same ones at every mixing."""
-    if algorithm.needs.fixed and before and tuple(now) != tuple(before):
+    if algorithm.needs.fixed and before and any(W not in before for W in now):
         raise TrainingError(
             f"the weights are not those of the last mixing, but {type(algorithm).__name__} needs them: {_SAME_WEIGHTS}"
         )
