@@ -18,6 +18,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from builders import refused
 from mixwise import data
 from mixwise.data import Dataset, Splits, averaged_down, from_torch, holdout, normalized
 from mixwise.data.cifar10 import LAYOUTS
@@ -272,8 +273,7 @@ ONE = torch.zeros(2)
     ],
 )
 def test_what_is_no_data_set_is_refused_with_the_reason(make, message):
-    with pytest.raises(DataError, match=message):
-        make()
+    refused(DataError, message, make)
 
 
 # --- data without files ---
@@ -304,35 +304,6 @@ def test_without_spread_every_point_of_a_mixture_is_its_center():
     part = data.gaussian_mixture(classes=3, dim=4, samples=60, spread=0.0).train
     assert len(part.x.unique(dim=0)) == 3
     assert not torch.equal(part.x, data.gaussian_mixture(classes=3, dim=4, samples=60, spread=0.0, seed=1).train.x)
-
-
-# --- transforms ---
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_averaging_down_equals_pooling(dtype):
-    x = torch.randint(0, 256, (300, 3, 6, 9), generator=torch.Generator().manual_seed(0)).to(dtype)
-    small_x = averaged_down(Dataset(x, torch.zeros(300).long(), 1), 3).x
-    scale = 255 if dtype == torch.uint8 else 1
-    wanted = torch.nn.functional.avg_pool2d(x.double() / scale, 3)
-    assert small_x.dtype == torch.float32
-    assert torch.allclose(small_x.double(), wanted, rtol=1e-6, atol=0)  # nine float32 additions
-
-
-@pytest.mark.parametrize("shape", [(700, 3, 4, 4), (700, 5)])
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_normalized_training_data_have_mean_0_and_variance_1(shape, dtype):
-    x = torch.randint(0, 200, shape, generator=torch.Generator().manual_seed(0)).to(dtype)
-    x[:, 1] = 7  # never varies
-    train = Dataset(x, torch.zeros(len(x)).long(), 1)
-    splits = normalized(Splits(train, train.subset([5, 3])))
-    axes = [0, *range(2, len(shape))]
-    y = splits.train.x.double()
-    assert splits.train.x.dtype == torch.float32
-    assert y.mean(axes).abs().max() < 1e-6  # float32 rounding of numbers around 1
-    assert torch.allclose(y.var(axes, correction=0)[[0, 2]], torch.ones(2, dtype=torch.float64), rtol=1e-5)
-    assert splits.train.x[:, 1].abs().max() == 0
-    assert torch.equal(splits.test.x, splits.train.x[[5, 3]])
 
 
 # --- where data lie ---
@@ -395,8 +366,7 @@ def test_a_pickle_that_calls_a_function_is_refused_and_calls_nothing(cifar10, tm
     files = cifar_files(PYTHON)
     files[f"{PYTHON.folder}/data_batch_3"] = pickle.dumps({b"data": Trap(tmp_path / "trap")}, protocol=4)
     write(tmp_path / "cifar10", files)
-    with pytest.raises(DataError, match=r"data_batch_3: the pickle requires \w+.mkdir"):
-        cifar10(tmp_path, small(PYTHON))
+    refused(DataError, r"data_batch_3: the pickle requires \w+.mkdir", cifar10, tmp_path, small(PYTHON))
     assert not (tmp_path / "trap").exists()
 
 
@@ -430,8 +400,7 @@ def test_a_broken_batch_is_named_with_what_is_wrong(layout, content, message, ci
 def test_a_missing_batch_is_named(cifar10, tmp_path):
     write(tmp_path / "cifar10", cifar_files(BINARY))
     (tmp_path / "cifar10" / BINARY.folder / "test_batch.bin").unlink()
-    with pytest.raises(DataError, match=r"no file .*test_batch\.bin; restore it"):
-        cifar10(tmp_path, small(BINARY))
+    refused(DataError, r"no file .*test_batch\.bin; restore it", cifar10, tmp_path, small(BINARY))
 
 
 def test_an_archive_that_is_truncated_or_not_the_original_is_refused(cifar10, tmp_path):
@@ -445,8 +414,7 @@ def test_an_archive_that_is_truncated_or_not_the_original_is_refused(cifar10, tm
         (tar_gz({"readme": b"hello"}), "contains no cifar-10-batches-bin/data_batch_1.bin"),
     ]:
         write(tmp_path / "cifar10", {BINARY.archive.name: content})
-        with pytest.raises(DataError, match=message):
-            cifar10(tmp_path, small(BINARY, content))
+        refused(DataError, message, cifar10, tmp_path, small(BINARY, content))
 
 
 # --- downloads ---
@@ -535,8 +503,7 @@ def test_missing_idx_files_are_downloaded(tmp_path, site, monkeypatch):
 def test_a_broken_idx_file_is_named_with_what_is_wrong(name, content, message, tmp_path):
     files = {other: idx_bytes(array) for other, array in idx_files().items() if other != name.removesuffix(".gz")}
     write(tmp_path / "mnist", {**files, name: content})
-    with pytest.raises(DataError, match=f"{name}: .*{message}"):
-        data.mnist(tmp_path)
+    refused(DataError, f"{name}: .*{message}", data.mnist, tmp_path)
 
 
 # --- the real data, where they are at hand ---

@@ -10,6 +10,7 @@ import yaml
 from safetensors.torch import load_file
 from torch import nn
 
+from builders import refused
 from mixwise.data import TokenSamples, ag_news, partition, tokenized
 from mixwise.errors import ConfigError, DataError
 from mixwise.experiments import load_recipe, plan_experiment
@@ -120,12 +121,9 @@ def test_options_change_the_configuration(folders):
     )
     module = classifier(folders["distilbert"], dropout=0.0)
     assert {part.p for part in module.modules() if isinstance(part, nn.Dropout)} == {0.0}
-    with pytest.raises(ConfigError, match="dropout = 1"):
-        classifier(folders["bert"], dropout=1)
-    with pytest.raises(ConfigError, match="attention = 'flash'; choose sdpa or eager"):
-        classifier(folders["bert"], attention="flash")
-    with pytest.raises(ConfigError, match=r"has no 'depth'; see its config.json"):
-        classifier(folders["bert"], overrides={"depth": 2})
+    refused(ConfigError, "dropout = 1", classifier, folders["bert"], dropout=1)
+    refused(ConfigError, "attention = 'flash'; choose sdpa or eager", classifier, folders["bert"], attention="flash")
+    refused(ConfigError, r"has no 'depth'; see its config.json", classifier, folders["bert"], overrides={"depth": 2})
 
 
 def test_a_head_that_does_not_fit_is_replaced_and_said(tmp_path, caplog):
@@ -143,24 +141,19 @@ def test_a_head_that_does_not_fit_is_replaced_and_said(tmp_path, caplog):
 
 def test_folders_that_hold_no_model(tmp_path, folders):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"empty contains no config.json"):
-        classifier(tmp_path / "empty")
+    refused(DataError, r"empty contains no config.json", classifier, tmp_path / "empty")
     folder = save_model(tmp_path / "light")
     (folder / "model.safetensors").rename(folder / "weights")
-    with pytest.raises(DataError, match=r"light contains no weights \(model.safetensors\); .*pretrained: false"):
-        classifier(folder)
+    refused(DataError, r"light contains no weights \(model.safetensors\); .*pretrained: false", classifier, folder)
     assert classifier(folder, pretrained=False).blocks
     (folder / "model.safetensors").write_bytes((folder / "weights").read_bytes()[:100])
-    with pytest.raises(DataError, match="light cannot be loaded as AutoModelForSequenceClassification"):
-        classifier(folder)
+    refused(DataError, "light cannot be loaded as AutoModelForSequenceClassification", classifier, folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "weights").rename(folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({**config, "n_layers": 5}))
-    with pytest.raises(DataError, match=r"do not fit its config.json: distilbert.transformer.layer.3.* is missing"):
-        classifier(folder)
+    refused(DataError, r"do not fit its config.json: distilbert.transformer.layer.3.* is missing", classifier, folder)
     (folder / "config.json").write_text(json.dumps({"model_type": "no-such-type"}))
-    with pytest.raises(DataError, match="light cannot be loaded"):
-        classifier(folder)
+    refused(DataError, "light cannot be loaded", classifier, folder)
 
 
 def test_images_of_hugging_face(tmp_path):
@@ -217,10 +210,8 @@ def test_a_number_of_blocks_that_there_is_not(folders, k):
 
 
 def test_a_module_without_blocks_says_so():
-    with pytest.raises(ConfigError, match="this model has no blocks"):
-        freeze(nn.Linear(2, 2), 1)
-    with pytest.raises(ConfigError, match="the head of this model is unknown"):
-        freeze(nn.Linear(2, 2), "head")
+    refused(ConfigError, "this model has no blocks", freeze, nn.Linear(2, 2), 1)
+    refused(ConfigError, "the head of this model is unknown", freeze, nn.Linear(2, 2), "head")
 
 
 # --- features ---
@@ -292,13 +283,11 @@ def test_dropout_of_the_trained_part_stays_on_and_modes_come_back(folders, news)
 def test_where_there_is_nothing_to_keep(folders, news):
     module = classifier(folders["bert"])
     assert entry_of(module) is None
-    with pytest.raises(ConfigError, match="features need a frozen lower part"):
-        with_features(news.train, module)
+    refused(ConfigError, "features need a frozen lower part", with_features, news.train, module)
     freeze(module, 1)
     module.model.bert.embeddings.LayerNorm.weight.requires_grad_(True)
     assert entry_of(module) is None
-    with pytest.raises(ConfigError, match="block that these features enter is unknown"):
-        module(torch.zeros(1, 2, 8))
+    refused(ConfigError, "block that these features enter is unknown", module, torch.zeros(1, 2, 8))
 
 
 def test_a_model_that_cannot_be_entered_is_found_out(folders, news):
@@ -315,8 +304,7 @@ def test_features_too_large_for_float16(folders, news):
     module = freeze(classifier(folders["bert"]), 1)
     with torch.no_grad():
         module.blocks[1].output.LayerNorm.weight.mul_(1e6)
-    with pytest.raises(ConfigError, match="overflows float16; use float32"):
-        with_features(news.train, module)
+    refused(ConfigError, "overflows float16; use float32", with_features, news.train, module)
     assert with_features(news.train, module, "float32")
 
 
