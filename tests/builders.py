@@ -3,8 +3,11 @@
 Legend: W (n, n) mixing matrices; G (n, d) rows; Γ (n, n) Gram matrices.
 """
 
+from collections.abc import Callable
+
 import networkx as nx
 import numpy as np
+import pytest
 import torch
 
 from mixwise.graphs import Graph
@@ -16,6 +19,15 @@ from mixwise.training import Training
 
 ONE_WAY_RING = Graph(3, [(0, 1), (1, 2), (2, 0)], directed=True)
 TWO_PAIRS = Graph(4, [(0, 1), (2, 3)])  # not connected
+
+
+def refused(
+    error: type[Exception], message: str, call: Callable[..., object], *args: object, **options: object
+) -> None:
+    """Check that a call raises an error of one line that matches a pattern."""
+    with pytest.raises(error, match=message) as told:
+        call(*args, **options)
+    assert "\n" not in str(told.value)
 
 
 def as_networkx(graph: Graph) -> nx.Graph:

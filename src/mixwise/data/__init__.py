@@ -2,10 +2,9 @@
 
 from mixwise.data import partition
 from mixwise.data.ag_news import ag_news
-from mixwise.data.augment import FlipsAndCrops, random_crops, random_flips
 from mixwise.data.batches import NodeBatches, batch_indices
 from mixwise.data.cifar10 import cifar10
-from mixwise.data.dataset import Dataset, Splits, from_torch, holdout
+from mixwise.data.dataset import Dataset, Samples, Splits, from_torch, holdout
 from mixwise.data.digits import digits
 from mixwise.data.files import data_folder
 from mixwise.data.gaussian_mixture import gaussian_mixture
@@ -14,9 +13,8 @@ from mixwise.data.image_folder import image_folder
 from mixwise.data.image_samples import ImageForm, ImageSamples, ImageSource
 from mixwise.data.mnist import fashion_mnist, mnist
 from mixwise.data.partition import Partition
-from mixwise.data.samples import Samples
 from mixwise.data.tokens import FeatureSamples, TokenSamples, tokenized
-from mixwise.data.transforms import averaged_down, normalized
+from mixwise.data.transforms import FlipsAndCrops, averaged_down, normalized, random_crops, random_flips
 
 __all__ = [
     "Dataset", "FeatureSamples", "FlipsAndCrops", "ImageForm", "ImageSamples", "ImageSource", "NodeBatches",

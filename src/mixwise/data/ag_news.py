@@ -45,8 +45,8 @@ def ag_news(
         folder = Path(data_dir).expanduser()
     if not (folder / "train.csv").exists():
         raise DataError(
-            f"there is no {folder / 'train.csv'}; put train.csv, test.csv and classes.txt of AG News "
-            f"(the archive ag_news_csv of Zhang et al.) there, or choose another folder with data_dir"
+            f"there is no {folder / 'train.csv'}; put train.csv, test.csv and classes.txt of AG News (the archive "
+            f"ag_news_csv of Zhang et al.) there, or choose another folder with data_dir"
         )
     names = _class_names(folder / "classes.txt")
     train = read_csv(folder / "train.csv", len(names) or None)
@@ -69,10 +69,8 @@ def read_csv(path: Path, classes: int | None = None) -> Rows:
         path: of the file.
         classes: the number of labels, if known.
     """
-    lines = contents(path).removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    if not lines[-1].strip():
-        lines.pop()
-    if not lines:
+    lines = contents(path).removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n").split(b"\n")
+    if lines == [b""]:
         raise DataError(f'{path} is empty; expected a line per text: "label","title","description"')
     labels: list[int] = []
     texts: list[str] = []
@@ -81,10 +79,20 @@ def read_csv(path: Path, classes: int | None = None) -> Rows:
         try:
             fields = _fields(line)
             columns = columns or len(fields)
-            labels.append(_label(fields, columns, classes))
-            texts.append(_text(fields[1:]))
+            if len(fields) != columns or columns < 2:
+                expected = columns if columns >= 2 else "2 or more"
+                raise DataError(f"{len(fields)} columns, expected {expected}: a label and texts, separated by commas")
+            label = int(fields[0]) if fields[0].strip().isdecimal() else 0
+            if not 1 <= label <= (classes or label):
+                allowed = f"1 to {classes}" if classes else "whole numbers from 1"
+                raise DataError(f"unknown label {fields[0]!r}, expected {allowed}; correct it, or delete the line")
+            text = " ".join(" ".join(fields[1:]).replace("\\$", "$").replace("\\", " ").split())
+            if not text:
+                raise DataError("the record has no text; delete the line")
         except DataError as error:
             raise DataError(f"{path}, line {number}: {error}") from None
+        labels.append(label - 1)
+        texts.append(text)
     return labels, texts
 
 
@@ -94,30 +102,10 @@ def _fields(line: bytes) -> list[str]:
     except UnicodeDecodeError as error:
         raise DataError(f"byte {error.start + 1} is not UTF-8; save the file in that encoding") from None
     except csv.Error as error:
-        raise DataError(
-            f'not a record ({error}); expected fields in double quotes, with "" for a quote inside: repair or delete it'
-        ) from None
+        raise DataError(f'not a record ({error}); write "" for a quote inside a field: repair or delete it') from None
     if not fields:
         raise DataError("the line is empty; delete it")
     return fields
-
-
-def _label(fields: list[str], columns: int, classes: int | None) -> int:
-    if len(fields) != columns or columns < 2:
-        expected = columns if columns >= 2 else "2 or more"
-        raise DataError(f"{len(fields)} columns, expected {expected}: a label and texts, separated by commas")
-    label = int(fields[0]) if fields[0].strip().isdecimal() else 0
-    if label < 1 or (classes is not None and label > classes):
-        allowed = f"1 to {classes}" if classes is not None else "whole numbers from 1"
-        raise DataError(f"unknown label {fields[0]!r}, expected {allowed}; correct it, or delete the line")
-    return label - 1
-
-
-def _text(fields: list[str]) -> str:
-    text = " ".join(" ".join(fields).replace("\\$", "$").replace("\\", " ").split())
-    if not text:
-        raise DataError("the record has no text; delete the line")
-    return text
 
 
 def _class_names(path: Path) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 
 from mixwise.data.dataset import Dataset, Splits
-from mixwise.data.files import Folder, RemoteFile, check_md5, contents, data_folder, fetch
+from mixwise.data.files import Folder, RemoteFile, contents, data_folder, fetch
 from mixwise.errors import DataError
 from mixwise.parts import part
 
@@ -64,7 +64,6 @@ def _found(home: Path) -> tuple[Layout, Files]:
             return layout, {name: (str(path), contents(path)) for name, path in paths.items()}
     for layout in LAYOUTS:
         if (archive := home / layout.archive.name).exists():
-            check_md5(archive, layout.archive.md5)
             return layout, _unpacked(archive, layout)
     choices = " or ".join(f"{layout.archive.name} or its folder {layout.folder}" for layout in LAYOUTS)
     archive = fetch(LAYOUTS[0].archive, home, f"put {choices} (from {_PAGE}/cifar.html) into {home}")
@@ -72,10 +71,11 @@ def _found(home: Path) -> tuple[Layout, Files]:
 
 
 def _unpacked(archive: Path, layout: Layout) -> Files:
+    packed = io.BytesIO(contents(archive, layout.archive.md5))
     wanted = {f"{layout.folder}/{name}{layout.suffix}": name for name in _TRAIN + _TEST}
     found: Files = {}
     try:
-        with tarfile.open(archive, "r:gz") as tar:
+        with tarfile.open(fileobj=packed, mode="r:gz") as tar:
             for member in tar:  # in the order of the file: random access would decompress it again each time
                 if (name := wanted.get(member.name)) and (file := tar.extractfile(member)):
                     found[name] = (f"{archive}, {member.name}", file.read())
@@ -94,14 +94,11 @@ def _dataset(files: list[tuple[str, bytes]], layout: Layout) -> Dataset:
 
 
 def _decoded(where: str, content: bytes, layout: Layout) -> tuple[Array, Array]:
-    images = layout.images
     try:
         pixels, labels = layout.decode(content)
-        if pixels.shape != (images, _PIXELS) or labels.shape != (images,) or labels.dtype.kind not in "iu":
-            raise DataError(
-                f"data {pixels.shape}, labels {labels.shape} of {labels.dtype}; "
-                f"expected ({images}, {_PIXELS}) and ({images},) of whole numbers"
-            )
+        found, expected = (pixels.shape, labels.shape), ((layout.images, _PIXELS), (layout.images,))
+        if found != expected:
+            raise DataError(f"data and labels have shapes {found}, expected {expected}")
         if len(wrong := labels[(labels < 0) | (labels >= len(_NAMES))]):
             raise DataError(f"a label {wrong[0]}, expected 0 to 9")
     except DataError as error:
@@ -124,7 +121,7 @@ def _python_batch(content: bytes) -> tuple[Array, Array]:
         _, shape, dtype, fortran, raw = batch[b"data"].state
         if dtype.arguments[0] != b"u1" or fortran or not isinstance(raw, bytes):
             raise DataError("its data is not an array of bytes in C order")
-        return np.frombuffer(raw, np.uint8).reshape(shape), np.array(batch[b"labels"])
+        return np.frombuffer(raw, np.uint8).reshape(shape), np.array(batch[b"labels"], np.int64)
     except DataError:
         raise
     except Exception as error:  # a broken pickle can fail in any way

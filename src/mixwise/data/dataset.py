@@ -7,20 +7,53 @@ on demand are `Samples`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from mixwise.data.partition import IntArray, label_counts
-from mixwise.data.samples import Samples
 from mixwise.errors import DataError
 from mixwise.seeding import numpy_generator
 
 Indices: TypeAlias = npt.ArrayLike | torch.Tensor
+Request: TypeAlias = tuple[torch.Tensor, int | None]  # the arguments of `Samples.take`
+
+
+class Samples(Protocol):
+    """The inputs of N samples, read on demand.
+
+    A class that inherits from this one needs `kind`, `__len__`, `take` and `subset`.
+    """
+
+    @property
+    def kind(self) -> str:
+        """A description of one sample; training and test data must have the same."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: torch.Tensor, draws: int | None = None) -> torch.Tensor:
+        """Return the inputs at these positions as one batch (b, …) on the CPU.
+
+        Args:
+            indices: int64 (b,), in any order.
+            draws: the seed of random augmentation, for training; None returns the samples as evaluation sees them.
+        """
+        ...
+
+    def subset(self, indices: torch.Tensor) -> Samples:
+        """Return the samples at these positions, in this order, without reading them."""
+        ...
+
+    def stream(self, requests: Iterable[Request]) -> Iterator[torch.Tensor]:
+        """Yield the batch of each request, in order; an implementation may read ahead in other processes."""
+        for indices, draws in requests:
+            yield self.take(indices, draws)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,18 +77,14 @@ class Dataset:
     def __post_init__(self) -> None:
         shape: tuple[object, ...] = tuple(self.x.shape) if isinstance(self.x, torch.Tensor) else (len(self.x), "…")
         if self.y.ndim != 1 or self.y.dtype != torch.int64 or len(shape) < 1 or shape[0] != len(self.y):
-            raise DataError(
-                f"{self.name}: x has shape {shape}, y {tuple(self.y.shape)} of {self.y.dtype}; "
-                f"expected (N, …) and (N,) of torch.int64"
-            )
+            found = f"x {shape}, y {tuple(self.y.shape)} of {self.y.dtype}"
+            raise DataError(f"{self.name}: {found}; expected (N, …) and (N,) of torch.int64")
         if len(self.y) == 0:
             raise DataError(f"{self.name}: no samples; a dataset has at least one")
         low, high = int(self.y.min()), int(self.y.max())
         if low < 0 or high >= self.classes:
-            raise DataError(
-                f"{self.name}: labels range from {low} to {high}, expected 0 to {self.classes - 1}; "
-                f"renumber them and leave out unlabeled samples"
-            )
+            rule = f"expected 0 to {self.classes - 1}; renumber them and leave out unlabeled samples"
+            raise DataError(f"{self.name}: labels range from {low} to {high}, {rule}")
         if self.class_names and len(self.class_names) != self.classes:
             raise DataError(f"{self.name}: {len(self.class_names)} names for {self.classes} classes; give one for each")
 
@@ -126,10 +155,7 @@ def holdout(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset
     """Set aside a random `share` of the samples; returns (rest, validation), both in their original order."""
     size = round(share * len(dataset)) if 0 < share < 1 else 0
     if not 0 < size < len(dataset):
-        raise DataError(
-            f"share = {share} of the {len(dataset)} samples of {dataset.name}; "
-            f"it must lie between 0 and 1 and leave at least one sample on either side"
-        )
+        raise DataError(f"share = {share} of {len(dataset)} samples; it must leave at least one sample on either side")
     aside = np.zeros(len(dataset), dtype=bool)
     aside[numpy_generator(seed, "holdout").permutation(len(dataset))[:size]] = True
     return dataset.subset(np.flatnonzero(~aside)), dataset.subset(np.flatnonzero(aside))
@@ -155,29 +181,20 @@ def from_torch(dataset: torch.utils.data.Dataset[Any], classes: int | None = Non
     name = type(dataset).__name__ if name is None else name
     if not isinstance(dataset, Sized):
         raise DataError(f"{name} has no length; give a map-style dataset, not a stream")
-    if len(dataset) == 0:
-        raise DataError(f"{name}: no samples; a dataset has at least one")
     items = [_checked_item(dataset[i], f"item {i} of {name}") for i in range(len(dataset))]
-    first = items[0][0]
-    for i, (x, _) in enumerate(items):
-        if x.shape != first.shape or x.dtype != first.dtype:
-            raise DataError(
-                f"item {i} of {name} has shape {tuple(x.shape)} and {x.dtype}, item 0 {tuple(first.shape)} and "
-                f"{first.dtype}; all items must be alike: resize or pad them in the dataset's transform"
-            )
+    if not items:
+        raise DataError(f"{name}: no samples; a dataset has at least one")
+    kinds = [f"shape {tuple(x.shape)} of {x.dtype}" for x, _ in items]
+    if other := next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None):
+        raise DataError(f"item {other} of {name} has {kinds[other]}, item 0 {kinds[0]}; resize or pad them to be alike")
     y = torch.tensor([label for _, label in items], dtype=torch.int64)
     return Dataset(torch.stack([x for x, _ in items]), y, int(y.max()) + 1 if classes is None else classes, name)
 
 
 def _checked_item(item: Any, what: str) -> tuple[torch.Tensor, int]:
-    if not isinstance(item, tuple | list) or len(item) != 2:
-        raise DataError(f"{what} is of type {type(item).__name__}; expected a pair (tensor, label)")
-    x, label = item
-    if not isinstance(x, torch.Tensor):
-        raise DataError(f"{what} holds a {type(x).__name__}; expected a tensor: convert it in the dataset's transform")
-    try:
-        if (whole := int(label)) == label:
-            return x, whole
-    except (TypeError, ValueError, RuntimeError):
-        pass
-    raise DataError(f"{what} has the label {label!r}; expected a whole number")
+    pair: Sequence[Any] = item if isinstance(item, tuple | list) and len(item) == 2 else (item, None)
+    with suppress(TypeError, ValueError, RuntimeError):
+        if isinstance(pair[0], torch.Tensor) and (label := int(pair[1])) == pair[1]:
+            return pair[0], label
+    shown = type(item).__name__ if pair[0] is item else f"({type(pair[0]).__name__}, {pair[1]!r})"
+    raise DataError(f"{what} is {shown}; expected a tensor and a whole number: convert it in the dataset's transform")

@@ -1,4 +1,4 @@
-"""Files of datasets: where they are, and how a missing one is downloaded and verified."""
+"""Files of datasets: where they are, how a missing one is downloaded and verified, and the progress of long work."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import http.client
 import logging
 import os
 import tempfile
+import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from mixwise.data.progress import ProgressLog
 from mixwise.errors import DataError
 
 Folder: TypeAlias = str | os.PathLike[str]
 
 _BLOCK = 1 << 20
 _TIMEOUT = 30.0  # seconds without a byte
+_INTERVAL = 5.0  # seconds between two lines of progress
 _log = logging.getLogger(__name__)
 
 
@@ -49,14 +50,12 @@ def fetch(remote: RemoteFile, folder: Path, remedy: str) -> Path:
     target = folder / remote.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        content = b"".join(_blocks(remote, remedy))
+        if (md5 := _md5(content)) != remote.md5:
+            raise DataError(f"{remote.url}: downloaded md5 {md5}, expected {remote.md5}; try again, or {remedy}")
         with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
             part = Path(scratch) / remote.name
-            with part.open("wb") as out:
-                out.writelines(_blocks(remote, remedy))
-            if (md5 := _md5(part)) != remote.md5:
-                raise DataError(
-                    f"{remote.url}: the download has md5 {md5}, expected {remote.md5}; try again, or {remedy}"
-                )
+            part.write_bytes(content)
             part.replace(target)
     except OSError as error:
         raise DataError(f"{target}: cannot be written ({error}); choose another data_dir or set MIXWISE_DATA") from None
@@ -81,33 +80,41 @@ def _blocks(remote: RemoteFile, remedy: str) -> Iterator[bytes]:
         raise DataError(f"{remote.url}: only {received} of {total} bytes arrived; try again, or {remedy}")
 
 
-def contents(path: Path) -> bytes:
-    """Return all bytes of a file."""
+def contents(path: Path, md5: str | None = None) -> bytes:
+    """Return all bytes of a file; with an md5 sum, raise an error if it is not the published file."""
     try:
-        return path.read_bytes()
+        content = path.read_bytes()
     except FileNotFoundError:
         raise DataError(f"there is no file {path}; restore it, or delete {path.parent} to start over") from None
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise DataError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
+    if md5 is not None and (found := _md5(content)) != md5:
+        remedy = "the file is truncated or not the original: delete it to download it again, or replace it"
+        raise DataError(f"{path}: {len(content)} bytes with md5 {found}, expected {md5}; {remedy}")
+    return content
 
 
-def check_md5(path: Path, md5: str) -> None:
-    """Raise an error if a file is not the published one."""
-    try:
-        found = _md5(path)
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    if found != md5:
-        raise DataError(
-            f"{path}: {path.stat().st_size} bytes with md5 {found}, expected {md5}; the file is truncated or not the "
-            f"original: delete it to download it again, or replace it"
-        )
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+class ProgressLog:
+    """Logs the progress of an operation every few seconds; a short operation is not mentioned.
 
+    Args:
+        log: the logger.
+        title: of the operation.
+        total: the amount of work, in any unit.
+    """
 
-def _unreadable(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path}: cannot be read ({error.strerror}); check its permissions")
+    def __init__(self, log: logging.Logger, title: str, total: int) -> None:
+        self.log, self.title, self.total = log, title, total
+        self._last = self._start = time.monotonic()
+
+    def __call__(self, done: int) -> None:
+        """Report the amount of work that is done."""
+        now = time.monotonic()
+        if now - self._last >= _INTERVAL or (done == self.total and self._last > self._start):
+            left = (now - self._start) / max(done, 1) * (self.total - done)
+            self.log.info("%s: %.0f %%, %.0f s left", self.title, 100 * done / self.total, left)
+            self._last = now

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
-from mixwise.data.dataset import Dataset, Splits, drawn
+from mixwise.data.dataset import Dataset, Samples, Splits, drawn
 from mixwise.data.decoding import Source
 from mixwise.data.files import Folder, data_folder
 from mixwise.data.hub_files import folder_named, optional, quiet, repository
 from mixwise.data.image_samples import IMAGENET_MEAN, IMAGENET_STD, Colors, ImageForm, ImageSamples
-from mixwise.data.samples import Samples
 from mixwise.data.tokens import Text, tokenized
 from mixwise.errors import DataError
 from mixwise.parts import part
-
-Columns: TypeAlias = list[str]
 
 _TESTS = ("test", "validation", "valid", "val")
 _LABELS = ("label", "labels", "class", "category", "target", "fine_label")
@@ -79,11 +76,8 @@ def hugging_face(
         rows = rows if count is None else rows.select(chosen)
         labels = rows[label][:]
         if (row := next((i for i, value in enumerate(labels) if value not in numbers), None)) is not None:
-            known = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
-            raise DataError(
-                f"{shown}, {split}, row {row}: unknown label {labels[row]!r} in {label!r}; "
-                f"the training split has {known}: leave out such rows"
-            )
+            rule = f"the training split has {', '.join(names[:10])}{', …' * (len(names) > 10)}: leave out such rows"
+            raise DataError(f"{shown}, {split}, row {row}: unknown label {labels[row]!r} in {label!r}; {rule}")
         x: Samples
         if has_images:
             x = ImageSamples(HubImages(rows, inputs[0], shown), form, workers)
@@ -98,12 +92,12 @@ def hugging_face(
 
 def _columns(
     features: Any, text: str | Sequence[str] | None, image: str | None, label: str | None, shown: str
-) -> tuple[Columns, str, bool]:
+) -> tuple[list[str], str, bool]:
     """Return the columns of the inputs, the column of the labels, and whether the inputs are images."""
     kinds = {name: type(feature).__name__ for name, feature in features.items()}
     dtypes = {name: getattr(feature, "dtype", kinds[name]) for name, feature in features.items()}
 
-    def named(what: str, given: str | None, found: Columns) -> str:
+    def named(what: str, given: str | None, found: list[str]) -> str:
         if given is None and len(found) == 1:
             return found[0]
         if given is not None and given in kinds:
@@ -184,16 +178,13 @@ def _loaded(folder: Path, config: str | None) -> dict[str, Any]:
             else:
                 found = datasets.load_dataset(str(folder), config)
         except Exception as error:  # of arrow, pandas or datasets: unreadable files, an ambiguous configuration
-            cause = error.__cause__ if error.__cause__ is not None else error
-            reason = " ".join(str(cause).split())[:300]
-            raise DataError(
-                f"{folder} cannot be read as a dataset ({reason}); expected the output of save_to_disk, "
-                f"or parquet, csv or json files"
-            ) from None
+            reason = " ".join(str(error.__cause__ or error).split())[:300]
+            rule = "expected the output of save_to_disk, or parquet, csv or json files"
+            raise DataError(f"{folder} cannot be read as a dataset ({reason}); {rule}") from None
     return {"train": found} if isinstance(found, datasets.Dataset) else dict(found)
 
 
-def _texts(rows: Any, columns: Columns, shown: str) -> list[Text]:
+def _texts(rows: Any, columns: list[str], shown: str) -> list[Text]:
     found = [rows[column][:] for column in columns]
     for column, texts in zip(columns, found, strict=True):
         for row, value in enumerate(texts):

@@ -13,8 +13,8 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from mixwise.data.dataset import Request, Samples
 from mixwise.data.decoding import Source, decoded, reason
-from mixwise.data.samples import Request, Samples
 from mixwise.errors import DataError
 from mixwise.seeding import stream
 

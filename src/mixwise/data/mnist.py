@@ -102,10 +102,8 @@ def _read_idx(path: Path, axes: int) -> npt.NDArray[np.uint8]:
             raise DataError(f"{path}: not a complete gzip file ({error}); delete or replace it") from None
     start = 4 + 4 * axes
     if content[:4] != bytes([0, 0, 8, axes]) or len(content) < start:
-        raise DataError(
-            f"{path}: {len(content)} bytes that start with {content[:4].hex(' ') or 'nothing'}; an IDX file of bytes "
-            f"starts with 00 00 08 {axes:02x} and the lengths of {axes} axes; delete or replace it"
-        )
+        found = f"{len(content)} bytes that start with {content[:4].hex(' ') or 'nothing'}"
+        raise DataError(f"{path}: {found}; expected 00 00 08 {axes:02x} and the lengths of {axes} axes; replace it")
     shape = tuple(np.frombuffer(content[4:start], ">u4").tolist())
     expected = start + int(np.prod(shape, dtype=object))
     if len(content) != expected:

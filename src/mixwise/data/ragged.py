@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -90,9 +91,8 @@ def cached_rows(key: str, write: Callable[[Path], None]) -> Ragged:
                     new.rename(place)
                 found = _opened(place)
     except OSError as error:
-        raise DataError(
-            f"{place}: cannot be written ({error.strerror or error}); free some space, or set MIXWISE_CACHE to a folder"
-        ) from None
+        reason = error.strerror or error
+        raise DataError(f"{place}: cannot be written ({reason}); set MIXWISE_CACHE to another folder") from None
     if found is None:
         raise DataError(f"{place}: cannot be replaced; delete it, or set MIXWISE_CACHE to another folder")
     return found
@@ -101,15 +101,12 @@ def cached_rows(key: str, write: Callable[[Path], None]) -> Ragged:
 def write_rows(folder: Path, lengths: npt.ArrayLike, row: tuple[int, ...], dtype: Any, parts: Iterable[Array]) -> None:
     """Write rows, given their lengths, the shape of one entry, and their values in order, in parts of any size."""
     offsets = np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))])
-    total = int(offsets[-1])
     np.save(folder / _OFFSETS, offsets)
-    needed = total * int(np.prod(row)) * np.dtype(dtype).itemsize
-    free = shutil.disk_usage(folder).free
+    total = int(offsets[-1])
+    needed, free = total * math.prod(row) * np.dtype(dtype).itemsize, shutil.disk_usage(folder).free
     if needed > free:
-        raise DataError(
-            f"{folder.parent.parent} has {free / 1e9:.1f} GB of free space, {needed / 1e9:.1f} GB are needed; "
-            f"set MIXWISE_CACHE to another folder, or disable the cache"
-        )
+        found = f"{folder.parent.parent} has {free / 1e9:.1f} GB of free space, {needed / 1e9:.1f} GB are needed"
+        raise DataError(f"{found}; set MIXWISE_CACHE to another folder, or disable the cache")
     written = 0
     with (folder / _VALUES).open("wb") as out:  # plain writes: a memory map on a full disk kills the process
         header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (total, *row)}

@@ -1,27 +1,31 @@
-"""Texts as tokens, computed once and cached on disk; and samples of different lengths in general."""
+"""Texts as tokens: the tokenizer of a pretrained model, tokens that are cached on disk, and samples of any length."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from mixwise.data.files import Folder
-from mixwise.data.progress import ProgressLog
+from mixwise.data.dataset import Samples
+from mixwise.data.files import Folder, ProgressLog
+from mixwise.data.hub_files import model_folder, optional, quiet
 from mixwise.data.ragged import Ragged, cached_rows, content_key, write_rows
-from mixwise.data.samples import Samples
-from mixwise.data.tokenizer import load_tokenizer
 from mixwise.errors import DataError
 
 Text: TypeAlias = str | tuple[str, str]  # one text, or a pair that the tokenizer joins in its own way
 
 _CHUNK = 1000  # texts
+_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 _log = logging.getLogger(__name__)
 
 
@@ -118,3 +122,58 @@ def tokenized(texts: Sequence[Text], tokenizer: Folder, max_length: int = 128, n
 
     key = content_key("tokens", encode.checksum, str(max_length), content)
     return TokenSamples(cached_rows(key, write), encode.pad, max_length)
+
+
+@dataclass(frozen=True, eq=False)
+class Tokenizer:
+    """Converts texts to tokens.
+
+    Attributes:
+        backend: the tokenizer of transformers.
+        pad: the padding token.
+        checksum: of everything that determines the tokens of a text.
+    """
+
+    backend: Any
+    pad: int
+    checksum: str
+
+    def __call__(self, texts: Sequence[str | tuple[str, str]], max_length: int) -> list[list[int]]:
+        """Return the tokens of each text, or of each pair of texts, at most `max_length`."""
+        first = [text if isinstance(text, str) else text[0] for text in texts]
+        second = None if isinstance(texts[0], str) else [text[1] for text in texts]
+        encoded = self.backend(first, second, truncation=True, max_length=max_length, return_attention_mask=False)
+        tokens: list[list[int]] = encoded["input_ids"]
+        return tokens
+
+
+def load_tokenizer(model: Folder) -> Tokenizer:
+    """Load the tokenizer of a model, by its folder or name; each folder is read once."""
+    return _loaded(str(model_folder(str(model))))
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Return whether a folder contains the files of a tokenizer."""
+    return any((folder / name).exists() for name in _FILES)
+
+
+@lru_cache(maxsize=4)
+def _loaded(folder: str) -> Tokenizer:
+    transformers = optional("transformers", "text")
+    if not has_tokenizer(Path(folder)):
+        remedy = "copy the files of the model's tokenizer there, or name another one with tokenizer=…"
+        raise DataError(f"{folder} contains no tokenizer ({', '.join(_FILES[:3])}, …); {remedy}")
+    with quiet():
+        try:
+            backend = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        except Exception as error:  # each of its many classes raises its own for files that it cannot read
+            reason = " ".join(str(error).split())[:200]
+            raise DataError(f"{folder}: its tokenizer cannot be read ({reason}); download it again") from None
+    pad = backend.pad_token_id if backend.pad_token_id is not None else backend.eos_token_id
+    if pad is None:
+        raise DataError(f"{folder}: its tokenizer has neither a padding nor an end-of-text token; set its pad_token")
+    if backend.is_fast:
+        content = backend.backend_tokenizer.to_str()
+    else:
+        content = json.dumps([type(backend).__name__, sorted(backend.get_vocab().items()), repr(backend.init_kwargs)])
+    return Tokenizer(backend, int(pad), hashlib.sha256(content.encode()).hexdigest())

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from mixwise.data.hub_files import model_folder
-from mixwise.data.tokenizer import has_tokenizer, load_tokenizer
+from mixwise.data.tokens import has_tokenizer, load_tokenizer
 from mixwise.errors import ConfigError
 from mixwise.experiments.classification import PRETRAINED, ModelSection, build_model
 from mixwise.experiments.experiment_folder import SCENE

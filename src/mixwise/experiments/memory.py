@@ -15,7 +15,7 @@ import torch
 from mixwise.errors import ConfigError
 from mixwise.experiments.free_memory import free_memory, process_memory
 from mixwise.graphs import Graph
-from mixwise.models.freezing import Trained, blocks_of, first_trained, from_part
+from mixwise.models.freezing import Trained, blocks_of, trained_parts
 from mixwise.network import block
 from mixwise.network.world import World
 from mixwise.tasks import ModuleTask, Task
@@ -156,10 +156,9 @@ def _trained_parts(task: Task) -> Iterator[tuple[Trained, int]]:
     choices: list[Trained] = [*range(len(blocks_of(task.template)), 0, -1), "head"]
     for train in choices:
         try:
-            first = first_trained(task.template, train)
+            parts = trained_parts(task.template, train)
         except ConfigError:  # it has no head that is known
             return
-        parts = [] if first is None else from_part(task.template, first)
         dim = sum({id(p): p.numel() for part in parts for p in part.parameters()}.values())
         if 0 < dim < task.layout.dim:
             yield train, dim

@@ -1,28 +1,15 @@
 """Models to train: plain `nn.Module` factories. None has BatchNorm, so none has buffers."""
 
 from mixwise.models.evonorm import EvoNormS0
-from mixwise.models.factory import seeded
+from mixwise.models.factory import build, seeded
 from mixwise.models.features import with_features
 from mixwise.models.freezing import freeze
 from mixwise.models.hugging_face import ImageClassifier, TextClassifier, image_classifier, text_classifier
 from mixwise.models.mlp import logistic_regression, mlp
-from mixwise.models.registry import build
 from mixwise.models.resnet import resnet18, resnet20
 from mixwise.models.small_cnn import small_cnn
 
 __all__ = [
-    "EvoNormS0",
-    "ImageClassifier",
-    "TextClassifier",
-    "build",
-    "freeze",
-    "image_classifier",
-    "logistic_regression",
-    "mlp",
-    "resnet18",
-    "resnet20",
-    "seeded",
-    "small_cnn",
-    "text_classifier",
-    "with_features",
-]
+    "EvoNormS0", "ImageClassifier", "TextClassifier", "build", "freeze", "image_classifier", "logistic_regression",
+    "mlp", "resnet18", "resnet20", "seeded", "small_cnn", "text_classifier", "with_features",
+]  # fmt: skip

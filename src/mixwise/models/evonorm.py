@@ -1,4 +1,4 @@
-"""EvoNorm-S0: normalization and activation in one layer that looks at one sample at a time.
+"""EvoNorm-S0: normalization and activation in one layer, for each sample on its own.
 
 Legend: x (N, C, *), v, γ, β (C,); the C channels form G groups of C / G neighbors.
 """
@@ -13,9 +13,9 @@ from mixwise.models.factory import checked_size
 
 
 def group_std(x: torch.Tensor, groups: int, eps: float) -> torch.Tensor:
-    """√(Var[x] + eps) per sample and group, (N, C, 1, …): every channel of a group has the same number.
+    """Return √(Var[x] + eps) per sample and group, (N, C, 1, …), repeated for every channel of a group.
 
-    The variance is the biased one, as in the authors' code: a group of one number has 0, not NaN.
+    The variance is the biased one, as in the authors' code: that of a group of one number is 0, not NaN.
     """
     N, C = x.shape[:2]
     members = x.reshape(N, groups, -1)
@@ -25,14 +25,14 @@ def group_std(x: torch.Tensor, groups: int, eps: float) -> torch.Tensor:
 
 
 def largest_divisor(channels: int, limit: int) -> int:
-    """The largest number of equal groups into which the channels can be split, up to `limit`."""
+    """Return the largest number of equal groups into which the channels can be split, up to `limit`."""
     return next(groups for groups in range(min(limit, channels), 0, -1) if channels % groups == 0)
 
 
 class EvoNormS0(nn.Module):
     """y = x · sigmoid(v x) / group_std(x) · γ + β, in place of a normalization and the activation after it.
 
-    Starts from v = γ = 1, β = 0. It has no buffers and is the same in training and evaluation.
+    It starts from v = γ = 1, β = 0, has no buffers, and is the same in training and evaluation.
 
     Args:
         channels: C.
@@ -56,20 +56,17 @@ class EvoNormS0(nn.Module):
         self.beta = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The output y, of the shape of x."""
-        if x.ndim < 2 or x.shape[1] != self.channels:  # one channel would broadcast without a word
-            raise TrainingError(
-                f"an input of shape {tuple(x.shape)}; this layer takes (N, {self.channels}, …): "
-                "build it for the channels of the input"
-            )
+        """Return y, of the shape of x."""
+        if x.ndim < 2 or x.shape[1] != self.channels:  # one channel would broadcast silently
+            raise TrainingError(f"an input of shape {tuple(x.shape)}; this layer takes (N, {self.channels}, …)")
         v, gamma, beta = (per_channel(p, x) for p in (self.v, self.gamma, self.beta))
         return x * torch.sigmoid(v * x) * (gamma / group_std(x, self.groups, self.eps)) + beta
 
     def extra_repr(self) -> str:
-        """The arguments, with the number of groups in use."""
+        """Return the arguments, with the number of groups in use."""
         return f"{self.channels}, groups={self.groups}, eps={self.eps}"
 
 
 def per_channel(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """A parameter p (C,) as (C, 1, …), one number for each channel of x (N, C, *)."""
+    """Reshape a parameter p (C,) to (C, 1, …), one number for each channel of x (N, C, *)."""
     return p.reshape(-1, *(1,) * (x.ndim - 2))

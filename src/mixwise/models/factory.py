@@ -1,21 +1,38 @@
-"""What the factories share: parameters that come from a seed, sizes that are checked."""
+"""Building models: by name, with parameters that depend on a seed only, from sizes that are checked."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from mixwise import parts
 from mixwise.errors import ConfigError, TrainingError
 
 Module = TypeVar("Module", bound=nn.Module)
 
 
+def build(name: str, /, *, seed: int, **options: Any) -> nn.Module:
+    """Build the model called `name`, with parameters that depend on the seed only.
+
+    Args:
+        name: as in a recipe, `task.model.kind`.
+        seed: of the initial parameters.
+        options: arguments of the model's factory.
+
+    >>> build("logistic", seed=0, features=64, classes=10)[-1]
+    Linear(in_features=64, out_features=10, bias=True)
+    """
+    factory = parts.build("model", {"kind": name, **options}, f"model {name}")
+    module: nn.Module = seeded(lambda: parts.supply(factory), seed)
+    return module
+
+
 def seeded(factory: Callable[[], Module], seed: int) -> Module:
-    """The module that `factory` makes when torch's generator starts from `seed`; the generator is put back afterwards.
+    """Call `factory` with torch's generator seeded, and restore the generator afterwards.
 
     A factory draws its initial parameters from torch's CPU generator, as every `nn.Module` does. Here it does so on the
     CPU whatever the default device is, so that one seed means the same parameters on every device: move them later.
@@ -25,15 +42,15 @@ def seeded(factory: Callable[[], Module], seed: int) -> Module:
     True
     """
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        # Not torch.manual_seed: that one also seeds the generators of the GPUs, which nothing would put back.
+        # Not torch.manual_seed, which also seeds the generators of the GPUs, and those would not be restored.
         torch.default_generator.manual_seed(seed)
         return factory()
 
 
 def checked_size(name: str, value: object) -> int:
-    """`value` as an int, if it is a whole number and 1 or larger."""
+    """Return `value` as an int, if it is a whole number of 1 or more."""
     try:
-        number = operator.index(value)  # type: ignore[arg-type]  # the question is whether it is one
+        number = operator.index(value)  # type: ignore[arg-type]  # whether it is an index is the question
     except TypeError:
         number = 0
     if isinstance(value, bool) or number < 1:
@@ -42,21 +59,20 @@ def checked_size(name: str, value: object) -> int:
 
 
 class Expect(nn.Module):
-    """The identity on samples of one shape; refuses all others, before they become a puzzle about matrix products."""
+    """The identity on samples of one shape; rejects all others with a clear error."""
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
         self.shape = shape
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The samples x (N, *shape), unchanged."""
+        """Return the samples x (N, *shape), unchanged."""
         if tuple(x.shape[1:]) != self.shape:
             raise TrainingError(
-                f"samples of shape {tuple(x.shape[1:])}; this model takes {self.shape}: "
-                "resize the data or build the model for their size"
+                f"samples of shape {tuple(x.shape[1:])}; this model takes {self.shape}: resize the data"
             )
         return x
 
     def extra_repr(self) -> str:
-        """The shape."""
+        """Return the shape."""
         return ", ".join(map(str, self.shape))

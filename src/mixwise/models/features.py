@@ -1,4 +1,4 @@
-"""What a frozen lower part of a text classifier makes of the data, computed once and kept on disk."""
+"""The features that the frozen lower part of a text classifier computes from the data, cached on disk."""
 
 from __future__ import annotations
 
@@ -15,57 +15,49 @@ import numpy.typing as npt
 import torch
 
 from mixwise.data import Dataset
-from mixwise.data.progress import ProgressLog
+from mixwise.data.files import ProgressLog
 from mixwise.data.ragged import cached_rows, content_key, write_rows
 from mixwise.data.tokens import FeatureSamples, TokenSamples
 from mixwise.errors import ConfigError
-from mixwise.models.freezing import first_trained, from_part
+from mixwise.models.freezing import trained_parts
 from mixwise.models.hugging_face import TextClassifier
 
-_AT_ONCE = 64
-_ABOVE = (
-    "label",
-    "problem",
-    "dropout",
-    "architectures",
-    "version",
-)  # entries of a configuration that change no feature
+_CHUNK = 64  # texts
+_IRRELEVANT = ("label", "problem", "dropout", "architectures", "version")  # in a configuration, for features
 _log = logging.getLogger(__name__)
 
 Precision = Literal["float16", "float32"]
 
 
 def entry_of(module: TextClassifier) -> int | None:
-    """Where features enter: the first trained block, or the head; None if nothing below all trained parts is frozen."""
+    """Return the first trained block, or the number of blocks for the head; None if no part below it is frozen."""
     trained = [any(p.requires_grad for p in block.parameters()) for block in module.blocks]
     entry = trained.index(True) if True in trained else len(trained)
-    below = first_trained(module, len(trained) - entry or "head")
-    assert below is not None
-    above = {id(p) for part in from_part(module, below) for p in part.parameters()}
+    above = {id(p) for part in trained_parts(module, len(trained) - entry or "head") for p in part.parameters()}
     frozen = all(id(p) in above for p in module.parameters() if p.requires_grad)
     return entry if frozen and entry > 0 else None
 
 
 @torch.no_grad()
 def with_features(data: Dataset, module: TextClassifier, precision: Precision = "float16") -> Dataset:
-    """The same data set with what enters the first trained block of `module` instead of tokens.
+    """Replace the tokens of a dataset by the features that enter the first trained block of `module`.
 
-    From now on `module` takes such features, too; its logits are those of the tokens, up to the rounding of float16.
+    From now on, `module` also accepts such features; its logits are those of the tokens, up to the rounding of float16.
 
     Args:
-        data: of `TokenSamples`.
-        module: whose lower part is frozen (`models.freeze`).
-        precision: float16 takes half the space; a feature then has 3 to 4 digits.
+        data: a dataset of `TokenSamples`.
+        module: a classifier with a frozen lower part (`models.freeze`).
+        precision: float16 needs half the space and has 3 to 4 significant digits.
     """
     samples, entry = data.x, entry_of(module)
     if not isinstance(samples, TokenSamples):
-        raise ConfigError(f"features are made of tokens; {data.name} holds {data.kind}")
+        raise ConfigError(f"features are computed from tokens; {data.name} holds {data.kind}")
     if entry is None:
-        raise ConfigError("features need a lower part that is frozen; choose train: head, or a number of blocks")
+        raise ConfigError("features need a frozen lower part; choose train: head, or a number of blocks")
     tokens, device = TokenSamples(samples.rows, samples.pad, samples.max_length), next(module.parameters()).device
     key = content_key("features", samples.rows.key, _lower_part(module, entry), precision)
 
-    def make(folder: Path) -> None:
+    def write(folder: Path) -> None:
         progress = ProgressLog(_log, f"{data.name}: features of {len(tokens)} texts", len(tokens))
         first = tokens.take(torch.arange(min(len(tokens), 4))).to(device)
         _check(module, first, entry)
@@ -73,48 +65,40 @@ def with_features(data: Dataset, module: TextClassifier, precision: Precision = 
         lengths = np.minimum(tokens.rows.lengths, width) if width < first.shape[1] else tokens.rows.lengths
 
         def parts() -> Iterator[npt.NDArray[Any]]:
-            for start in range(0, len(tokens), _AT_ONCE):
-                at = range(start, min(start + _AT_ONCE, len(tokens)))
-                found = module.features(tokens.take(torch.tensor(at)).to(device), entry)
-                found = torch.cat([row[: lengths[i]] for i, row in zip(at, found.cpu(), strict=True)])
-                yield _rounded(found, precision)
-                progress(at.stop)
+            for at in torch.split(torch.arange(len(tokens)), _CHUNK):
+                found = module.features(tokens.take(at).to(device), entry).cpu()
+                found = torch.cat([row[: lengths[i]] for i, row in zip(at, found, strict=True)])
+                rounded = found.to(getattr(torch, precision))
+                if not torch.isfinite(rounded).all():
+                    raise ConfigError(f"a feature of {float(found.abs().max()):.3g} overflows {precision}; use float32")
+                yield rounded.numpy()
+                progress(int(at[-1]) + 1)
 
         write_rows(folder, lengths, (shape,), precision, parts())
 
-    with _judged(module):
-        features = FeatureSamples(cached_rows(key, make), samples.index)
+    with _evaluated(module):
+        features = FeatureSamples(cached_rows(key, write), samples.index)
     module.entry = entry
     return replace(data, x=features)
 
 
 def _check(module: TextClassifier, tokens: torch.Tensor, entry: int) -> None:
-    """See that this model can be entered there: its blocks may share more than what one hands to the next."""
+    """Check that this model can be entered there: its blocks may share more than the input of the next one."""
     before, module.entry = module.entry, entry
     try:
-        there, expected = module(module.features(tokens, entry)), module(tokens)
+        same = torch.allclose(module(module.features(tokens, entry)), module(tokens), rtol=1e-3, atol=1e-4)
     except (RuntimeError, TypeError, KeyError, IndexError, AttributeError):
-        there, expected = torch.tensor(torch.nan), torch.tensor(0.0)
+        same = False
     module.entry = before
-    if not torch.allclose(there, expected, rtol=1e-3, atol=1e-4):
-        raise ConfigError(
-            f"{type(module.model).__name__} gives other logits when its block {entry} is entered from outside; "
-            f"set task.cache_features=false"
-        )
-
-
-def _rounded(found: torch.Tensor, precision: Precision) -> npt.NDArray[Any]:
-    rounded = found.to(getattr(torch, precision))
-    if not torch.isfinite(rounded).all():
-        raise ConfigError(f"a feature of {float(found.abs().max()):.3g} does not fit {precision}; take float32")
-    values: npt.NDArray[Any] = rounded.numpy()
-    return values
+    if not same:
+        name = type(module.model).__name__
+        raise ConfigError(f"{name} gives other logits from features of block {entry}; set task.cache_features=false")
 
 
 def _lower_part(module: TextClassifier, entry: int) -> str:
-    """A checksum of all that features depend on besides the tokens."""
+    """Return a checksum of everything besides the tokens that features depend on."""
     model: Any = module.model
-    config = {key: value for key, value in model.config.to_diff_dict().items() if not any(w in key for w in _ABOVE)}
+    config = {k: v for k, v in model.config.to_diff_dict().items() if not any(word in k for word in _IRRELEVANT)}
     digest = hashlib.sha256(repr((config, entry, module.pad, module.separator)).encode())
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad:
@@ -124,8 +108,8 @@ def _lower_part(module: TextClassifier, entry: int) -> str:
 
 
 @contextmanager
-def _judged(module: torch.nn.Module) -> Iterator[None]:
-    """All parts in eval mode, afterwards as they were."""
+def _evaluated(module: torch.nn.Module) -> Iterator[None]:
+    """Put all parts into eval mode, and restore their modes afterwards."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

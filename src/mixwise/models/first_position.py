@@ -1,8 +1,8 @@
-"""The last block of an encoder, only as far as the head looks at it.
+"""The last block of an encoder, computed only for the position that the head reads.
 
-The head of BERT and its relatives reads the first position of the last block and no other. Keys and values are needed
-of all positions; the query, and what follows the attention, is needed of the first one alone and computed for it alone:
-the same logits in less than a third of the time for that block.
+The head of BERT and its relatives reads only the first position of the last block. Keys and values are needed for all
+positions; the query, and everything after the attention, only for the first: the same logits in less than a third of
+the time for that block.
 """
 
 from __future__ import annotations
@@ -14,20 +14,15 @@ from torch import nn
 
 from mixwise.models.freezing import blocks_of
 
-# Type of model -> the query in a block, and the parts from which on one position is enough.
+# Type of model -> the query in a block, and the parts from which one position suffices.
 _BERT = ("attention.self.query", ("attention.output",))
-_PARTS = {
-    "bert": _BERT,
-    "roberta": _BERT,
-    "xlm-roberta": _BERT,
-    "camembert": _BERT,
-    "electra": _BERT,
-    "distilbert": ("attention.q_lin", ("attention.out_lin", "sa_layer_norm")),
+_PARTS = dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "electra"), _BERT) | {
+    "distilbert": ("attention.q_lin", ("attention.out_lin", "sa_layer_norm"))
 }
 
 
 def only_first_position(model: nn.Module, model_type: str) -> None:
-    """Let the last block of a classifier compute no more than its head reads; models of other types are left alone."""
+    """Restrict the last block of a classifier to what its head reads; models of other types stay as they are."""
     if model_type not in _PARTS:
         return
     block, (query, parts) = blocks_of(model)[-1], _PARTS[model_type]
@@ -42,12 +37,12 @@ def _first(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
 
 
 def _first_of_many(part: nn.Module, args: tuple[torch.Tensor]) -> torch.Tensor:
-    part.__dict__["positions"] = args[0].shape[1]  # a note for `_for_all`
+    part.__dict__["positions"] = args[0].shape[1]  # for `_for_all`
     return args[0][:, :1]
 
 
 def _for_all(part: nn.Module, args: tuple[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
-    """The query of the first position at all of them: the attention expects as many as keys, one beside the other."""
+    """Repeat the query of the first position: the attention expects as many queries as keys, contiguous in memory."""
     return out.expand(-1, part.__dict__["positions"], -1).contiguous()
 
 

@@ -5,10 +5,10 @@ The blocks of a module are, in this order of preference:
 1. the elements of its attribute `blocks` (our residual networks);
 2. of an `nn.Sequential`, the runs of layers that begin with a matrix or a kernel, the last of which is the head
    (`small-cnn`, `mlp`);
-3. the elements of that `nn.ModuleList` among its parts that holds most parameters (transformers of Hugging Face).
+3. the elements of its `nn.ModuleList` with the most parameters (transformers of Hugging Face).
 
-What the module registers before the first trained block (embeddings, a stem, lower blocks) is frozen; what comes after
-the last block (a pooler, a norm, a classifier) is the head.
+Everything registered before the first trained block (embeddings, a stem, lower blocks) is frozen; everything after the
+last block (a pooler, a norm, a classifier) is the head.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Trained: TypeAlias = Literal["all", "head"] | int
 
 
 def freeze(module: nn.Module, train: Trained) -> nn.Module:
-    """Freeze all but the last blocks and the head, in place; frozen parts are in eval mode, so without dropout.
+    """Freeze all but the last blocks and the head, in place; frozen parts are in eval mode, thus without dropout.
 
     Args:
-        module: any module that has blocks.
-        train: "all", "head", or how many blocks below the head are trained, too.
+        module: any module with blocks.
+        train: "all", "head", or the number of blocks below the head that are trained as well.
 
     >>> from mixwise.models import mlp
     >>> [name for name, p in freeze(mlp((4, 3, 3, 2)), 1).named_parameters() if p.requires_grad]
@@ -35,70 +35,63 @@ def freeze(module: nn.Module, train: Trained) -> nn.Module:
     """
     if train == "all":
         return module
-    first = first_trained(module, train)
-    if first is None:  # nothing lies below
-        return module
-    before: set[int] = set()  # parts that come before the first trained one
-    for part in module.modules():
-        if part is first:
-            break
-        before.add(id(part))
-    trained = {id(p) for part in from_part(module, first) for p in part.parameters()}
+    trained = trained_parts(module, train)
+    parameters = {id(p) for part in trained for p in part.parameters()}
     for parameter in module.parameters():
-        parameter.requires_grad_(id(parameter) in trained)
+        parameter.requires_grad_(id(parameter) in parameters)
     for part in module.modules():
-        own = list(part.parameters())
+        if part is trained[0]:
+            break
+        own = [id(p) for p in part.parameters()]
         leaf = next(part.children(), None) is None
-        if id(part) in before and all(id(p) not in trained for p in own) and (own or leaf):
+        if (own or leaf) and parameters.isdisjoint(own):
             part.eval()
     return module
 
 
+def trained_parts(module: nn.Module, train: Trained) -> list[nn.Module]:
+    """Return the first trained block, or the head, and all parts that the module registers after it."""
+    blocks, parts = blocks_of(module), list(module.modules())
+    if train == "all":
+        return parts
+    if train == "head":
+        return parts[parts.index(_head(module, blocks)) :]
+    if isinstance(train, bool) or not isinstance(train, int) or not 1 <= train <= len(blocks):
+        raise ConfigError(
+            f"train = {train!r}; this model has {len(blocks) or 'no'} blocks: choose all, head, or a number of blocks"
+        )
+    return parts[parts.index(blocks[-train]) :]
+
+
 def blocks_of(module: nn.Module) -> list[nn.Module]:
-    """The first layer of every block, in order; of a module that is no plain sequence, the blocks themselves."""
-    listed = getattr(module, "blocks", None)
-    if isinstance(listed, nn.Sequential | nn.ModuleList):
+    """Return the blocks in order; of an `nn.Sequential`, the first layer of each."""
+    if (listed := _listed(module)) is not None:
         return list(listed)
     if isinstance(module, nn.Sequential):
-        return [layer for layer in module if any(p.ndim > 1 for p in layer.parameters())][:-1]
-    lists = [(sum(p.numel() for p in part.parameters()), part) for part in _lists(module)]
-    return list(max(lists, key=lambda item: item[0])[1]) if lists else []
+        return _weighted(module)[:-1]
+    lists = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
+    return list(max(lists, key=lambda part: sum(p.numel() for p in part.parameters()), default=()))
 
 
-def first_trained(module: nn.Module, train: Trained) -> nn.Module | None:
-    """The first part that is trained: a block, or the head; None if all is."""
-    blocks = blocks_of(module)
-    if train == "all":
-        return None
-    if train == "head":
-        return _head(module, blocks)
-    if isinstance(train, bool) or not isinstance(train, int) or not 1 <= train <= len(blocks):
-        there = f"this model has {len(blocks)} blocks" if blocks else "this model has no blocks"
-        raise ConfigError(f"train = {train!r}; {there}: choose all, head, or the number of blocks to train")
-    return blocks[-train]
+def _listed(module: nn.Module) -> nn.Sequential | nn.ModuleList | None:
+    listed = getattr(module, "blocks", None)
+    return listed if isinstance(listed, nn.Sequential | nn.ModuleList) else None
 
 
-def _head(module: nn.Module, blocks: list[nn.Module]) -> nn.Module | None:
-    """The first part with parameters after the last block."""
-    if not blocks and isinstance(module, nn.Sequential):
-        return None  # one layer: it is the head
-    if isinstance(module, nn.Sequential) and not isinstance(getattr(module, "blocks", None), nn.Module):
-        return next(layer for layer in reversed(module) if any(p.ndim > 1 for p in layer.parameters()))
+def _weighted(module: nn.Sequential) -> list[nn.Module]:
+    """Return the layers with a matrix or a kernel."""
+    return [layer for layer in module if any(p.ndim > 1 for p in layer.parameters())]
+
+
+def _head(module: nn.Module, blocks: list[nn.Module]) -> nn.Module:
+    """Return the first part with parameters after the last block."""
+    if isinstance(module, nn.Sequential) and _listed(module) is None:
+        return _weighted(module)[-1] if blocks else module  # a single layer is the head
     if not blocks:
-        raise ConfigError("train = 'head'; this model has no blocks, so that its head is not known: choose all")
-    inside, passed = {id(part) for part in blocks[-1].modules()}, False
+        raise ConfigError("train = 'head'; the head of this model is unknown, since it has no blocks: choose all")
+    inside, passed = set(blocks[-1].modules()), False
     for part in module.modules():
         passed = passed or part is blocks[-1]
-        if passed and id(part) not in inside and next(part.parameters(), None) is not None:
+        if passed and part not in inside and next(part.parameters(), None) is not None:
             return part
-    raise ConfigError("train = 'head'; this model has nothing to train after its last block: choose a number of blocks")
-
-
-def from_part(module: nn.Module, first: nn.Module) -> list[nn.Module]:
-    """`first` and all parts that the module registers after it."""
-    parts = list(module.modules())
-    return parts[next(i for i, part in enumerate(parts) if part is first) :]
-
-
-def _lists(module: nn.Module) -> list[nn.ModuleList]:
-    return [part for part in module.modules() if isinstance(part, nn.ModuleList)]
+    raise ConfigError("train = 'head'; this model has no parameters after its last block: choose a number of blocks")

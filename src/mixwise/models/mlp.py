@@ -1,4 +1,4 @@
-"""Fully connected networks, on samples of any shape: they are flattened first."""
+"""Fully connected networks for samples of any shape, which are flattened first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mixwise.parts import part
 
 @part("mlp", "model", title="multilayer perceptron")
 def mlp(sizes: Sequence[int] = (784, 128, 10)) -> nn.Sequential:
-    """Linear layers between the given sizes, ReLU between the layers.
+    """Linear layers between the given sizes, with ReLU between the layers.
 
     Args:
         sizes: features of a sample, units of each hidden layer, classes.
@@ -35,7 +35,7 @@ def logistic_regression(features: int, classes: int) -> nn.Sequential:
     """One linear layer: with the cross-entropy loss, a convex problem.
 
     Args:
-        features: of a sample, all its dimensions multiplied.
-        classes: how many logits.
+        features: the size of a sample, the product of all its dimensions.
+        classes: the number of logits.
     """
     return mlp((checked_size("features", features), checked_size("classes", classes)))

@@ -1,4 +1,4 @@
-"""The normalizations of the residual networks, by name: which layers stand where.
+"""The normalizations of the residual networks, by name.
 
 A residual network needs two kinds: `activated` layers, which end in a nonlinearity, and `linear` ones, at the end of a
 branch or of a projection, before the sum.
@@ -20,7 +20,7 @@ Norm: TypeAlias = Literal["evonorm", "group", "none"]
 
 
 class ScaleShift(nn.Module):
-    """y = γ x + β with one γ and one β per channel: what is left of EvoNorm without the nonlinearity."""
+    """y = γ x + β with one γ and one β per channel: EvoNorm without the nonlinearity."""
 
     def __init__(self, channels: int, scale: float = 1.0) -> None:
         super().__init__()
@@ -28,28 +28,20 @@ class ScaleShift(nn.Module):
         self.beta = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The output y, of the shape of x (N, C, *)."""
+        """Return y, of the shape of x (N, C, *)."""
         return per_channel(self.gamma, x) * x + per_channel(self.beta, x)
 
 
 def group_norm(channels: int, scale: float = 1.0) -> nn.GroupNorm:
-    """GroupNorm with groups of four channels, of more where that would be over 32 groups (Wu & He, 2018)."""
+    """GroupNorm with groups of four channels, or more channels if there would be over 32 groups (Wu & He, 2018)."""
     layer = nn.GroupNorm(largest_divisor(channels, limit=min(32, max(1, channels // 4))), channels)
     nn.init.constant_(layer.weight, scale)
     return layer
 
 
-def _group_norm_relu(channels: int) -> nn.Module:
-    return nn.Sequential(group_norm(channels), nn.ReLU())
-
-
-def _relu(channels: int) -> nn.Module:
-    return nn.ReLU()
-
-
 @dataclass(frozen=True)
 class NormLayers:
-    """One normalization: its layers for C channels, and whether the convolution before an activation needs a bias."""
+    """A normalization: its layers for C channels, and whether the convolution before an activation needs a bias."""
 
     activated: Callable[[int], nn.Module]
     linear: Callable[[int, float], nn.Module]  # (channels, initial scale)
@@ -58,13 +50,13 @@ class NormLayers:
 
 NORMS: Mapping[str, NormLayers] = {
     "evonorm": NormLayers(activated=EvoNormS0, linear=ScaleShift),  # as in the EvoNorm authors' ResNet
-    "group": NormLayers(activated=_group_norm_relu, linear=group_norm),
-    "none": NormLayers(activated=_relu, linear=ScaleShift, conv_bias=True),  # SkipInit, with one γ per channel
+    "group": NormLayers(lambda channels: nn.Sequential(group_norm(channels), nn.ReLU()), linear=group_norm),
+    "none": NormLayers(lambda channels: nn.ReLU(), linear=ScaleShift, conv_bias=True),  # SkipInit, one γ per channel
 }
 
 
 def norm_layers(norm: str) -> NormLayers:
-    """The layers of a normalization, by its name."""
-    if not isinstance(norm, str) or norm not in NORMS:  # a list of a recipe has no hash
+    """Return the layers of a normalization by its name."""
+    if norm not in NORMS:
         raise ConfigError(f"norm = {norm!r}; choose one of {', '.join(NORMS)}")
     return NORMS[norm]

@@ -1,12 +1,12 @@
-"""Residual networks for images (He et al. 2015), without BatchNorm: its statistics are what different data break.
+"""Residual networks for images (He et al. 2015), without BatchNorm, whose statistics differ between nodes.
 
 Legend: images (N, channels, H, W), features (N, C, h, w), logits (N, classes).
 
-Every branch ends in a scale that starts at 0, so that at the start a block is relu(shortcut(x)), whatever the
+Every branch ends in a scale that starts at 0, so that a block is initially relu(shortcut(x)), whatever the
 normalization. The EvoNorm authors do the same; for GroupNorm it is the rule of Goyal et al. (2017); without
 normalization it is SkipInit (De & Smith 2020), and with scales of 1 that network hardly learns at the paper's learning
-rate. Convolutions start from He's normal distribution, N(0, 2 / fan_out), their biases from 0; the last layer as torch
-has it.
+rate. Convolutions start from He's normal distribution, N(0, 2 / fan_out), their biases from 0; the last layer has
+torch's initialization.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def resnet20(classes: int = 10, norm: Norm = "evonorm", channels: int = 3) -> Re
     """ResNet-20 for 32×32 images: three stages of three blocks with 16, 32 and 64 channels; 0.27 million parameters.
 
     Shortcuts have no parameters (He's option A: every other pixel, new channels 0), as in the published network for
-    CIFAR-10; so there is no question of how to normalize them.
+    CIFAR-10, and therefore no normalization.
 
     Args:
-        classes: how many logits.
+        classes: the number of logits.
         norm: "evonorm" (EvoNorm-S0), "group" (GroupNorm and ReLU) or "none" (ReLU).
         channels: of the images.
     """
@@ -46,12 +46,12 @@ def resnet18(
     Where the size changes, the shortcut is a 1×1 convolution (He's option B), as in the published network.
 
     Args:
-        classes: how many logits.
+        classes: the number of logits.
         norm: "evonorm" (EvoNorm-S0), "group" (GroupNorm and ReLU) or "none" (ReLU).
         channels: of the images.
         width: channels of the first stage, w; the others have 2w, 4w and 8w. 16 gives 0.7 million parameters.
-        small_images: of some 32×32 pixels: begin with a 3×3 convolution of every pixel instead of a 7×7 convolution and
-            pooling, which leave a sixteenth of them.
+        small_images: for images of about 32×32 pixels: begin with a 3×3 convolution instead of a 7×7 convolution and
+            pooling, which keep a sixteenth of the pixels.
     """
     layers, w = norm_layers(norm), checked_size("width", width)
     stem: nn.Module = nn.Sequential(
@@ -66,7 +66,7 @@ def resnet18(
 class ResNet(nn.Module):
     """A stem, stages of `depth` basic blocks, the mean over all pixels, a linear layer.
 
-    Every stage but the first halves the height and the width. Images of other sizes than the published ones fit, too.
+    Every stage but the first halves the height and the width. Images may have any size.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ResNet(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Logits (N, classes)."""
+        """Return logits (N, classes)."""
         logits: torch.Tensor = self.head(self.blocks(self.stem(images)).mean(dim=(2, 3)))
         return logits
 
@@ -113,19 +113,19 @@ class BasicBlock(nn.Module):
             self.shortcut = PaddedShortcut(stride, outputs - inputs)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(N, inputs, h, w) to (N, outputs, h / stride, w / stride)."""
+        """Map (N, inputs, h, w) to (N, outputs, h / stride, w / stride)."""
         return relu(self.shortcut(x) + self.branch(x))
 
 
 class PaddedShortcut(nn.Module):
-    """Every stride-th pixel, and new channels that are 0: He's option A."""
+    """A shortcut that keeps every stride-th pixel and adds channels of zeros: He's option A."""
 
     def __init__(self, stride: int, new_channels: int) -> None:
         super().__init__()
         self.stride, self.new_channels = stride, new_channels
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(N, C, h, w) to (N, C + new_channels, h / stride, w / stride)."""
+        """Map (N, C, h, w) to (N, C + new_channels, h / stride, w / stride)."""
         return pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))
 
 

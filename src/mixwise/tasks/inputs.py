@@ -9,7 +9,7 @@ from typing import TypeAlias
 import torch
 
 from mixwise.data import Dataset, NodeBatches, Partition
-from mixwise.data.samples import Request
+from mixwise.data.dataset import Request
 from mixwise.seeding import generator, stream
 
 Augment: TypeAlias = Callable[[torch.Tensor, torch.Generator], torch.Tensor]

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from unittest.mock import DEFAULT, patch
 
 import psutil
 import pytest
@@ -15,8 +16,7 @@ import yaml
 
 from image_trees import image_tree
 from mixwise.data import ImageSamples
-from mixwise.experiments import load_recipe, plan_experiment, run_experiment
-from mixwise.experiments import runner as runner_module
+from mixwise.experiments import load_recipe, plan_experiment, run_experiment, runner
 from mixwise.experiments.build import prepare
 from mixwise.models import resnet18
 from mixwise.network.board import Board
@@ -34,16 +34,6 @@ TINY = (
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     return image_tree(tmp_path_factory.mktemp("images"))
-
-
-def hide_pictures(replace):
-    for name in ("save_curves", "save_page"):
-        replace(runner_module, name, lambda *args: None)
-
-
-@pytest.fixture
-def no_pictures(monkeypatch):
-    hide_pictures(monkeypatch.setattr)
 
 
 def records(folder, variant):
@@ -106,11 +96,9 @@ def run_small(root, folder, *overrides, on_progress=lambda progress: None, resum
 
 
 @pytest.fixture(scope="module")
-def whole(root, tmp_path_factory):
+def whole(root, tmp_path_factory, no_pictures):
     """The records of a run that decodes in its own process and is never interrupted."""
-    with pytest.MonkeyPatch.context() as patches:
-        hide_pictures(patches.setattr)
-        return run_small(root, tmp_path_factory.mktemp("whole") / "run", "steps=6", "task.data.options.workers=0")
+    return run_small(root, tmp_path_factory.mktemp("whole") / "run", "steps=6", "task.data.options.workers=0")
 
 
 def test_workers_change_no_bit_and_end_with_the_run(root, whole, tmp_path, no_pictures):
@@ -163,7 +151,6 @@ def test_augment_normalize_validation_and_test_share(root):
 
 
 def own_part(rank, world, root, folder):
-    hide_pictures(setattr)
     taken, stream = [], ImageSamples.stream
 
     def counted(self, requests):
@@ -172,14 +159,10 @@ def own_part(rank, world, root, folder):
             taken.append(ahead.pop(0))
             yield batch
 
-    ImageSamples.stream = counted
-    try:
-        processes = Processes(Board(dist.distributed_c10d._get_default_store()), rank, world, "test", timeout=30.0)
-        run_small(
-            root, folder, "steps=2", "dtype=float64", "variants=auto", "task.data.options.workers=1", world=processes
-        )
-    finally:
-        ImageSamples.stream = stream
+    processes = Processes(Board(dist.distributed_c10d._get_default_store()), rank, world, "test", timeout=30.0)
+    options = ("steps=2", "dtype=float64", "variants=auto", "task.data.options.workers=1")
+    with patch.object(ImageSamples, "stream", counted), patch.multiple(runner, save_curves=DEFAULT, save_page=DEFAULT):
+        run_small(root, folder, *options, world=processes)
     return [draws for draws in taken if draws is not None]
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from builders import refused
 from mixwise.data import Dataset, Samples, Splits, holdout, normalized, partition
 from mixwise.errors import DataError, TrainingError
 from mixwise.tasks import ModuleTask
@@ -91,8 +92,7 @@ def test_a_stream_that_failed_is_not_continued(x):
     samples = Broken(x)
     own = task(samples)
     X = own.initial(range(NODES))
-    with pytest.raises(DataError, match="broken"):
-        own.losses_and_gradients(X, range(NODES), 0)
+    refused(DataError, "broken", own.losses_and_gradients, X, range(NODES), 0)
     own.losses_and_gradients(X, range(NODES), 0)
     assert samples.taken[2] == samples.taken[0]
 
@@ -124,10 +124,8 @@ def test_what_needs_all_inputs_at_once_says_so(x):
         normalized(Splits(data(Listed(x)), data(Listed(x))))
     with pytest.raises(DataError, match=r"training data: .* of torch.float32 .*, test data: rows of a list"):
         Splits(data(x), data(Listed(x)))
-    with pytest.raises(DataError, match="x has shape \\(30, '…'\\), y \\(29,\\)"):
-        Dataset(Listed(x), torch.zeros(29, dtype=torch.int64), 1)
-    with pytest.raises(DataError, match="1 names for 2 classes"):
-        Dataset(x, torch.zeros(30, dtype=torch.int64), 2, class_names=("a",))
+    refused(DataError, "x \\(30, '…'\\), y \\(29,\\)", Dataset, Listed(x), torch.zeros(29, dtype=torch.int64), 1)
+    refused(DataError, "1 names for 2 classes", Dataset, x, torch.zeros(30, dtype=torch.int64), 2, class_names=("a",))
 
 
 def test_measuring_ends_at_the_loop(x):

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from builders import refused
 from mixwise.data import Splits, ag_news, hugging_face, tokenized
 from mixwise.data.ag_news import read_csv
 from mixwise.data.hub_files import model_folder
 from mixwise.data.ragged import cached_rows, content_key, write_rows
-from mixwise.data.tokenizer import Tokenizer, load_tokenizer
+from mixwise.data.tokens import Tokenizer, load_tokenizer
 from mixwise.errors import ConfigError, DataError
 from tiny_text import rows, save_csv, save_model, save_tokenizer
 
@@ -68,18 +69,15 @@ def test_quotes_backslashes_and_umlauts_are_read_as_they_were_meant(tmp_path):
 def test_a_broken_line_is_named_by_its_number(tmp_path, line, says):
     line = line if isinstance(line, bytes) else line.encode()
     path = written(tmp_path, b'"1","a","b"\n' * 6 + line + b'\n"1","a","b"\n')
-    with pytest.raises(DataError, match=rf"train\.csv, line 7: {says}"):
-        read_csv(path, 4)
+    refused(DataError, rf"train\.csv, line 7: {says}", read_csv, path, 4)
 
 
 def test_an_empty_file_and_a_missing_one_say_what_belongs_there(tmp_path, news, cache, encoder):
-    with pytest.raises(DataError, match="is empty; expected a line per text"):
-        read_csv(written(tmp_path, ""))
+    refused(DataError, "is empty; expected a line per text", read_csv, written(tmp_path, ""))
     with pytest.raises(DataError, match=r"there is no .*nowhere/ag_news/train.csv; put train.csv, test.csv"):
         ag_news(tmp_path / "nowhere", tokenizer=encoder)
     (news / "ag_news" / "test.csv").unlink()
-    with pytest.raises(DataError, match=r"there is no file .*test.csv"):
-        ag_news(news, tokenizer=encoder)
+    refused(DataError, r"there is no file .*test.csv", ag_news, news, tokenizer=encoder)
 
 
 def test_both_parts_with_their_labels_in_the_order_of_the_file(news, cache, encoder):
@@ -201,18 +199,14 @@ def test_a_place_that_cannot_be_written_or_is_full(cache, monkeypatch, tmp_path)
     def make(folder):
         write_rows(folder, [10**15], (), np.int32, [])
 
-    with pytest.raises(
-        DataError, match=r"GB of free space, 4000000.0 GB are needed; set MIXWISE_CACHE to another folder"
-    ):
-        cached_rows("tokens-x", make)
+    refused(DataError, r"free space, 4000000.0 GB are needed; set MIXWISE_CACHE", cached_rows, "tokens-x", make)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MIXWISE_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(DataError, match=r"cannot be written .* set MIXWISE_CACHE to a folder"):
-        cached_rows("tokens-x", make)
+    refused(DataError, r"cannot be written .* set MIXWISE_CACHE to another folder", cached_rows, "tokens-x", make)
 
 
 def test_progress_is_told_now_and_then(cache, encoder, monkeypatch, caplog):
-    monkeypatch.setattr("mixwise.data.progress._INTERVAL", 0.0)
+    monkeypatch.setattr("mixwise.data.files._INTERVAL", 0.0)
     monkeypatch.setattr("mixwise.data.tokens._CHUNK", 2)
     with caplog.at_level(logging.INFO, "mixwise"):
         tokenized(["war"] * 4, encoder, name="four words")
@@ -228,11 +222,9 @@ def test_a_tokenizer_that_is_missing_or_broken(tmp_path, encoder):
     broken = tmp_path / "broken"
     save_tokenizer(broken)
     (broken / "tokenizer.json").write_text("{")
-    with pytest.raises(DataError, match="broken: its tokenizer cannot be read"):
-        load_tokenizer(broken)
+    refused(DataError, "broken: its tokenizer cannot be read", load_tokenizer, broken)
     for wrong in (2, 8.0, True):
-        with pytest.raises(DataError, match=f"max_length = {wrong}"):
-            tokenized(["war"], encoder, wrong)
+        refused(DataError, f"max_length = {wrong}", tokenized, ["war"], encoder, wrong)
 
 
 # --- where models lie ---
@@ -245,8 +237,7 @@ def test_a_model_is_looked_for_where_data_lie(tmp_path, monkeypatch, encoder):
     assert model_folder("tiny", model_dir=encoder.parent) == encoder
     with pytest.raises(DataError, match=r"model_dir = .*nowhere is not a folder; give the one that contains"):
         model_folder("tiny", model_dir=tmp_path / "nowhere")
-    with pytest.raises(DataError, match=r"there is no folder \./nowhere"):
-        model_folder("./nowhere")
+    refused(DataError, r"there is no folder \./nowhere", model_folder, "./nowhere")
 
 
 def test_a_name_of_the_hub_without_a_connection_fails_at_once(tmp_path, monkeypatch):
@@ -263,8 +254,7 @@ def test_a_name_of_the_hub_without_a_connection_fails_at_once(tmp_path, monkeypa
 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("urllib.request.urlopen", unreachable)
-    with pytest.raises(DataError, match="no route to host"):
-        model_folder("somebody/no-such-model")
+    refused(DataError, "no route to host", model_folder, "somebody/no-such-model")
     assert [url.rpartition("/api/")[2] for url, _ in asked] == ["models/somebody/no-such-model"]  # once
     assert asked[0][1] <= 10
 
@@ -273,8 +263,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     from mixwise.data.hub_files import optional
 
-    with pytest.raises(ConfigError, match=r"pip install 'mixwise\[text\]'"):
-        optional("transformers", "text")
+    refused(ConfigError, r"pip install 'mixwise\[text\]'", optional, "transformers", "text")
 
 
 # --- data sets of Hugging Face ---
@@ -317,34 +306,36 @@ def test_what_save_to_disk_has_written_and_pairs_of_texts(tmp_path, cache, hub_c
     assert splits.train.y.tolist() == [1, 0]
     expected = load_tokenizer(encoder).backend("goal", "team")["input_ids"]
     assert splits.train.x.take(torch.tensor([1])).tolist() == [expected]
-    with pytest.raises(
-        DataError, match=r"columns a \(string\), b \(string\), which .*; it is unclear which contains the text"
-    ):
-        hugging_face("saved", tmp_path, tokenizer=encoder)
-    with pytest.raises(DataError, match="text = 'c' is none of them: name it with text="):
-        hugging_face("saved", tmp_path, text="c", tokenizer=encoder)
-    with pytest.raises(DataError, match="give one column, or two"):
-        hugging_face("saved", tmp_path, text=["a", "b", "a"], tokenizer=encoder)
-    with pytest.raises(DataError, match="has no split 'dev'; it has train, test: name one with test="):
-        hugging_face("saved", tmp_path, text="a", test="dev", tokenizer=encoder)
-    with pytest.raises(DataError, match="saved contains texts; name the model whose tokenizer"):
-        hugging_face("saved", tmp_path, text="a")
+    for message, options in [
+        (r"columns a \(string\), b \(string\), which .*; it is unclear which contains the text", {}),
+        ("text = 'c' is none of them: name it with text=", {"text": "c"}),
+        ("give one column, or two", {"text": ["a", "b", "a"]}),
+        ("has no split 'dev'; it has train, test: name one with test=", {"text": "a", "test": "dev"}),
+        ("saved contains texts; name the model whose tokenizer", {"text": "a", "tokenizer": None}),
+    ]:
+        refused(DataError, message, hugging_face, "saved", tmp_path, **{"tokenizer": encoder, **options})
 
 
-def test_rows_that_cannot_be_used_are_named(tmp_path, cache, hub_cache, encoder):
-    good = [{"text": "war", "label": 0}, {"text": "goal", "label": 1}]
-    unknown = save_json(tmp_path / "unknown", train=good, test=[good[0], {"text": "x", "label": 7}])
-    with pytest.raises(DataError, match="test, row 1: unknown label 7 in 'label'; the training split has 0, 1"):
-        hugging_face(str(unknown), tokenizer=encoder)
-    empty = save_json(tmp_path / "empty", train=[*good, {"text": " ", "label": 1}], test=good)
-    with pytest.raises(DataError, match="row 2: no text in 'text'"):
-        hugging_face(str(empty), tokenizer=encoder)
-    numbers = save_json(tmp_path / "numbers", train=[{"text": "war", "label": 0.5}], test=good)
-    with pytest.raises(DataError, match=r"contains 0.5; labels are whole numbers or names"):
-        hugging_face(str(numbers), tokenizer=encoder)
-    without = save_json(tmp_path / "without", train=[{"text": "war", "kind": 1}])
-    with pytest.raises(DataError, match=r"columns .*text .*kind .*; it is unclear which contains the label"):
-        hugging_face(str(without), tokenizer=encoder, test="train")
+GOOD = [{"text": "war", "label": 0}, {"text": "goal", "label": 1}]
+UNLABELED = [{"text": "war", "kind": 1}]
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        (
+            GOOD,
+            [GOOD[0], {"text": "x", "label": 7}],
+            "test, row 1: unknown label 7 in 'label'; the training .* has 0, 1",
+        ),
+        ([*GOOD, {"text": " ", "label": 1}], GOOD, "row 2: no text in 'text'"),
+        ([{"text": "war", "label": 0.5}], GOOD, "contains 0.5; labels are whole numbers or names"),
+        (UNLABELED, UNLABELED, "columns .*text .*kind .*; it is unclear which contains the label"),
+    ],
+)
+def test_rows_that_cannot_be_used_are_named(tmp_path, cache, hub_cache, encoder, train, test, message):
+    folder = save_json(tmp_path / "set", train=train, test=test)
+    refused(DataError, message, hugging_face, str(folder), tokenizer=encoder)
 
 
 def test_a_folder_that_is_no_data_set_and_a_name_without_a_connection(tmp_path, hub_cache, monkeypatch, encoder):
@@ -352,13 +343,10 @@ def test_a_folder_that_is_no_data_set_and_a_name_without_a_connection(tmp_path, 
     (tmp_path / "nothing").mkdir()
     with pytest.raises(DataError, match=r"nothing cannot be read as a dataset .* parquet, csv or json"):
         hugging_face("nothing", tokenizer=encoder)
-    with pytest.raises(DataError, match="--repo-type dataset"):
-        hugging_face("somebody/some-data", tokenizer=encoder)
-    with pytest.raises(DataError, match="no dataset is given"):
-        hugging_face(tokenizer=encoder)
+    refused(DataError, "--repo-type dataset", hugging_face, "somebody/some-data", tokenizer=encoder)
+    refused(DataError, "no dataset is given", hugging_face, tokenizer=encoder)
     for missing in ({"name": "./no"}, {"data_dir": tmp_path / "no"}):
-        with pytest.raises(DataError, match=r"there is no folder .*no; give one"):
-            hugging_face(**missing, tokenizer=encoder)
+        refused(DataError, r"there is no folder .*no; give one", hugging_face, **missing, tokenizer=encoder)
 
 
 def test_images_of_a_data_set_are_decoded_when_needed(tmp_path, hub_cache):

@@ -1,9 +1,10 @@
-"""Flips and crops equal a loop over single images, image by image."""
+"""Flips and crops equal a loop over single images; downsampled and normalized datasets have the stated moments."""
 
 import pytest
 import torch
 
-from mixwise.data import FlipsAndCrops, random_crops, random_flips
+from builders import refused
+from mixwise.data import Dataset, FlipsAndCrops, Splits, averaged_down, normalized, random_crops, random_flips
 from mixwise.errors import DataError
 from mixwise.seeding import generator
 
@@ -84,5 +85,33 @@ def test_draws_on_the_cpu_serve_images_elsewhere():
     ],
 )
 def test_what_are_not_images_is_refused(call, message):
-    with pytest.raises(DataError, match=message):
-        call()
+    refused(DataError, message, call)
+
+
+# --- of whole datasets ---
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_averaging_down_equals_pooling(dtype):
+    x = torch.randint(0, 256, (300, 3, 6, 9), generator=torch.Generator().manual_seed(0)).to(dtype)
+    small_x = averaged_down(Dataset(x, torch.zeros(300).long(), 1), 3).x
+    scale = 255 if dtype == torch.uint8 else 1
+    wanted = torch.nn.functional.avg_pool2d(x.double() / scale, 3)
+    assert small_x.dtype == torch.float32
+    assert torch.allclose(small_x.double(), wanted, rtol=1e-6, atol=0)  # nine float32 additions
+
+
+@pytest.mark.parametrize("shape", [(700, 3, 4, 4), (700, 5)])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_normalized_training_data_have_mean_0_and_variance_1(shape, dtype):
+    x = torch.randint(0, 200, shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    x[:, 1] = 7  # never varies
+    train = Dataset(x, torch.zeros(len(x)).long(), 1)
+    splits = normalized(Splits(train, train.subset([5, 3])))
+    axes = [0, *range(2, len(shape))]
+    y = splits.train.x.double()
+    assert splits.train.x.dtype == torch.float32
+    assert y.mean(axes).abs().max() < 1e-6  # float32 rounding of numbers around 1
+    assert torch.allclose(y.var(axes, correction=0)[[0, 2]], torch.ones(2, dtype=torch.float64), rtol=1e-5)
+    assert splits.train.x[:, 1].abs().max() == 0
+    assert torch.equal(splits.test.x, splits.train.x[[5, 3]])

@@ -10,6 +10,7 @@ from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.functional import cross_entropy
 
+from builders import refused
 from mixwise.errors import ConfigError, MixwiseError, TrainingError
 from mixwise.models import (
     EvoNormS0,
@@ -422,10 +423,8 @@ def test_what_cannot_be_built(name, options, words):
 
 
 def test_evonorm_refuses_channels_and_groups_that_are_none():
-    with pytest.raises(ConfigError, match="channels = 0"):
-        EvoNormS0(0)
-    with pytest.raises(ConfigError, match="groups = 0"):
-        EvoNormS0(8, groups=0)
+    refused(ConfigError, "channels = 0", EvoNormS0, 0)
+    refused(ConfigError, "groups = 0", EvoNormS0, 8, groups=0)
 
 
 @pytest.mark.parametrize(

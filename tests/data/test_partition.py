@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders import refused
 from mixwise.data import NodeBatches, Partition, batch_indices, partition
 from mixwise.data.partition import _skewed_counts, by_group, by_label, dirichlet, iid
 from mixwise.errors import DataError
@@ -216,8 +217,7 @@ def test_by_label_gives_equal_nodes_when_labels_are_equally_frequent():
     ],
 )
 def test_what_cannot_be_split_is_refused_with_the_reason(split, message):
-    with pytest.raises(DataError, match=message):
-        split()
+    refused(DataError, message, split)
 
 
 def test_draws_that_can_never_succeed_end_with_the_numbers():
@@ -273,5 +273,4 @@ def test_orders_differ_between_passes_nodes_and_seeds():
     ],
 )
 def test_impossible_batches_are_refused(take, message):
-    with pytest.raises(DataError, match=message):
-        take()
+    refused(DataError, message, take)
