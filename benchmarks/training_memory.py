@@ -81,7 +81,7 @@ def main(policy: str) -> None:
     optimizer = sum(v.numel() for entries in run.optimizer.state.values() for v in entries.values()) / run.X.numel()
     result = {
         "peak": peak, "optimizer": optimizer, "pass_of_one_node": one_pass / unit,
-        "left": peak - optimizer - one_pass / unit, "d": run.task.dim, "solves": solves,
+        "left": peak - optimizer - one_pass / unit, "d": run.task.layout.dim, "solves": solves,
     }  # fmt: skip
     print(json.dumps(result))
 
