@@ -9,7 +9,7 @@ from types import ModuleType
 import mixwise
 
 # Packages that are not in `mixwise.__all__`.
-FURTHER = ("mixwise.experiments", "mixwise.parts")
+FURTHER = ("mixwise.experiments", "mixwise.parts", "mixwise.protocols", "mixwise.training")
 
 
 def packages() -> list[ModuleType]:

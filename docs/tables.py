@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import pkgutil
 import re
+from collections.abc import Sequence
 from importlib import import_module
 from inspect import Parameter
 from pathlib import Path
@@ -108,7 +109,7 @@ def _option(name: str, hint: Any, default: Any) -> str:
     words = next((list(get_args(kind)) for kind in kinds if get_origin(kind) is Literal), [])
     families = [kind.name for kind in kinds if isinstance(kind, Family)]
     if families:
-        several = tuple in map(get_origin, kinds)
+        several = bool({tuple, list, Sequence}.intersection(map(get_origin, kinds)))
         one = "a list of policies" if several else f"a {families[0]}".replace("a a", "an a")
         usual = declaration(default.part.target if isinstance(default, Bound) else type(default)).name
         known = default not in (None, Parameter.empty)

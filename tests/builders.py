@@ -70,6 +70,80 @@ def gme_objective(Gamma: np.ndarray, W: np.ndarray, penalty: float = 0.0) -> flo
     return float((W * (Gamma @ W)).sum() + penalty * (W**2).sum())
 
 
+def assert_symmetric_doubly_stochastic(W: MixingMatrix, graph: Graph) -> None:
+    """W = Wᵀ ≥ 0 on the graph, with sums of 1 up to rounding."""
+    dense = W.to_dense()
+    assert W.graph == graph
+    assert W.is_symmetric
+    assert dense.min() >= 0
+    np.testing.assert_allclose(dense.sum(axis=0), 1, rtol=0, atol=1e-14 * max(2, graph.n))
+
+
+# --- GME-opt ---
+HARD_GRAMS = ["rank 1", "rank 3", "near-duplicate rows", "duplicate rows", "rows over 12 orders", "label shares"]
+HARD_GRAMS += ["one row only", "diagonal with zeros", "eigenvalues over 14 orders", "full rank"]
+
+
+def hard_gram(kind: str, n: int) -> np.ndarray:
+    """A Gram matrix (n, n) that is hard for solvers; one of `HARD_GRAMS`."""
+    rng = np.random.default_rng(n)
+    G = rng.standard_normal((n, 2 * n))
+    if kind == "one row only":
+        return np.diag(np.eye(n)[0])
+    if kind == "diagonal with zeros":
+        return np.diag(rng.random(n) * (np.arange(n) % 2))
+    if kind == "eigenvalues over 14 orders":
+        Q = np.linalg.qr(G)[0]
+        return (Q * 10 ** rng.uniform(-14, 0, n)) @ Q.T
+    if kind == "near-duplicate rows":
+        G = G[rng.integers(0, 3, n)] + 1e-9 * rng.standard_normal(G.shape)
+    elif kind == "duplicate rows":
+        G = G[rng.integers(0, 2, n)]
+    elif kind == "rows over 12 orders":
+        G = G * 10 ** rng.uniform(-6, 6, (n, 1))
+    elif kind == "label shares":
+        G = rng.dirichlet(np.full(10, 0.1), n)
+    elif kind.startswith("rank"):
+        G = G[:, : int(kind.split()[1])]
+    G = G - G.mean(axis=0)
+    return G @ G.T
+
+
+def cvxpy_gme(
+    Gamma: np.ndarray,
+    graph: Graph,
+    penalty: float = 0.0,
+    symmetric: bool = False,
+    least_heard: float | None = None,
+    same_image_as: np.ndarray | None = None,
+) -> tuple[float, np.ndarray]:
+    """min Tr(WᵀΓW) + λ ‖W‖²_F as the paper hands it to CVXPY, and a W that attains it.
+
+    Columns sum to 1, or to at least `least_heard`. With `same_image_as` = W*: min ‖W‖_F over R W = R W* instead.
+    """
+    import cvxpy as cp
+
+    n = graph.n
+    values, vectors = np.linalg.eigh((Gamma + penalty * np.eye(n)) / (1 + penalty))
+    R = (vectors * np.sqrt(values.clip(min=0))).T[values > 1e-12 * values[-1]]
+    off_graph = np.ones((n, n))
+    off_graph[graph.pattern.rows, graph.pattern.cols] = 0
+    W = cp.Variable((n, n))
+    columns = cp.sum(W, axis=0) == 1 if least_heard is None else cp.sum(W, axis=0) >= least_heard
+    constraints = [columns, cp.sum(W, axis=1) == 1, W >= 0, cp.multiply(off_graph, W) == 0]
+    if symmetric:
+        constraints.append(W == W.T)
+    objective = R @ W
+    if same_image_as is not None:
+        constraints.append(R @ same_image_as == R @ W)
+        objective = W
+    problem = cp.Problem(cp.Minimize(cp.sum_squares(objective)), constraints)
+    problem.solve(solver=cp.CLARABEL)
+    assert problem.status == cp.OPTIMAL
+    return float(problem.value) * (1 + penalty), W.value
+
+
+# --- runs ---
 def random_rows(n: int, d: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """Normal rows (n, d), the same in every dtype but for rounding."""
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)

@@ -1,4 +1,4 @@
-"""Counts lines of code by package, without blank lines, comments and docstrings: `python tests/code_lines.py src/mixwise`."""
+"""Counts lines of code, not blank lines, comments or docstrings: `python tests/code_lines.py src/mixwise`."""
 
 import ast
 import io

@@ -22,8 +22,8 @@ RUN = ["run", "digits", "variants=dsgd", "--seeds", "0"]
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        (["graph=ring:5000"], ["5000 nodes for 1438 samples", "node 1438", "at most 1438"]),
-        (["graph=ring:1400"], ["1400 nodes × 2 labels per node", "1438 samples", "change labels_per_node"]),
+        (["graph=ring:5000"], ["nodes = 5000 for 1438 samples", "use 1 to 1438 nodes"]),
+        (["graph=ring:1400"], ["labels_per_node = 2 on 1400 nodes", "1438 samples"]),
         (["graph=erdos-renyi:8,probability=0.05,seed=0"], ["the graph has", "components, nodes", "use a connected"]),
         (["device=gpu7"], ["device = 'gpu7'", "cpu"]),
         (["task.buffers=mixed"], ["task.buffers = 'mixed'", "'local' or 'averaged'"]),

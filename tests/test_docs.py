@@ -46,8 +46,8 @@ def test_text_and_images(tmp_path, monkeypatch, capsys):
 
 
 def test_weights_for_a_graph_in_the_readme(capsys):
-    code, _ = blocks("README.md")  # the other one has the test below
-    run("README.md", 0, code, {})
+    _, code = blocks("README.md")  # the other one has the test below
+    run("README.md", 1, code, {})
     assert [float(line) for line in capsys.readouterr().out.split()] == pytest.approx([8.0, 0.0], abs=1e-5)
 
 
@@ -60,7 +60,7 @@ def test_the_example_of_the_readme_beats_ordinary_gossip_at_the_same_bytes(capsy
     """And prints what stands below it, up to 3 points: rounding differs between processors, and steps amplify it."""
     text = (ROOT / "README.md").read_text("utf-8")
     printed = accuracies_and_bytes(re.search(r"^```text\n(all neighbors.*?)^```", text, flags=re.M | re.S)[1])
-    run("README.md", 1, blocks("README.md")[1], {})
+    run("README.md", 0, blocks("README.md")[0], {})
     (ordinary, sent), *others = shown = accuracies_and_bytes(capsys.readouterr().out)
     assert [accuracy for accuracy, _ in shown] == pytest.approx([accuracy for accuracy, _ in printed], abs=3.0)
     assert {mb for _, mb in [*shown, *printed]} == {sent}

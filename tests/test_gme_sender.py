@@ -5,40 +5,20 @@ A linear function of W ≥ 0 with row sums 1 is least where every row puts all i
     f(W) − min f ≤ ⟨∇f(W), W⟩ − Σ_i min_j ∇f(W)[i, j]      for convex f, j over the receivers of i.
 """
 
-import cvxpy as cp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mixwise.graphs as g
+from builders import cvxpy_gme, normal_rows, scaled
+from builders import gme_objective as f
 from mixwise.errors import MixingError
-from mixwise.graphs import Graph, complete, ring, star
+from mixwise.graphs import Graph
 from mixwise.mixing import GmeProblem, gram_matrix, minimize_gme
 from strategies import gram_matrices, graphs
 
 TIE_BREAK = 1e-8
-
-
-def scaled(gram: np.ndarray) -> np.ndarray:
-    return gram / (np.trace(gram) / len(gram)) if gram.any() else gram
-
-
-def f(Gamma: np.ndarray, W: np.ndarray, penalty: float = 0.0) -> float:
-    return float((W * (Gamma @ W)).sum() + penalty * (W**2).sum())
-
-
-def oracle(Gamma: np.ndarray, graph: Graph, penalty: float, least_heard: float) -> float:
-    n = graph.n
-    values, vectors = np.linalg.eigh(Gamma + penalty * np.eye(n))
-    R = (vectors * np.sqrt(values.clip(min=0))).T
-    off_graph = np.ones((n, n))
-    off_graph[graph.pattern.rows, graph.pattern.cols] = 0
-    W = cp.Variable((n, n))
-    constraints = [cp.sum(W, axis=1) == 1, cp.sum(W, axis=0) >= least_heard, W >= 0, cp.multiply(off_graph, W) == 0]
-    problem = cp.Problem(cp.Minimize(cp.sum_squares(R @ W)), constraints)
-    problem.solve(solver=cp.CLARABEL)
-    assert problem.status == cp.OPTIMAL
-    return float(problem.value)
 
 
 def feasible(gram, graph: Graph, penalty: float = 0.0, least_heard: float = 0.0, **options) -> np.ndarray:
@@ -61,7 +41,7 @@ def test_objective_is_the_one_cvxpy_finds(data, graph, penalty):
     least_heard = data.draw(st.sampled_from([0.0, 0.2, 0.9]))
     W = feasible(gram, graph, penalty, least_heard)
     # 1e-7 n: what CLARABEL leaves where the optimum is almost 0, and the tie-break of 1e-8 n.
-    optimum = oracle(scaled(gram), graph, penalty, least_heard)
+    optimum = cvxpy_gme(scaled(gram), graph, penalty, least_heard=least_heard)[0]
     assert f(scaled(gram), W, penalty) == pytest.approx(optimum, rel=1e-6, abs=1e-7 * graph.n)
 
 
@@ -92,7 +72,7 @@ def test_between_free_columns_and_doubly_stochastic(data, graph):
 
 def test_both_solvers_agree():
     graph = Graph(6, [(i, j) for i in range(6) for j in range(6) if (i * j + i) % 3], directed=True)
-    gram = gram_matrix(np.random.default_rng(0).standard_normal((6, 4)))
+    gram = gram_matrix(normal_rows(6, 4))
     for penalty, least_heard in [(0.0, 0.0), (0.1, 0.0), (0.0, 0.5)]:
         ours, theirs = (feasible(gram, graph, penalty, least_heard, solver=solver) for solver in ("piqp", "cvxpy"))
         assert f(scaled(gram), ours, penalty) == pytest.approx(f(scaled(gram), theirs, penalty), rel=1e-5, abs=1e-7)
@@ -101,9 +81,9 @@ def test_both_solvers_agree():
 def test_all_may_go_to_one_node_unless_every_node_must_hear_something():
     """On a star with data that cancel nowhere else, the free optimum is W = 𝟏e₀ᵀ: nothing is left to divide by."""
     gram = np.eye(5) - 1 / 5
-    np.testing.assert_allclose(feasible(gram, star(5)), np.eye(5)[np.zeros(5, int)], atol=1e-5)
-    assert feasible(gram, star(5), least_heard=0.5).sum(axis=0).min() == pytest.approx(0.5, abs=1e-7)
-    assert feasible(gram, star(5), penalty=0.05).sum(axis=0).min() > 0.05
+    np.testing.assert_allclose(feasible(gram, g.star(5)), np.eye(5)[np.zeros(5, int)], atol=1e-5)
+    assert feasible(gram, g.star(5), least_heard=0.5).sum(axis=0).min() == pytest.approx(0.5, abs=1e-7)
+    assert feasible(gram, g.star(5), penalty=0.05).sum(axis=0).min() > 0.05
 
 
 def test_a_one_way_chain_can_mix_now():
@@ -122,10 +102,10 @@ def test_no_data_spread_what_is_sent_evenly():
 
 
 def test_a_solver_used_again_returns_the_same_bits():
-    problem = GmeProblem(ring(8), kind="sender", least_heard=0.2)
-    grams = [gram_matrix(np.random.default_rng(k).standard_normal((8, 3))) for k in range(4)]
+    problem = GmeProblem(g.ring(8), kind="sender", least_heard=0.2)
+    grams = [gram_matrix(normal_rows(8, 3, seed=k)) for k in range(4)]
     for gram in grams:
-        assert problem.solve(gram).W == GmeProblem(ring(8), kind="sender", least_heard=0.2).solve(gram).W
+        assert problem.solve(gram).W == GmeProblem(g.ring(8), kind="sender", least_heard=0.2).solve(gram).W
 
 
 @pytest.mark.parametrize(
@@ -135,9 +115,9 @@ def test_a_solver_used_again_returns_the_same_bits():
         ({"kind": "sender", "symmetric": True}, 'drop kind="sender"'),
         ({"kind": "sender", "least_heard": 1.5}, r"least_heard = 1.5; .* lies in \[0, 1\]"),
         ({"kind": "sender", "least_heard": float("nan")}, "least_heard = nan"),
-        ({"least_heard": 0.5}, 'least_heard = 0.5, but columns sum to 1 anyway; drop it or take kind="sender"'),
+        ({"least_heard": 0.5}, 'least_heard = 0.5, but columns sum to 1 anyway; drop it or use kind="sender"'),
     ],
 )
 def test_refusals(options, message):
     with pytest.raises(MixingError, match=message):
-        GmeProblem(complete(3), **options)
+        GmeProblem(g.complete(3), **options)

@@ -14,6 +14,7 @@ from mixwise.data import Dataset, NodeBatches, partition
 from mixwise.errors import MixwiseError, NetworkError
 from mixwise.models import seeded
 from mixwise.sketch import CountSketch
+from mixwise.training import Training, records
 from processes import Others, in_processes, run_in_processes
 from programs import run_program
 
@@ -92,11 +93,11 @@ def simulated(world, name):
         model, data(), parts(world), batch=5, test=data(), gradients="loop", dtype=torch.float64,
         buffers=options.get("buffers", "local"),
     )  # fmt: skip
-    training = mw.train.Training(
+    training = Training(
         task, mw.SimulatedNetwork(mw.graphs.ring(world)), policy(world), algorithm(), optimizer,
         local_steps=options.get("local_steps", 1),
     )  # fmt: skip
-    *_, last = mw.train.records(training, STEPS, record_every=STEPS, evaluate_every=10**9)
+    *_, last = records(training, STEPS, record_every=STEPS, evaluate_every=10**9)
     return training, last
 
 
@@ -180,7 +181,7 @@ DIFFERENT = {
     "period": (lambda: {"policy": mw.HeterogeneityAware(7)}, r"rank 1 .* the policy, period = 7 instead of 1"),
     "sketch": (
         lambda: {"policy": mw.HeterogeneityAware(sketch=CountSketch(100, 5))},
-        r"rank 1 .* the policy, estimate.sketch.seed = 5 instead of 0",
+        r"rank 1 .* the policy, sketch.seed = 5 instead of 0",
     ),
     "algorithm": (
         lambda: {"algorithm": mw.algorithms.GradientTracking()},

@@ -5,17 +5,22 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mixwise.policies.kept_weights import weights_as_tensors, weights_from_tensors
 
+import mixwise.mixing as m
+from builders import ONE_WAY_RING, asymmetric, normal_rows
 from mixwise.errors import GraphError, MixingError
-from mixwise.graphs import Graph, chain, complete, ring, star
+from mixwise.graphs import Graph, chain, complete, ring, star, torus
 from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings, symmetrized
+from mixwise.mixing.matrix import part_weights
+from mixwise.policies import Plan
 from strategies import connected_graphs, graphs
 
 property_test = settings(max_examples=60)
-RING = Graph(4, [(0, 1), (1, 2), (2, 3), (3, 0)])
-ONE_WAY = Graph(3, [(0, 1), (1, 2), (2, 0)], directed=True)
+RING = ring(4)
 
 
 @st.composite
@@ -27,9 +32,7 @@ def matrices(draw) -> MixingMatrix:
         W = np.zeros((graph.n, graph.n))
         W[graph.pattern.rows, graph.pattern.cols] = rng.random(len(graph.pattern.rows))
         return MixingMatrix.from_dense(W / W.sum(axis=1, keepdims=True), graph, kind="sender")
-    n = draw(st.integers(1, 9))
-    shares = rng.dirichlet(np.ones(3))
-    return MixingMatrix.from_dense(sum(share * np.eye(n)[rng.permutation(n)] for share in shares))
+    return asymmetric(draw(st.integers(1, 9)), seed=draw(st.integers(0, 100)))
 
 
 # --- its forms ---
@@ -40,6 +43,7 @@ def test_all_forms_are_the_same_matrix(W):
     np.testing.assert_array_equal(W.sparse.toarray(), dense)
     np.testing.assert_array_equal(W.incoming.toarray(), dense.T)
     np.testing.assert_array_equal(np.asarray(W), dense)
+    assert (np.asarray(W).dtype, np.asarray(W, dtype=np.float32).dtype) == (np.float64, np.float32)
     np.testing.assert_array_equal([[W[i, j] for j in range(W.n)] for i in range(W.n)], dense)
     off_diagonal = {(i, j): dense[i, j] for i, j in np.argwhere(dense) if i != j}
     assert dict(W.edge_weights) == off_diagonal
@@ -75,16 +79,10 @@ def test_zeros_on_the_graph_are_kept_but_send_nothing():
 
 
 def test_weights_stand_in_the_order_of_the_pattern():
-    W = MixingMatrix(ONE_WAY, [0.7, 0.3, 0.7, 0.3, 0.3, 0.7])  # (0,0) (0,1) (1,1) (1,2) (2,0) (2,2)
+    W = MixingMatrix(ONE_WAY_RING, [0.7, 0.3, 0.7, 0.3, 0.3, 0.7])  # (0,0) (0,1) (1,1) (1,2) (2,0) (2,2)
     np.testing.assert_allclose(W.to_dense(), [[0.7, 0.3, 0], [0, 0.7, 0.3], [0.3, 0, 0.7]])
     assert W[0, 1] == 0.3  # what node 1 gives to what arrives from node 0
     assert W[1, 0] == 0
-
-
-def test_array_conversions():
-    W = metropolis_hastings(RING)
-    assert np.asarray(W).dtype == np.float64
-    assert np.asarray(W, dtype=np.float32).dtype == np.float32
 
 
 @property_test
@@ -92,21 +90,15 @@ def test_array_conversions():
 def test_permuted_puts_node_order_a_in_the_place_of_node_a(W, data):
     order = data.draw(st.permutations(range(W.n)))
     moved = W.permuted(order)
-    dense = W.to_dense()
-    for a in range(W.n):
-        for b in range(W.n):
-            assert moved[order[a], order[b]] == dense[a, b]
+    np.testing.assert_array_equal(moved.to_dense()[np.ix_(order, order)], W.to_dense())
     assert moved.graph == W.graph.permuted(order)
     assert moved.kind == W.kind
     assert moved.permuted(np.argsort(order)) == W
+    with pytest.raises(GraphError, match=r"is not a permutation of the nodes 0\.\."):
+        W.permuted([0, *order])
 
 
-def test_permuted_refuses_what_is_no_permutation():
-    with pytest.raises(GraphError, match=r"order = \[0, 0, 1, 2\] is not a permutation of the nodes 0\.\.3"):
-        metropolis_hastings(RING).permuted([0, 0, 1, 2])
-
-
-# --- a value ---
+# --- value semantics ---
 def test_equal_if_kind_graph_and_weights_are():
     W = metropolis_hastings(RING)
     assert metropolis_hastings(Graph(4, [(1, 0), (2, 1), (3, 2), (0, 3)])) == W
@@ -156,7 +148,7 @@ def test_repr_tells_size_and_cost():
     assert repr(metropolis_hastings(ring(5))) == "MixingMatrix(n=5, 10 messages per step, kind='doubly')"
 
 
-# --- the rules ---
+# --- validation ---
 THIRDS = np.array([[2, 1, 0, 1], [1, 2, 1, 0], [0, 1, 2, 1], [1, 0, 1, 2]]) / 4
 
 
@@ -243,6 +235,92 @@ def test_sender_kind_needs_row_sums_only():
         MixingMatrix.from_dense(rows.T, kind="sender")
     with pytest.raises(MixingError, match='kind = \'receiver\'; a mixing matrix is "doubly" or "sender" stochastic'):
         MixingMatrix.from_dense(rows, arcs, kind="receiver")
+
+
+# --- rows and columns of some nodes ---
+def optimized(n: int = 8) -> MixingMatrix:
+    G = normal_rows(n, 3)
+    return m.minimize_gme(G @ G.T, ring(n)).W
+
+
+def test_rows_and_columns_of_the_known_nodes_are_checked_and_no_others():
+    W, nodes = optimized(), range(2, 5)
+    known = W.restricted_to(nodes)
+    assert (known.whole, W.whole) == (False, True)
+    np.testing.assert_array_equal(known.to_dense()[2:5], W.to_dense()[2:5])
+    np.testing.assert_array_equal(known.to_dense()[:, 2:5], W.to_dense()[:, 2:5])
+    assert known.to_dense()[6, 7] == 0
+    for touched in (2, 5):  # a weight that node 2 or node 4 sends or hears: its row, or its column, is wrong now
+        weights = known.weights.copy()
+        weights[(known.graph.pattern.rows == touched) & (known.graph.pattern.cols == touched - 1)] += 0.1
+        with pytest.raises(MixingError, match=rf"{'row 2' if touched == 2 else 'column 4'} of W sums to"):
+            MixingMatrix(W.graph, weights, nodes=nodes)
+    with pytest.raises(MixingError, match=r"W\[0, 0\] = .*, but only the weights of nodes 2 to 4 are known here"):
+        MixingMatrix(W.graph, W.weights, nodes=nodes)
+    for wrong in (range(0), range(3, 9), range(0, 8, 2)):
+        with pytest.raises(MixingError, match=r"the known nodes are a range of one or more of 0\.\.7"):
+            MixingMatrix(W.graph, np.zeros_like(W.weights), nodes=wrong)
+
+
+@property_test
+@given(W=matrices(), data=st.data())
+def test_parts_of_adjacent_nodes_are_concatenated(W, data):
+    start, middle, stop = sorted(data.draw(st.lists(st.integers(0, W.n), min_size=3, max_size=3)))
+    sent, heard = (
+        np.concatenate(pair) for pair in zip(W.part(range(start, middle)), W.part(range(middle, stop)), strict=True)
+    )
+    whole = W.part(range(start, stop))
+    np.testing.assert_array_equal(sent, whole[0])
+    np.testing.assert_array_equal(heard, whole[1])
+    nodes = range(start, stop)
+    if len(nodes):
+        known = MixingMatrix(W.graph, part_weights(W.graph, nodes, sent, heard), W.kind, W.tolerance, nodes)
+        assert known == W.restricted_to(nodes)
+        assert known.whole == (len(nodes) == W.n)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        m.consensus_factor,
+        m.spectral_gap,
+        m.eigenvalues,
+        lambda W: m.gradient_mixing_error(np.ones((8, 2)), W),
+        lambda W: Plan((W,)).params_product,
+        lambda W: W.permuted(range(8)),
+        lambda W: m.gradient_mixing_error(np.ones((100, 2)), metropolis_hastings(torus(10, 10)).restricted_to(W.nodes)),
+    ],
+)
+def test_quantities_that_need_all_weights_say_so(ask):
+    with pytest.raises(MixingError, match=r"needs all weights, but only those of nodes 2 to 4 of .* are known here"):
+        ask(optimized().restricted_to(range(2, 5)))
+
+
+def test_a_part_is_a_value_too():
+    W, nodes = optimized(), range(2, 5)
+    known = W.restricted_to(nodes)
+    assert known == W.restricted_to(nodes)
+    assert known != W.restricted_to(range(2, 6))
+    assert pickle.loads(pickle.dumps(known)) == known
+    assert repr(known).endswith("kind='doubly', nodes 2 to 4 known)")
+    for change in (lazy, symmetrized):
+        assert change(known) == change(W).restricted_to(nodes)
+
+
+@pytest.mark.parametrize("nodes", [range(8), range(2, 5), range(7, 8)])
+def test_tensors_and_back(nodes):
+    known = optimized().restricted_to(nodes)
+    assert weights_from_tensors(weights_as_tensors(known), known.graph, known.kind) == known
+
+
+def test_parts_are_assembled_from_what_their_nodes_keep():
+    """As a checkpoint of three processes is read by two, or by one."""
+    W = optimized()
+    kept = [weights_as_tensors(W.restricted_to(nodes)) for nodes in (range(3), range(3, 4), range(4, 8))]
+    rows = {name: torch.cat([tensors[name] for tensors in kept]) for name in kept[0]}
+    assert weights_from_tensors(rows, W.graph, W.kind) == W
+    first = {name: value[:5] for name, value in rows.items()}
+    assert weights_from_tensors(first, W.graph, W.kind) == W.restricted_to(range(5))
 
 
 # --- large ---

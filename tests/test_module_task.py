@@ -364,7 +364,7 @@ def test_a_resumed_run_keeps_the_way_that_was_measured(way, monkeypatch):
     first.step()
     monkeypatch.setattr("mixwise.tasks.module.faster", lambda *args: pytest.fail("measured again"))
     second = make_training(make_task(gradients="measure"))
-    second.load_state(*first.state())
+    second.load_state(first.state())
     second.step()
     assert second.task.gradients == way
 

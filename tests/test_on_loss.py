@@ -175,7 +175,7 @@ def test_a_chain_without_its_middle_has_fallen_apart(loop, launched):
 
 
 # --- recipes ---
-RECIPE = ["quadratics", "variants=dsgd-metropolis", "algorithm=gradient-tracking", "task.noise=0", "task.layout.dim=3"]
+RECIPE = ["quadratics", "variants=dsgd-metropolis", "algorithm=gradient-tracking", "task.noise=0", "task.dim=3"]
 RECIPE += ["graph=ring:6", "seeds=10", "steps=700", "record_every=50", "evaluate_every=50", "checkpoint_every=100"]
 RECIPE += ["optimizer.lr=0.1/L"]
 

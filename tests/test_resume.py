@@ -233,7 +233,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
         f"variants={variant}", "seeds=0", "schedule.decay_at=[0.6]", "schedule.gamma=1", "checkpoint_every=1",
         "optimizer.lr=1e6", "optimizer.weight_decay=0.1", "optimizer.clip=null", "record_every=1", "steps=100",
     )  # fmt: skip
-    with pytest.raises(TrainingError, match=r"^step \d+: .* of node \d .*lower the step size") as error:
+    with pytest.raises(TrainingError, match=r"^step \d+: .* of node \d .*lower the learning rate") as error:
         run_experiment(diverging, folder)
     step = int(str(error.value).removeprefix("step ").partition(":")[0])
     place = folder / variant / "seed-0"
@@ -252,7 +252,7 @@ def test_an_update_that_is_finite_but_too_large_to_be_squared_names_the_step(tmp
     recipe = {**RECIPE, "base": {"steps": 60, "graph": "ring:4", "optimizer": {"lr": 1e9}}, "metrics": ["loss"]}
     recipe |= {"seeds": [0], "variants": {"ha": {"policy": {"kind": "heterogeneity-aware"}}}}
     # Quadratics in float64: Γ overflows before the loss does, and no warning of NumPy stands above the message.
-    with pytest.raises(TrainingError, match=r"^step \d+: .*lower the step size"):
+    with pytest.raises(TrainingError, match=r"^step \d+: .*lower the learning rate"):
         run_experiment(plan_experiment(Recipe.model_validate(recipe)), tmp_path / "run")
 
 

@@ -74,7 +74,7 @@ RECIPE = {
         "tracking": {"algorithm": "gradient-tracking", "policy": "metropolis-hastings", "local_steps": 2},
         "relay": {
             "algorithm": {"kind": "quasi-global", "inner": "relay"},
-            "policy": {"kind": "heterogeneity-aware-tree"},
+            "policy": "tree",
         },
         "push": {"algorithm": "push-sum", "graph": "directed-ring:5", "policy": "uniform-sender"},
         "choco": {

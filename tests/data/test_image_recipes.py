@@ -68,7 +68,7 @@ def test_the_settings_are_those_of_the_paper():
         assert s.warmup * config.epochs == pytest.approx(5, rel=1e-5)
         assert s.warmup_from * o.lr == pytest.approx(0.1)
         assert [share * config.epochs for share in s.decay_at] == pytest.approx([30, 60, 80], rel=1e-5)
-        assert (config.epochs, config.graph, task["data"]["options"]["size"]) == (90, "ring:16", 224)
+        assert (config.epochs, config.graph, task["data"].options["size"]) == (90, "ring:16", 224)
     assert experiment.runs["ha-dsgd-momentum"].policy["period"] == 1000
     assert len(experiment.recipe.seeds) == 3
 

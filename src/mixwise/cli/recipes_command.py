@@ -15,7 +15,9 @@ from mixwise.terminal import columns, out
 def recipes(
     name: Annotated[str | None, typer.Argument(help="Show its variants.", autocompletion=offer_recipes)] = None,
 ) -> None:
-    """List recipes, and the algorithms, policies, graphs and weighting schemes that a recipe can name.
+    """List the recipes and the names that a recipe can use.
+
+    These are the algorithms, policies, graphs and weighting schemes.
 
     Example: mixwise recipes digits
     """

@@ -1,4 +1,4 @@
-"""Mixing matrices: a checked value, builders, metrics, and the weights that fit the data."""
+"""Mixing matrices: a validated value, builders, metrics, and weights that fit the data."""
 
 from mixwise.mixing.base_graphs import base_graph
 from mixwise.mixing.gap_weights import optimal_gap
@@ -32,37 +32,16 @@ from mixwise.mixing.weights import (
 )
 
 __all__ = [
-    "GmeProblem",
-    "GmeSolution",
-    "MatchaWeights",
-    "MixingMatrix",
-    "Placement",
-    "SolveStatus",
-    "base_graph",
-    "clique_averaging",
-    "consensus_distance",
-    "consensus_factor",
-    "distinct_placements",
-    "eigenvalues",
-    "from_edge_weights",
-    "full_averaging",
-    "gradient_mixing_error",
-    "gram_matrix",
-    "heterogeneity",
-    "lazy",
-    "lazy_metropolis_hastings",
-    "learn_topology",
-    "matcha",
-    "max_degree",
-    "metropolis_hastings",
-    "minimize_gme",
-    "optimal_gap",
-    "optimize_placement",
-    "relative_heterogeneity",
-    "search_placement",
-    "spectral_gap",
-    "symmetrized",
-    "topology_from_gram",
-    "uniform",
-    "uniform_sender",
-]
+    "GmeProblem", "GmeSolution", "MatchaWeights", "MixingMatrix", "Placement", "SolveStatus", "base_graph",
+    "clique_averaging", "consensus_distance", "consensus_factor", "distinct_placements", "eigenvalues",
+    "from_edge_weights", "full_averaging", "gradient_mixing_error", "gram_matrix", "heterogeneity",
+    "lazy", "lazy_metropolis_hastings", "learn_topology", "matcha",
+    "max_degree", "metropolis_hastings", "minimize_gme", "optimal_gap", "optimize_placement", "relative_heterogeneity",
+    "search_placement", "spectral_gap", "symmetrized", "topology_from_gram", "uniform", "uniform_sender",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    if name == "fastest_mixing":
+        raise AttributeError("mixing.fastest_mixing is now mixing.optimal_gap")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,24 +1,24 @@
 """Base-(k+1) graphs: exact averaging in finitely many rounds for any number of nodes (Takezawa et al., NeurIPS 2023).
 
-A round is a list of weighted edges (i, j, w); the loops take the rest. Every round has at most k edges at a node, and
-the matrices of all rounds multiply to J = 𝟏𝟏ᵀ/n. Three constructions, of which the shortest is taken:
+A round is a list of weighted edges (i, j, w); the loops take the rest. A node has at most k edges in every round, and
+the matrices of all rounds multiply to J = 𝟏𝟏ᵀ/n. There are three constructions, of which the shortest is used:
 
-*Hyper-hypercube*, if n = n_1 ⋯ n_L with all n_l ≤ k + 1. Write a node's number in digits of the bases n_l. In round l,
-nodes that differ in digit l alone average: complete graphs of n_l nodes with weights 1/n_l.
+*Hyper-hypercube*, if n = n_1 ⋯ n_L with all n_l ≤ k + 1. Write the nodes' numbers in digits of the bases n_l. In round
+l, nodes that differ in digit l only average: complete graphs of n_l nodes with weights 1/n_l.
 
 *Simple*, for every n: n = Σ_l a_l (k+1)^{p_l} with p_1 > p_2 > … and 1 ≤ a_l ≤ k, its digits in base k + 1. Group V_l
 has a_l blocks of (k+1)^{p_l} nodes.
-  1. Every group averages, as a hyper-hypercube, all groups at once: m = p_1 rounds, one more if a_1 > 1. The others
-     are ready by then, since p_l + 1 ≤ p_1.
+  1. Every group averages as a hyper-hypercube, all groups at once: m = p_1 rounds, one more if a_1 > 1. The others
+     finish by then, since p_l + 1 ≤ p_1.
   2. Round m + l: the nodes after V_l, fewer than a block has, are paired with distinct nodes of each block of V_l,
      with weights w / a_l, w = |V_l| / (|V_l| + |later|). A later node then holds (1 − w) x + w mean(V_l), so the later
-     nodes together have the mean of all, and so has V_l, since the sum over both has not changed. Groups after V_l stay
+     nodes together have the mean of all, and so has V_l, since the sum over both is unchanged. Groups after V_l stay
      uniform, and the blocks of V_l stay equal to each other.
-  3. From then on V_l is on its own, and each of its blocks averages: p_l rounds. The last group is ready.
-V_l is ready after m + l + p_l rounds, and p_l ≤ p_1 − l + 1, so m + p_1 + 1 ≤ 2 ⌊log_{k+1} n⌋ + 2 rounds are enough.
+  3. From then on V_l is on its own, and each of its blocks averages: p_l rounds. The last group is finished.
+V_l is finished after m + l + p_l rounds, and p_l ≤ p_1 − l + 1, so m + p_1 + 1 ≤ 2 ⌊log_{k+1} n⌋ + 2 rounds suffice.
 
-*Composed*: n = p q with p the largest divisor that has no prime factor above k + 1. Each of p groups of q nodes runs
-the simple one; then nodes of the same number in all groups run a hyper-hypercube of p.
+*Composed*: n = p q with p the largest divisor without prime factors above k + 1. Each of p groups of q nodes runs the
+simple construction; then the nodes of the same number in all groups run a hyper-hypercube of p.
 """
 
 from __future__ import annotations
@@ -40,31 +40,34 @@ Round: TypeAlias = list[tuple[int, int, float]]
 def base_graph(n: int, peers: int) -> tuple[MixingMatrix, ...]:
     """Symmetric mixing matrices with at most `peers` = k neighbors per node whose product is 𝟏𝟏ᵀ/n.
 
-    At most 2 ⌊log_{k+1} n⌋ + 2 of them, for every n and 1 ≤ k < n.
+    There are at most 2 ⌊log_{k+1} n⌋ + 2 of them, for every n and 1 ≤ k < n.
 
     >>> len(base_graph(8, 1)), len(base_graph(6, 1)), len(base_graph(5, 4))
     (3, 4, 1)
     """
-    n, k = _checked(n, peers)
-    nodes = range(n)
-    candidates = [_composed(nodes, k), _simple(nodes, k)]
-    factors = _factors(n, k + 1)
-    if factors is not None:
-        candidates.insert(0, _hyper_hypercube(nodes, factors))
-    rounds = min(candidates, key=len)  # the first of the shortest
-    return tuple(_matrix(n, edges) for edges in rounds)
+    try:
+        n, k = operator.index(n), operator.index(peers)
+    except TypeError:
+        raise MixingError(f"n = {n!r}, peers = {peers!r}; a Base-(k+1) graph needs whole numbers") from None
+    if n < 2:
+        raise MixingError(f"n = {n}; a Base-(k+1) graph needs at least 2 nodes")
+    if not 1 <= k < n:
+        raise MixingError(
+            f"peers = {k} with n = {n}; a Base-(k+1) graph has 1 ≤ k < n: k = {n - 1} is full averaging in one round"
+        )
+    nodes, factors = range(n), _factors(n, k + 1)
+    candidates = [] if factors is None else [_hyper_hypercube(nodes, factors)]
+    candidates += [_composed(nodes, k), _simple(nodes, k)]
+    return tuple(_matrix(n, edges) for edges in min(candidates, key=len))  # the first of the shortest
 
 
 # --- the three constructions ---
 def _hyper_hypercube(nodes: Sequence[int], factors: Iterable[int]) -> list[Round]:
     rounds, stride = [], 1
     for size in factors:
-        edges: Round = []
-        for first in range(len(nodes)):
-            if first // stride % size == 0:
-                clique = [nodes[first + digit * stride] for digit in range(size)]
-                edges += [(i, j, 1 / size) for i, j in combinations(clique, 2)]
-        rounds.append(edges)
+        starts = [first for first in range(len(nodes)) if first // stride % size == 0]
+        cliques = [[nodes[first + digit * stride] for digit in range(size)] for first in starts]
+        rounds.append([(i, j, 1 / size) for clique in cliques for i, j in combinations(clique, 2)])
         stride *= size
     return rounds
 
@@ -72,7 +75,7 @@ def _hyper_hypercube(nodes: Sequence[int], factors: Iterable[int]) -> list[Round
 def _simple(nodes: Sequence[int], k: int) -> list[Round]:
     digits = _digits(len(nodes), k + 1)
     longest = digits[0][1] + (digits[0][0] > 1)
-    timed: list[tuple[int, list[Round]]] = []  # when each run of rounds starts
+    timed: list[tuple[int, list[Round]]] = []  # runs of rounds, each with the round in which it starts
     rest = nodes
     for step, (count, power) in enumerate(digits):
         block = (k + 1) ** power
@@ -80,10 +83,9 @@ def _simple(nodes: Sequence[int], k: int) -> list[Round]:
         blocks = [group[a * block : (a + 1) * block] for a in range(count)]
         timed.append((0, _hyper_hypercube(group, [k + 1] * power + [count] * (count > 1))))
         if later:
-            w = len(group) / len(rest)
-            timed.append(
-                (longest + step, [[(members[a], j, w / count) for a, j in enumerate(later) for members in blocks]])
-            )
+            w = len(group) / len(rest) / count
+            pairs = [(members[a], j, w) for a, j in enumerate(later) for members in blocks]
+            timed.append((longest + step, [pairs]))
             timed += [(longest + step + 1, _hyper_hypercube(members, [k + 1] * power)) for members in blocks]
         rest = later
     return _together(timed)
@@ -100,9 +102,9 @@ def _composed(nodes: Sequence[int], k: int) -> list[Round]:
     return _together([(0, inside), *across])
 
 
-# --- small steps ---
+# --- building blocks ---
 def _together(timed: Iterable[tuple[int, list[Round]]]) -> list[Round]:
-    """Runs of rounds on disjoint nodes, each with the round in which it starts, as one."""
+    """Merge runs of rounds on disjoint nodes, each given with the round in which it starts."""
     merged: list[Round] = []
     for start, rounds in timed:
         merged += [[] for _ in range(start + len(rounds) - len(merged))]
@@ -128,8 +130,7 @@ def _digits(n: int, base: int) -> list[tuple[int, int]]:
     digits, power = [], 0
     while n:
         n, digit = divmod(n, base)
-        if digit:
-            digits.append((digit, power))
+        digits += [(digit, power)] if digit else []
         power += 1
     return digits[::-1]
 
@@ -137,18 +138,3 @@ def _digits(n: int, base: int) -> list[tuple[int, int]]:
 def _matrix(n: int, edges: Round) -> MixingMatrix:
     weights = {(i, j): w for i, j, w in edges}
     return from_edge_weights(Graph(n, list(weights)), weights)
-
-
-def _checked(n: int, peers: int) -> tuple[int, int]:
-    try:
-        n, peers = operator.index(n), operator.index(peers)
-    except TypeError:
-        raise MixingError(f"n = {n!r}, peers = {peers!r}; a Base-(k+1) graph needs whole numbers") from None
-    if n < 2:
-        raise MixingError(f"n = {n}; a Base-(k+1) graph needs at least 2 nodes: one node has nobody to talk to")
-    if not 1 <= peers < n:
-        raise MixingError(
-            f"peers = {peers} with n = {n}; a Base-(k+1) graph has 1 ≤ k < n: "
-            f"k = {n - 1} is full averaging in one round"
-        )
-    return n, peers

@@ -1,18 +1,18 @@
-"""GME-opt: the mixing weights that leave the least of the nodes' disagreement (paper, eq. GME-opt-Γ).
+"""GME-opt: the mixing weights that leave the least disagreement between the nodes' updates (paper, eq. GME-opt-Γ).
 
     minimize    Tr(Wᵀ Γ W) + λ s ‖W − J‖²_F     (s: mean diagonal of Γ, so that λ has no unit)
-    subject to  W doubly stochastic, W ≥ 0, W[i, j] = 0 where i cannot send to j; W may be asymmetric.
+    subject to  W𝟏 = 𝟏,  Wᵀ𝟏 = 𝟏,  W ≥ 0,  W[i, j] = 0 where i cannot send to j; W may be asymmetric.
 
-Since W has sum n, ‖W − J‖²_F = ‖W‖²_F − 1: the two penalties have the same minimizer.
+Since the entries of W sum to n, ‖W − J‖²_F = ‖W‖²_F − 1: both penalties have the same minimizer.
 
-kind="sender", for push-sum on directed graphs, asks for row sums of 1 only, and for column sums of at least c:
+With kind="sender", for push-sum on directed graphs, only rows sum to 1, and columns to at least c (`least_heard`):
 
     subject to  W𝟏 = 𝟏,  Wᵀ𝟏 ≥ c 𝟏,  W ≥ 0,  W[i, j] = 0 where i cannot send to j.
 
-With c = 0 the error can be 0 for a bad reason: where all nodes send all they have to one node, the sum of the centered
-updates arrives there, and nothing anywhere else. Push-sum divides by what arrived, so leave it something to divide by:
-λ > 0, or c > 0. The larger c is, the smaller the choice; c = 1 is the doubly stochastic program.
-W = I is feasible on every graph and for both kinds, so there is always an optimum.
+With c = 0 the error can be 0 for a bad reason: if all nodes send everything to one node, it receives the sum of the
+centered updates, which is 0, and all others receive nothing. Push-sum divides by what arrived, so use λ > 0 or c > 0.
+The larger c, the smaller the feasible set; c = 1 is the doubly stochastic program. W = I is feasible on every graph and
+for both kinds, so an optimum always exists.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from __future__ import annotations
 import importlib.util
 import math
 import time
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -30,25 +30,27 @@ import torch
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
+from mixwise.mixing.gme_cvxpy import DenseProgram
+from mixwise.mixing.gme_qp import EdgeQP, RawSolution
 from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, column_sums, row_sums
 from mixwise.mixing.metrics import error_after_mixing
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme, check_limits, check_regularization, need_doubly
-from mixwise.mixing.neighbor_objective import TIE_BREAK
+from mixwise.mixing.neighbor_objective import TIE_BREAK, tie_broken
+from mixwise.mixing.neighborhoods import exchange_here
 from mixwise.mixing.solution import GmeSolution, SolveStatus
-from mixwise.mixing.solvers import dense_cvxpy
-from mixwise.mixing.solvers.edge_qp import EdgeQP, RawSolution
-from mixwise.mixing.tree_sweeps import exchange_here
 
 Solver: TypeAlias = Literal["auto", "piqp", "cvxpy", "local"]
 
-SOLVERS = ("auto", "piqp", "cvxpy", "local")
-_REPAIR = 1e-6  # how far from symmetric positive semidefinite Γ may be, as a share of its trace
+SOLVERS: tuple[Solver, ...] = get_args(Solver)
+_REPAIR = 1e-6  # how far from symmetric positive semidefinite Γ may be, as a fraction of its trace
 _ROUNDING = 1e-12  # a violation that needs no repair
 _EXACT = 1e-9  # how far from 1 the sums of a returned W may be
+_REMEDY = "pass G @ G.T of centered rows"
 
 
+@dataclass(frozen=True, eq=False)
 class GmeProblem:
-    """GME-opt on one graph, laid out once and solved for many Gram matrices.
+    """GME-opt on one graph, prepared once and solved for many Gram matrices; see `minimize_gme` for the arguments.
 
     >>> from mixwise.graphs import Graph
     >>> ring = Graph(3, [(0, 1), (1, 2), (2, 0)])
@@ -57,72 +59,60 @@ class GmeProblem:
     solved [0.333333 0.333333 0.333333]
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        *,
-        symmetric: bool = False,
-        kind: Kind = "doubly",
-        least_heard: float = 0.0,
-        solver: Solver = "auto",
-        tolerance: float = 1e-3,
-        max_iterations: int = MAX_ITERATIONS,
-    ) -> None:
-        check_solver(solver)
-        if symmetric and graph.directed:
+    graph: Graph
+    _: KW_ONLY
+    symmetric: bool = False
+    kind: Kind = "doubly"
+    least_heard: float = 0.0
+    solver: Solver = "auto"
+    tolerance: float = 1e-3
+    max_iterations: int = MAX_ITERATIONS
+    _program: EdgeQP | DenseProgram | NeighborGme = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_solver(self.solver)
+        check_limits(self.tolerance, self.max_iterations)
+        if self.symmetric and self.graph.directed:
             raise MixingError("symmetric weights need an undirected graph; drop symmetric=True or the directions")
-        if kind not in ("doubly", "sender"):
-            raise MixingError(f'kind = {kind!r}; a mixing matrix is "doubly" or "sender" stochastic')
-        if symmetric and kind == "sender":
+        if self.kind not in ("doubly", "sender"):
+            raise MixingError(f'kind = {self.kind!r}; a mixing matrix is "doubly" or "sender" stochastic')
+        if self.symmetric and self.kind == "sender":
             raise MixingError('symmetric weights whose rows sum to 1 are doubly stochastic; drop kind="sender"')
-        if not 0 <= least_heard <= 1:  # NaN fails every comparison
-            raise MixingError(f"least_heard = {least_heard}; column sums average 1, so their least lies in [0, 1]")
-        if least_heard and kind != "sender":
+        if not 0 <= self.least_heard <= 1:  # NaN fails every comparison
+            raise MixingError(f"least_heard = {self.least_heard}; column sums average 1, so their least lies in [0, 1]")
+        if self.least_heard and self.kind != "sender":
             raise MixingError(
-                f'least_heard = {least_heard}, but columns sum to 1 anyway; drop it or take kind="sender"'
+                f'least_heard = {self.least_heard}, but columns sum to 1 anyway; drop it or use kind="sender"'
             )
-        self.graph, self.symmetric, self.solver = graph, symmetric, solver
-        self.kind: Kind = kind
-        self.least_heard = float(least_heard)
-        self._limits = check_limits(tolerance, max_iterations)
-        qp = solver in ("auto", "piqp")
-        self._edge_qp = EdgeQP(graph, symmetric, kind, self.least_heard) if qp else None
-        self._neighbors: NeighborGme | None = None
-        if solver == "local":
-            need_doubly(kind)
-            self._neighbors = NeighborGme(graph, range(graph.n), exchange_here)
+        if self.solver == "local":
+            need_doubly(self.kind)
+            vars(self)["_program"] = NeighborGme(self.graph, range(self.graph.n), exchange_here)
+        else:
+            program = DenseProgram if self.solver == "cvxpy" else EdgeQP
+            vars(self)["_program"] = program(self.graph, self.symmetric, self.kind, self.least_heard)
 
     def solve(self, gram: npt.ArrayLike | torch.Tensor, regularization: float = 0.0) -> GmeSolution:
         """The best weights for the Gram matrix `gram` (n, n) of the nodes' centered updates."""
         start = time.perf_counter()
         check_regularization(regularization)
         Gamma, scale = scaled_gram(gram, self.graph.n)
-        if self._neighbors is not None:
-            tolerance, max_iterations = self._limits
-            solution, _ = self._neighbors.solve(
-                self._neighbors.blocks(Gamma),
+        if isinstance(self._program, NeighborGme):
+            solution, _ = self._program.solve(
+                self._program.blocks(Gamma),
                 regularization,
-                tolerance=tolerance,
-                max_iterations=max_iterations,
+                tolerance=self.tolerance,
+                max_iterations=self.max_iterations,
                 symmetric=self.symmetric,
             )
             return replace(solution, objective=solution.objective * scale, seconds=time.perf_counter() - start)
-        # Γ = 0 says nothing about the data: any λ > 0 then gives the W of smallest norm.
-        penalty = 1.0 if scale == 0 else max(regularization, TIE_BREAK)
-        raw = (
-            self._edge_qp.solve(Gamma, penalty)
-            if self._edge_qp is not None
-            else dense_cvxpy.solve(self.graph, Gamma, penalty, self.symmetric, self.kind, self.least_heard)
-        )
+        raw = self._program.solve(Gamma, tie_broken(regularization, scale))
         W, residual = self._feasible(raw)
-        status = raw.status
-        if W is None and status is SolveStatus.OPTIMAL:
-            status = SolveStatus.INVALID
+        status = SolveStatus.INVALID if W is None and raw.status is SolveStatus.OPTIMAL else raw.status
         objective = math.nan if W is None else error_after_mixing(Gamma, W) * scale
         return GmeSolution(W, objective, status, raw.iterations, time.perf_counter() - start, residual)
 
     def _feasible(self, raw: RawSolution) -> tuple[MixingMatrix | None, float]:
-        """The solver's weights made exactly feasible, and how far they were from it."""
+        """The solver's weights made exactly feasible, and their largest violation before."""
         w, graph = raw.weights, self.graph
         rows, cols = graph.pattern.rows, graph.pattern.cols
         heard = column_sums(graph, w)
@@ -131,20 +121,22 @@ class GmeProblem:
         if raw.status is not SolveStatus.OPTIMAL or not residual <= 1e-5:
             return None, residual
         w = np.maximum(w, 0)
-        if residual <= _ROUNDING:  # the usual case: nothing to repair, and checked two lines above
-            return MixingMatrix._prechecked(graph, w, _EXACT, self.kind), residual
+        if residual <= _ROUNDING:  # the usual case, checked two lines above
+            return MixingMatrix._prechecked(graph, w, self.kind, _EXACT), residual
         for _ in range(3):
-            if self.symmetric:  # scaling D W D with D = diag(sums)^(-1/2) keeps W symmetric
+            if self.symmetric:  # D W D with D = diag(row sums)^(-1/2) stays symmetric
                 root = np.sqrt(row_sums(graph, w))
                 w = w / (root[rows] * root[cols])
-            else:  # Sinkhorn: zeros stay zeros, and the small errors vanish to rounding
+            else:  # Sinkhorn scaling: zeros stay zeros, and the small errors vanish
                 w = w / row_sums(graph, w)[rows]
-                if self.kind == "doubly":
-                    w = w / column_sums(graph, w)[cols]
+                w = w / column_sums(graph, w)[cols] if self.kind == "doubly" else w
         try:
             return MixingMatrix(graph, w, self.kind, _EXACT), residual
         except MixingError:
             return None, residual
+
+
+_problem = lru_cache(maxsize=8)(GmeProblem)
 
 
 def minimize_gme(
@@ -159,35 +151,40 @@ def minimize_gme(
     tolerance: float = 1e-3,
     max_iterations: int = MAX_ITERATIONS,
 ) -> GmeSolution:
-    """The W on the graph, doubly stochastic unless told otherwise, that minimizes Tr(WᵀΓW) + λ s ‖W − J‖²_F.
+    """The W on the graph that minimizes the gradient mixing error.
+
+        minimize    Tr(Wᵀ Γ W) + λ s ‖W − J‖²_F     (s: mean diagonal of Γ)
+        subject to  W𝟏 = 𝟏,  Wᵀ𝟏 = 𝟏,  W ≥ 0,  W[i, j] = 0 where i cannot send to j
 
     Args:
         gram: Γ (n, n), symmetric positive semidefinite; errors up to 1e-6 · Tr Γ are repaired.
-        graph: which entries of W may be non-zero.
+        graph: the graph whose arcs and loops carry the weights.
         regularization: λ ≥ 0; larger values trade mixing error for consensus.
-        symmetric: whether the two directions of an edge must have the same weight; needs an undirected graph.
+        symmetric: whether to require W = Wᵀ; needs an undirected graph.
         kind: "doubly", or "sender": only rows sum to 1 (push-sum, on directed graphs).
-        least_heard: c of kind="sender", from 0 to 1: the least sum of a column.
-        solver: "piqp" (what "auto" takes), "cvxpy": the paper's own formulation, slow, needs the package cvxpy, or
-            "local": what nodes find that talk only to their neighbors (`NeighborGme`), on connected undirected graphs.
-        tolerance, max_iterations: of solver="local": how far from the optimum it may stop, relative to it, and after
-            how many iterations it stops anyway, which its status tells.
+        least_heard: c of kind="sender", in [0, 1]: the least sum of a column.
+        solver: "auto" and "piqp": a quadratic program on the edges (`EdgeQP`). "cvxpy": the paper's own formulation,
+            slow, needs the package cvxpy. "local": the program that nodes solve by talking to their neighbors only
+            (`NeighborGme`), on connected undirected graphs.
+        tolerance: of solver="local": how far from the optimum it may stop, relative to the optimum.
+        max_iterations: of solver="local": where it stops anyway; its status is then STOPPED_AT_LIMIT.
 
     Example:
         >>> from mixwise.graphs import Graph
-        >>> G = np.array([[1.0], [-1.0], [1.0], [-1.0]])             # two kinds of data, side by side on a chain
+        >>> G = np.array([[1.0], [-1.0], [1.0], [-1.0]])             # two kinds of data, alternating on a chain
         >>> W = minimize_gme(G @ G.T, Graph(4, [(0, 1), (1, 2), (2, 3)])).W
-        >>> print(abs(W.to_dense().T @ G).max().round(4))            # every node ends at the average, 0
+        >>> print(abs(W.to_dense().T @ G).max().round(4))            # every node reaches the average, 0
         0.0
 
     Reference: "Data-heterogeneity-aware Mixing for Decentralized Learning", Section 5.2.
     """
-    problem = _problem(graph, symmetric, kind, least_heard, solver, tolerance, max_iterations)
+    limits = {"tolerance": tolerance, "max_iterations": max_iterations}
+    problem = _problem(graph, symmetric=symmetric, kind=kind, least_heard=least_heard, solver=solver, **limits)
     return problem.solve(gram, regularization)
 
 
 def check_solver(solver: str) -> None:
-    """An error if the solver does not exist or is not installed."""
+    """Raise `MixingError` if the solver does not exist or is not installed."""
     if solver not in SOLVERS:
         raise MixingError(f"solver = {solver!r}; choose {', '.join(SOLVERS)}")
     if solver == "cvxpy" and importlib.util.find_spec("cvxpy") is None:
@@ -197,31 +194,10 @@ def check_solver(solver: str) -> None:
         )
 
 
-@lru_cache(maxsize=8)
-def _problem(
-    graph: Graph,
-    symmetric: bool,
-    kind: Kind,
-    least_heard: float,
-    solver: Solver,
-    tolerance: float,
-    max_iterations: int,
-) -> GmeProblem:
-    return GmeProblem(
-        graph,
-        symmetric=symmetric,
-        kind=kind,
-        least_heard=least_heard,
-        solver=solver,
-        tolerance=tolerance,
-        max_iterations=max_iterations,
-    )
-
-
 def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray, float]:
-    """Γ scaled to mean diagonal 1 and made exactly symmetric positive semidefinite, and the scale."""
+    """Γ (n, n) scaled to mean diagonal 1 and made exactly symmetric positive semidefinite, and the scale."""
     if isinstance(gram, torch.Tensor):
-        gram = gram.detach().cpu().double().numpy()  # NumPy does not know bfloat16
+        gram = gram.detach().cpu().double().numpy()  # NumPy has no bfloat16
     Gamma: npt.NDArray[Any] = np.asarray(gram, dtype=np.float64)
     if Gamma.shape != (n, n):
         raise MixingError(
@@ -235,13 +211,13 @@ def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray,
         return Gamma, 0.0
     scale = float((Gamma.diagonal() / largest).sum()) / n * largest
     if scale <= 0:
-        raise MixingError(f"Tr Γ = {scale * n:.3g}; a Gram matrix has a positive trace: pass G @ G.T of centered rows")
+        raise MixingError(f"Tr Γ = {scale * n:.3g}; a Gram matrix has a positive trace: {_REMEDY}")
     Gamma = Gamma / scale
     skew = float((Gamma - Gamma.T).max())  # the difference is antisymmetric: its largest entry is its largest modulus
     if skew > _REPAIR * n:
         raise MixingError(
             f"Γ is not symmetric: its entries differ from their mirror images by up to {skew / n:.1e} · Tr Γ, "
-            f"allowed is {_REPAIR:g}; pass G @ G.T of centered rows"
+            f"allowed is {_REPAIR:g}; {_REMEDY}"
         )
     Gamma = (Gamma + Gamma.T) / 2
     try:  # positive semidefinite up to a tenth of the tie-break: the program is convex as it is
@@ -253,7 +229,7 @@ def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray,
         if values[0] < -_REPAIR * n:
             raise MixingError(
                 f"Γ is indefinite: its smallest eigenvalue is {values[0] / n:.1e} · Tr Γ, allowed is {-_REPAIR:g}; "
-                f"pass G @ G.T of centered rows"
+                f"{_REMEDY}"
             ) from None
         Gamma = (vectors * values.clip(min=0)) @ vectors.T
     return Gamma, scale

@@ -1,6 +1,8 @@
-"""A mixing matrix as a checked value: weights on the graph, non-negative, with sums of 1.
+"""The mixing matrix, as a validated value: non-negative weights on a graph whose rows and columns sum to 1.
 
 `W[i, j]` is the weight that node j gives to what arrives from node i; one gossip step is `W.T @ X` (docs/notation.md).
+
+Legend: n nodes, A arcs; weights (A + n,) are in the order of `graph.pattern`: arcs and loops sorted by (i, j).
 """
 
 from __future__ import annotations
@@ -16,31 +18,40 @@ from scipy.sparse import csr_array
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
+from mixwise.graphs.graph import IntArray
 
-FloatArray = npt.NDArray[np.float64]
+FloatArray: TypeAlias = npt.NDArray[np.float64]
 Kind: TypeAlias = Literal["doubly", "sender"]
 
-TOLERANCE = 1e-6  # how far a sum of weights may be from 1 in what a user hands over
+TOLERANCE = 1e-6  # how far from 1 the sums of a user's weights may be
+_REMEDIES = {
+    "row": "a loop takes what is left of its row: from_edge_weights(graph, weights)",
+    "column": 'use symmetric weights, or kind="sender" if only rows should sum to 1',
+}
 
 
 class MixingMatrix:
-    """Weights on the arcs and loops of a graph whose sums are 1; it cannot be built from anything else.
+    """Non-negative weights on the arcs and loops of a graph whose sums are 1, validated on construction.
+
+        W ≥ 0,  W𝟏 = 𝟏,  Wᵀ𝟏 = 𝟏 unless kind="sender",  W[i, j] = 0 where i has no edge to j
+
+    A process may know only the rows and columns of some `nodes` (solver: local). The weights between other nodes are
+    then stored as 0, and only the sums of `nodes` are checked.
 
     Args:
-        graph: who may talk to whom.
-        weights: one weight per entry of `graph.pattern`: the arcs i → j and the loops, sorted by i, then j.
+        graph: the communication graph.
+        weights: (A + n,), one weight per entry of `graph.pattern`.
         kind: "doubly": rows and columns sum to 1. "sender": only rows do (each node splits what it sends).
-        tolerance: how far a sum may be from 1.
-        nodes: the nodes whose rows and columns are known here, all by default; the weights of arcs and loops that touch
-            none of them are not known, and stored as 0. Only the sums of these nodes are checked.
+        tolerance: how far from 1 a sum may be; not part of the value.
+        nodes: the nodes whose rows and columns are known; all by default.
 
-    A value: it cannot be changed, and two of them are equal if kind, graph, nodes and weights are.
+    Matrices are immutable; two are equal if kind, graph, nodes and weights are.
     """
 
     graph: Graph
+    weights: FloatArray  # read-only
     kind: Kind
-    weights: FloatArray  # (A + n,), read-only
-    tolerance: float  # not part of the value
+    tolerance: float
     nodes: range
 
     def __init__(
@@ -51,72 +62,81 @@ class MixingMatrix:
         tolerance: float = TOLERANCE,
         nodes: range | None = None,
     ) -> None:
-        self._set(graph, weights, kind, tolerance, nodes)
-        self._check(tolerance)
+        self._set(graph, weights, kind, tolerance, range(graph.n) if nodes is None else nodes)
+        self._check()
 
-    def _set(
-        self, graph: Graph, weights: npt.ArrayLike, kind: Kind, tolerance: float, nodes: range | None = None
-    ) -> None:
-        # A copy, so that nobody else can change it; adding 0 makes −0 to 0, which equal values would differ in.
+    def _set(self, graph: Graph, weights: npt.ArrayLike, kind: Kind, tolerance: float, nodes: range) -> None:
+        # A copy, so that it cannot be changed elsewhere; adding 0 turns −0 into 0, whose bits would differ.
         values = np.asarray(np.array(weights, dtype=np.float64) + 0.0)
         values.flags.writeable = False
-        known = range(graph.n) if nodes is None else nodes
-        vars(self).update(graph=graph, weights=values, kind=kind, tolerance=tolerance, nodes=known)
+        vars(self).update(graph=graph, weights=values, kind=kind, tolerance=tolerance, nodes=nodes)
 
     @classmethod
-    def _prechecked(cls, graph: Graph, weights: FloatArray, tolerance: float, kind: Kind = "doubly") -> MixingMatrix:
-        """A matrix from weights whose signs and sums the caller has just checked; for solvers."""
+    def _prechecked(cls, graph: Graph, weights: FloatArray, kind: Kind, tolerance: float) -> MixingMatrix:
+        """The matrix of weights that the calling solver has just checked for signs and sums."""
         matrix = cls.__new__(cls)
-        matrix._set(graph, weights, kind, tolerance)
+        matrix._set(graph, weights, kind, tolerance, range(graph.n))
         return matrix
 
     @classmethod
     def from_dense(
         cls, W: npt.ArrayLike, graph: Graph | None = None, kind: Kind = "doubly", tolerance: float = TOLERANCE
     ) -> MixingMatrix:
-        """The checked value of an (n, n) array; without a graph, its non-zero entries are the (directed) graph."""
+        """The mixing matrix of an (n, n) array; the graph defaults to that of its non-zero entries."""
         dense = np.asarray(W, dtype=np.float64)
         if dense.ndim != 2 or dense.shape[0] != dense.shape[1]:
             raise MixingError(f"a mixing matrix is square, got an array of shape {dense.shape}")
         if graph is None:
             support = dense != 0
-            symmetric = bool((support == support.T).all())
-            graph = Graph(len(dense), np.argwhere(support), directed=not symmetric)
+            graph = Graph(len(dense), np.argwhere(support), directed=not (support == support.T).all())
         if graph.n != len(dense):
             raise MixingError(f"W is {len(dense)} × {len(dense)}, but the graph has {graph.n} nodes")
-        pattern = graph.pattern
         off_graph = dense.copy()
-        off_graph[pattern.rows, pattern.cols] = 0
+        off_graph[graph.pattern.rows, graph.pattern.cols] = 0
         if off_graph.any():
             i, j = np.argwhere(off_graph)[0]
             raise MixingError(
                 f"W[{i}, {j}] = {dense[i, j]:.6g}, but node {i} has no edge to node {j}; "
                 f"set the entry to 0 or add the edge to the graph"
             )
-        return cls(graph, dense[pattern.rows, pattern.cols], kind, tolerance)
+        return cls(graph, dense[graph.pattern.rows, graph.pattern.cols], kind, tolerance)
 
-    # --- its forms ---
-    @property
-    def n(self) -> int:
-        """How many nodes it mixes."""
-        return self.graph.n
+    # --- the rows and columns of some nodes ---
+    def part(self, nodes: range) -> tuple[FloatArray, FloatArray]:
+        """The weights of what `nodes` send, sorted by (i, j), and of what they hear, sorted by (j, i).
+
+        `part_weights` is the inverse. Parts of adjacent ranges of nodes can be concatenated.
+        """
+        sent, heard = entries_of(self.graph, nodes)
+        return self.weights[sent], self.weights[heard]
+
+    def restricted_to(self, nodes: range) -> MixingMatrix:
+        """The same matrix as known to the owner of `nodes`: their rows and columns."""
+        weights = part_weights(self.graph, nodes, *self.part(nodes))
+        return MixingMatrix(self.graph, weights, self.kind, self.tolerance, nodes)
 
     @property
     def whole(self) -> bool:
-        """Whether all weights are known here."""
+        """Whether all weights are known."""
         return self.nodes == range(self.n)
 
     def need_whole(self, what: str) -> None:
-        """An error for what cannot be told from a part of the weights."""
+        """Raise `MixingError` unless all weights are known; `what` names the quantity that needs them."""
         if not self.whole:
             raise MixingError(
                 f"{what} needs all weights, but only those of nodes {self.nodes[0]} to {self.nodes[-1]} of {self.n} "
-                f"are known here (solver: local); take weights that every process knows, e.g. solver: auto"
+                f"are known here (solver: local); use weights that every process knows, e.g. solver: auto"
             )
+
+    # --- other forms ---
+    @property
+    def n(self) -> int:
+        """The number of nodes."""
+        return self.graph.n
 
     @cached_property
     def sparse(self) -> csr_array:
-        """W as a SciPy CSR array, zeros on the graph included."""
+        """W as a SciPy CSR array, including zeros on the graph."""
         pattern = self.graph.pattern
         return csr_array((self.weights, pattern.cols, pattern.indptr), shape=(self.n, self.n))
 
@@ -124,11 +144,10 @@ class MixingMatrix:
     def incoming(self) -> csr_array:
         """Wᵀ in CSR: row j lists the weights of what node j hears, senders ascending."""
         pattern = self.graph.pattern
-        order = pattern.by_column
-        indptr = np.searchsorted(pattern.cols[order], np.arange(self.n + 1))
-        weights = self.weights[order]
+        weights = self.weights[pattern.by_column]
         weights.flags.writeable = False
-        return csr_array((weights, pattern.rows[order], indptr), shape=(self.n, self.n))
+        indptr = np.searchsorted(pattern.cols[pattern.by_column], np.arange(self.n + 1))
+        return csr_array((weights, pattern.rows[pattern.by_column], indptr), shape=(self.n, self.n))
 
     def to_dense(self) -> FloatArray:
         """W as a new (n, n) array."""
@@ -140,67 +159,59 @@ class MixingMatrix:
         return self.to_dense().astype(dtype or np.float64)
 
     def __getitem__(self, entry: tuple[int, int]) -> float:
-        i, j = entry
-        return float(self.sparse[i, j])
+        return float(self.sparse[entry])
 
     @cached_property
     def edge_weights(self) -> Mapping[tuple[int, int], float]:
         """{(i, j): W[i, j]} for the arcs with a (known) non-zero weight: the messages of one gossip step."""
         pattern = self.graph.pattern
         sent = (pattern.rows != pattern.cols) & (self.weights != 0)
-        return MappingProxyType(
-            {
-                (int(i), int(j)): float(w)
-                for i, j, w in zip(pattern.rows[sent], pattern.cols[sent], self.weights[sent], strict=True)
-            }
-        )
+        arcs = zip(pattern.rows[sent].tolist(), pattern.cols[sent].tolist(), strict=True)
+        return MappingProxyType(dict(zip(arcs, self.weights[sent].tolist(), strict=True)))
 
     @cached_property
     def messages(self) -> int:
-        """How many rows travel in one gossip step: arcs with a (known) non-zero weight."""
-        pattern = self.graph.pattern
-        return int(np.count_nonzero(self.weights[pattern.rows != pattern.cols]))
+        """How many rows travel in one gossip step: the arcs with a (known) non-zero weight."""
+        return int(np.count_nonzero(self.weights[self.graph.pattern.rows != self.graph.pattern.cols]))
 
     @cached_property
     def is_average(self) -> bool:
-        """Whether W = J, so that one gossip step gives the mean of all rows to every node."""
+        """Whether W = J, so that one gossip step averages all rows."""
         return self.whole and len(self.weights) == self.n**2 and bool(np.ptp(self.weights) == 0)
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether W = Wᵀ, to the last bit."""
+        """Whether W = Wᵀ, bit for bit."""
         return not (self.sparse - self.sparse.T).count_nonzero()
 
     def permuted(self, order: npt.ArrayLike) -> MixingMatrix:
-        """The same weights with other nodes in their places: node `order[a]` takes the place of node a."""
-        self.need_whole("moving the nodes")
+        """The same weights with the nodes moved: node `order[a]` takes the place of node a."""
+        self.need_whole("permuting the nodes")
         places = np.asarray(order)
-        graph = self.graph.permuted(places.tolist())
-        in_order = np.lexsort((places[self.graph.pattern.cols], places[self.graph.pattern.rows]))
+        graph, pattern = self.graph.permuted(places.tolist()), self.graph.pattern
+        in_order = np.lexsort((places[pattern.cols], places[pattern.rows]))
         return MixingMatrix(graph, self.weights[in_order], self.kind, self.tolerance)
 
-    # --- a value ---
+    # --- value semantics ---
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a mixing matrix cannot be changed, so {name} cannot be set; build another one")
+        raise AttributeError(f"a mixing matrix is immutable, so {name} cannot be set; build another one")
 
     def __deepcopy__(self, memo: dict[int, object]) -> MixingMatrix:
-        return self  # it never changes
+        return self
 
     def __reduce__(self) -> tuple[type[MixingMatrix], tuple[object, ...]]:
-        # Rebuilt, not copied: a pickled array forgets that it is read-only.
+        # A pickled array loses its read-only flag.
         return MixingMatrix, (self.graph, self.weights, self.kind, self.tolerance, self.nodes)
 
+    @property
+    def _key(self) -> tuple[Kind, range, Graph, bytes]:
+        return self.kind, self.nodes, self.graph, self.weights.tobytes()
+
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, MixingMatrix):
-            return NotImplemented
-        return (
-            (self.kind, self.nodes) == (other.kind, other.nodes)
-            and self.graph == other.graph
-            and self.weights.tobytes() == other.weights.tobytes()
-        )
+        return isinstance(other, MixingMatrix) and self._key == other._key
 
     def __hash__(self) -> int:
-        return hash((self.graph, self.weights.tobytes()))
+        return hash(self._key)
 
     def __repr__(self) -> str:
         part = "" if self.whole else f", nodes {self.nodes[0]} to {self.nodes[-1]} known"
@@ -213,8 +224,8 @@ class MixingMatrix:
 
         return svg(matrix_figure(self), f"{self!r}; rows send, columns receive") if self.n <= MAX_NODES else None
 
-    # --- the rules ---
-    def _check(self, tolerance: float) -> None:
+    # --- validation ---
+    def _check(self) -> None:
         pattern, w = self.graph.pattern, self.weights
         if self.kind not in ("doubly", "sender"):
             raise MixingError(f'kind = {self.kind!r}; a mixing matrix is "doubly" or "sender" stochastic')
@@ -223,56 +234,65 @@ class MixingMatrix:
                 f"{w.size} weights for {len(pattern.rows)} entries; give one per arc and one per loop, "
                 f"in the order of graph.pattern"
             )
-        # NaN fails every comparison, so both tests are written as "not (good)".
-        if not w.min(initial=0.0) >= 0 or not w.max(initial=0.0) <= 1 + tolerance:
-            # A negative weight on an edge makes a loop too large: name the edge.
-            e = int(np.argmax(w < 0) if (w < 0).any() else np.argmax(~(w <= 1 + tolerance)))
+        highest = 1 + self.tolerance
+        if not (w.min(initial=0.0) >= 0 and w.max(initial=0.0) <= highest):  # NaN fails every comparison
+            e = int(np.argmax(w < 0) or np.argmax(~((w >= 0) & (w <= highest))))  # a negative weight enlarges a loop
             raise MixingError(
-                f"W[{pattern.rows[e]}, {pattern.cols[e]}] = {w[e]:.6g}; weights lie between 0 and 1; "
-                f"clip them and normalize the sums, or take a builder such as metropolis_hastings(graph)"
+                f"{self._entry(e)}; weights lie between 0 and 1; clip them and normalize the sums, "
+                f"or use a builder such as metropolis_hastings(graph)"
             )
         if not self.whole:
             self._check_part()
-        self._check_sums("row", row_sums(self.graph, w), tolerance)
+        self._check_sums("row", pattern.rows, row_sums(self.graph, w))
         if self.kind == "doubly":
-            self._check_sums("column", column_sums(self.graph, w), tolerance)
+            self._check_sums("column", pattern.cols, column_sums(self.graph, w))
 
     def _check_part(self) -> None:
-        nodes, pattern = self.nodes, self.graph.pattern
+        nodes, unknown = self.nodes, self.weights != 0
         if nodes.step != 1 or not 0 <= nodes.start < nodes.stop <= self.n:
             raise MixingError(f"nodes = {nodes}; the known nodes are a range of one or more of 0..{self.n - 1}")
-        known = [(ends >= nodes.start) & (ends < nodes.stop) for ends in (pattern.rows, pattern.cols)]
-        strange = np.flatnonzero(~(known[0] | known[1]) & (self.weights != 0))
-        if len(strange):
-            e = int(strange[0])
+        for entries in entries_of(self.graph, nodes):
+            unknown[entries] = False
+        if unknown.any():
             raise MixingError(
-                f"W[{pattern.rows[e]}, {pattern.cols[e]}] = {self.weights[e]:.6g}, but only the weights of nodes "
-                f"{nodes[0]} to {nodes[-1]} are known here; set the others to 0"
+                f"{self._entry(int(unknown.argmax()))}, but only the weights of nodes {nodes[0]} to {nodes[-1]} "
+                f"are known here; set the others to 0"
             )
 
-    def _check_sums(self, name: str, sums: FloatArray, tolerance: float) -> None:
+    def _check_sums(self, name: str, lines: IntArray, sums: FloatArray) -> None:
         error = np.abs(sums - 1)[self.nodes.start : self.nodes.stop]
-        worst = self.nodes[int(error.argmax())]
-        if error.max() > tolerance:
-            where = (self.graph.pattern.rows if name == "row" else self.graph.pattern.cols) == worst
-            e = int(np.flatnonzero(where)[self.weights[where].argmax()])
-            remedy = (
-                "a loop takes what is left of its row: from_edge_weights(graph, weights)"
-                if name == "row"
-                else 'use symmetric weights, or kind="sender" if only rows should sum to 1'
-            )
+        if error.max() > self.tolerance:
+            worst = self.nodes[int(error.argmax())]
+            e = int(np.argmax(np.where(lines == worst, self.weights, -1)))
             raise MixingError(
-                f"{name} {worst} of W sums to {sums[worst]:.9g}, expected 1 within {tolerance:g} "
-                f"(its largest entry is W[{self.graph.pattern.rows[e]}, {self.graph.pattern.cols[e]}] "
-                f"= {self.weights[e]:.6g}); {remedy}"
+                f"{name} {worst} of W sums to {sums[worst]:.9g}, expected 1 within {self.tolerance:g} "
+                f"(its largest entry is {self._entry(e)}); {_REMEDIES[name]}"
             )
+
+    def _entry(self, e: int) -> str:
+        return f"W[{self.graph.pattern.rows[e]}, {self.graph.pattern.cols[e]}] = {self.weights[e]:.6g}"
+
+
+def entries_of(graph: Graph, nodes: range) -> tuple[IntArray, IntArray]:
+    """The positions in `graph.pattern` of the rows of `nodes`, sorted by (i, j), and of their columns, by (j, i)."""
+    pattern = graph.pattern
+    first, last = np.searchsorted(pattern.cols[pattern.by_column], [nodes.start, nodes.stop])
+    return np.arange(pattern.indptr[nodes.start], pattern.indptr[nodes.stop]), pattern.by_column[first:last]
+
+
+def part_weights(graph: Graph, nodes: range, sent: FloatArray, heard: FloatArray) -> FloatArray:
+    """Weights (A + n,) with the given rows and columns of `nodes`, as in `MixingMatrix.part`, and 0 elsewhere."""
+    weights = np.zeros(len(graph.pattern.rows))
+    rows, columns = entries_of(graph, nodes)
+    weights[columns], weights[rows] = heard, sent
+    return weights
 
 
 def row_sums(graph: Graph, weights: FloatArray) -> FloatArray:
-    """Σ_j W[i, j] of weights in the order of `graph.pattern`; no row is empty, since every node has its loop."""
+    """Σ_j W[i, j] (n,); no row is empty, because every node has its loop."""
     return np.add.reduceat(weights, graph.pattern.indptr[:-1])
 
 
 def column_sums(graph: Graph, weights: FloatArray) -> FloatArray:
-    """Σ_i W[i, j] of weights in the order of `graph.pattern`."""
+    """Σ_i W[i, j] (n,)."""
     return np.bincount(graph.pattern.cols, weights=weights, minlength=graph.n).astype(np.float64, copy=False)

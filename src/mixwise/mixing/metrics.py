@@ -1,7 +1,7 @@
-"""What a mixing matrix does to disagreement, in the paper's quantities.
+"""What a mixing matrix does to the disagreement between nodes, in the paper's quantities.
 
-Legend: W (n, n) a MixingMatrix or an array; G (n, d) rows of nodes, NumPy or torch; J = 𝟏𝟏ᵀ/n.
-Everything is computed in float64, column block by column block, so that large rows are never copied whole.
+Legend: W (n, n) a MixingMatrix or an array; G (n, d) one row per node, NumPy or torch; Ḡ its mean row; J = 𝟏𝟏ᵀ/n.
+Everything is computed in float64, one block of columns at a time, so that large G are never copied as a whole.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from mixwise.mixing.matrix import FloatArray, MixingMatrix
 Rows: TypeAlias = npt.NDArray[Any] | torch.Tensor
 Weights: TypeAlias = MixingMatrix | npt.NDArray[Any] | torch.Tensor
 
-_BLOCK = 1 << 18  # numbers of one column block: 2 MB in float64
-_DENSE_LIMIT = 1500  # above this many nodes the norm of W − J is found by Lanczos iteration
+_BLOCK = 1 << 18  # numbers in one block of columns: 2 MB in float64
+_DENSE_LIMIT = 1500  # above this many nodes, the norm of W − J is found by Lanczos iteration
 
 
 def gradient_mixing_error(G: Rows, W: Weights) -> float:
     """GME ‖Wᵀ(G − Ḡ)‖²_F: what one gossip step leaves of the gradients' disagreement (paper, GME-exact)."""
-    Wt = _transposed(W)
+    Wt = W.incoming if isinstance(W, MixingMatrix) and W.whole and W.n > 64 else _dense(W).T
     return float(sum(np.square(Wt @ (B - B.mean(0))).sum() for B in column_blocks(G)))
 
 
 def relative_heterogeneity(G: Rows, W: Weights) -> float:
-    """ζ′² = GME / n: heterogeneity left after mixing with W (paper, eq. hat-zeta-prime)."""
+    """ζ′² = GME / n: the heterogeneity that is left after mixing with W (paper, eq. hat-zeta-prime)."""
     return gradient_mixing_error(G, W) / len(G)
 
 
@@ -41,14 +41,14 @@ def heterogeneity(G: Rows) -> float:
 
 
 def consensus_distance(X: Rows) -> float:
-    """(1/n) ‖X − X̄‖²_F: how far the nodes' parameters are apart (paper, Figure 1b)."""
+    """(1/n) ‖X − X̄‖²_F: how far apart the nodes' parameters are (paper, Figure 1b)."""
     return heterogeneity(X)
 
 
 def gram_matrix(G: Rows) -> FloatArray:
-    """Γ = (G − Ḡ)(G − Ḡ)ᵀ, (n, n): inner products of the centered rows; all that GME-opt needs to know.
+    """Γ = (G − Ḡ)(G − Ḡ)ᵀ, (n, n): the inner products of the centered rows, which is all that GME-opt needs.
 
-    Products are added by NumPy's pairwise summation, not by BLAS: the same rows give the same bits on every processor
+    Products are summed by NumPy's pairwise summation, not by BLAS: the same rows give the same bits on every processor
     and with any number of threads, so that all processes of a run choose the same weights.
     """
     gram = np.zeros((len(G), len(G)))
@@ -60,17 +60,17 @@ def gram_matrix(G: Rows) -> FloatArray:
 
 
 def error_after_mixing(gram: FloatArray, W: MixingMatrix) -> float:
-    """Tr(WᵀΓW): the mixing error of updates with Gram matrix Γ, never below 0."""
+    """Tr(WᵀΓW): the mixing error of updates with Gram matrix Γ (n, n), never below 0."""
     W.need_whole("the mixing error")
     return max(0.0, float(W.incoming.multiply(W.incoming @ gram).sum()))
 
 
 def consensus_factor(W: Weights | Sequence[Weights], probabilities: Sequence[float] | None = None) -> float:
-    """p = 1 − ‖W − J‖₂²; of a random W: 1 − λ_max(E[W Wᵀ] − J) (paper, Assumption 4).
+    """p = 1 − ‖W − J‖₂²; for a random W, 1 − λ_max(E[W Wᵀ] − J) (paper, Assumption 4).
 
     Args:
         W: one matrix, or the matrices that are drawn from.
-        probabilities: how often each is drawn; equally often by default.
+        probabilities: one per matrix; equal by default.
     """
     if isinstance(W, MixingMatrix | np.ndarray | torch.Tensor):
         return 1 - _distance_from_averaging(W) ** 2
@@ -80,19 +80,19 @@ def consensus_factor(W: Weights | Sequence[Weights], probabilities: Sequence[flo
     chances = np.full(len(matrices), 1 / len(matrices)) if probabilities is None else np.asarray(probabilities, float)
     if len(chances) != len(matrices) or (chances < 0).any() or not abs(chances.sum() - 1) <= 1e-9:
         raise MixingError(
-            f"probabilities = {chances.tolist()} for {len(matrices)} matrices; one each, none negative, sum 1"
+            f"probabilities = {chances.tolist()} for {len(matrices)} matrices; give one each, none negative, sum 1"
         )
     second_moment = sum(q * w @ w.T for q, w in zip(chances, matrices, strict=True))
     return float(1 - np.linalg.eigvalsh(second_moment - 1 / len(matrices[0]))[-1])
 
 
 def spectral_gap(W: Weights) -> float:
-    """δ = 1 − ‖W − J‖₂, for symmetric W: 1 − max(|λ₂|, |λ_n|). Always δ ≤ p (paper, Remark 1 as corrected)."""
+    """δ = 1 − ‖W − J‖₂; for symmetric W, 1 − max(|λ₂|, |λ_n|). Always δ ≤ p (paper, Remark 1 as corrected)."""
     return 1 - _distance_from_averaging(W)
 
 
 def eigenvalues(W: Weights) -> npt.NDArray[Any]:
-    """All n eigenvalues, largest modulus first; real if W is symmetric, else complex."""
+    """All n eigenvalues, largest modulus first; real if W is symmetric, otherwise complex."""
     dense = _dense(W)
     values = np.linalg.eigvalsh(dense) if (dense == dense.T).all() else np.linalg.eigvals(dense)
     order: npt.NDArray[np.intp] = np.argsort(-np.abs(values), kind="stable")
@@ -100,7 +100,7 @@ def eigenvalues(W: Weights) -> npt.NDArray[Any]:
 
 
 def column_blocks(G: Rows) -> Iterator[FloatArray]:
-    """The columns of G in float64, a few at a time."""
+    """Blocks of the columns of G in float64."""
     if G.ndim != 2:
         raise MixingError(f"expected one row per node, an array of shape (n, d); got shape {tuple(G.shape)}")
     width = max(1, _BLOCK // max(1, len(G)))
@@ -113,27 +113,23 @@ def column_blocks(G: Rows) -> Iterator[FloatArray]:
 
 def _distance_from_averaging(W: Weights) -> float:
     """‖W − J‖₂."""
-    if isinstance(W, MixingMatrix):
-        W.need_whole("the norm of W − J")
     n = W.n if isinstance(W, MixingMatrix) else len(W)
     if n <= _DENSE_LIMIT:
         return float(np.linalg.norm(_dense(W) - 1 / n, 2))
     from scipy.sparse.linalg import LinearOperator, svds  # slow to import, and only large graphs need it
 
+    if isinstance(W, MixingMatrix):
+        W.need_whole("the norm of W − J")
     S = W.sparse if isinstance(W, MixingMatrix) else sparse.csr_array(_dense(W))
     operator = LinearOperator(
         (n, n), matvec=lambda x: S @ x - x.mean(), rmatvec=lambda x: S.T @ x - x.mean(), dtype=np.float64
     )
-    start = np.random.default_rng(0).standard_normal(n)  # fixed, so that the same W gives the same figure
+    start = np.random.default_rng(0).standard_normal(n)  # fixed, so that the same W gives the same result
     return float(svds(operator, k=1, v0=start, return_singular_vectors=False)[0])
 
 
 def _dense(W: Weights) -> FloatArray:
     if isinstance(W, MixingMatrix):
-        W.need_whole("what W does to all nodes")
+        W.need_whole("the effect of W on all nodes")
         return W.to_dense()
     return np.asarray(W.detach().cpu() if isinstance(W, torch.Tensor) else W, dtype=np.float64)
-
-
-def _transposed(W: Weights) -> FloatArray | sparse.csr_array:
-    return W.incoming if isinstance(W, MixingMatrix) and W.whole and W.n > 64 else _dense(W).T

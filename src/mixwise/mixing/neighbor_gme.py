@@ -1,9 +1,9 @@
-"""GME-opt without a center: every node finds its own weights, and talks only to its neighbors.
+"""GME-opt without a center: every node finds its own weights by talking to its neighbors only.
 
-    minimize  Σ_j f_j(w_j),  f_j(w) = wᵀ Γ_j w + λ s ‖w‖²     (w_j: column j of W, Γ_j: Γ on the neighborhood of j)
-    subject to  column sums 1 (a matter of each receiver),  rows in the simplex (a matter of each sender)
+    minimize    Σ_j f_j(w_j),  f_j(w) = wᵀ Γ_j w + λ s ‖w‖²     (w_j: column j of W, Γ_j: Γ on the neighborhood of j)
+    subject to  columns that sum to 1 (known to each receiver),  rows in the simplex (known to each sender)
 
-Consensus ADMM (Boyd et al. 2011) with two copies of W: the receivers' A, whose columns sum to 1, and the senders' B,
+Consensus ADMM (Boyd et al., 2011) with two copies of W: the receivers' A, whose columns sum to 1, and the senders' B,
 whose rows are in the simplex. With over-relaxation α and scaled dual variables U, one iteration is
 
     a_j = argmin f_j(a) + ρ/2 ‖a − b_j + u_j‖²,  sum 1      each receiver, (deg + 1) unknowns
@@ -11,16 +11,16 @@ whose rows are in the simplex. With over-relaxation α and scaled dual variables
     b_i = the projection of row i of V on the simplex        each sender; one number to each neighbor
     U = V − B
 
-Whatever it has found when it is asked, there is a certificate. Below: a is the minimizer of f_j(a) + ⟨y_j, a⟩ over
-sum 1, for Y = ρ (A − B + U) as they were before V; so for every feasible W
+The iterates come with a certificate. Lower bound: a_j minimizes f_j(a) + ⟨y_j, a⟩ over sum 1, with Y = ρ (A − B + U)
+from before V; so for every feasible W
 
     F(W) ≥ Σ_j f_j(a_j) + ⟨y_j, a_j⟩ − Σ_i max_j y_ij        (⟨Y, W⟩ ≤ Σ_i max_j y_ij, since rows are in the simplex)
 
-Above: B, whose column sums are almost 1, is made doubly stochastic by flows along a tree (the imbalance of a subtree
-goes over the edge to its parent), and W ≥ 0 by the smallest admixture of Metropolis-Hastings weights. The difference
-decides when to stop; the two parts of it, above and below F(A), decide whether ρ should be larger or smaller.
+Upper bound: B, whose columns almost sum to 1, is made doubly stochastic by flows along a tree (the imbalance of a
+subtree moves over the edge to its parent), and non-negative by the smallest admixture of Metropolis-Hastings weights.
+The gap between the bounds decides when to stop; its parts above and below F(A) decide whether ρ grows or shrinks.
 
-An iteration depends on V alone (B is its projection, U the rest); now and then V jumps to where it heads (`Jumps`).
+An iteration depends on V alone (B is its projection, U the rest); from time to time V jumps ahead (`Jumps`).
 
 Symmetric W: B is projected on the symmetric matrices ≥ 0 instead, the loops are what is left of a row, and ⟨Y, W⟩ is
 ⟨(Y + Yᵀ)/2, W⟩.
@@ -40,90 +40,84 @@ import numpy.typing as npt
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
-from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix
-from mixwise.mixing.neighbor_jumps import Jumps
-from mixwise.mixing.neighbor_objective import Blocks, Candidate, ScaledObjective, Steering
-from mixwise.mixing.neighborhoods import Neighborhoods
+from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, part_weights
+from mixwise.mixing.neighbor_objective import Blocks, Candidate, Jumps, ScaledObjective, Steering
+from mixwise.mixing.neighborhoods import Exchange, Neighborhoods, TreeSweeps
 from mixwise.mixing.solution import GmeSolution, SolveStatus
-from mixwise.mixing.tree_sweeps import Exchange, TreeSweeps
 from mixwise.mixing.weights import metropolis_hastings
 
 _RELAXATION = 1.6  # α
 _BETWEEN_TESTS = 10  # iterations; a test takes three ways through the tree
-_BETWEEN_JUMPS = 20  # iterations; and at most this often ρ changes: with another one, steps cannot be compared
-MAX_ITERATIONS = 5000  # by default; few solves come near it: Γ of rank 1 or 2, optimum near 0
-_LARGEST = 1e140  # number in a sketch: its squares must be finite, and their sums
+_BETWEEN_JUMPS = 20  # iterations; ρ changes at most this often, because steps of different ρ cannot be compared
+MAX_ITERATIONS = 5000  # by default; few solves come near it: Γ of rank 1 or 2 with an optimum near 0
+_LARGEST = 1e140  # the largest number in a sketch: its squares, and their sums, must be finite
 _EXACT = 1e-9  # how far from 1 the sums of a returned W may be
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where an earlier solve ended, to begin the next one there; one row per owned node, filled up with 0."""
+    """Where an earlier solve ended and the next one may start; one row per owned node, padded with 0."""
 
     heard: FloatArray  # (m, width), B as the receivers know it
     dual: FloatArray  # (m, width), Y = ρ U
 
 
 class NeighborGme:
-    """GME-opt on one graph by messages along its edges, laid out once and solved for many sketches.
+    """GME-opt on one graph by messages along its edges, prepared once and solved for many sketches.
+
+    All nodes learn the mean sketch and some numbers that are sums over all nodes; sketches go to neighbors only.
 
     Args:
-        graph: undirected and connected.
-        nodes: the nodes that are owned here; the others are owned elsewhere, where the same calls are made.
+        graph: a connected undirected graph.
+        nodes: the nodes that are owned here; processes that own the others make the same calls.
         exchange: how messages travel (`Network.exchange`).
-
-    All nodes learn the mean sketch, and numbers that are sums over all nodes; sketches go to neighbors only.
     """
 
     def __init__(self, graph: Graph, nodes: range, exchange: Exchange) -> None:
-        graph.require_connected('solver="local", where nodes talk both ways,')
-        self.graph, self.nodes = graph, nodes
-        self._exchange = exchange
-        self._near = Neighborhoods(graph, nodes, exchange)
+        graph.require_connected('solver="local"')
+        self.graph, self.nodes, self._exchange = graph, nodes, exchange
+        self._near = near = Neighborhoods(graph, nodes, exchange)
         self._tree = TreeSweeps(graph, nodes, exchange)
-        parents = self._tree.parents[nodes.start : nodes.stop]
-        # Where each owned node's entry for its parent is; node 0 has none.
-        owners = self._near.owners
-        self._upwards = np.flatnonzero(
-            (self._near.others == parents[owners]) & (self._near.others != owners + nodes.start)
-        )
-        self._usual = metropolis_hastings(graph).weights[self._near.heard]  # M, symmetric: sent = heard
+        # The entry of each owned node for its parent in the tree; node 0 has none.
+        to_parent = near.others == self._tree.parents[near.owners + nodes.start]
+        self._upwards = np.flatnonzero(to_parent & (near.others != near.owners + nodes.start))
+        self._M = metropolis_hastings(graph).weights[near.heard]  # symmetric: sent = heard
 
-    # --- what is known of Γ ---
+    # --- Γ on the neighborhoods ---
     def look(self, S: npt.NDArray[Any], unless_zero: int = 0) -> Blocks | None:
-        """Γ on the neighborhoods of the owned nodes, from the nodes' sketches.
+        """Γ on the neighborhoods of the owned nodes, from the nodes' sketches S (m, k).
 
         With `unless_zero` = c: None if the first c numbers of the sketches are 0 at all nodes.
         """
         near, n = self._near, self.graph.n
         values = np.asarray(S, dtype=np.float64)
-        strange = ~np.asarray((np.abs(values) <= _LARGEST).all(axis=1))  # NaN fails every comparison
+        bad = ~np.asarray((np.abs(values) <= _LARGEST).all(axis=1))  # NaN fails every comparison
         ids = np.arange(self.nodes.start, self.nodes.stop)
-        summands = np.where(strange[:, None], 0.0, values)
-        told = np.column_stack([summands, values[:, :unless_zero].any(axis=1), np.where(strange, -ids, -n)])
-        *sums, some, first = self._tree.total(told, maxima=1).tolist()
+        summands = np.where(bad[:, None], 0.0, values)
+        local = np.column_stack([summands, values[:, :unless_zero].any(axis=1), np.where(bad, -ids, -n)])
+        *sums, some, first = self._tree.total(local, maxima=1).tolist()
         if -first < n:
             raise MixingError(
                 f"the sketch of node {-first:.0f} is not finite, or above {_LARGEST:g}; look for NaN in its update, "
-                f"or take smaller steps"
+                f"or use smaller steps"
             )
         if unless_zero and not some:
             return None
         mean = np.array(sums) / n
         C = values[near.owners] - mean
         C[near.arcs] = np.asarray(self._exchange(S[near.owners[near.arcs]], self.graph), dtype=np.float64) - mean
-        C = np.vstack([C, np.zeros_like(mean)])  # of a node that is not there
+        C = np.vstack([C, np.zeros_like(mean)])  # the padding
         return [part @ part.transpose(0, 2, 1) for part in (C[group.entries] for group in near.groups)]
 
     def blocks(self, Gamma: FloatArray) -> Blocks:
-        """Γ (n, n) on the neighborhoods of the owned nodes, for those who know all of it."""
-        others = np.append(self._near.others, self.graph.n)  # a node that is not there
-        wider = np.pad(Gamma, (0, 1))
+        """Γ (n, n) on the neighborhoods of the owned nodes, where all of it is known."""
+        others = np.append(self._near.others, self.graph.n)  # the padding
+        padded = np.pad(Gamma, (0, 1))
         ids = [others[group.entries] for group in self._near.groups]
-        return [wider[there[:, :, None], there[:, None, :]] for there in ids]
+        return [padded[i[:, :, None], i[:, None, :]] for i in ids]
 
     def by_node(self, blocks: Blocks) -> FloatArray:
-        """The same with one row per owned node, (m, width, width), filled up with 0: a form to be kept."""
+        """The blocks as one row per owned node, (m, width, width), padded with 0: the form that is kept."""
         width = self._near.width
         rows = np.zeros((len(self.nodes), width, width))
         for group, block in zip(self._near.groups, blocks, strict=True):
@@ -131,7 +125,7 @@ class NeighborGme:
         return rows
 
     def from_rows(self, rows: FloatArray) -> Blocks:
-        """The blocks that `by_node` made rows of."""
+        """The blocks from one row per owned node; the inverse of `by_node`."""
         blocks, width = [], self._near.width
         for members, entries in self._near.groups:
             D = entries.shape[1]
@@ -153,15 +147,16 @@ class NeighborGme:
     ) -> tuple[GmeSolution, Start]:
         """Weights whose objective is within `tolerance` of the optimum, or the best after `max_iterations`.
 
-        Relative to the optimum; where that is less, to 1e-3 of what Metropolis-Hastings weights leave, or to what the
-        tie-break may cost anyway, 1e-8 Tr Γ, over the tolerance. `residual` is an upper bound of this distance.
+        The distance is relative to the optimum, or, if that is smaller, to 1e-3 of the error that Metropolis-Hastings
+        weights leave, or to the cost of the tie-break, 1e-8 Tr Γ, over the tolerance. The solution's `residual` is an
+        upper bound of it.
         """
         began = time.perf_counter()
         check_regularization(regularization)
-        work = ScaledObjective(self._near, self._tree, self._usual, blocks, regularization, symmetric)
-        near, M = self._near, self._usual
+        near, M = self._near, self._M
+        work = ScaledObjective(near, self._tree, M, blocks, regularization, symmetric)
         b, u, rho = M, np.zeros_like(M), 1.0
-        if start is not None:  # but not with its ρ: at its end that may be one for the last digits
+        if start is not None:  # but not with its ρ, which at the end may be one for the last digits
             b, u = near.from_rows(start.heard), near.from_rows(start.dual)
         best, lowest, highest = (0.0, Candidate(M, M)), work.usual_total, -math.inf
         objective, residual, iteration = work.usual_error, math.inf, 0
@@ -202,14 +197,13 @@ class NeighborGme:
         if symmetric:
             b = np.maximum((v + near.across(v)) / 2, 0.0)
             return b, b
-        parts = near.filled(near.across(v), filling=-np.inf)
-        sent = near.flat([on_simplex(part) for part in parts])
+        sent = near.flat([on_simplex(part) for part in near.filled(near.across(v), filling=-np.inf)])
         return sent, near.across(sent)
 
     def _feasible(self, sent: FloatArray, heard: FloatArray, symmetric: bool) -> Candidate:
         """B with sums of exactly 1.
 
-        A flow φ from a node to its parent moves φ from one column sum to the other and leaves all row sums alone if
+        A flow φ from a node to its parent moves φ from one column sum to the other and keeps all row sums if
         W[node, parent] and W[parent, parent] gain φ/2 each and W[node, node] and W[parent, node] lose as much.
         """
         near = self._near
@@ -218,9 +212,9 @@ class NeighborGme:
             w[near.loops] += 1 - near.sums(heard)
             return Candidate(w, w)
         imbalance = self._tree.subtree_sums(near.sums(heard)[:, None] - 1)[:, 0]
-        out = np.zeros_like(heard)
-        out[self._upwards] = imbalance[near.owners[self._upwards]]
-        gain = (near.across(out) - out) / 2  # of what a node hears along the tree's edges
+        flow = np.zeros_like(heard)
+        flow[self._upwards] = imbalance[near.owners[self._upwards]]
+        gain = (near.across(flow) - flow) / 2  # of what a node hears along the tree's edges
         heard, sent, own = heard + gain, sent - gain, near.sums(gain)
         heard[near.loops] += own
         sent[near.loops] += own
@@ -228,14 +222,13 @@ class NeighborGme:
 
     def _matrix(self, theta: float, found: Candidate) -> MixingMatrix:
         """(1 − θ) R + θ M, of which the rows and columns of the owned nodes are known here."""
-        near, weights = self._near, np.zeros(len(self.graph.pattern.rows))
-        for places, part in ((near.heard, found.heard), (near.sent, found.sent)):
-            weights[places] = np.maximum((1 - theta) * part + theta * self._usual, 0.0)
+        sent, heard = (np.maximum((1 - theta) * part + theta * self._M, 0.0) for part in found)
+        weights = part_weights(self.graph, self.nodes, sent, heard)
         return MixingMatrix(self.graph, weights, "doubly", _EXACT, self.nodes)
 
 
 def on_simplex(V: FloatArray) -> FloatArray:
-    """The nearest points to the rows of V (g, D) that are ≥ 0 and sum to 1: max(V − τ, 0), τ by sorting.
+    """The projections of the rows of V (g, D) on the simplex {v ≥ 0, Σ v = 1}: max(V − τ, 0), with τ by sorting.
 
     >>> on_simplex(np.array([[0.5, 0.9, -1.0]])).round(3).tolist()
     [[0.3, 0.7, 0.0]]
@@ -250,25 +243,23 @@ def on_simplex(V: FloatArray) -> FloatArray:
 
 
 def check_limits(tolerance: float, max_iterations: int) -> tuple[float, int]:
-    """What a user may ask of the solver."""
+    """The limits of a local solve, checked."""
     if not 0 < tolerance < 1:  # NaN fails every comparison
-        raise MixingError(
-            f"tolerance = {tolerance}; how far from the optimum a solve may stop lies in (0, 1), e.g. 1e-3"
-        )
+        raise MixingError(f"tolerance = {tolerance}; the relative distance from the optimum lies in (0, 1), e.g. 1e-3")
     if max_iterations < 1:
-        raise MixingError(f"max_iterations = {max_iterations}; there is at least 1")
+        raise MixingError(f"max_iterations = {max_iterations}; a solve takes at least 1")
     return tolerance, max_iterations
 
 
 def check_regularization(regularization: float) -> None:
-    """Refuse a λ that is none."""
+    """Raise `MixingError` unless λ is finite and not negative."""
     if not (math.isfinite(regularization) and regularization >= 0):
         raise MixingError(f"regularization = {regularization}; λ is a finite number, 0 or larger")
 
 
 def need_doubly(kind: Kind) -> None:
-    """Refuse weights that the solver does not make."""
+    """Raise `MixingError` unless the weights are doubly stochastic, the only kind that a local solve finds."""
     if kind != "doubly":
         raise MixingError(
-            f'kind = {kind!r} with solver="local": it makes doubly stochastic weights only; take solver="auto"'
+            f'kind = {kind!r} with solver="local", which finds doubly stochastic weights only; use solver="auto"'
         )

@@ -1,43 +1,56 @@
-"""The closed neighborhoods of some nodes, laid out so that all of them are worked on at once.
+"""How nodes compute together by messages between neighbors only: their neighborhoods, and sums over a tree.
 
-Legend: m owned nodes. An *entry* is a pair (node, one of its neighbors or itself), E of them, sorted. A vector over the
-entries can be read in two ways: as what the nodes hear, W[other, node], or as what they send, W[node, other].
+Legend: n nodes in all, m of them owned here. An *entry* is a pair (owned node, one of its neighbors or itself), E of
+them, sorted. A vector over the entries can be read in two ways: as what the nodes hear, W[other, node], or as what they
+send, W[node, other].
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
-from mixwise.mixing.matrix import FloatArray
-from mixwise.mixing.tree_sweeps import Exchange
+from mixwise.graphs.paths import breadth_first
+from mixwise.mixing.matrix import FloatArray, entries_of
+
+# `Network.exchange` on arrays of any dtype: one row per arc of a graph, from those that the owned nodes send, sorted by
+# (i, j), to those that arrive at them, sorted by (j, i).
+Exchange: TypeAlias = Callable[[npt.NDArray[Any], Graph], npt.NDArray[Any]]
 
 _POWERS_UP_TO = 32  # sizes are rounded up to powers of two up to here, then to multiples
 
 
+def exchange_here(messages: npt.NDArray[Any], graph: Graph) -> npt.NDArray[Any]:
+    """The exchange of a process that owns all nodes."""
+    return messages[graph.arcs.by_receiver]
+
+
+# --- neighborhoods ---
 class Group(NamedTuple):
-    """Nodes whose neighborhoods have about the same size, filled up to D."""
+    """Nodes whose neighborhoods have similar sizes, padded to D."""
 
     nodes: IntArray  # (g,)
     entries: IntArray  # (g, D); E where there is none
 
 
 class Neighborhoods:
-    """Who is next to the owned nodes of an undirected graph, and the way to them."""
+    """The closed neighborhoods of the owned nodes of an undirected graph, laid out to work on all of them at once."""
 
     def __init__(self, graph: Graph, nodes: range, exchange: Exchange) -> None:
         self.graph, self.nodes, self._exchange = graph, nodes, exchange
         pattern = graph.pattern
-        first, last = pattern.indptr[nodes.start], pattern.indptr[nodes.stop]
-        # On an undirected graph rows and columns have the same pattern, so one slice describes both readings.
-        self.sent, self.heard = np.arange(first, last), pattern.by_column[first:last]  # places in graph.pattern
-        self.owners, self.others = pattern.rows[first:last] - nodes.start, pattern.cols[first:last]
-        self.starts = pattern.indptr[nodes.start : nodes.stop] - first
-        loop = pattern.rows[first:last] == pattern.cols[first:last]
+        # On an undirected graph rows and columns have the same pattern, so `sent` describes both readings.
+        self.sent, self.heard = entries_of(graph, nodes)  # positions in graph.pattern
+        self.owners, self.others = pattern.rows[self.sent] - nodes.start, pattern.cols[self.sent]
+        self.starts = pattern.indptr[nodes.start : nodes.stop] - pattern.indptr[nodes.start]
+        loop = self.owners + nodes.start == self.others
         self.loops, self.arcs = np.flatnonzero(loop), np.flatnonzero(~loop)
+        self.width = 1 + max(graph.degrees)  # the size of the largest neighborhood in the whole graph
         self.groups = self._grouped()
 
     def _grouped(self) -> list[Group]:
@@ -52,50 +65,107 @@ class Neighborhoods:
         return groups
 
     def across(self, x: FloatArray) -> FloatArray:
-        """The other reading of x: what the other ends hold of the same arcs; loops stay. One message per arc."""
+        """The other reading of x (E,): what the other ends hold of the same arcs. One message per arc."""
         arrived = x.copy()
         arrived[self.arcs] = self._exchange(x[self.arcs, None], self.graph)[:, 0]
         return arrived
 
     def sums(self, x: FloatArray) -> FloatArray:
-        """Per node, (m,)."""
+        """The sum of x (E,) over each neighborhood, (m,)."""
         return np.add.reduceat(x, self.starts)
 
     def largest(self, x: FloatArray) -> FloatArray:
-        """Per node, (m,)."""
+        """The maximum of x (E,) over each neighborhood, (m,)."""
         return np.maximum.reduceat(x, self.starts)
 
     def filled(self, x: FloatArray, filling: float = 0.0) -> list[FloatArray]:
-        """x per group, (g, D)."""
-        longer = np.empty(len(x) + 1)
-        longer[:-1], longer[-1] = x, filling
-        return [longer[group.entries] for group in self.groups]
+        """x (E,) as one padded array (g, D) per group."""
+        padded = np.append(x, filling)
+        return [padded[group.entries] for group in self.groups]
 
     def flat(self, parts: list[FloatArray]) -> FloatArray:
-        """One vector over the entries from one array (g, D) per group."""
+        """The vector (E,) from one padded array (g, D) per group; the inverse of `filled`."""
         x = np.empty(len(self.owners) + 1)
         for group, part in zip(self.groups, parts, strict=True):
             x[group.entries] = part
         return x[:-1]
 
-    # --- one row per node, for what is kept ---
-    @property
-    def width(self) -> int:
-        """The size of the largest neighborhood in the whole graph."""
-        return 1 + max(self.graph.degrees)
-
     def by_node(self, x: FloatArray) -> FloatArray:
-        """x with one row per owned node, (m, width), filled up with 0."""
+        """x (E,) as one row per owned node, (m, width), padded with 0: the form that is kept between solves."""
         rows = np.zeros((len(self.starts), self.width))
-        rows[self.owners, np.arange(len(self.owners)) - self.starts[self.owners]] = x
+        rows[self._cells] = x
         return rows
 
     def from_rows(self, rows: FloatArray) -> FloatArray:
-        """The vector x that `by_node` made rows of."""
-        x: FloatArray = rows[self.owners, np.arange(len(self.owners)) - self.starts[self.owners]]
+        """The vector (E,) from one row per owned node; the inverse of `by_node`."""
+        x: FloatArray = rows[self._cells]
         return x
+
+    @property
+    def _cells(self) -> tuple[IntArray, IntArray]:
+        return self.owners, np.arange(len(self.owners)) - self.starts[self.owners]
 
 
 def _rounded_up(size: int) -> int:
-    """A power of two, or a multiple of 32: few groups, and not much filling."""
+    """A power of two or a multiple of 32: few groups, little padding."""
     return 1 << (size - 1).bit_length() if size <= _POWERS_UP_TO else -(-size // _POWERS_UP_TO) * _POWERS_UP_TO
+
+
+# --- sums over all nodes ---
+class _Level(NamedTuple):
+    """The edges between the nodes at one depth and their parents."""
+
+    up: Graph  # arcs child → parent
+    down: Graph  # arcs parent → child
+    children: IntArray  # the owned nodes at this depth, ascending
+    parents: IntArray  # the owned parents of nodes at this depth, sorted by parent, then child
+
+
+class TreeSweeps:
+    """Sums and maxima over the nodes of a connected graph, up a breadth-first tree to node 0 and down again.
+
+    Every node sends one message to its parent and one to each child. It adds its children's messages in ascending
+    order, so that the sums have the same bits for every division of the nodes over processes.
+    """
+
+    def __init__(self, graph: Graph, nodes: range, exchange: Exchange) -> None:
+        graph.require_connected("a sum over neighbors' messages")
+        self._exchange = exchange
+        order, self.parents = breadth_first(graph, 0)  # (n,), node 0 is its own parent
+        depths = np.zeros(graph.n, dtype=np.int64)
+        for node in order[1:].tolist():
+            depths[node] = depths[self.parents[node]] + 1
+        self._levels = [
+            self._level(graph.n, nodes, np.flatnonzero(depths == depth)) for depth in range(depths.max(), 0, -1)
+        ]
+
+    def _level(self, n: int, nodes: range, children: IntArray) -> _Level:
+        parents = self.parents[children]
+        by_parent = parents[np.lexsort((children, parents))]
+        own_children, own_parents = (x[(x >= nodes.start) & (x < nodes.stop)] for x in (children, by_parent))
+        return _Level(
+            up=Graph(n, np.stack([children, parents], axis=1), directed=True),
+            down=Graph(n, np.stack([parents, children], axis=1), directed=True),
+            children=own_children - nodes.start,
+            parents=own_parents - nodes.start,
+        )
+
+    def subtree_sums(self, values: FloatArray) -> FloatArray:
+        """The sum of values (m, w) over the subtree of each owned node, itself included, (m, w)."""
+        return self._upwards(values, values.shape[1])
+
+    def total(self, values: FloatArray, maxima: int = 0) -> FloatArray:
+        """The sums of the columns of values (m, w) over all nodes, (w,), but maxima of the last `maxima` columns."""
+        folded = self._upwards(values, values.shape[1] - maxima)
+        for level in reversed(self._levels):
+            folded[level.children] = self._exchange(folded[level.parents], level.down)
+        everywhere: FloatArray = folded[0]
+        return everywhere
+
+    def _upwards(self, values: FloatArray, sums: int) -> FloatArray:
+        folded = np.array(values, dtype=np.float64)
+        for level in self._levels:
+            arrived = self._exchange(folded[level.children], level.up)
+            np.add.at(folded[:, :sums], level.parents, arrived[:, :sums])
+            np.maximum.at(folded[:, sums:], level.parents, arrived[:, sums:])
+        return folded

@@ -1,10 +1,10 @@
-"""Who sits where: a placement of the nodes on a graph that lowers the gradient mixing error (paper, Appendix C).
+"""Placement: which node takes which place of a graph, such that the mixing error is low (paper, Appendix C).
 
-A placement is an `order`: node `order[a]` takes place a. With weights W on the places, its mixing error is
+A placement is an `order`: node `order[a]` takes place a. With weights W between the places, the problem
 
-    Tr(Wᵀ Γ[order, order] W) = Σ_ab M[a, b] Γ[order[a], order[b]],   M = W Wᵀ,
+    minimize  Tr(Wᵀ Γ[order, order] W) = Σ_ab M[a, b] Γ[order[a], order[b]],   M = W Wᵀ,   over all orders
 
-a quadratic assignment problem. Swapping two nodes changes the sum by an amount known in O(n), so a local search over
+is a quadratic assignment problem. Swapping two nodes changes the sum by an amount known in O(n), so a local search over
 swaps, started from several placements, is cheap.
 """
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
+from mixwise.graphs.graph import IntArray
 from mixwise.mixing.gme import GmeProblem, scaled_gram
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
 from mixwise.seeding import numpy_generator
@@ -25,7 +26,7 @@ from mixwise.seeding import numpy_generator
 
 @dataclass(frozen=True)
 class Placement:
-    """Node `order[a]` takes place a; `W` are the weights between places, `objective` the mixing error."""
+    """Node `order[a]` takes place a; `W` are the weights between places, `objective` is the mixing error."""
 
     order: tuple[int, ...]
     W: MixingMatrix
@@ -33,44 +34,46 @@ class Placement:
 
     @property
     def graph(self) -> Graph:
-        """The graph between the nodes, in this placement."""
+        """The graph between the nodes in this placement."""
         return self.W.graph.permuted(self.order)
 
     @property
     def mixing(self) -> MixingMatrix:
-        """The weights between the nodes, in this placement."""
+        """The weights between the nodes in this placement."""
         return self.W.permuted(self.order)
 
 
 def search_placement(gram: npt.ArrayLike, W: MixingMatrix, *, restarts: int = 8, seed: int = 0) -> Placement:
-    """A placement of low mixing error under the fixed weights W; never worse than leaving the nodes where they are.
+    """A placement of low mixing error for fixed weights W, never worse than leaving the nodes where they are.
+
+        minimize  Tr(Wᵀ Γ[order, order] W)   over all orders (a local minimum)
 
     Args:
         gram: Γ (n, n), the Gram matrix of the nodes' centered updates.
         W: the weights between the places.
-        restarts: how many placements to start from: the one at hand, and random ones.
-        seed: names the random ones.
+        restarts: the number of placements to start from: the current one, and random ones.
+        seed: of the random ones.
 
     Example:
         >>> from mixwise.graphs import Graph
         >>> from mixwise.mixing import clique_averaging
-        >>> G = np.array([[1.0], [1.0], [-1.0], [-1.0]])      # two kinds of data, each paired with its like
+        >>> G = np.array([[1.0], [1.0], [-1.0], [-1.0]])      # two kinds of data, paired with their own kind
         >>> search_placement(G @ G.T, clique_averaging([(0, 1), (2, 3)])).objective
         0.0
     """
     Gamma, scale = scaled_gram(gram, W.n)
-    dense = W.to_dense()
-    M = dense @ dense.T
+    M = _squared(W)
     orders = [_best_swaps(M, Gamma, start) for start in _starts(W.n, restarts, seed)]
     best = min(orders, key=lambda order: _cost(M, Gamma, order))
     return Placement(tuple(best.tolist()), W, scale * _cost(M, Gamma, best))
 
 
 def optimize_placement(gram: npt.ArrayLike, graph: Graph, *, restarts: int = 8, seed: int = 0) -> Placement:
-    """Placement and weights together: solve GME-opt, search swaps, and again until neither helps.
+    """A placement and weights of low mixing error, never worse than GME-opt with the nodes where they are.
 
-    Each round can only lower the error. The answer is a local optimum; it is never worse than GME-opt where the
-    nodes are.
+        minimize  Tr(Wᵀ Γ[order, order] W)   over all orders and all doubly stochastic W on the graph (a local minimum)
+
+    It alternates between GME-opt and the swap search until neither helps; each can only lower the error.
     """
     Gamma, scale = scaled_gram(gram, graph.n)
     problem = GmeProblem(graph)
@@ -80,7 +83,7 @@ def optimize_placement(gram: npt.ArrayLike, graph: Graph, *, restarts: int = 8, 
 
 
 def distinct_placements(graph: Graph) -> list[tuple[int, ...]]:
-    """One order for each different graph that placing the nodes can give; n! of them at most, so for small n only."""
+    """One order for each different graph that placing the nodes can give; at most n!, so for small n only."""
     if graph.n > 8:
         raise MixingError(f"{graph.n} nodes have {graph.n}! orders, too many to list; use search_placement")
     first: dict[Graph, tuple[int, ...]] = {}
@@ -89,38 +92,43 @@ def distinct_placements(graph: Graph) -> list[tuple[int, ...]]:
     return list(first.values())
 
 
-def _starts(n: int, restarts: int, seed: int) -> list[npt.NDArray[np.int64]]:
+def _starts(n: int, restarts: int, seed: int) -> list[IntArray]:
     if restarts < 1:
         raise MixingError(f"restarts = {restarts}; the search needs at least 1 start")
     rng = numpy_generator(seed, "placement")
     return [np.arange(n), *(rng.permutation(n) for _ in range(restarts - 1))]
 
 
-def _alternate(problem: GmeProblem, Gamma: FloatArray, order: npt.NDArray[np.int64]) -> Placement:
+def _alternate(problem: GmeProblem, Gamma: FloatArray, order: IntArray) -> Placement:
     best: Placement | None = None
     while True:
         solution = problem.solve(Gamma[np.ix_(order, order)])
         if best is not None and not solution.objective < best.objective * (1 - 1e-9):
             return best
         best = Placement(tuple(order.tolist()), solution.W, solution.objective)
-        dense = solution.W.to_dense()
-        order = _best_swaps(dense @ dense.T, Gamma, order)
+        order = _best_swaps(_squared(solution.W), Gamma, order)
 
 
-def _best_swaps(M: FloatArray, Gamma: FloatArray, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Swap the pair that helps most until no swap helps."""
+def _squared(W: MixingMatrix) -> FloatArray:
+    """M = W Wᵀ (n, n)."""
+    dense = W.to_dense()
+    return dense @ dense.T
+
+
+def _best_swaps(M: FloatArray, Gamma: FloatArray, order: IntArray) -> IntArray:
+    """Swap the best pair until no swap helps."""
     order = order.copy()
-    threshold = -1e-12 * float(np.abs(Gamma).max())  # what rounding cannot be mistaken for
+    threshold = -1e-12 * float(np.abs(Gamma).max())  # a smaller gain may be rounding
     while True:
-        gains = _swap_changes(M, Gamma[np.ix_(order, order)])
-        a, b = np.unravel_index(int(gains.argmin()), gains.shape)
-        if gains[a, b] >= threshold:
+        changes = _swap_changes(M, Gamma[np.ix_(order, order)])
+        a, b = np.unravel_index(int(changes.argmin()), changes.shape)
+        if changes[a, b] >= threshold:
             return order
         order[[a, b]] = order[[b, a]]
 
 
 def _swap_changes(M: FloatArray, G: FloatArray) -> FloatArray:
-    """Change of Σ M∘G for every swap of two places, at once; M and G symmetric.
+    """The change of Σ M∘G for every swap of two places (n, n); M and G symmetric.
 
     Swapping a and b changes row and column a by G[b] − G[a] and row and column b by the opposite, outside of {a, b}:
 
@@ -128,12 +136,13 @@ def _swap_changes(M: FloatArray, G: FloatArray) -> FloatArray:
     """
     cross = M @ G
     own = np.diag(cross)
-    full = cross + cross.T - own[:, None] - own[None, :]  # Σ_k over all k
+    full = cross + cross.T - own[:, None] - own[None, :]  # Σ over all k
     m, g = np.diag(M), np.diag(G)
     at_a = (m[:, None] - M) * (G - g[:, None])  # the term k = a: (M[a,a] − M[b,a]) (G[b,a] − G[a,a])
     at_b = (M - m[None, :]) * (g[None, :] - G)  # the term k = b: (M[a,b] − M[b,b]) (G[b,b] − G[a,b])
     return 2 * (full - at_a - at_b) + (m[:, None] - m[None, :]) * (g[None, :] - g[:, None])
 
 
-def _cost(M: FloatArray, Gamma: FloatArray, order: npt.NDArray[np.int64]) -> float:
+def _cost(M: FloatArray, Gamma: FloatArray, order: IntArray) -> float:
+    """Σ_ab M[a, b] Γ[order[a], order[b]]."""
     return max(0.0, float((M * Gamma[np.ix_(order, order)]).sum()))

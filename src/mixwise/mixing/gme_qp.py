@@ -3,11 +3,11 @@
     minimize    Σ_j w_jᵀ Γ w_j + λ ‖w‖²          (w_j: column j of W, restricted to the senders that j hears)
     subject to  Σ_j W[i, j] = 1 for all i,  Σ_i W[i, j] = 1 for all j,  W ≥ 0.
 
-The entries of W off the graph are no variables at all. W ≤ 1 follows from the sums. With `symmetric`, the two
-directions of an edge are one variable, and the row constraints imply the column constraints. With kind="sender" the
-column constraints are Σ_i W[i, j] ≥ c (`least_heard`): nothing at c = 0, the doubly stochastic case at c = 1.
+The entries of W off the graph are not variables, and W ≤ 1 follows from the sums. With `symmetric`, both directions of
+an edge are one variable, and the row constraints imply the column constraints. With kind="sender" the column
+constraints are Σ_i W[i, j] ≥ c (`least_heard`): none for c = 0, the doubly stochastic case for c = 1.
 
-The pattern of the program depends on the graph alone: it is laid out once, and each Γ only fills in numbers.
+The sparsity pattern depends on the graph alone: it is laid out once, and each Γ only fills in numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import piqp
 from scipy.sparse import csc_matrix, vstack
 
 from mixwise.graphs import Graph
-from mixwise.graphs.graph import IntArray
 from mixwise.mixing.matrix import FloatArray, Kind
 from mixwise.mixing.solution import SolveStatus
 
@@ -34,12 +33,12 @@ _STATUS = {
 # Optimal W are far from unique, so the KKT systems are nearly singular. Each is factored with a shift added to its
 # diagonal, then refined to the system without it. Of 20,000 random instances, most of them with λ = 0, one in twenty
 # ended at the iteration limit with PIQP's own settings, one in a thousand with 2e-8, none with 3e-8, one in ten
-# thousand with 1e-7. What the first shift stalls on, the next ones try.
+# thousand with 1e-7. Where the first shift stalls, the next ones are tried.
 _SHIFTS = (3e-8, 6e-8, 1e-7)
 
 
 class RawSolution(NamedTuple):
-    """What a solver found, before anybody checked it."""
+    """A solver's result, before it is checked."""
 
     weights: FloatArray  # (A + n,), in the order of graph.pattern
     status: SolveStatus
@@ -47,7 +46,7 @@ class RawSolution(NamedTuple):
 
 
 class EdgeQP:
-    """The program of one graph, ready for any number of Gram matrices."""
+    """The program of one graph, prepared once and solved for any number of Gram matrices."""
 
     def __init__(self, graph: Graph, symmetric: bool = False, kind: Kind = "doubly", least_heard: float = 0.0) -> None:
         pattern, n = graph.pattern, graph.n
@@ -60,42 +59,38 @@ class EdgeQP:
         b = np.repeat(entries, count)
         a = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count) + first[b]
 
-        # Which variable stands for each entry: itself, or the edge whose two directions are tied.
+        # The variable of each entry: itself, or the edge whose two directions are tied.
         variable = entries
         if symmetric:
             ends = np.sort(np.stack([rows, cols], axis=1), axis=1)
             variable = np.unique(ends, axis=0, return_inverse=True)[1].reshape(-1)
         size = int(variable.max()) + 1
 
-        # P[u, v] sums Γ[sender of a, sender of b] over all pairs that stand for (u, v), u ≤ v.
+        # P[u, v], u ≤ v, sums Γ[sender of a, sender of b] over all pairs (a, b) whose variables are u and v.
         u, v = np.sort(np.stack([variable[a], variable[b]]), axis=0)
         places, self._slot = np.unique(v * size + u, return_inverse=True)
         self._source = rows[a] * n + rows[b]
-        indptr = np.searchsorted(places // size, np.arange(size + 1))
-        indices = places % size
-        self._P = csc_matrix(
-            (np.zeros(len(places)), indices.astype(np.int32), indptr.astype(np.int32)), shape=(size, size)
-        )
-        self._diagonal = np.flatnonzero(places // size == indices)
+        columns, indices = np.divmod(places, size)
+        indptr = np.searchsorted(columns, np.arange(size + 1))
+        layout = np.zeros(len(places)), indices.astype(np.int32), indptr.astype(np.int32)
+        self._P = csc_matrix(layout, shape=(size, size))
+        self._diagonal = np.flatnonzero(columns == indices)
         self._multiplicity = np.bincount(variable, minlength=size).astype(np.float64)
 
-        row_sums = csc_matrix((np.ones(len(rows)), (rows, variable)), shape=(n, size))
-        column_sums = csc_matrix((np.ones(len(cols)), (cols, variable)), shape=(n, size))
+        row_sums, column_sums = (csc_matrix((np.ones(len(x)), (x, variable)), shape=(n, size)) for x in (rows, cols))
         by_rows_only = symmetric or kind == "sender"
         self._A = row_sums if by_rows_only else vstack([row_sums, column_sums], format="csc")
         self._floor = (column_sums, least_heard) if kind == "sender" and least_heard > 0 else None
-
-        back = np.empty_like(entries)
-        back[pattern.by_column] = variable
-        self._variable_of_entry: IntArray = back
+        self._variable_of_entry = np.empty_like(entries)
+        self._variable_of_entry[pattern.by_column] = variable
         self._solver: piqp.SparseSolver | None = None
 
     def solve(self, gram: FloatArray, regularization: float) -> RawSolution:
-        """Minimize for a Γ that the caller has scaled to mean diagonal 1."""
+        """Minimize for a Γ (n, n) that the caller has scaled to mean diagonal 1."""
         P = self._P
         P.data[:] = np.bincount(self._slot, weights=gram.ravel()[self._source])
         P.data[self._diagonal] += regularization * self._multiplicity
-        P.data *= 2 / (1 + regularization)  # PIQP minimizes ½ xᵀPx; entries of about 1 whatever λ is
+        P.data *= 2 / (1 + regularization)  # PIQP minimizes ½ xᵀPx; entries of about 1 for any λ
         if self._solver is None:
             self._solver = _prepared(P, self._A, self._floor, _SHIFTS[0])
         else:
@@ -120,11 +115,9 @@ def _prepared(P: csc_matrix, A: csc_matrix, floor: tuple[csc_matrix, float] | No
     settings.preconditioner_iter = 0
     settings.iterative_refinement_always_enabled = True
     settings.iterative_refinement_static_regularization_eps = shift
-    # A gap of ε leaves an error of √(ε/λ₀) in W along directions that only the tie-breaking λ₀ = 1e-8 decides.
-    settings.eps_abs = 1e-12
+    # A gap of ε leaves an error of √(ε/λ₀) in W along directions that only the tie-break λ₀ = 1e-8 decides.
+    settings.eps_abs = settings.eps_duality_gap_abs = settings.eps_duality_gap_rel = 1e-12
     settings.eps_rel = 0.0
-    settings.eps_duality_gap_abs = 1e-12
-    settings.eps_duality_gap_rel = 1e-12
     size, height = P.shape[0], A.shape[0]
     C, least = (None, None) if floor is None else (floor[0], np.full(floor[0].shape[0], floor[1]))
     solver.setup(P, np.zeros(size), A, np.ones(height), C, least, None, np.zeros(size), None)

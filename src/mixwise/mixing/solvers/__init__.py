@@ -1,1 +1,0 @@
-"""Solvers for GME-opt, one per file; they report, `mixwise.mixing.gme` decides."""
