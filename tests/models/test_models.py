@@ -384,7 +384,7 @@ def test_models_on_a_gpu():
 def test_models_by_name():
     options = {"logistic": {"features": 64, "classes": 10}}
     for name in names("model"):
-        if name.endswith("-classifier"):  # they are loaded: test_text_models.py
+        if name.endswith("-classifier"):  # they are loaded: test_hugging_face.py
             continue
         model = build(name, seed=1, **options.get(name, {}))
         expected = seeded(partial(lookup("model", name).target, **options.get(name, {})), 1)

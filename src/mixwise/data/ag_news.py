@@ -48,7 +48,9 @@ def ag_news(
             f"there is no {folder / 'train.csv'}; put train.csv, test.csv and classes.txt of AG News (the archive "
             f"ag_news_csv of Zhang et al.) there, or choose another folder with data_dir"
         )
-    names = _class_names(folder / "classes.txt")
+    listed = folder / "classes.txt"
+    lines = contents(listed).decode("utf-8", "replace").split("\n") if listed.exists() else []
+    names = tuple(line.strip() for line in lines if line.strip())
     train = read_csv(folder / "train.csv", len(names) or None)
     classes = len(names) or max(train[0]) + 1
 
@@ -106,14 +108,3 @@ def _fields(line: bytes) -> list[str]:
     if not fields:
         raise DataError("the line is empty; delete it")
     return fields
-
-
-def _class_names(path: Path) -> tuple[str, ...]:
-    """Return the names of the labels; none if the file is missing."""
-    if not path.exists():
-        return ()
-    try:
-        names = contents(path).decode("utf-8").split("\n")
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is not UTF-8; save it in that encoding, a name per line") from None
-    return tuple(name.strip() for name in names if name.strip())

@@ -24,7 +24,6 @@ from mixwise.errors import DataError
 from mixwise.parts import part
 
 Array: TypeAlias = npt.NDArray[Any]
-Files: TypeAlias = dict[str, tuple[str, bytes]]  # data_batch_1 -> where it was found, its content
 
 _PIXELS = 3 * 32 * 32
 _NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -42,8 +41,14 @@ def cifar10(data_dir: Folder | None = None) -> Splits:
     Args:
         data_dir: by default `$MIXWISE_DATA`, else `~/.cache/mixwise`.
     """
-    layout, files = _found(data_folder(data_dir, "cifar10"))
-    return Splits(*(_dataset([files[name] for name in names], layout) for names in (_TRAIN, _TEST)))
+    layout, where, files = _found(data_folder(data_dir, "cifar10"))
+
+    def dataset(names: tuple[str, ...]) -> Dataset:
+        batches = [_decoded(f"{where}/{name}{layout.suffix}", files[name], layout) for name in names]
+        pixels, labels = (torch.from_numpy(np.concatenate(arrays)) for arrays in zip(*batches, strict=True))
+        return Dataset(pixels.reshape(-1, 3, 32, 32), labels.long(), len(_NAMES), "cifar10", _NAMES)
+
+    return Splits(dataset(_TRAIN), dataset(_TEST))
 
 
 @dataclass(frozen=True)
@@ -57,40 +62,33 @@ class Layout:
     images: int = 10_000  # per file
 
 
-def _found(home: Path) -> tuple[Layout, Files]:
+def _found(home: Path) -> tuple[Layout, str, dict[str, bytes]]:
+    """Return the layout of the data, where it was found, and the content of each file."""
     for layout in LAYOUTS:
-        if (home / layout.folder).is_dir():
-            paths = {name: home / layout.folder / f"{name}{layout.suffix}" for name in _TRAIN + _TEST}
-            return layout, {name: (str(path), contents(path)) for name, path in paths.items()}
-    for layout in LAYOUTS:
-        if (archive := home / layout.archive.name).exists():
-            return layout, _unpacked(archive, layout)
-    choices = " or ".join(f"{layout.archive.name} or its folder {layout.folder}" for layout in LAYOUTS)
-    archive = fetch(LAYOUTS[0].archive, home, f"put {choices} (from {_PAGE}/cifar.html) into {home}")
-    return LAYOUTS[0], _unpacked(archive, LAYOUTS[0])
+        if (folder := home / layout.folder).is_dir():
+            return layout, str(folder), {n: contents(folder / f"{n}{layout.suffix}") for n in _TRAIN + _TEST}
+    layout = next((layout for layout in LAYOUTS if (home / layout.archive.name).exists()), LAYOUTS[0])
+    archive = home / layout.archive.name
+    if not archive.exists():
+        choices = " or ".join(f"{layout.archive.name} or its folder {layout.folder}" for layout in LAYOUTS)
+        fetch(layout.archive, home, f"put {choices} (from {_PAGE}/cifar.html) into {home}")
+    return layout, f"{archive}, {layout.folder}", _unpacked(archive, layout)
 
 
-def _unpacked(archive: Path, layout: Layout) -> Files:
+def _unpacked(archive: Path, layout: Layout) -> dict[str, bytes]:
     packed = io.BytesIO(contents(archive, layout.archive.md5))
     wanted = {f"{layout.folder}/{name}{layout.suffix}": name for name in _TRAIN + _TEST}
-    found: Files = {}
+    found = {}
     try:
         with tarfile.open(fileobj=packed, mode="r:gz") as tar:
             for member in tar:  # in the order of the file: random access would decompress it again each time
-                if (name := wanted.get(member.name)) and (file := tar.extractfile(member)):
-                    found[name] = (f"{archive}, {member.name}", file.read())
+                if member.name in wanted and (file := tar.extractfile(member)):
+                    found[wanted[member.name]] = file.read()
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
         raise DataError(f"{archive}: not a complete tar.gz archive ({error}); delete or replace it") from None
     if missing := [path for path, name in wanted.items() if name not in found]:
         raise DataError(f"{archive}: contains no {missing[0]}; delete it or replace it by the original")
     return found
-
-
-def _dataset(files: list[tuple[str, bytes]], layout: Layout) -> Dataset:
-    batches = [_decoded(where, content, layout) for where, content in files]
-    pixels, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
-    y = torch.from_numpy(labels.astype(np.int64))
-    return Dataset(torch.from_numpy(pixels).reshape(-1, 3, 32, 32), y, len(_NAMES), "cifar10", _NAMES)
 
 
 def _decoded(where: str, content: bytes, layout: Layout) -> tuple[Array, Array]:

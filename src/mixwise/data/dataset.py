@@ -33,7 +33,6 @@ class Samples(Protocol):
     @property
     def kind(self) -> str:
         """A description of one sample; training and test data must have the same."""
-        ...
 
     def __len__(self) -> int: ...
 
@@ -44,11 +43,9 @@ class Samples(Protocol):
             indices: int64 (b,), in any order.
             draws: the seed of random augmentation, for training; None returns the samples as evaluation sees them.
         """
-        ...
 
     def subset(self, indices: torch.Tensor) -> Samples:
         """Return the samples at these positions, in this order, without reading them."""
-        ...
 
     def stream(self, requests: Iterable[Request]) -> Iterator[torch.Tensor]:
         """Yield the batch of each request, in order; an implementation may read ahead in other processes."""

@@ -33,11 +33,9 @@ class ImageSource(Protocol):
 
     def source(self, index: int) -> Source:
         """Return the path of an image, or the bytes of its file."""
-        ...
 
     def name(self, index: int) -> str:
         """Return the name of an image for error messages."""
-        ...
 
 
 @dataclass(frozen=True)

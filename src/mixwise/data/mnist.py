@@ -68,7 +68,7 @@ def fashion_mnist(data_dir: Folder | None = None) -> Splits:
     return _splits("fashion_mnist", data_dir, _CLOTHES)
 
 
-def local_file(folder: Path, remote: RemoteFile) -> Path | None:
+def _local_file(folder: Path, remote: RemoteFile) -> Path | None:
     """Return the path of a file in `folder`, plain or gzipped, under any of its usual names; None if it is missing."""
     name = remote.name.removesuffix(".gz")
     names = [stem + suffix for suffix in ("", ".gz") for stem in (name, name.replace("-idx", ".idx"))]
@@ -79,7 +79,7 @@ def _splits(name: str, data_dir: Folder | None, class_names: tuple[str, ...] = (
     folder, paths = data_folder(data_dir, name), []
     for remote, plain in zip(FILES[name], _NAMES, strict=True):
         remedy = f"put {plain} or {plain}.gz, and the other three IDX files, into {folder}"
-        paths.append(local_file(folder, remote) or fetch(remote, folder, remedy))
+        paths.append(_local_file(folder, remote) or fetch(remote, folder, remedy))
     return Splits(*(_dataset(name, class_names, *pair) for pair in (paths[:2], paths[2:])))
 
 

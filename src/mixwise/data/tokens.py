@@ -34,7 +34,7 @@ class RaggedSamples(Samples):
 
     dtype: npt.DTypeLike | None = None  # of a batch; by default that of the rows
 
-    def __init__(self, rows: Ragged, pad: int, index: torch.Tensor | None = None) -> None:
+    def __init__(self, rows: Ragged, index: torch.Tensor | None = None, pad: int = 0) -> None:
         self.rows, self.pad = rows, pad
         self.index = torch.arange(len(rows)) if index is None else index
 
@@ -70,7 +70,7 @@ class TokenSamples(RaggedSamples):
     dtype = np.int64  # as an embedding requires
 
     def __init__(self, rows: Ragged, pad: int, max_length: int, index: torch.Tensor | None = None) -> None:
-        super().__init__(rows, pad, index)
+        super().__init__(rows, index, pad)
         self.max_length = max_length
 
     @property
@@ -86,9 +86,6 @@ class FeatureSamples(RaggedSamples):
         rows: (T, h).
         index: the positions in `rows`; all by default.
     """
-
-    def __init__(self, rows: Ragged, index: torch.Tensor | None = None) -> None:
-        super().__init__(rows, 0, index)
 
     @property
     def kind(self) -> str:
