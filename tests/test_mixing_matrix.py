@@ -5,10 +5,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mixwise.policies.kept_weights import weights_as_tensors, weights_from_tensors
 
 import mixwise.mixing as m
 from builders import ONE_WAY_RING, asymmetric, normal_rows
@@ -16,7 +14,7 @@ from mixwise.errors import GraphError, MixingError
 from mixwise.graphs import Graph, chain, complete, ring, star, torus
 from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings, symmetrized
 from mixwise.mixing.matrix import part_weights
-from mixwise.policies import Plan
+from mixwise.plan import Plan
 from strategies import connected_graphs, graphs
 
 property_test = settings(max_examples=60)
@@ -305,22 +303,6 @@ def test_a_part_is_a_value_too():
     assert repr(known).endswith("kind='doubly', nodes 2 to 4 known)")
     for change in (lazy, symmetrized):
         assert change(known) == change(W).restricted_to(nodes)
-
-
-@pytest.mark.parametrize("nodes", [range(8), range(2, 5), range(7, 8)])
-def test_tensors_and_back(nodes):
-    known = optimized().restricted_to(nodes)
-    assert weights_from_tensors(weights_as_tensors(known), known.graph, known.kind) == known
-
-
-def test_parts_are_assembled_from_what_their_nodes_keep():
-    """As a checkpoint of three processes is read by two, or by one."""
-    W = optimized()
-    kept = [weights_as_tensors(W.restricted_to(nodes)) for nodes in (range(3), range(3, 4), range(4, 8))]
-    rows = {name: torch.cat([tensors[name] for tensors in kept]) for name in kept[0]}
-    assert weights_from_tensors(rows, W.graph, W.kind) == W
-    first = {name: value[:5] for name, value in rows.items()}
-    assert weights_from_tensors(first, W.graph, W.kind) == W.restricted_to(range(5))
 
 
 # --- large ---

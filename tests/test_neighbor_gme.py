@@ -15,8 +15,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mixwise.mixing.neighbor_jumps import Jumps
-from mixwise.mixing.tree_sweeps import TreeSweeps, exchange_here
 
 from builders import gme_objective as f
 from builders import hard_gram, scaled, simulated
@@ -36,7 +34,8 @@ from mixwise.graphs import (
 )
 from mixwise.mixing import GmeProblem, consensus_factor, gram_matrix, metropolis_hastings, minimize_gme, uniform
 from mixwise.mixing.neighbor_gme import NeighborGme, on_simplex
-from mixwise.mixing.neighborhoods import Neighborhoods
+from mixwise.mixing.neighbor_objective import Jumps
+from mixwise.mixing.neighborhoods import Neighborhoods, TreeSweeps, exchange_here
 from mixwise.network import SimulatedNetwork, block
 from mixwise.parts import build
 from mixwise.policies import HeterogeneityAware

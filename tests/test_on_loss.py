@@ -218,7 +218,7 @@ def test_a_recipe_goes_on_without_the_process_that_wrote_its_records(launched, t
     stacked = torch.cat(list(task.A[left])), torch.cat(list(task.b[left]))
     optimum = torch.linalg.lstsq(stacked[0], -stacked[1]).solution
     assert names_of_nodes(folder / "checkpoint", 700) == left
-    rows = read_checkpoint(folder / "checkpoint")[0]["X"]
+    rows = read_checkpoint(folder / "checkpoint")[0]["rows/X"]
     assert torch.allclose(rows, optimum.expand(4, -1), rtol=0, atol=1e-4)  # 0.979 per step, for 500 or more
     assert records[-1]["distance_to_optimum"] == pytest.approx(
         float((rows - optimum).square().sum(1).mean()), abs=1e-12
@@ -232,7 +232,7 @@ def test_a_recipe_goes_on_without_the_process_that_wrote_its_records(launched, t
         monkeypatch.setattr(runner, name, lambda *args: None)
     (tmp_path / "run" / "config.yaml").write_text(experiment.to_yaml())
     run_experiment(experiment, tmp_path / "run", resume=True)
-    assert len(read_checkpoint(folder / "checkpoint", step=702)[0]["X"]) == 4
+    assert len(read_checkpoint(folder / "checkpoint", step=702)[0]["rows/X"]) == 4
 
 
 # --- several machines ---

@@ -143,8 +143,8 @@ def test_equal_nodes_spread_out():
     ("call", "message"),
     [
         (lambda: learn_topology([[1, 2], [3, 4]], 1), r"node 0 are \[1.0, 2.0\]; .* divide counts by their row sums"),
-        (lambda: learn_topology([[1.0, 0.0], [np.nan, 1.0]], 1), "label shares of node 1"),
-        (lambda: learn_topology([[1.5, -0.5]], 1), "label shares of node 0"),
+        (lambda: learn_topology([[1.0, 0.0], [np.nan, 1.0]], 1), "label proportions of node 1"),
+        (lambda: learn_topology([[1.5, -0.5]], 1), "label proportions of node 0"),
         (lambda: learn_topology([1.0, 2.0], 1), r"got shape \(2,\)"),
         (lambda: topology_from_gram(np.eye(3), -1), "steps = -1"),
         (lambda: topology_from_gram(np.eye(3), 1, -0.1), "regularization = -0.1"),

@@ -119,7 +119,7 @@ class Transport:
                 f"rank {by} gave up waiting for this process, rank {missing}, which was late by more than the timeout"
             )
         elif by is not None:
-            what = f"rank {missing} is missing, says rank {by}, which therefore gave up"
+            what = f"rank {missing} is missing (reported by rank {by}, which then stopped)"
         elif timed_out:
             what = f"rank {missing} did not answer within {self.timeout:g} s; if it is only slow, raise the timeout"
         else:
