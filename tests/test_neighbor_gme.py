@@ -210,7 +210,7 @@ def test_a_start_at_the_last_solution_saves_iterations():
     [
         (Graph(3, [(0, 1), (1, 2), (2, 0)], directed=True), {}, 'solver="local".* needs an undirected graph'),
         (Graph(4, [(0, 1), (2, 3)]), {}, '2 components, but solver="local".* needs a connected graph; add edges'),
-        (ring(4), {"kind": "sender"}, "kind = 'sender' with solver=\"local\", which finds doubly stochastic weights only"),
+        (ring(4), {"kind": "sender"}, "kind = 'sender' with solver=\"local\", which finds doubly stochastic"),
         (ring(4), {"tolerance": 0.0}, r"tolerance = 0.0; the relative distance .* lies in \(0, 1\), e.g. 1e-3"),
         (ring(4), {"tolerance": float("nan")}, "tolerance = nan"),
         (ring(4), {"max_iterations": 0}, "max_iterations = 0; a solve takes at least 1"),
