@@ -167,7 +167,7 @@ class Gossip:
     def mix(self) -> None:
         """Mix what the optimizer has made of the parameters; all ranks must mix equally often."""
         self.row.settle()
-        if not self.algorithm.needs.early or self.driver.looks:
+        if not self.driver.needs.early or self.driver.looks:
             self._check_finite()
         self._mix_with_survivors(lambda: self._tell(WORKING) if self._joined else True)
 
@@ -231,7 +231,7 @@ class Gossip:
 
     def _start_early(self) -> None:
         """Send the rows now, if they travel while the gradients are computed."""
-        if self.algorithm.needs.early:
+        if self.driver.needs.early:
             self._check_finite()  # they are still in the cache
             with suppress(
                 NetworkError

@@ -60,7 +60,8 @@ class Driver:
         *,
         local_steps: int = 1,
     ) -> None:
-        context = replace(context or Context(network.graph), needs=algorithm.needs)
+        self.needs = algorithm.needs  # once: wrappers derive theirs from those of the algorithm inside
+        context = replace(context or Context(network.graph), needs=self.needs)
         self.network, self.policy, self.algorithm, self.local_steps = network, policy, algorithm, local_steps
         self.t = self.began = self.steps = 0
         self.lr, self.begun = 0.0, False
@@ -72,7 +73,7 @@ class Driver:
         self.algorithm_state = algorithm.init(X, context)
         known = policy.matrices(self.policy_state)
         self._check(known)
-        if algorithm.needs.plan != "nothing" and not policy.provides.own_edges:
+        if self.needs.plan != "nothing" and not policy.provides.own_edges:
             check_connected(network.graph, known)
 
     @property
@@ -91,7 +92,7 @@ class Driver:
         if self.begun:
             return
         self.begun = True
-        needs, look = self.algorithm.needs, self.policy.looks(self.t - self.began, self.policy_state)
+        needs, look = self.needs, self.policy.looks(self.t - self.began, self.policy_state)
         kept, self._sums = needs.previous, {}
         if look is not None and (look.sketches or look.update):
             counts = [sketch for sketch in look.sketches if isinstance(sketch, CountSketch)]
@@ -117,7 +118,7 @@ class Driver:
         if not self.turns_gradients:
             return
         decays: dict[int, float] = {}
-        if self.algorithm.needs.own_momentum:
+        if self.needs.own_momentum:
             decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
         decayed = [(g, x, decays[id(x)]) for x, g in places if decays.get(id(x))]
         for g, x, decay in decayed:
@@ -144,7 +145,8 @@ class Driver:
         except MixingError as error:
             step = self.t if self.network.step is None else self.network.step
             raise TrainingError(f"step {step}: {error}; if the run diverges, lower the learning rate (lr)") from error
-        check_unchanged(self.algorithm, plan.matrices, self._checked)
+        if self.needs.fixed:
+            check_unchanged(self.algorithm, plan.matrices, self._checked)
         self._check(plan.matrices)
         return plan
 
@@ -170,9 +172,9 @@ class Driver:
     def _mix_buffers(self, round: Round, plan: Plan) -> None:
         if round.B is None:
             return
-        if self.algorithm.needs.buffers == "average":
+        if self.needs.buffers == "average":
             round.B.copy_(self.network.average(round.B).expand_as(round.B))
-        elif self.algorithm.needs.buffers == "plan":
+        elif self.needs.buffers == "plan":
             mix_in_place(round.B, plan.params, self.network)
 
     def _check(self, matrices: tuple[MixingMatrix, ...]) -> None:

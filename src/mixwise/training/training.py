@@ -131,7 +131,7 @@ class Training:
     def _local_step(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Take one step of the optimizer on every owned row."""
         t, X, nodes = self.t, self.X, self.network.nodes
-        if self.algorithm.needs.early:  # the rows travel while the gradients are computed
+        if self.driver.needs.early:  # the rows travel while the gradients are computed
             self.driver.begin(X)
         with torch.enable_grad():
             losses, G = self.task.losses_and_gradients(X, nodes, t)
