@@ -16,6 +16,11 @@ from mixwise.sketch.base import RandomSketch
 Objective: TypeAlias = Literal["updates", "parameters", "both"]
 
 
+def seeded(sketch: Sketch, context: Context) -> Sketch:
+    """Return the sketch of a run: a random one draws with the seed of the run as well."""
+    return replace(sketch, seed=sketch.seed + context.seed) if isinstance(sketch, RandomSketch) else sketch
+
+
 @dataclass(frozen=True)
 class Estimate:
     """What is observed, and how.
@@ -38,10 +43,7 @@ class Estimate:
 
         "unsettled" says that the last Γ came from G, because U was 0, so that the next mixing should look again.
         """
-        sketch = self.sketch
-        if isinstance(sketch, RandomSketch):
-            sketch = replace(sketch, seed=sketch.seed + context.seed)
-        return State(shared={"unsettled": False}, scratch={"sketch": sketch})
+        return State(shared={"unsettled": False}, scratch={"sketch": seeded(self.sketch, context)})
 
     def sketches(self, t: int, state: State) -> tuple[Sketch, ...]:
         """Return the sketches of the update that a look at mixing t takes."""

@@ -1,0 +1,162 @@
+"""Pairs of neighbors that disagree, found by messages between neighbors only.
+
+Legend: m owned nodes with A arcs to their neighbors, sorted by (i, j); S (m, k) their sketches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mixwise.errors import MixingError
+from mixwise.graphs import Graph
+from mixwise.graphs.graph import IntArray
+from mixwise.mixing import MixingMatrix, metropolis_hastings
+from mixwise.mixing.matrix import FloatArray, entries_of
+from mixwise.parts import Count, part
+from mixwise.policies.edge_coloring import rounds_that_fit
+from mixwise.policies.gram import seeded
+from mixwise.protocols import Context, Look, Network, Plan, Policy, Round, State
+from mixwise.seeding import stream
+from mixwise.sketch import CountSketch, Sketch
+
+_FREE, _OFFER, _TAKEN = 0, 1, 2  # what a node tells a neighbor, in one byte
+
+
+@part(
+    "aware-pairs", title="pairs of neighbors that disagree most, agreed on by offers",
+    does="pairs of neighbors that disagree most, found by messages between neighbors only, `rounds` matchings at every "
+    "mixing",
+)  # fmt: skip
+@dataclass(frozen=True)
+class AwarePairs(Policy):
+    """At every mixing, `rounds` matchings one after the other, agreed on by neighbors; no node sees more than those.
+
+    Every node sends the sketch s_i of its row to its neighbors. Averaging the pair i, j removes ½‖s_i − s_j‖² of the
+    disagreement. Every free node offers itself to the free neighbor with which it would remove most, `offers` times;
+    two nodes that offer themselves to each other are a pair. Ties are broken by a hash of the seed, the round and the
+    edge. A pair knows its new sketch, (s_i + s_j)/2, without its rows, and sends it to its neighbors for the next round.
+
+    A round costs k numbers and `offers` bytes along every arc, whatever the number of nodes. The pairs are those of a
+    greedy matching, heaviest edge first; `HeterogeneityAwareMatchings` gathers all sketches for the heaviest matching.
+
+    Args:
+        rounds: matchings per mixing. By default as many as fit into the bytes of ordinary gossip, where every node
+            sends its row to all its neighbors: the mean degree, rounded down, and at most log₂ n rounded up.
+        sketch: how a node's row is compressed; a new operator is drawn at each mixing, the same on all nodes.
+        offers: how often free nodes offer themselves in a round.
+    """
+
+    rounds: Count | None = None
+    sketch: Sketch = CountSketch(100)
+    offers: Count = 8
+
+    def init(self, context: Context) -> State:
+        """Reject algorithms that need symmetric weights: one matching is symmetric, several in a row are not."""
+        rounds = rounds_that_fit(context.graph) if self.rounds is None else self.rounds
+        if context.needs.symmetric and rounds != 1:
+            raise MixingError(
+                "the algorithm needs symmetric weights, and several matchings in a row are not; use rounds = 1, "
+                "or policy: pairs, whose rounds run forth and back"
+            )
+        return State(scratch={"rounds": rounds, "seed": context.seed, "sketch": seeded(self.sketch, context)})
+
+    def looks(self, t: int, state: State) -> Look | None:
+        """Look at the rows of every mixing, of which no copy is needed."""
+        return Look()
+
+    def plan(self, round: Round, state: State, network: Network) -> Plan:
+        """Return the matchings of this mixing."""
+        S = state.scratch["sketch"].fresh(round.t)(round.rows).float().cpu().numpy()
+        if "near" not in state.scratch:
+            state.scratch["near"] = Neighborhood(network.graph, network.nodes)
+        near: Neighborhood = state.scratch["near"]
+        rounds = []
+        for r in range(state.scratch["rounds"]):
+            apart = near.differences(S, network)
+            ties = stream(state.scratch["seed"], "ties", round.t, r)
+            partner = agree((apart * apart).sum(axis=1), near, network, self.offers, ties)
+            paired = near.theirs == partner[near.mine]  # at most one arc per node
+            S[near.mine[paired]] -= apart[paired] / 2
+            rounds.append(near.matrix(partner))
+        return Plan(tuple(rounds))
+
+
+class Neighborhood:
+    """The owned nodes and their neighbors, as arrays over the arcs.
+
+    Attributes:
+        mine, theirs: (A,), the owned end of each arc, counted from the first owned node, and the neighbor.
+        starts: (m,), where the arcs of each owned node start.
+    """
+
+    def __init__(self, graph: Graph, nodes: range) -> None:
+        senders, receivers, _ = graph.arcs
+        own = slice(*np.searchsorted(senders, [nodes.start, nodes.stop]))
+        self.graph, self.nodes = graph, nodes
+        self.mine, self.theirs = senders[own] - nodes.start, receivers[own]
+        self.starts: IntArray = np.searchsorted(self.mine, np.arange(len(nodes)))
+        ends = np.stack([senders[own], receivers[own]])
+        self.edge: IntArray = ends.min(axis=0) * graph.n + ends.max(axis=0)
+
+    def heard(self, messages: npt.NDArray[np.generic], network: Network) -> npt.NDArray[np.generic]:
+        """Send each neighbor its message (A, w) and return what the neighbors sent."""
+        arrived: npt.NDArray[np.generic] = network.exchange(
+            torch.from_numpy(messages), self.graph, cargo="sketches"
+        ).numpy()
+        return arrived
+
+    def differences(self, rows: FloatArray, network: Network) -> FloatArray:
+        """Rows of the owned ends minus those of the neighbors, (A, w)."""
+        sent = rows[self.mine]
+        difference: FloatArray = sent - self.heard(sent, network)
+        return difference
+
+    def matrix(self, partner: IntArray) -> MixingMatrix:
+        """W of the pairs; where not all nodes are owned, the rows and columns of those that are."""
+        nodes = np.arange(self.nodes.start, self.nodes.stop)
+        paired = partner >= 0
+        pairs = np.stack([nodes[paired], partner[paired]], axis=1)
+        if len(self.nodes) == self.graph.n:
+            return metropolis_hastings(Graph(self.graph.n, pairs, labels=self.graph.labels))
+        pattern = self.graph.pattern
+        weights = np.zeros(len(pattern.rows))
+        for entries in entries_of(self.graph, self.nodes):
+            rows, cols = pattern.rows[entries], pattern.cols[entries]
+            ours = np.where((rows >= self.nodes.start) & (rows < self.nodes.stop), rows, cols)
+            other = np.where(ours == rows, cols, rows)
+            chosen = partner[ours - self.nodes.start]
+            weights[entries] = np.where(other == chosen, 0.5, np.where(rows == cols, np.where(chosen < 0, 1.0, 0.5), 0.0))
+        return MixingMatrix(self.graph, weights, nodes=self.nodes)
+
+
+def agree(worth: FloatArray, near: Neighborhood, network: Network, offers: int, ties: int) -> IntArray:
+    """Return the partner of each owned node (m,), −1 if it has none: mutual best offers, repeated among free nodes."""
+    m = len(near.nodes)
+    partner = np.full(m, -1)
+    if not len(worth):
+        return partner
+    rank = np.empty(len(worth), dtype=np.int64)
+    rank[np.lexsort((_hashed(near.edge, ties), worth))] = np.arange(len(worth))
+    rank[worth <= 0] = -1  # nothing to gain
+    for _ in range(offers):
+        rank[partner[near.mine] >= 0] = -1
+        best = np.maximum.reduceat(rank, near.starts)
+        offered = (rank >= 0) & (rank == best[near.mine])
+        message = np.where(partner[near.mine] >= 0, _TAKEN, np.where(offered, _OFFER, _FREE)).astype(np.int8)
+        heard = near.heard(message[:, None], network)[:, 0]
+        mutual = np.flatnonzero(offered & (heard == _OFFER))
+        partner[near.mine[mutual]] = near.theirs[mutual]
+        rank[heard == _TAKEN] = -1
+    return partner
+
+
+def _hashed(values: IntArray, seed: int) -> npt.NDArray[np.uint64]:
+    """Integers that look random, the same on every machine (SplitMix64)."""
+    x = values.astype(np.uint64) + np.uint64(seed & (2**64 - 1))
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

@@ -1,0 +1,114 @@
+"""Matchings in turn, from an edge coloring of the graph: gossip in pairs that needs no coordination and no data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+
+from mixwise.graphs import Graph
+from mixwise.graphs.coloring import edge_coloring
+from mixwise.mixing import MixingMatrix, metropolis_hastings
+from mixwise.mixing.matrix import FloatArray
+from mixwise.parts import Count, part
+from mixwise.protocols import Context, Network, Plan, Policy, Round, State
+
+_MOST_NODES = 256  # for which the order of the colors is optimized, on n × n arrays
+_MOST_ORDERS = 24  # that are tried one by one
+
+
+@part(
+    "edge-coloring", title="the matchings of an edge coloring in turn",
+    does="the colors of an edge coloring in turn, `rounds` of them at every mixing; no sketches",
+)  # fmt: skip
+@dataclass(frozen=True)
+class EdgeColoring(Policy):
+    """At every mixing, the next `rounds` matchings of an edge coloring; the nodes of a pair average.
+
+    A mixing continues where the last one stopped, so that all edges are used equally often. Two rounds on an even ring
+    are even-odd averaging; on a hypercube (a 4 × 4 torus is one) all colors together are an exact average.
+    For algorithms that need symmetric weights (D², EXTRA) the rounds run forth and back: M₁ M₂ M₁. Matchings are
+    projections, so such a product has no negative eigenvalues.
+
+    Args:
+        rounds: matchings per mixing. By default as many as fit into the bytes of ordinary gossip, where every node
+            sends its row to all its neighbors: the mean degree, rounded down, and at most log₂ n rounded up.
+    """
+
+    rounds: Count | None = None
+
+    def init(self, context: Context) -> State:
+        """Color the edges."""
+        rounds = rounds_that_fit(context.graph) if self.rounds is None else self.rounds
+        colors = tuple(map(metropolis_hastings, fastest_order(edge_coloring(context.graph))))
+        return State(scratch={"colors": colors, "rounds": rounds, "symmetric": context.needs.symmetric})
+
+    def matrices(self, state: State) -> tuple[MixingMatrix, ...]:
+        """Return the matrices of all colors."""
+        colors: tuple[MixingMatrix, ...] = state.scratch["colors"]
+        return colors
+
+    def plan(self, round: Round, state: State, network: Network) -> Plan:
+        """Return the colors whose turn it is."""
+        colors, rounds = self.matrices(state), state.scratch["rounds"]
+        in_turn = tuple(colors[(round.t * rounds + s) % len(colors)] for s in range(rounds))
+        return Plan(palindrome(in_turn) if state.scratch["symmetric"] else in_turn)
+
+
+def rounds_that_fit(graph: Graph) -> int:
+    """Return how many matchings send no more than one round of ordinary gossip, but at most log₂ n."""
+    graph.require_undirected("a matching")
+    degree = 2 * len(graph.edge_array) // max(graph.n, 1)
+    return max(1, min(degree, math.ceil(math.log2(max(graph.n, 2)))))
+
+
+def palindrome(rounds: tuple[MixingMatrix, ...]) -> tuple[MixingMatrix, ...]:
+    """Return M₁ … M_r … M₁, whose product is symmetric."""
+    return rounds + rounds[-2::-1]
+
+
+def fastest_order(matchings: Sequence[Graph]) -> tuple[Graph, ...]:
+    """Return the matchings in the order with the least steady disagreement: the best, or a greedy one if many."""
+    n = matchings[0].n if matchings else 0
+    if n > _MOST_NODES or len(matchings) < 3:
+        return tuple(matchings)
+    averages = [metropolis_hastings(matching).to_dense() for matching in matchings]
+    if math.factorial(len(matchings) - 1) <= _MOST_ORDERS:  # orders that differ in where they begin are the same
+        orders = [(0, *rest) for rest in permutations(range(1, len(matchings)))]
+    else:
+        orders = [tuple(range(len(matchings))), _greedy_order(averages)]
+    best = min(orders, key=lambda order: round_off(steady_disagreement([averages[c] for c in order])))
+    return tuple(matchings[c] for c in best)
+
+
+def steady_disagreement(averages: Sequence[FloatArray], turns: int = 3) -> float:
+    """Return the mean of Tr Γ over a turn, where Γ ← Mᵀ(Γ + I − J)M: each round, every node adds noise of its own."""
+    noise = np.eye(len(averages[0])) - 1 / len(averages[0])
+    Gamma, last = np.zeros_like(noise), 0.0
+    for _ in range(turns):
+        last = 0.0
+        for M in averages:
+            Gamma = M.T @ (Gamma + noise) @ M
+            last += float(np.trace(Gamma))
+    return last / len(averages)
+
+
+def round_off(value: float) -> float:
+    """Return the value with ten digits, so that the rounding of a processor does not decide between equals."""
+    return float(f"{value:.9e}")
+
+
+def _greedy_order(averages: Sequence[FloatArray]) -> tuple[int, ...]:
+    """At every place, the matching that leaves the least."""
+    noise = np.eye(len(averages[0])) - 1 / len(averages[0])
+    Gamma, order, left = np.zeros_like(noise), [], list(range(len(averages)))
+    while left:
+        Gamma = Gamma + noise
+        best = min(left, key=lambda c: round_off(float(np.trace(averages[c] @ Gamma))))  # M = MᵀM: Tr MᵀΓM = Tr MΓ
+        Gamma = averages[best].T @ Gamma @ averages[best]
+        left.remove(best)
+        order.append(best)
+    return tuple(order)
