@@ -1,6 +1,7 @@
 """Communication graphs: an immutable `Graph` and ways to build one."""
 
 from mixwise.graphs.cliques import Cliques, clique_skew, d_cliques
+from mixwise.graphs.coloring import edge_coloring
 from mixwise.graphs.converters import from_adjacency, from_edges, from_networkx
 from mixwise.graphs.families import (
     chain,
@@ -29,8 +30,8 @@ from mixwise.graphs.trees import gram_tree, spanning_tree, tree_bias
 
 __all__ = [
     "SPECS", "Cliques", "Graph", "Pattern", "chain", "clique_skew", "complete", "d_cliques", "directed_exponential",
-    "directed_ring", "edge_sample", "erdos_renyi", "exponential", "from_adjacency", "from_edges", "from_networkx",
-    "gram_tree", "grid", "heaviest_matching", "hypercube", "load", "matching_decomposition", "one_peer_exponential",
-    "parse", "random_connected", "random_geometric", "random_matching", "random_regular", "ring", "small_world",
-    "social_network", "spanning_tree", "star", "torus", "tree_bias",
+    "directed_ring", "edge_coloring", "edge_sample", "erdos_renyi", "exponential", "from_adjacency", "from_edges",
+    "from_networkx", "gram_tree", "grid", "heaviest_matching", "hypercube", "load", "matching_decomposition",
+    "one_peer_exponential", "parse", "random_connected", "random_geometric", "random_matching", "random_regular",
+    "ring", "small_world", "social_network", "spanning_tree", "star", "torus", "tree_bias",
 ]  # fmt: skip

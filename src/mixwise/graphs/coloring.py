@@ -42,7 +42,8 @@ def edge_coloring(graph: Graph) -> tuple[Graph, ...]:
 def edge_positions(graph: Graph, edges: IntArray) -> IntArray:
     """The positions of these edges (·, 2), smaller node first, in `graph.edge_array`."""
     keys = graph.edge_array @ np.array([graph.n, 1])
-    return np.searchsorted(keys, edges @ np.array([graph.n, 1]))
+    positions: IntArray = np.searchsorted(keys, edges @ np.array([graph.n, 1]))
+    return positions
 
 
 def _by_dimension(graph: Graph) -> IntArray | None:
@@ -73,16 +74,16 @@ def _by_dimension(graph: Graph) -> IntArray | None:
 
 
 def _parallel_classes(graph: Graph) -> IntArray:
-    """A class for every edge (E,), the same for opposite edges of a square i – j – k – l."""
+    """A class for every edge (E,), the same for opposite edges of a square h – i – j – k."""
     from scipy.sparse import csgraph
 
     neighbors = [frozenset(graph.neighbors(i)) for i in range(graph.n)]
     number = {edge: e for e, edge in enumerate(graph.edges)}
     pairs = [
-        (e, number[min(k, l), max(k, l)])
+        (e, number[min(h, k), max(h, k)])
         for (i, j), e in number.items()
-        for l in neighbors[i] - {j}
-        for k in (neighbors[j] & neighbors[l]) - {i}
+        for h in neighbors[i] - {j}
+        for k in (neighbors[j] & neighbors[h]) - {i}
     ]
     first, second = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     parallel = sparse.csr_array((np.ones(len(first)), (first, second)), shape=(len(number), len(number)))

@@ -2,11 +2,14 @@
 
 from mixwise.policies.auto import Auto, DCliques
 from mixwise.policies.aware_matchings import HeterogeneityAwareMatchings
+from mixwise.policies.aware_pairs import AwarePairs
 from mixwise.policies.choice import PolicyLike, as_policy
 from mixwise.policies.combined import Alternating, Decoupled, Product, RandomChoice
+from mixwise.policies.edge_coloring import EdgeColoring
 from mixwise.policies.fixed import Fixed, NoMixing
 from mixwise.policies.heterogeneity_aware import HeterogeneityAware
 from mixwise.policies.learned_topology import LearnedTopology
+from mixwise.policies.pairs import Pairs
 from mixwise.policies.sequence import Cycle, EdgeSampling, Matcha, Matchings
 from mixwise.policies.tree import Tree
 from mixwise.protocols import Look, Policy
@@ -14,9 +17,11 @@ from mixwise.protocols import Look, Policy
 __all__ = [
     "Alternating",
     "Auto",
+    "AwarePairs",
     "Cycle",
     "DCliques",
     "Decoupled",
+    "EdgeColoring",
     "EdgeSampling",
     "Fixed",
     "HeterogeneityAware",
@@ -26,6 +31,7 @@ __all__ = [
     "Matcha",
     "Matchings",
     "NoMixing",
+    "Pairs",
     "Policy",
     "PolicyLike",
     "Product",

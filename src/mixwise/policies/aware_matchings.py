@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph, heaviest_matching
-from mixwise.graphs.matchings import need_undirected
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.mixing.matrix import FloatArray
 from mixwise.parts import Count, NonNegative, part
+from mixwise.policies.edge_coloring import rounds_that_fit
 from mixwise.policies.gram import GramEstimate, Objective
 from mixwise.protocols import Context, Look, Network, Plan, Policy, Round, State
 from mixwise.sketch import CountSketch, Sketch
@@ -79,13 +78,6 @@ class HeterogeneityAwareMatchings(Policy):
             Gamma = W.incoming @ (W.incoming @ Gamma).T  # WᵀΓW, without BLAS: all processes must find the same pairs
             rounds.append(W)
         return Plan(tuple(rounds))
-
-
-def rounds_that_fit(graph: Graph) -> int:
-    """Return how many matchings send no more than one round of ordinary gossip, but at most log₂ n."""
-    need_undirected(graph, "a matching")
-    degree = 2 * len(graph.edge_array) // max(graph.n, 1)
-    return max(1, min(degree, math.ceil(math.log2(max(graph.n, 2)))))
 
 
 def removed_by_pairs(graph: Graph, Gamma: FloatArray) -> FloatArray:

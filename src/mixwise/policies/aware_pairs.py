@@ -6,6 +6,7 @@ Legend: m owned nodes with A arcs to their neighbors, sorted by (i, j); S (m, k)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +39,7 @@ class AwarePairs(Policy):
     Every node sends the sketch s_i of its row to its neighbors. Averaging the pair i, j removes ½‖s_i − s_j‖² of the
     disagreement. Every free node offers itself to the free neighbor with which it would remove most, `offers` times;
     two nodes that offer themselves to each other are a pair. Ties are broken by a hash of the seed, the round and the
-    edge. A pair knows its new sketch, (s_i + s_j)/2, without its rows, and sends it to its neighbors for the next round.
+    edge. A pair knows its new sketch, (s_i + s_j)/2, without its rows, and sends it on for the next round.
 
     A round costs k numbers and `offers` bytes along every arc, whatever the number of nodes. The pairs are those of a
     greedy matching, heaviest edge first; `HeterogeneityAwareMatchings` gathers all sketches for the heaviest matching.
@@ -76,11 +77,13 @@ class AwarePairs(Policy):
         near: Neighborhood = state.scratch["near"]
         rounds = []
         for r in range(state.scratch["rounds"]):
-            apart = near.differences(S, network)
+            sent = S[near.mine]
+            heard = near.heard(sent, network)
+            apart = sent - heard
             ties = stream(state.scratch["seed"], "ties", round.t, r)
             partner = agree((apart * apart).sum(axis=1), near, network, self.offers, ties)
             paired = near.theirs == partner[near.mine]  # at most one arc per node
-            S[near.mine[paired]] -= apart[paired] / 2
+            S[near.mine[paired]] = (sent[paired] + heard[paired]) / 2
             rounds.append(near.matrix(partner))
         return Plan(tuple(rounds))
 
@@ -102,18 +105,11 @@ class Neighborhood:
         ends = np.stack([senders[own], receivers[own]])
         self.edge: IntArray = ends.min(axis=0) * graph.n + ends.max(axis=0)
 
-    def heard(self, messages: npt.NDArray[np.generic], network: Network) -> npt.NDArray[np.generic]:
+    def heard(self, messages: npt.NDArray[Any], network: Network) -> npt.NDArray[Any]:
         """Send each neighbor its message (A, w) and return what the neighbors sent."""
-        arrived: npt.NDArray[np.generic] = network.exchange(
-            torch.from_numpy(messages), self.graph, cargo="sketches"
-        ).numpy()
+        arrived: npt.NDArray[Any]
+        arrived = network.exchange(torch.from_numpy(messages), self.graph, cargo="sketches").numpy()
         return arrived
-
-    def differences(self, rows: FloatArray, network: Network) -> FloatArray:
-        """Rows of the owned ends minus those of the neighbors, (A, w)."""
-        sent = rows[self.mine]
-        difference: FloatArray = sent - self.heard(sent, network)
-        return difference
 
     def matrix(self, partner: IntArray) -> MixingMatrix:
         """W of the pairs; where not all nodes are owned, the rows and columns of those that are."""
@@ -129,7 +125,9 @@ class Neighborhood:
             ours = np.where((rows >= self.nodes.start) & (rows < self.nodes.stop), rows, cols)
             other = np.where(ours == rows, cols, rows)
             chosen = partner[ours - self.nodes.start]
-            weights[entries] = np.where(other == chosen, 0.5, np.where(rows == cols, np.where(chosen < 0, 1.0, 0.5), 0.0))
+            weights[entries] = np.where(
+                other == chosen, 0.5, np.where(rows == cols, np.where(chosen < 0, 1.0, 0.5), 0.0)
+            )
         return MixingMatrix(self.graph, weights, nodes=self.nodes)
 
 

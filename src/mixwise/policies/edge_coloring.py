@@ -9,8 +9,7 @@ from itertools import permutations
 
 import numpy as np
 
-from mixwise.graphs import Graph
-from mixwise.graphs.coloring import edge_coloring
+from mixwise.graphs import Graph, edge_coloring
 from mixwise.mixing import MixingMatrix, metropolis_hastings
 from mixwise.mixing.matrix import FloatArray
 from mixwise.parts import Count, part

@@ -20,7 +20,7 @@ _MOST_NODES = 256  # for which all of Γ is kept
 
 @part(
     "pairs", title="pairs of neighbors in an order planned for the graph",
-    does="pairs of neighbors in an order that is planned for the graph, `rounds` matchings at every mixing; no sketches",
+    does="pairs of neighbors in an order planned for the graph, `rounds` matchings at every mixing; no sketches",
 )  # fmt: skip
 @dataclass(frozen=True)
 class Pairs(Policy):

@@ -1,0 +1,61 @@
+"""Edge colorings: proper, few colors of equal size, and along the dimensions of grids and hypercubes."""
+
+from functools import reduce
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mixwise import graphs
+from mixwise.errors import GraphError
+from mixwise.graphs import edge_coloring
+from mixwise.graphs.paths import two_coloring
+from mixwise.mixing import metropolis_hastings
+from strategies import connected_graphs
+
+
+@settings(max_examples=150, deadline=None)
+@given(connected_graphs(min_nodes=2))
+def test_a_coloring_is_proper_and_covers_every_edge_with_few_colors_of_equal_size(graph):
+    colors = edge_coloring(graph)
+    assert sorted(edge for matching in colors for edge in matching.edges) == list(graph.edges)
+    assert all(max(matching.degrees) == 1 for matching in colors)
+    assert len(colors) <= max(graph.degrees) + (two_coloring(graph) is None)
+    sizes = [len(matching.edges) for matching in colors]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("graph", "colors"),
+    [(graphs.hypercube(d), d) for d in (1, 2, 3, 4, 5)] + [(graphs.torus(4, 4), 4), (graphs.torus(2, 4), 3)],
+)
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=5, deadline=None)
+def test_all_colors_of_a_hypercube_are_an_exact_average_however_its_nodes_are_numbered(graph, colors, seed):
+    order = np.random.default_rng(seed).permutation(graph.n)
+    matchings = edge_coloring(graph.permuted(order.tolist()))
+    assert len(matchings) == colors
+    product = reduce(np.matmul, [metropolis_hastings(matching).to_dense() for matching in matchings])
+    np.testing.assert_allclose(product, 1 / graph.n, atol=1e-15)
+
+
+@pytest.mark.parametrize("rows_and_columns", [(4, 6), (6, 6), (3, 5), (4, 5)])
+@pytest.mark.parametrize("family", [graphs.torus, graphs.grid])
+def test_a_color_of_a_grid_works_along_one_dimension(family, rows_and_columns):
+    """Then averaging along columns and averaging along rows commute."""
+    rows, columns = rows_and_columns
+    if family is graphs.torus and (rows % 2 or columns % 2):
+        pytest.skip("a product with an odd cycle may need more colors this way")
+    for matching in edge_coloring(family(rows, columns)):
+        along_rows = {i // columns == j // columns for i, j in matching.edges}
+        assert len(along_rows) == 1
+
+
+def test_a_large_torus_takes_four_colors():
+    assert [len(matching.edges) for matching in edge_coloring(graphs.torus(40, 50))] == [1000] * 4
+
+
+def test_directed_graphs_are_rejected():
+    with pytest.raises(GraphError, match="edge_coloring needs an undirected graph"):
+        edge_coloring(graphs.directed_ring(4))

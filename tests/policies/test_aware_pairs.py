@@ -1,0 +1,135 @@
+"""Pairs agreed on by offers: by neighbors only, one partner each, whatever the number of nodes and their names."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import normal_rows
+from mixwise import graphs
+from mixwise.errors import ConfigError, GraphError, MixingError
+from mixwise.graphs import Graph
+from mixwise.needs import Needs
+from mixwise.network import SimulatedNetwork
+from mixwise.policies import AwarePairs
+from mixwise.sketch import CountSketch, ExactSketch
+from planning import Planner
+from strategies import connected_graphs
+
+
+class Recording(SimulatedNetwork):
+    """A network that notes who sends to whom, and has no way to reach all nodes at once."""
+
+    def __init__(self, graph):
+        super().__init__(graph)
+        self.used = set()
+
+    def exchange(self, messages, graph, *, cargo="parameters"):
+        self.used |= set(zip(graph.arcs.senders.tolist(), graph.arcs.receivers.tolist(), strict=True))
+        return super().exchange(messages, graph, cargo=cargo)
+
+    def gather(self, rows):
+        raise AssertionError("gather is not a message between neighbors")
+
+    average = gather
+
+
+def planned(policy, graph, X, t=0, seed=0):
+    return Planner(policy, SimulatedNetwork(graph), seed=seed).plan(t, rows=torch.from_numpy(X)).params
+
+
+def greedy(graph, X):
+    """The edges, farthest ends first, whose ends are both still free."""
+    free, taken = set(range(graph.n)), []
+    for i, j in sorted(graph.edges, key=lambda edge: -((X[edge[0]] - X[edge[1]]) ** 2).sum()):
+        if {i, j} <= free and (X[i] != X[j]).any():
+            free -= {i, j}
+            taken.append((i, j))
+    return tuple(sorted(taken))
+
+
+@settings(max_examples=60, deadline=None)
+@given(connected_graphs(min_nodes=2), st.integers(0, 10_000))
+def test_with_enough_offers_the_pairs_are_those_of_a_greedy_matching(graph, seed):
+    X = normal_rows(graph.n, 4, seed)
+    (W,) = planned(AwarePairs(1, ExactSketch(), offers=graph.n), graph, X)
+    assert W.graph.edges == greedy(graph, X)
+
+
+@settings(max_examples=30, deadline=None)
+@given(connected_graphs(min_nodes=2), st.integers(0, 10_000))
+def test_a_round_knows_what_the_rounds_before_it_have_averaged(graph, seed):
+    X = normal_rows(graph.n, 4, seed)
+    first, second = planned(AwarePairs(2, ExactSketch(), offers=graph.n), graph, X)
+    mixed = first.to_dense().T @ X
+    assert not set(first.graph.edges) & set(second.graph.edges)  # nothing is left to average there
+    removed = sum(((mixed[i] - mixed[j]) ** 2).sum() for i, j in second.graph.edges)
+    assert removed == pytest.approx(sum(((mixed[i] - mixed[j]) ** 2).sum() for i, j in greedy(graph, mixed)), rel=0.5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(connected_graphs(min_nodes=2), st.integers(0, 10_000), st.integers(1, 4))
+def test_a_node_has_one_partner_at_most_however_few_the_offers(graph, seed, offers):
+    (W,) = planned(AwarePairs(1, offers=offers), graph, normal_rows(graph.n, 3, seed))
+    assert max(W.graph.degrees) <= 1
+    assert set(W.graph.edges) <= set(graph.edges)
+
+
+@settings(max_examples=40, deadline=None)
+@given(connected_graphs(min_nodes=2), st.integers(0, 10_000))
+def test_other_names_of_the_nodes_give_the_same_pairs(graph, seed):
+    order = np.random.default_rng(seed).permutation(graph.n)
+    X, policy = normal_rows(graph.n, 4, seed), AwarePairs(1)
+    moved_X = X[np.argsort(order)]  # node a is now called order[a]
+    (W,), (moved,) = planned(policy, graph, X), planned(policy, graph.permuted(order.tolist()), moved_X)
+    assert {tuple(sorted((order[i], order[j]))) for i, j in W.graph.edges} == set(moved.graph.edges)
+
+
+def test_among_equals_the_seed_decides_and_not_the_number_of_a_node():
+    """On a star whose leaves are equally far from the center, every leaf gets its turn."""
+    star, X = graphs.star(9), np.eye(9, 1)
+    chosen = {
+        planned(AwarePairs(1, ExactSketch()), star, X, t, seed)[0].graph.edges for seed in (0, 1) for t in range(40)
+    }
+    assert len(chosen) == 8
+
+
+def test_every_message_goes_along_an_edge():
+    network = Recording(graphs.social_network())
+    Planner(AwarePairs(2), network).plan(0, rows=torch.from_numpy(normal_rows(32, 200)))
+    assert network.used == set(
+        zip(network.graph.arcs.senders.tolist(), network.graph.arcs.receivers.tolist(), strict=True)
+    )
+    assert network.traffic.parameters == 0
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_the_bytes_of_a_node_do_not_depend_on_the_number_of_nodes(rounds):
+    sent = {}
+    for side in (8, 64):
+        network = SimulatedNetwork(graphs.torus(side, side))
+        Planner(AwarePairs(rounds, CountSketch(50), offers=5), network).plan(
+            0, rows=torch.from_numpy(normal_rows(side**2, 60))
+        )
+        sent[side] = network.traffic.sketches / side**2
+    assert sent == dict.fromkeys((8, 64), rounds * 4 * (50 * 4 + 5))
+
+
+def test_equal_rows_are_left_alone():
+    (W,) = planned(AwarePairs(1), graphs.ring(6), np.ones((6, 3)))
+    np.testing.assert_array_equal(W.to_dense(), np.eye(6))
+
+
+def test_several_rounds_are_rejected_where_weights_must_be_symmetric():
+    network = SimulatedNetwork(graphs.ring(6))
+    assert len(Planner(AwarePairs(1), network, Needs(symmetric=True)).plan(0, rows=torch.eye(6)).params) == 1
+    with pytest.raises(MixingError, match="several matchings in a row are not"):
+        Planner(AwarePairs(2), network, Needs(symmetric=True))
+
+
+def test_directed_graphs_and_nonsense_are_rejected():
+    with pytest.raises(GraphError, match="needs an undirected graph"):
+        Planner(AwarePairs(), SimulatedNetwork(Graph(3, [(0, 1), (1, 2), (2, 0)], directed=True)))
+    with pytest.raises(ConfigError, match="offers = 0"):
+        AwarePairs(offers=0)

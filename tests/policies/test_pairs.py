@@ -1,0 +1,141 @@
+"""Pairs without data: colors in turn, and an order planned from the graph; against theory and against each other."""
+
+from functools import reduce
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from builders import normal_rows
+from mixwise import graphs
+from mixwise.graphs import edge_coloring
+from mixwise.mixing import metropolis_hastings
+from mixwise.needs import Needs
+from mixwise.network import SimulatedNetwork
+from mixwise.policies import EdgeColoring, Pairs
+from mixwise.policies.edge_coloring import fastest_order, rounds_that_fit, steady_disagreement
+from planning import Planner
+from strategies import connected_graphs
+
+POLICIES = [EdgeColoring, Pairs]
+GRAPHS = [
+    graphs.ring(8), graphs.ring(7), graphs.torus(4, 4), graphs.star(6), graphs.social_network(), graphs.complete(9),
+    graphs.random_connected(12, 0.3, seed=1),
+]  # fmt: skip
+EVEN, ODD = ((0, 1), (2, 3), (4, 5), (6, 7)), ((0, 7), (1, 2), (3, 4), (5, 6))
+
+
+def planned(policy, graph, mixings, needs=None):
+    """The matrices of each of the first mixings."""
+    planner = Planner(policy, SimulatedNetwork(graph), needs)
+    return [planner.plan(t).params for t in range(mixings)]
+
+
+def modeled_disagreement(plans):
+    """Mean Tr Γ over the second half of the plans, where every mixing adds I − J before its rounds."""
+    n = plans[0][0].n
+    Gamma, seen = np.zeros((n, n)), []
+    for rounds in plans:
+        Gamma = Gamma + np.eye(n) - 1 / n
+        for W in rounds:
+            Gamma = W.to_dense().T @ Gamma @ W.to_dense()
+        seen.append(np.trace(Gamma))
+    return np.mean(seen[len(seen) // 2 :])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_two_rounds_on_an_even_ring_are_even_odd_averaging(policy):
+    for first, second in planned(policy(rounds=2), graphs.ring(8), 3):
+        assert {tuple(first.edge_weights), tuple(second.edge_weights)} == {
+            tuple(sorted([*edges, *((j, i) for i, j in edges)])) for edges in (EVEN, ODD)
+        }
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("rounds", [1, 3, None])
+def test_every_round_is_a_matching_and_all_edges_that_matter_are_used(policy, graph, rounds):
+    plans = planned(policy(rounds=rounds), graph, 40)
+    assert {len(each) for each in plans} == {rounds or rounds_that_fit(graph)}
+    used = {edge for each in plans for W in each for edge in W.edge_weights}
+    assert used <= {arc for i, j in graph.edges for arc in ((i, j), (j, i))}
+    assert graphs.Graph(graph.n, list(used)).is_connected
+    for W in {W for each in plans for W in each}:
+        assert max(W.graph.degrees) <= 1
+        np.testing.assert_array_equal(W.to_dense() @ W.to_dense(), W.to_dense())  # a projection
+
+
+def test_a_coloring_continues_where_the_last_mixing_stopped():
+    torus = graphs.torus(4, 6)
+    one_by_one = [W for (W,) in planned(EdgeColoring(rounds=1), torus, 12)]
+    assert [W for rounds in planned(EdgeColoring(rounds=3), torus, 4) for W in rounds] == one_by_one
+    assert one_by_one[:4] * 3 == one_by_one
+    assert len(set(one_by_one)) == 4
+
+
+@pytest.mark.parametrize("graph", [graphs.hypercube(3), graphs.torus(4, 4)])
+def test_by_default_a_mixing_on_a_hypercube_is_an_exact_average(graph):
+    for policy in POLICIES:
+        (rounds,) = planned(policy(), graph, 1)
+        product = reduce(np.matmul, [W.to_dense() for W in rounds])
+        np.testing.assert_allclose(product, 1 / graph.n, atol=1e-15)
+
+
+@settings(max_examples=25, deadline=None)
+@given(connected_graphs(min_nodes=3, max_nodes=7))
+def test_up_to_five_colors_are_in_the_best_order(graph):
+    matchings = edge_coloring(graph)
+    if len(matchings) > 5:
+        return
+    dense = [metropolis_hastings(matching).to_dense() for matching in matchings]
+    best = min(steady_disagreement([dense[c] for c in order]) for order in permutations(range(len(dense))))
+    chosen = steady_disagreement([metropolis_hastings(matching).to_dense() for matching in fastest_order(matchings)])
+    assert chosen == pytest.approx(best, rel=1e-2)  # the phase in which the noise begins fades, but not at once
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_planned_pairs_leave_no_more_than_colors_in_turn_do(graph, rounds):
+    colors, pairs = (modeled_disagreement(planned(policy(rounds=rounds), graph, 120)) for policy in POLICIES)
+    assert pairs <= 1.05 * colors  # on a star, repeating 32 mixings costs 4 %
+
+
+def test_a_schedule_repeats_its_last_32_mixings():
+    social = graphs.social_network()
+    plans = planned(Pairs(rounds=1), social, 130)
+    assert plans[64:96] == plans[32:64] == plans[96:128]
+    assert modeled_disagreement(plans) < 0.4 * modeled_disagreement(planned(EdgeColoring(rounds=1), social, 130))
+
+
+def test_above_256_nodes_gamma_is_kept_on_the_edges_only():
+    torus = graphs.torus(16, 18)
+    (plans, colors) = (planned(policy(rounds=1), torus, 24) for policy in (Pairs, EdgeColoring))
+    assert modeled_disagreement(plans) <= 1.02 * modeled_disagreement(colors)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("rounds", [1, 2, 4])
+def test_where_weights_must_be_symmetric_the_rounds_run_forth_and_back(policy, rounds):
+    graph = graphs.random_connected(10, 0.4, seed=2)
+    for plan in planned(policy(rounds=rounds), graph, 4, Needs(symmetric=True, lazy=True)):
+        assert len(plan) == 2 * rounds - 1
+        product = reduce(np.matmul, [W.to_dense() for W in plan])
+        np.testing.assert_allclose(product, product.T, atol=1e-15)
+        assert np.linalg.eigvalsh(product).min() > -1e-14
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_data_is_looked_at(policy):
+    planner = Planner(policy(), SimulatedNetwork(graphs.ring(6)))
+    assert not planner.looks(0)
+    planner.plan(0, rows=None)
+    assert planner.network.traffic.sketches == 0
+
+
+def test_the_mean_is_conserved():
+    X = normal_rows(12, 5)
+    for rounds in planned(Pairs(), graphs.random_connected(12, 0.3, seed=1), 10):
+        for W in rounds:
+            X = W.to_dense().T @ X
+    np.testing.assert_allclose(X.mean(axis=0), normal_rows(12, 5).mean(axis=0), atol=1e-14)
