@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from mixwise.algorithms import D2, DSGD
-from mixwise.algorithms.d2 import check_d2_stability
+from mixwise.algorithms.exact import check_d2_stability
 from mixwise.errors import MixingError, TrainingError
 from mixwise.graphs import Graph, chain, complete, random_connected, ring, social_network, torus
 from mixwise.mixing import (

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from mixwise.training.optimizers import fuse_where_safe
-from mixwise.training.row_steps import step_rows
+from mixwise.training.optimizers import fuse_where_safe, step_rows
 from test_optimizers import SETTINGS
 
 COLUMNS = [(0, 5), (5, 12)]

@@ -44,7 +44,7 @@ from mixwise.round import Round
 from mixwise.state import State
 from mixwise.tasks import ModuleTask, QuadraticTask, random_quadratics
 from mixwise.training import Training
-from mixwise.training.compatibility import check_connected
+from mixwise.training.checks import check_connected
 from mixwise.training.optimizers import fuse_where_safe
 
 N = 6

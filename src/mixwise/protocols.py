@@ -45,20 +45,10 @@ if TYPE_CHECKING:
     from mixwise.network.traffic import Cargo, Pending, Traffic
     from mixwise.tasks.others import Others
 
-__all__ = [
-    "Algorithm",
-    "Context",
-    "Layout",
-    "Look",
-    "Needs",
-    "Network",
-    "Plan",
-    "Policy",
-    "Provides",
-    "Round",
-    "State",
+__all__ = [  # all that a part needs, from one place
+    "Algorithm", "Context", "Layout", "Look", "Needs", "Network", "Plan", "Policy", "Provides", "Round", "State",
     "Task",
-]  # all that a part needs, from one place
+]  # fmt: skip
 
 
 class Task:

@@ -7,7 +7,6 @@ All-reduce SGD averages the gradients before every step; local SGD averages the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -23,7 +22,7 @@ from mixwise.protocols import Algorithm, Needs, Network, Plan, Round, State
 class AllReduceSGD(Algorithm):
     """G ← 𝟏 ḡᵀ before the optimizer: one model, the same on all nodes."""
 
-    needs: ClassVar[Needs] = Needs(plan="nothing", local_steps=False, buffers="average")
+    needs = Needs(plan="nothing", local_steps=False, buffers="average")
 
     def direction(self, G: torch.Tensor, state: State, network: Network) -> None:
         """Replace every gradient by the mean gradient."""
@@ -41,7 +40,7 @@ class AllReduceSGD(Algorithm):
 class LocalSGD(Algorithm):
     """X⁺ = 𝟏 x̄′ᵀ: local steps, after which all nodes continue from their mean."""
 
-    needs: ClassVar[Needs] = Needs(plan="nothing", buffers="average")
+    needs = Needs(plan="nothing", buffers="average")
 
     def mix(self, round: Round, plan: Plan, state: State, network: Network) -> None:
         """Replace every row by the mean row."""

@@ -9,7 +9,6 @@ which requires the same W at every mixing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -36,7 +35,7 @@ class Choco(Algorithm):
         gamma: γ, the consensus step size.
     """
 
-    needs: ClassVar[Needs] = Needs(fixed=True)
+    needs = Needs(fixed=True)
 
     compressor: Compressor = TopK(0.1)
     gamma: Share = 0.1

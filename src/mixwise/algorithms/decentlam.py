@@ -8,11 +8,10 @@ Momentum on g alone multiplies the bias caused by heterogeneous data by 1 / (1 â
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
-from mixwise.algorithms.rounds import mix_in_place
+from mixwise.algorithms.dsgd import mix_in_place
 from mixwise.parts import Unit, part
 from mixwise.protocols import Algorithm, Context, Needs, Network, Plan, Round, State
 
@@ -26,7 +25,7 @@ from mixwise.protocols import Algorithm, Context, Needs, Network, Plan, Round, S
 class DecentLaM(Algorithm):
     """Momentum after the mixing, with weight Î² = `beta`."""
 
-    needs: ClassVar[Needs] = Needs(previous=True, optimizer="sgd")
+    needs = Needs(previous=True, optimizer="sgd")
 
     beta: Unit = 0.9
 

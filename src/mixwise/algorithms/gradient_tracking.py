@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mixwise.algorithms.rounds import mix_in_place
+from mixwise.algorithms.dsgd import mix_in_place
 from mixwise.parts import part
 from mixwise.protocols import Algorithm, Context, Network, Plan, Round, State
 

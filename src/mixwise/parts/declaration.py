@@ -47,14 +47,9 @@ def family_of(target: Any) -> str | None:
 
 
 def part(
-    name: str,
-    family: str | None = None,
-    *,
-    title: str,
-    cite: str = "",
-    former: Mapping[str, Former] | None = None,
+    name: str, family: str | None = None, *, title: str, cite: str = "", former: Mapping[str, Former] | None = None,
     **columns: str | int,
-) -> Callable[[Target], Target]:
+) -> Callable[[Target], Target]:  # fmt: skip
     """Declare a part; the class or function itself stays as it is, but a dataclass now checks its arguments.
 
     Args:
@@ -69,13 +64,14 @@ def part(
     """
 
     def declare(target: Target) -> Target:
-        where = f"{target.__module__}:{target.__qualname__}"
-        found = family or family_of(target)
-        if found is None or found not in FAMILIES:
-            raise TypeError(f"{where}: family = {found!r}; name one of {', '.join(FAMILIES)}, or mark a base class")
+        found = family or family_of(target) or ""
         made = Declaration(found, name, title, cite, columns, target, former or {})
+        if found not in FAMILIES:
+            raise TypeError(
+                f"{made.where}: family = {found!r}; name one of {', '.join(FAMILIES)}, or mark a base class"
+            )
         if "kind" in made.defaults:
-            raise TypeError(f"{where}: rename the argument 'kind', which in a recipe is the name of the part")
+            raise TypeError(f"{made.where}: rename the argument 'kind', which in a recipe is the name of the part")
         _DECLARED[target] = made
         if isinstance(target, type) and dataclasses.is_dataclass(target):
             _check_arguments(target, made)
@@ -132,12 +128,6 @@ class Declaration:
     def options(self) -> Mapping[str, Option]:
         """Those of them that a recipe can set."""
         return {name: option for name, option in self.arguments.items() if name not in self.supplied}
-
-    @property
-    def describe(self) -> Callable[[Any], str] | None:
-        """The method `describe` of the class, if it has one."""
-        bases = self.target.__mro__ if isinstance(self.target, type) else ()
-        return next((vars(base)["describe"] for base in bases if "describe" in vars(base)), None)
 
     def build(self, given: Mapping[str, Any]) -> Any:
         """The part with these options of a recipe: an object, or a function with its options bound."""
@@ -224,23 +214,19 @@ def words(part: Any) -> str:
     elif isinstance(part, (type, *_FUNCTIONS)):
         about, values = declaration(part), {}
     else:
-        about = declaration(type(part))
-        if about.describe is not None:
-            return about.describe(part)
-        values = vars(part)
-    usual = {name: text for name, value in about.defaults.items() if (text := _shown(value)) is not None}
-    shown = {name: text for name, value in values.items() if (text := _shown(value)) is not None}
-    named = {name for _, name, _, _ in Formatter().parse(about.title) if name}
-    hidden = {*named, *about.supplied}
+        about, values = declaration(type(part)), vars(part)
+        if (describe := getattr(part, "describe", None)) is not None:
+            return str(describe())
+    usual, shown = _shown(about.defaults), _shown(values)
+    hidden = {*(name for _, name, _, _ in Formatter().parse(about.title)), *about.supplied}
     further = [f"{name} {text}" for name, text in shown.items() if name not in hidden and text != usual.get(name)]
     return about.title.format_map({**usual, **shown}) + (f" ({', '.join(further)})" if further else "")
 
 
-def _shown(value: Any) -> str | float | tuple[Any, ...] | None:
-    """A value as it stands in a sentence; None for one that cannot."""
-    if isinstance(value, (Bound, *_FUNCTIONS)) or type(value) in _DECLARED:
-        return words(value)
-    return value if isinstance(value, str | int | float | tuple) else None
+def _shown(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that can stand in a sentence, with parts in words."""
+    parts = {k: words(v) for k, v in options.items() if isinstance(v, (Bound, *_FUNCTIONS)) or type(v) in _DECLARED}
+    return {k: parts.get(k, v) for k, v in options.items() if k in parts or isinstance(v, str | int | float | tuple)}
 
 
 def _check_arguments(cls: type, about: Declaration) -> None:

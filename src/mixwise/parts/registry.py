@@ -19,9 +19,8 @@ Entry = Mapping[str, str | int]  # a row of the index: where the part is, its ti
 
 @cache
 def _index() -> Mapping[str, Mapping[str, Entry]]:
-    index: dict[str, dict[str, Entry]] = json.loads(
-        (resources.files("mixwise.parts") / "index.json").read_text("utf-8")
-    )
+    text = (resources.files("mixwise.parts") / "index.json").read_text("utf-8")
+    index: dict[str, dict[str, Entry]] = json.loads(text)
     return index
 
 
@@ -104,9 +103,8 @@ def normalized(family: str, value: Any) -> tuple[str, dict[str, Any]]:
     options = dict(value)
     kind = options.pop("kind", default)
     if not isinstance(kind, str):
-        raise OptionError(
-            f"kind is the name of {_one(family)}; choose one of {', '.join(names(family))}", ("kind",), kind
-        )
+        choices = ", ".join(names(family))
+        raise OptionError(f"kind is the name of {_one(family)}; choose one of {choices}", ("kind",), kind)
     return kind, options
 
 

@@ -12,24 +12,7 @@ from mixwise.policies.tree import Tree
 from mixwise.protocols import Look, Policy
 
 __all__ = [
-    "Alternating",
-    "Auto",
-    "Cycle",
-    "DCliques",
-    "Decoupled",
-    "EdgeSampling",
-    "Fixed",
-    "HeterogeneityAware",
-    "HeterogeneityAwareMatchings",
-    "LearnedTopology",
-    "Look",
-    "Matcha",
-    "Matchings",
-    "NoMixing",
-    "Policy",
-    "PolicyLike",
-    "Product",
-    "RandomChoice",
-    "Tree",
-    "as_policy",
-]
+    "Alternating", "Auto", "Cycle", "DCliques", "Decoupled", "EdgeSampling", "Fixed", "HeterogeneityAware",
+    "HeterogeneityAwareMatchings", "LearnedTopology", "Look", "Matcha", "Matchings", "NoMixing", "Policy", "PolicyLike",
+    "Product", "RandomChoice", "Tree", "as_policy",
+]  # fmt: skip

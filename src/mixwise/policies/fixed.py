@@ -24,12 +24,9 @@ class Fixed(Policy):
             graph.
     """
 
-    weights: Weights
+    provides = Provides(changes=False)
 
-    @property
-    def provides(self) -> Provides:
-        """Weights that never change."""
-        return Provides(changes=False)
+    weights: Weights
 
     def init(self, context: Context) -> State:
         """Make the weights for the graph."""
@@ -56,10 +53,7 @@ class Fixed(Policy):
 class NoMixing(Policy):
     """No weights, for algorithms that average over all nodes."""
 
-    @property
-    def provides(self) -> Provides:
-        """Nothing."""
-        return Provides("nothing", changes=False)
+    provides = Provides("nothing", changes=False)
 
     def plan(self, round: Round, state: State, network: Network) -> Plan:
         """Return an empty plan."""

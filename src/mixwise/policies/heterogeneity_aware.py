@@ -17,8 +17,7 @@ from mixwise.mixing.metrics import error_after_mixing
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, need_doubly
 from mixwise.parts import Count, NonNegative, Unit, part, words
 from mixwise.policies.choice import Nested, as_policy
-from mixwise.policies.gram import GramEstimate, Objective
-from mixwise.policies.neighbor_estimate import NeighborEstimate
+from mixwise.policies.estimates import GramEstimate, NeighborEstimate, Objective
 from mixwise.protocols import Context, Look, Network, Plan, Policy, Round, State
 from mixwise.sketch import CountSketch, Sketch
 
@@ -76,22 +75,21 @@ class HeterogeneityAware(Policy):
 
     def __post_init__(self) -> None:
         check_solver(self.solver)
-        if self.solver == "local":
-            _check_local(growth=self.growth, drop_below=self.drop_below or None, graphs=self.graphs)
-            need_doubly(self.stochastic)
+        if self.solver != "local":
+            return
+        need_doubly(self.stochastic)
+        for name, value in {"growth": self.growth, "drop_below": self.drop_below, "graphs": self.graphs}.items():
+            if value:
+                raise MixingError(
+                    f'{name} needs all of Γ, which no node knows with solver="local"; drop one of the two'
+                )
 
     @property
     def _estimate(self) -> GramEstimate | NeighborEstimate:
         options = self.sketch, self.objective, self.smoothing, self.balance
-        return (
-            NeighborEstimate(*options, self.tolerance, self.max_iterations)
-            if self._is_local
-            else GramEstimate(*options)
-        )
-
-    @property
-    def _is_local(self) -> bool:
-        return self.solver == "local"
+        if self.solver == "local":
+            return NeighborEstimate(*options, self.tolerance, self.max_iterations)
+        return GramEstimate(*options)
 
     def inside(self) -> dict[str, Policy]:
         """Return the nested policies by name."""
@@ -163,12 +161,12 @@ class HeterogeneityAware(Policy):
 
     def _has_grown(self, state: State) -> bool:
         """Whether the weights in use fit the current updates so much worse that new ones are worth a solve."""
-        W, shared = state.shared["W"], state.shared
+        shared = state.shared
+        W: MixingMatrix | None = shared["W"]
         if self.growth is None or W is None or shared["unsettled"]:
             return True
         # An error near 0 may grow by any factor and still be negligible.
-        limit: float = self.growth * max(shared["error"], 1e-3)
-        return _relative_error(shared["gram"], W) > limit
+        return _relative_error(shared["gram"], W) > self.growth * max(float(shared["error"]), 1e-3)
 
     # --- CE-GME ---
     def _optimize(self, graph: Graph, state: State) -> GmeSolution:
@@ -216,13 +214,6 @@ def _graph_of(plan: Plan) -> Graph:
     if len(plan.params) != 1:
         raise MixingError("`graphs` must be a policy with one matrix per mixing, whose graph is that of the moment")
     return plan.params[0].graph
-
-
-def _check_local(**options: object) -> None:
-    """Reject what cannot be decided by nodes that know only some of Γ."""
-    for name, value in options.items():
-        if value is not None:
-            raise MixingError(f'{name} needs all of Γ, which no node knows with solver="local"; drop one of the two')
 
 
 def _relative_error(Gamma: FloatArray, W: MixingMatrix) -> float:

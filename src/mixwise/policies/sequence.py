@@ -85,10 +85,9 @@ class _Drawn(Policy):
 
 
 @part(
-    "matchings",
-    title="a random matching at every mixing",
+    "matchings", title="a random matching at every mixing",
     does="a random maximal matching of the graph at every mixing",
-)
+)  # fmt: skip
 @dataclass(frozen=True)
 class Matchings(_Drawn):
     """A random maximal matching at every mixing: each node averages with at most one other."""

@@ -20,16 +20,13 @@ class Tree(Policy):
         shape: "bfs", a tree with short paths; "chain", a path through all nodes; or a tree of your own.
     """
 
+    provides = Provides("a tree", changes=False)
+
     shape: Literal["bfs", "chain"] | Graph = "bfs"
 
     def __post_init__(self) -> None:
         if isinstance(self.shape, Graph):
             check_tree(self.shape)
-
-    @property
-    def provides(self) -> Provides:
-        """A tree."""
-        return Provides("a tree", changes=False)
 
     def init(self, context: Context) -> State:
         """Find the tree."""
@@ -44,16 +41,10 @@ class Tree(Policy):
 
 
 def check_tree(tree: Graph) -> None:
-    """Reject a graph that is not an undirected tree."""
-    if tree.directed:
-        raise GraphError("a tree to relay along is undirected; messages travel both ways")
-    if not tree.is_connected:
+    """Reject a graph that is not an undirected tree: along a cycle, a sum would count nodes twice."""
+    if tree.directed or not tree.is_connected or len(tree.edges) != tree.n - 1:
+        kind = "a directed graph" if tree.directed else f"a graph with {len(tree.components)} components"
         raise GraphError(
-            f"the tree has {len(tree.components)} components, so no sum reaches all nodes; "
-            f"use a spanning tree of a connected graph: spanning_tree(graph)"
-        )
-    if len(tree.edges) != tree.n - 1:
-        raise GraphError(
-            f"{len(tree.edges)} edges on {tree.n} nodes contain a cycle, around which a sum would count nodes twice; "
-            f"use a spanning tree: spanning_tree(graph)"
+            f"{kind} and {len(tree.edges)} edges on {tree.n} nodes is no tree to relay along; messages travel "
+            f"both ways along n − 1 edges that connect all nodes: use spanning_tree(graph)"
         )

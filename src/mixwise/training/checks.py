@@ -1,8 +1,12 @@
-"""Whether an algorithm, a policy, an optimizer and a graph fit together; if not, why, before the first step."""
+"""Checks of a run: whether its parts fit together, before the first step, and whether its values are finite, during it.
+
+Legend: X, G (m, d), losses (m,), of the owned nodes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -24,9 +28,18 @@ _SAME_WEIGHTS = (
     "it keeps sums over its neighbors' public copies, so the weights must stay the same: "
     "use one fixed matrix, such as metropolis-hastings"
 )
+_LOWER = "is no longer finite; lower the learning rate (lr)"
 _SHOWN = 4  # components in an error
 
 
+def check_counts(**counts: object) -> None:
+    """Reject what is not a whole number of at least 1."""
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+            raise TrainingError(f"{name} = {value!r}; give a whole number of at least 1, such as {name}=10")
+
+
+# --- whether the parts fit together ---
 def check_policy(algorithm: Algorithm, policy: Policy) -> None:
     """Reject a policy that provides something else than the algorithm mixes with."""
     name, needs, provides = type(algorithm).__name__, algorithm.needs, policy.provides
@@ -114,3 +127,41 @@ def check_connected(graph: Graph, matrices: Sequence[MixingMatrix] = ()) -> None
         f"the graph has {len(parts)} components, nodes {shown}, that {reach}, so no model learns from all data; use a "
         f"connected graph, or train one component: graph.subgraph(max(graph.components, key=len))"
     )
+
+
+# --- values that are NaN or infinite; before the first step the learning rate is not the reason ---
+def check_initial(X: torch.Tensor, nodes: Sequence[int]) -> None:
+    """Reject initial parameters that are not finite."""
+    if (row := _bad_row(X)) is not None:
+        raise TrainingError(
+            f"the initial parameters of node {nodes[row]} are not finite before the first step; check how the model is "
+            f"initialized, and the weights that it loads, for NaN and infinity"
+        )
+
+
+def check_losses(losses: torch.Tensor, nodes: Sequence[int], t: int) -> None:
+    """Reject losses that are not finite, computed with parameters that are."""
+    if (row := _bad_row(losses)) is not None:
+        raise TrainingError(f"step {t}: the loss of node {nodes[row]} {_at_the_start(t) or _LOWER}")
+
+
+def check_parameters(X: torch.Tensor, G: torch.Tensor, nodes: Sequence[int], t: int) -> None:
+    """Reject parameters that are not finite after a step of the optimizer with the gradients G."""
+    if (row := _bad_row(X)) is not None:
+        advice = _at_the_start(t)
+        if advice and _bad_row(G[row : row + 1]) is not None:
+            raise TrainingError(f"step {t}: the gradient of node {nodes[row]} {advice}")
+        raise TrainingError(f"step {t}: a parameter of node {nodes[row]} {_LOWER}")
+
+
+def _at_the_start(t: int) -> str:
+    return "" if t > 0 else "is not finite, though its initial parameters are; check its data, the model and the loss"
+
+
+def _bad_row(values: torch.Tensor) -> int | None:
+    """The first row that is not finite."""
+    # A sum passes on every NaN and infinity, at a twentieth of the cost of looking at each entry.
+    if bool(torch.isfinite(values.sum())):
+        return None
+    bad = ~torch.isfinite(values).reshape(len(values), -1).all(dim=1)
+    return int(bad.nonzero()[0]) if bool(bad.any()) else None
