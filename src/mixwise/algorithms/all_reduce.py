@@ -16,7 +16,7 @@ from mixwise.protocols import Algorithm, Needs, Network, Plan, Round, State
 
 @part(
     "all-reduce", title="all-reduce SGD", cite="a reference",
-    step="G ← mean of G", mixes="nothing by gossip", rounds=1, sends="2 (n − 1)/n · d", condition="no W",
+    step="G ← mean of G", mixes="nothing by gossip", sends="2 (n − 1)/n · d", condition="no W",
 )  # fmt: skip
 @dataclass(frozen=True)
 class AllReduceSGD(Algorithm):
@@ -34,7 +34,7 @@ class AllReduceSGD(Algorithm):
 
 @part(
     "local-sgd", title="local SGD", cite="Stich 2019; a reference",
-    step="X⁺ = mean of X′", mixes="nothing by gossip", rounds=1, sends="2 (n − 1)/n · d", condition="no W",
+    step="X⁺ = mean of X′", mixes="nothing by gossip", sends="2 (n − 1)/n · d", condition="no W",
 )  # fmt: skip
 @dataclass(frozen=True)
 class LocalSGD(Algorithm):

@@ -19,8 +19,7 @@ from mixwise.protocols import Algorithm, Context, Needs, Network, Plan, Round, S
 
 @part(
     "choco", title="CHOCO-SGD", cite="Koloskova et al. 2019",
-    step="X⁺ = X′ + γ(WᵀX̂ − X̂)", mixes="Q(X′ − X̂)", rounds=1, sends="deg · compressed d",
-    condition="doubly stochastic, fixed",
+    step="X⁺ = X′ + γ(WᵀX̂ − X̂)", mixes="Q(X′ − X̂)", sends="deg · compressed d", condition="doubly stochastic, fixed",
     former={
         "top_k": lambda share: {"compressor": {"kind": "top-k", "share": share}},
         "bits": lambda bits: {} if bits is None else {"compressor": {"kind": "quantize", "bits": bits}},

@@ -18,8 +18,7 @@ from mixwise.protocols import Algorithm, Context, Needs, Network, Plan, Round, S
 
 @part(
     "decentlam", title="DecentLaM", cite="Yuan et al. 2021",
-    step="X⁺ = X − ηm, m⁺ = βm + (X − WᵀX′)/η", mixes="X′", rounds=1, sends="deg · d", condition="doubly stochastic",
-    note="The optimizer is SGD without momentum",
+    step="X⁺ = X − ηm, m⁺ = βm + (X − WᵀX′)/η", note="The optimizer is SGD without momentum",
 )  # fmt: skip
 @dataclass(frozen=True)
 class DecentLaM(Algorithm):

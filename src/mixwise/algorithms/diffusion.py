@@ -1,7 +1,7 @@
 """Diffusion in other orders than D-SGD's: mix before the step, or during it.
 
-combine, then adapt:      Y = Wᵀ X;  X⁺ = Y − U(Y)      (Cattivelli and Sayed 2010)
-combine while adapting:   X⁺ = Wᵀ X − U(X)              (Nedić and Ozdaglar 2009)
+combine, then adapt:      Y = Wᵀ X;  X⁺ = Y − U(Y)
+combine while adapting:   X⁺ = Wᵀ X − U(X)
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from mixwise.protocols import Algorithm, Context, Needs, Network, Plan, Round, S
 
 @part(
     "combine-then-adapt", title="combine-then-adapt", cite="Cattivelli and Sayed 2010",
-    step="X⁺ = WᵀX − U(WᵀX)", mixes="X", rounds=1, sends="deg · d", condition="doubly stochastic",
+    step="X⁺ = WᵀX − U(WᵀX)", mixes="X",
 )  # fmt: skip
 @dataclass(frozen=True)
 class CombineThenAdapt(Algorithm):
-    """Y⁺ = Wᵀ X⁺ with X⁺ = Y − U; the models are X.
+    """Y⁺ = Wᵀ X⁺ with X⁺ = Y − U; the models are X (Cattivelli and Sayed 2010).
 
     The rows of the run are Y, where the gradients are taken, so that an iteration starts with the optimizer as in
     D-SGD; the models are the rows before the mixing. All nodes start at the same point, which mixing does not change.
@@ -43,12 +43,11 @@ class CombineThenAdapt(Algorithm):
 
 @part(
     "combine-while-adapt", title="combine-while-adapt", cite="Nedić and Ozdaglar 2009",
-    step="X⁺ = W₋ᵀX − U, W₋ made one mixing before", mixes="X, during the gradients", rounds=1, sends="deg · d",
-    condition="doubly stochastic",
+    step="X⁺ = W₋ᵀX − U, W₋ made one mixing before", mixes="X, during the gradients",
 )  # fmt: skip
 @dataclass(frozen=True)
 class CombineWhileAdapt(Algorithm):
-    """X⁺ = Wᵀ X − U: the rows travel while the gradients are computed, and the step is not mixed.
+    """X⁺ = Wᵀ X − U: the rows travel while the gradients are computed (Nedić and Ozdaglar 2009); U is not mixed.
 
     W must be known before the gradients are, so mixing t uses the weights that the policy made after step t − 1. The
     first mixing has W = I: all rows are equal then, and mixing them would change nothing. Inside quasi-global momentum

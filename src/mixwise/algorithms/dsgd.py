@@ -20,10 +20,7 @@ def mix_in_place(rows: torch.Tensor, rounds: Sequence[MixingMatrix], network: Ne
     return rows
 
 
-@part(
-    "dsgd", title="D-SGD", cite="Lian et al. 2017; with GME weights: HA-DSGD",
-    step="X⁺ = WᵀX′", mixes="X′", rounds=1, sends="deg · d", condition="doubly stochastic",
-)  # fmt: skip
+@part("dsgd", title="D-SGD", cite="Lian et al. 2017; with GME weights: HA-DSGD", step="X⁺ = WᵀX′")
 @dataclass(frozen=True)
 class DSGD(Algorithm):
     """Adapt, then combine: X⁺ = Wᵀ X′ = Wᵀ (X − U)."""
@@ -33,10 +30,7 @@ class DSGD(Algorithm):
         mix_in_place(round.X_prime, plan.one_channel("D-SGD"), network)
 
 
-@part(
-    "dadam", title="D-Adam", cite="Nazari et al. 2019",
-    step="X⁺ = WᵀX′ after Adam", mixes="X′", rounds=1, sends="deg · d", condition="doubly stochastic",
-)  # fmt: skip
+@part("dadam", title="D-Adam", cite="Nazari et al. 2019", step="X⁺ = WᵀX′ after Adam")
 @dataclass(frozen=True)
 class DAdam(DSGD):
     """Adam on every node, gossip on the parameters (Nazari et al. 2019); the baseline of the paper's Table 3.

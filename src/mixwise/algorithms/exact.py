@@ -63,8 +63,7 @@ def check_d2_stability(W: MixingMatrix) -> None:
 
 @part(
     "d2", title="D²", cite="Tang et al. 2018; Yuan et al. 2019",
-    step="X⁺ = Wᵀ(X′ + X − X′_prev)", mixes="X′ corrected", rounds=1, sends="deg · d",
-    condition="symmetric, eigenvalues above −1/3",
+    step="X⁺ = Wᵀ(X′ + X − X′_prev)", mixes="X′ corrected", condition="symmetric, eigenvalues above −1/3",
 )  # fmt: skip
 @dataclass(frozen=True)
 class D2(Algorithm):
@@ -105,7 +104,7 @@ def check_extra_stability(W: MixingMatrix) -> None:
 
 @part(
     "extra", title="EXTRA", cite="Shi et al. 2015",
-    step="X⁺ = WᵀX − U + D, D⁺ = D + (WᵀX − X)/2", mixes="X", rounds=1, sends="deg · d", condition="symmetric",
+    step="X⁺ = WᵀX − U + D, D⁺ = D + (WᵀX − X)/2", mixes="X", condition="symmetric",
 )  # fmt: skip
 @dataclass(frozen=True)
 class EXTRA(Algorithm):

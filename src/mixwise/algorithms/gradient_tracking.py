@@ -22,7 +22,6 @@ from mixwise.protocols import Algorithm, Context, Network, Plan, Round, State
     "gradient-tracking", title="gradient tracking",
     cite="Di Lorenzo and Scutari 2016; local steps: Liu et al. 2023",
     step="X⁺ = WᵀX′ along Y, Y⁺ = WᵀY + G⁺ − G", mixes="X′ and Y", rounds=2, sends="2 deg · d",
-    condition="doubly stochastic",
 )  # fmt: skip
 @dataclass(frozen=True)
 class GradientTracking(Algorithm):

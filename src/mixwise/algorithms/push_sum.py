@@ -18,7 +18,7 @@ from mixwise.protocols import Algorithm, Context, Needs, Network, Plan, Round, S
 
 @part(
     "push-sum", title="push-sum", cite="Kempe et al. 2003; Assran et al. 2019",
-    step="X⁺ = WᵀP / Wᵀw", mixes="P = wX − U, and w", rounds=1, sends="deg · (d + 1 number)",
+    step="X⁺ = WᵀP / Wᵀw", mixes="P = wX − U, and w", sends="deg · (d + 1 number)",
     condition="rows sum to 1; may be directed",
 )  # fmt: skip
 @dataclass(frozen=True)

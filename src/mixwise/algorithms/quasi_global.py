@@ -74,7 +74,7 @@ class _Around(Algorithm):
 
 @part(
     "quasi-global", title="quasi-global momentum", cite="Lin et al. 2021",
-    step="momentum of (X − X⁺)/η", mixes="as its inner one", rounds=1, sends="deg · d", condition="as its inner one",
+    step="momentum of (X − X⁺)/η", mixes="as its inner one", condition="as its inner one",
     note="It has its own momentum: the optimizer is SGD without one",
 )  # fmt: skip
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class QuasiGlobalMomentum(_Around):
 
 @part(
     "quasi-global-adam", title="quasi-global Adam", cite="Lin et al. 2021",
-    step="Adam's moments of (X − X⁺)/‖X − X⁺‖", mixes="as its inner one", rounds=1, sends="deg · d",
-    condition="as its inner one", note="The optimizer is SGD without momentum",
+    step="Adam's moments of (X − X⁺)/‖X − X⁺‖", mixes="as its inner one", condition="as its inner one",
+    note="The optimizer is SGD without momentum",
 )  # fmt: skip
 @dataclass(frozen=True)
 class QuasiGlobalAdam(_Around):

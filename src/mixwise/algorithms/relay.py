@@ -21,8 +21,7 @@ from mixwise.protocols import Algorithm, Needs, Network, Plan, Round, State
 
 @part(
     "relay", title="RelaySGD", cite="Vogels et al. 2021",
-    step="sums of X′ along a tree", mixes="X′", rounds=1, sends="deg in the tree · d",
-    condition="no W; a spanning tree",
+    step="sums of X′ along a tree", sends="deg in the tree · d", condition="no W; a spanning tree",
 )  # fmt: skip
 @dataclass(frozen=True)
 class RelaySGD(Algorithm):

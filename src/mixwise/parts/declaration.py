@@ -46,6 +46,10 @@ def family_of(target: Any) -> str | None:
     return next((_BASES[base] for base in bases if base in _BASES), None)
 
 
+def _where(target: Any) -> str:
+    return f"{target.__module__}:{target.__qualname__}"
+
+
 def part(
     name: str, family: str | None = None, *, title: str, cite: str = "", former: Mapping[str, Former] | None = None,
     **columns: str | int,
@@ -64,14 +68,12 @@ def part(
     """
 
     def declare(target: Target) -> Target:
-        found = family or family_of(target) or ""
+        found, where = family or family_of(target), _where(target)
+        if found is None or found not in FAMILIES:
+            raise TypeError(f"{where}: family = {found!r}; name one of {', '.join(FAMILIES)}, or mark a base class")
         made = Declaration(found, name, title, cite, columns, target, former or {})
-        if found not in FAMILIES:
-            raise TypeError(
-                f"{made.where}: family = {found!r}; name one of {', '.join(FAMILIES)}, or mark a base class"
-            )
         if "kind" in made.defaults:
-            raise TypeError(f"{made.where}: rename the argument 'kind', which in a recipe is the name of the part")
+            raise TypeError(f"{where}: rename the argument 'kind', which in a recipe is the name of the part")
         _DECLARED[target] = made
         if isinstance(target, type) and dataclasses.is_dataclass(target):
             _check_arguments(target, made)
@@ -95,7 +97,7 @@ class Declaration:
     @property
     def where(self) -> str:
         """The target as `module:attribute`."""
-        return f"{self.target.__module__}:{self.target.__qualname__}"
+        return _where(self.target)
 
     @property
     def supplied(self) -> tuple[str, ...]:
@@ -193,8 +195,7 @@ def declaration(target: Any) -> Declaration:
     """The declaration of a class or function; one that was not declared goes by its own name."""
     if target in _DECLARED:
         return _DECLARED[target]
-    where = f"{target.__module__}:{target.__qualname__}"
-    return Declaration(family_of(target) or "", where, target.__qualname__, "", {}, target)
+    return Declaration(family_of(target) or "", _where(target), target.__qualname__, "", {}, target)
 
 
 def declared() -> Iterable[Declaration]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Annotated
 
 import numpy as np
@@ -20,8 +21,6 @@ from mixwise.policies.choice import Nested, as_policy
 from mixwise.policies.estimates import GramEstimate, NeighborEstimate, Objective
 from mixwise.protocols import Context, Look, Network, Plan, Policy, Round, State
 from mixwise.sketch import CountSketch, Sketch
-
-_PROBLEMS = 64  # prepared problems that are kept, for graphs that come back
 
 
 @part(
@@ -106,7 +105,9 @@ class HeterogeneityAware(Policy):
         state.shared |= {"W": None, "graph": None, "looked": -1, "error": 0.0}
         state.parts = {name: policy.init(context.at(name)) for name, policy in self.inside().items()}
         symmetric = self.symmetric or context.needs.symmetric
-        state.scratch |= {"symmetric": symmetric, "lazy": context.needs.lazy, "problems": {}}
+        problem = partial(GmeProblem, symmetric=symmetric, kind=self.stochastic, solver=self.solver)
+        # Prepared problems are kept, for graphs that come back.
+        state.scratch |= {"symmetric": symmetric, "lazy": context.needs.lazy, "problem of": lru_cache(64)(problem)}
         return state
 
     def matrices(self, state: State) -> tuple[MixingMatrix, ...]:
@@ -172,12 +173,13 @@ class HeterogeneityAware(Policy):
     def _optimize(self, graph: Graph, state: State) -> GmeSolution:
         """Solve for new weights. A failed solve is reported, and keeps the previous ones if they are for this graph."""
         shared, estimate = state.shared, self._estimate
+        solution: GmeSolution
         if isinstance(estimate, NeighborEstimate):  # always has weights, and a status
             solution = estimate.solve(self.regularization, state.scratch["symmetric"], state)
             shared |= {"W": self._usable(solution.W, state), "graph": graph}
             return solution
         Gamma = shared["gram"]
-        solution = self._problem(graph, state).solve(Gamma, self.regularization)
+        solution = state.scratch["problem of"](graph).solve(Gamma, self.regularization)
         if solution.usable and self.drop_below > 0:
             solution = self._thinned(solution.W, Gamma, state)
         if solution.usable or shared["W"] is None or graph != shared["graph"]:
@@ -198,16 +200,8 @@ class HeterogeneityAware(Policy):
         kept = (W.weights >= self.drop_below) & (pattern.rows != pattern.cols)  # an edge: if either direction is
         arcs = np.stack([pattern.rows[kept], pattern.cols[kept]], axis=1)
         thin = Graph(W.n, arcs, directed=W.graph.directed)
-        return self._problem(thin, state).solve(Gamma, self.regularization)
-
-    def _problem(self, graph: Graph, state: State) -> GmeProblem:
-        problems: dict[Graph, GmeProblem] = state.scratch["problems"]
-        if graph not in problems:
-            if len(problems) == _PROBLEMS:
-                problems.clear()
-            symmetric = state.scratch["symmetric"]
-            problems[graph] = GmeProblem(graph, symmetric=symmetric, kind=self.stochastic, solver=self.solver)
-        return problems[graph]
+        problem: GmeProblem = state.scratch["problem of"](thin)
+        return problem.solve(Gamma, self.regularization)
 
 
 def _graph_of(plan: Plan) -> Graph:

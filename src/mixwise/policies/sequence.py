@@ -71,16 +71,17 @@ class _Drawn(Policy):
     def init(self, context: Context) -> State:
         """Keep the context, and draw once, so that wrong values are found before the first step."""
         state = State(scratch={"context": context})
-        self.weights(0, state)
+        self.weights(0, context, state)
         return state
 
-    def weights(self, t: int, state: State) -> MixingMatrix:
+    def weights(self, t: int, context: Context, state: State) -> MixingMatrix:
         """Return the matrix of mixing t."""
         raise NotImplementedError
 
     def plan(self, round: Round, state: State, network: Network) -> Plan:
         """Return one round with the matrix drawn for this mixing."""
-        W, context = self.weights(round.t, state), state.scratch["context"]
+        context: Context = state.scratch["context"]
+        W = self.weights(round.t, context, state)
         return Plan((lazy(W) if context.needs.lazy else W,))
 
 
@@ -92,9 +93,8 @@ class _Drawn(Policy):
 class Matchings(_Drawn):
     """A random maximal matching at every mixing: each node averages with at most one other."""
 
-    def weights(self, t: int, state: State) -> MixingMatrix:
+    def weights(self, t: int, context: Context, state: State) -> MixingMatrix:
         """Return 1/2 and 1/2 for every pair: Metropolis-Hastings where every node has at most one neighbor."""
-        context: Context = state.scratch["context"]
         return metropolis_hastings(random_matching(context.graph, context.seed, t))
 
 
@@ -108,9 +108,8 @@ class Matcha(_Drawn):
 
     budget: Share = 0.5
 
-    def weights(self, t: int, state: State) -> MixingMatrix:
+    def weights(self, t: int, context: Context, state: State) -> MixingMatrix:
         """Return I − α L of the active matchings."""
-        context: Context = state.scratch["context"]
         if "drawn_from" not in state.scratch:
             state.scratch["drawn_from"] = matcha(context.graph, self.budget)
         W: MixingMatrix = state.scratch["drawn_from"].draw(context.seed, t)
@@ -127,7 +126,6 @@ class EdgeSampling(_Drawn):
 
     probability: Probability = 0.5
 
-    def weights(self, t: int, state: State) -> MixingMatrix:
+    def weights(self, t: int, context: Context, state: State) -> MixingMatrix:
         """Return Metropolis-Hastings weights on the active edges."""
-        context: Context = state.scratch["context"]
         return metropolis_hastings(edge_sample(context.graph, self.probability, context.seed, t))
