@@ -150,10 +150,11 @@ def random_rows(n: int, d: int, seed: int = 0, dtype: torch.dtype = torch.float6
 
 
 def simulated(
-    policy, algorithm=None, graph=None, *, task=None, network=None, lr=0.005, seed=0, momentum=0.0, **options
-) -> Training:
-    """A run of plain SGD on simulated nodes, which learn noisy quadratics unless there is another task."""
+    policy, algorithm=None, graph=None, *, task=None, network=None, optimizer=None, lr=0.005, seed=0, momentum=0.0,
+    **options,
+) -> Training:  # fmt: skip
+    """A run on simulated nodes, of plain SGD on noisy quadratics unless there is another optimizer or task."""
     network = SimulatedNetwork(graph) if network is None else network
     task = random_quadratics(network.graph.n, noise=0.2, seed=1) if task is None else task
-    optimizer = lambda rows: torch.optim.SGD(rows, lr=lr, momentum=momentum)  # noqa: E731
+    optimizer = optimizer or (lambda rows: torch.optim.SGD(rows, lr=lr, momentum=momentum))
     return Training(task, network, policy, algorithm, optimizer, context=Context(network.graph, seed=seed), **options)

@@ -44,8 +44,8 @@ class _Around(Algorithm):
     @cached_property
     def needs(self) -> Needs:  # type: ignore[override]  # it depends on the inner algorithm
         """What the mixing needs, and SGD without momentum."""
-        own = {"previous": True, "own_momentum": True, "early": False, "one_lr": self.one_lr}
-        return replace(self.inner.needs, optimizer="sgd", **own)
+        needs = replace(self.inner.needs, previous=True, optimizer="sgd", own_momentum=True, early=False)
+        return replace(needs, one_lr=self.one_lr)
 
     def init(self, X: torch.Tensor, context: Context) -> State:
         """Start with all moments at 0."""

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mixwise.policies as pol
 from builders import random_rows as rows
 from builders import simulated
 from mixwise.algorithms import DSGD, Choco, Quantize, QuasiGlobalMomentum, TopK
@@ -17,18 +18,6 @@ from mixwise.graphs import random_connected
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.network import SimulatedNetwork
 from mixwise.plan import Plan
-from mixwise.policies import (
-    Alternating,
-    Cycle,
-    EdgeSampling,
-    Fixed,
-    HeterogeneityAware,
-    HeterogeneityAwareMatchings,
-    LearnedTopology,
-    Matcha,
-    Matchings,
-    RandomChoice,
-)
 from mixwise.seeding import generator, stream
 from mixwise.tasks import random_quadratics
 from planning import mixed
@@ -246,17 +235,17 @@ def test_values_out_of_range_are_rejected(build, message):
 
 
 CHANGING = {
-    "alternating": Alternating([W, lazy(W)]),
-    "alternating with optimized weights": Alternating([W, HeterogeneityAware()]),
-    "random choice": RandomChoice([W, lazy(W)]),
-    "cycle": Cycle([W, lazy(W)]),
-    "matchings": Matchings(),
-    "matcha": Matcha(0.5),
-    "edges": EdgeSampling(0.5),
-    "optimized": HeterogeneityAware(2),
-    "optimized, other weights in between": HeterogeneityAware(2, alternate_with=W),
-    "chosen matchings": HeterogeneityAwareMatchings(1),
-    "learned": LearnedTopology(2, "updates", observe=2),
+    "alternating": pol.Alternating([W, lazy(W)]),
+    "alternating with optimized weights": pol.Alternating([W, pol.HeterogeneityAware()]),
+    "random choice": pol.RandomChoice([W, lazy(W)]),
+    "cycle": pol.Cycle([W, lazy(W)]),
+    "matchings": pol.Matchings(),
+    "matcha": pol.Matcha(0.5),
+    "edges": pol.EdgeSampling(0.5),
+    "optimized": pol.HeterogeneityAware(2),
+    "optimized, other weights in between": pol.HeterogeneityAware(2, alternate_with=W),
+    "chosen matchings": pol.HeterogeneityAwareMatchings(1),
+    "learned": pol.LearnedTopology(2, "updates", observe=2),
 }
 
 
@@ -269,7 +258,7 @@ def test_weights_that_change_are_rejected_before_the_first_step(name, algorithm)
 
 
 def test_weights_that_change_although_the_policy_said_otherwise_are_rejected_before_they_mix():
-    class Deceiver(Fixed):
+    class Deceiver(pol.Fixed):
         def plan(self, round, state, network):
             return Plan((W if round.t == 0 else lazy(W),))
 
@@ -282,10 +271,10 @@ def test_weights_that_change_although_the_policy_said_otherwise_are_rejected_bef
 
 
 STAYING = {
-    "fixed": Fixed(W),
-    "a cycle of one": Cycle([W]),
-    "learned once": LearnedTopology(2, "updates", observe=1),
-    "equal matrices": Alternating([W, metropolis_hastings(W.graph)]),
+    "fixed": pol.Fixed(W),
+    "a cycle of one": pol.Cycle([W]),
+    "learned once": pol.LearnedTopology(2, "updates", observe=1),
+    "equal matrices": pol.Alternating([W, metropolis_hastings(W.graph)]),
 }
 
 

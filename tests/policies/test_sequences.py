@@ -103,11 +103,6 @@ def test_matching_decomposition_colors_the_edges(graph):
     assert len(matchings) <= max(graph.degrees) + (0 if bipartite else bool(graph.edges))
 
 
-@pytest.mark.parametrize("graph", [g.ring(16), g.torus(4, 4), g.social_network(), g.star(9), g.chain(2)])
-def test_bipartite_graphs_need_as_many_matchings_as_the_largest_degree(graph):
-    assert len(matching_decomposition(graph)) == max(graph.degrees)
-
-
 @settings(max_examples=60)
 @given(graph=graphs(1, 12, directed=False), t=st.integers(0, 1000))
 def test_random_matching_is_maximal(graph, t):

@@ -88,18 +88,6 @@ def test_gradients_land_in_their_row_of_G(tied):
     assert G[1].data_ptr() == next(modules[1].parameters()).grad.data_ptr() - 8 * layout.slots[0].start
 
 
-def test_an_optimizer_step_on_the_rows_moves_the_modules(tied):
-    layout = RowLayout(tied)
-    X, G, modules = bound(tied, layout)
-    G.fill_(1.0)
-    rows = nn.Parameter(X)
-    rows.grad = G
-    torch.optim.SGD([rows], lr=0.5).step()
-    for name, parameter in modules[0].named_parameters():
-        start = dict(tied.named_parameters())[name]
-        assert torch.equal(parameter, start - 0.5 if parameter.requires_grad else start)
-
-
 def test_frozen_parameters_have_no_place_and_tied_ones_have_one(tied):
     layout = RowLayout(tied)
     assert [slot.name for slot in layout.slots] == ["embedding.weight", "norm.weight", "norm.bias", "output.bias"]

@@ -10,23 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import builders
+import mixwise.algorithms as alg
 from builders import asymmetric, simulated
-from mixwise.algorithms import (
-    D2,
-    DSGD,
-    EXTRA,
-    AllReduceSGD,
-    CombineThenAdapt,
-    CombineWhileAdapt,
-    DecentLaM,
-    DecoupledDSGD,
-    GradientTracking,
-    LocalSGD,
-    PushSum,
-    QuasiGlobalAdam,
-    QuasiGlobalMomentum,
-    RelaySGD,
-)
 from mixwise.graphs import Graph, complete, random_connected, ring
 from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings, uniform, uniform_sender
 from mixwise.network import Link, Links, LossyNetwork, SimulatedNetwork, sums
@@ -77,7 +62,7 @@ def one_way(seed=0):
 # --- conserved ---
 def test_push_sum_without_updates_keeps_numerators_and_weights_and_finds_the_mean():
     weights = one_way()
-    training = make(PushSum(), weights, weights.graph, lr=0.0)
+    training = make(alg.PushSum(), weights, weights.graph, lr=0.0)
     training.X.copy_(random_rows())
     starts = training.X.clone()
     for _ in range(150):
@@ -91,7 +76,7 @@ def test_push_sum_without_updates_keeps_numerators_and_weights_and_finds_the_mea
 
 def test_the_sum_of_push_sums_numerators_takes_the_step_of_sgd():
     weights = one_way(1)
-    training = make(PushSum(), weights, weights.graph)
+    training = make(alg.PushSum(), weights, weights.graph)
     sums = training.X.sum(0).clone()
     for _ in range(STEPS):
         sums = sums - LR * training.step().gradients.sum(0)
@@ -100,7 +85,7 @@ def test_the_sum_of_push_sums_numerators_takes_the_step_of_sgd():
 
 @pytest.mark.parametrize("tau", [1, 3])
 def test_the_mean_of_the_tracked_gradients_is_the_mean_of_the_gradients(tau):
-    training = make(GradientTracking(), tau=tau)
+    training = make(alg.GradientTracking(), tau=tau)
     apart = 0.0
     for t in range(STEPS):
         G = task().losses_and_gradients(training.X, range(N), t)[1]
@@ -111,7 +96,16 @@ def test_the_mean_of_the_tracked_gradients_is_the_mean_of_the_gradients(tau):
 
 
 @pytest.mark.parametrize(
-    "algorithm", [DSGD, CombineWhileAdapt, D2, EXTRA, GradientTracking, lambda: QuasiGlobalMomentum(0.0), LocalSGD]
+    "algorithm",
+    [
+        alg.DSGD,
+        alg.CombineWhileAdapt,
+        alg.D2,
+        alg.EXTRA,
+        alg.GradientTracking,
+        lambda: alg.QuasiGlobalMomentum(0.0),
+        alg.LocalSGD,
+    ],
 )
 def test_the_mean_of_the_nodes_takes_the_step_of_sgd_with_the_mean_gradient(algorithm):
     """𝟏ᵀW = 𝟏ᵀ: mixing does not move the mean."""
@@ -130,7 +124,7 @@ def test_relayed_sums_are_complete_after_as_many_steps_as_the_tree_is_wide(seed)
     network, state = SimulatedNetwork(tree), State()
     receivers = torch.tensor([j for j in range(n) for _ in tree.neighbors(j)])
     for t in range(1, tree.diameter + 3):
-        X = mixed(RelaySGD(), rows, rows, Plan((), tree=tree), network, state=state)
+        X = mixed(alg.RelaySGD(), rows, rows, Plan((), tree=tree), network, state=state)
         heard = 1 + torch.zeros(n, dtype=torch.float64).index_add_(0, receivers, state.arcs["counts"][:, 0])
         complete_now = (heard == n).all() and torch.allclose(X, rows.mean(0).expand(n, -1), rtol=0, atol=1e-13)
         assert bool(complete_now) == (t >= tree.diameter)
@@ -139,7 +133,7 @@ def test_relayed_sums_are_complete_after_as_many_steps_as_the_tree_is_wide(seed)
 def test_without_gradients_relay_brings_the_nodes_together():
     """Rows that differ at the start and change by relaying: the nodes agree, though not on the mean of the starts."""
     tree = random_tree(N, 1)
-    training = make(RelaySGD(), Tree(tree), tree, lr=0.0)
+    training = make(alg.RelaySGD(), Tree(tree), tree, lr=0.0)
     training.X.copy_(random_rows())
     starts = training.X.clone()
     for _ in range(200):
@@ -159,48 +153,41 @@ def run(training, steps=STEPS):
     return torch.stack(found)
 
 
-WITHOUT_MOMENTUM = [QuasiGlobalMomentum(beta=0.0, mu=mu, nesterov=n) for mu in (0.0, 0.3, 0.95) for n in (False, True)]
+WITHOUT_MOMENTUM = [
+    alg.QuasiGlobalMomentum(beta=0.0, mu=mu, nesterov=n) for mu in (0.0, 0.3, 0.95) for n in (False, True)
+]
 
 
-@pytest.mark.parametrize("algorithm", [*WITHOUT_MOMENTUM, DecentLaM(0.0)], ids=str)
+@pytest.mark.parametrize("algorithm", [*WITHOUT_MOMENTUM, alg.DecentLaM(0.0)], ids=str)
 def test_without_momentum_it_is_dsgd(algorithm):
-    torch.testing.assert_close(run(make(algorithm)), run(make(DSGD())), **CLOSE)
+    torch.testing.assert_close(run(make(algorithm)), run(make(alg.DSGD())), **CLOSE)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_push_sum_with_doubly_stochastic_weights_is_dsgd(momentum):
-    found = run(make(PushSum(), momentum=momentum))
-    torch.testing.assert_close(found, run(make(DSGD(), momentum=momentum)), rtol=0, atol=1e-11)
+    found = run(make(alg.PushSum(), momentum=momentum))
+    torch.testing.assert_close(found, run(make(alg.DSGD(), momentum=momentum)), rtol=0, atol=1e-11)
 
 
 def test_local_sgd_with_one_local_step_is_all_reduce():
-    torch.testing.assert_close(run(make(LocalSGD())), run(make(AllReduceSGD())), **CLOSE)
+    torch.testing.assert_close(run(make(alg.LocalSGD())), run(make(alg.AllReduceSGD())), **CLOSE)
 
 
 def test_full_averaging_by_weights_is_local_sgd():
     for tau in (1, 4):
-        found = run(make(DSGD(), uniform(complete(N)), complete(N), tau=tau))
-        torch.testing.assert_close(found, run(make(LocalSGD(), tau=tau)), **CLOSE)
+        found = run(make(alg.DSGD(), uniform(complete(N)), complete(N), tau=tau))
+        torch.testing.assert_close(found, run(make(alg.LocalSGD(), tau=tau)), **CLOSE)
 
 
 def test_combine_while_adapt_is_decoupled_mixing_with_updates_that_stay_at_home():
     alone = MixingMatrix.from_dense(np.eye(N), GRAPH)
-    found = run(make(DecoupledDSGD(), Decoupled(W, alone)))
-    torch.testing.assert_close(found, run(make(CombineWhileAdapt())), **CLOSE)
+    found = run(make(alg.DecoupledDSGD(), Decoupled(W, alone)))
+    torch.testing.assert_close(found, run(make(alg.CombineWhileAdapt())), **CLOSE)
 
 
 def test_combine_then_adapt_takes_its_gradients_where_dsgd_does():
     """The mixed rows are those of D-SGD; what is judged are the rows before the mixing."""
-    assert torch.equal(run(make(CombineThenAdapt())), run(make(DSGD())))
-
-
-def test_relay_on_a_star_seen_from_its_middle_is_full_averaging_at_the_first_step():
-    star = Graph(N, [(0, i) for i in range(1, N)])
-    training, averaging = make(RelaySGD(), Tree(star), star), make(LocalSGD())
-    training.step()
-    averaging.step()
-    torch.testing.assert_close(training.X[0], averaging.X[0], **CLOSE)
-    assert float((training.X[1] - averaging.X[1]).abs().max()) > 1e-3
+    assert torch.equal(run(make(alg.CombineThenAdapt())), run(make(alg.DSGD())))
 
 
 # --- bytes ---
@@ -211,27 +198,27 @@ MESSAGES = W.messages * ROW
 @pytest.mark.parametrize(
     ("algorithm", "policy", "sent"),
     [
-        (DSGD(), W, MESSAGES),
-        (DSGD(), Product([W, W]), 2 * MESSAGES),
-        (CombineThenAdapt(), W, MESSAGES),
-        (CombineWhileAdapt(), W, MESSAGES),
-        (D2(), W, MESSAGES),
-        (EXTRA(), W, MESSAGES),
-        (QuasiGlobalMomentum(), W, MESSAGES),
-        (QuasiGlobalAdam(), W, MESSAGES),
-        (DecentLaM(), W, MESSAGES),
-        (GradientTracking(), W, 2 * MESSAGES),
-        (DecoupledDSGD(), Decoupled(W, W), 2 * MESSAGES),
-        (PushSum(), W, W.messages * (ROW + 8)),  # and the weight
-        (RelaySGD(), Tree(random_tree(N, 0)), 2 * (N - 1) * (ROW + 8)),  # and the count
-        (AllReduceSGD(), NoMixing(), N * (N - 1) * ROW),  # short rows, to all nodes in one round
-        (LocalSGD(), NoMixing(), N * (N - 1) * ROW),
-        (DSGD(), uniform(complete(N)), N * (N - 1) * ROW),
+        (alg.DSGD(), W, MESSAGES),
+        (alg.DSGD(), Product([W, W]), 2 * MESSAGES),
+        (alg.CombineThenAdapt(), W, MESSAGES),
+        (alg.CombineWhileAdapt(), W, MESSAGES),
+        (alg.D2(), W, MESSAGES),
+        (alg.EXTRA(), W, MESSAGES),
+        (alg.QuasiGlobalMomentum(), W, MESSAGES),
+        (alg.QuasiGlobalAdam(), W, MESSAGES),
+        (alg.DecentLaM(), W, MESSAGES),
+        (alg.GradientTracking(), W, 2 * MESSAGES),
+        (alg.DecoupledDSGD(), Decoupled(W, W), 2 * MESSAGES),
+        (alg.PushSum(), W, W.messages * (ROW + 8)),  # and the weight
+        (alg.RelaySGD(), Tree(random_tree(N, 0)), 2 * (N - 1) * (ROW + 8)),  # and the count
+        (alg.AllReduceSGD(), NoMixing(), N * (N - 1) * ROW),  # short rows, to all nodes in one round
+        (alg.LocalSGD(), NoMixing(), N * (N - 1) * ROW),
+        (alg.DSGD(), uniform(complete(N)), N * (N - 1) * ROW),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_what_a_step_sends(algorithm, policy, sent):
-    training = make(algorithm, policy, complete(N) if isinstance(algorithm, RelaySGD) else GRAPH)
+    training = make(algorithm, policy, complete(N) if isinstance(algorithm, alg.RelaySGD) else GRAPH)
     for t in range(3):
         training.step()
         mixings = t if algorithm.needs.early else t + 1  # at first W = I, where there are no weights yet
@@ -239,7 +226,7 @@ def test_what_a_step_sends(algorithm, policy, sent):
     assert training.network.traffic.sketches == 0
 
 
-@pytest.mark.parametrize("algorithm", [DSGD, GradientTracking, LocalSGD])
+@pytest.mark.parametrize("algorithm", [alg.DSGD, alg.GradientTracking, alg.LocalSGD])
 def test_local_steps_send_nothing(algorithm):
     training = make(algorithm(), tau=4)
     for _ in range(3):

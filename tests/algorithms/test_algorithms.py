@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import builders
 from mixwise.algorithms import DSGD, DecoupledDSGD
 from mixwise.errors import MixingError, TrainingError
 from mixwise.graphs import Graph, complete, random_connected, ring, torus
@@ -24,12 +25,8 @@ N, D, ETA, STEPS = 8, 12, 0.004, 50
 CLOSE = {"rtol": 0, "atol": 1e-12}
 
 
-def asymmetric(seed: int, n: int = N) -> MixingMatrix:
-    """Doubly stochastic, far from symmetric: a mixture of permutations."""
-    rng = np.random.default_rng(seed)
-    dense = sum(share * np.eye(n)[rng.permutation(n)] for share in rng.dirichlet(np.ones(4)))
-    assert np.abs(dense - dense.T).max() > 0.1
-    return MixingMatrix.from_dense(dense, complete(n))
+def asymmetric(seed: int) -> MixingMatrix:
+    return builders.asymmetric(N, seed, complete(N))
 
 
 def task(noise: float = 0.1) -> QuadraticTask:
@@ -181,24 +178,6 @@ def test_decoupled_is_algorithm_4():
     np.testing.assert_allclose(ours(policy, DecoupledDSGD()), X.T, **CLOSE)
 
 
-def test_decoupled_with_one_matrix_is_dsgd():
-    W = asymmetric(0)
-    both = Decoupled(params=Fixed(W), updates=Fixed(W))
-    np.testing.assert_allclose(ours(both, DecoupledDSGD()), ours(Fixed(W)), **CLOSE)
-
-
-def test_decoupled_with_weights_that_follow_the_updates():
-    graph, X = ring(N), start()
-    W_p = metropolis_hastings(graph)
-    for t in range(STEPS):
-        G = stochastic_gradients(X, t)
-        if t % 3 == 0:
-            W_g = gme_opt(G, graph)
-        X = X @ W_p.to_dense() - ETA * G @ W_g
-    policy = Decoupled(params=Fixed(W_p), updates=HeterogeneityAware(3, sketch=ExactSketch()))
-    np.testing.assert_allclose(ours(policy, DecoupledDSGD(), graph), X.T, **CLOSE)
-
-
 # --- the notation, pinned ---
 def test_w_ij_is_the_weight_that_node_j_gives_to_what_arrives_from_node_i():
     """docs/notation.md: only node 0 has something, and node 1 alone hears it."""
@@ -213,22 +192,6 @@ def test_w_ij_is_the_weight_that_node_j_gives_to_what_arrives_from_node_i():
     torch.testing.assert_close(decoupled, -X_plus)
 
 
-def test_dsgd_mixes_what_the_optimizer_made_of_the_parameters():
-    """X′, not X: Wᵀ(X − U)."""
-    W, X = asymmetric(0), torch.randn(N, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    U = torch.arange(2.0 * N, dtype=torch.float64).reshape(N, 2)
-    X_plus = mixed(DSGD(), X, X - U, Plan((W,)), SimulatedNetwork(complete(N)))
-    np.testing.assert_allclose(X_plus.numpy(), W.to_dense().T @ (X - U).numpy(), **CLOSE)
-
-
-def test_gme_weights_are_for_this_orientation():
-    """The W that minimizes Tr(WᵀΓW) leaves less of Wᵀ(U − Ū) than of W(U − Ū)."""
-    U = torch.randn(N, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    C = (U - U.mean(0)).numpy()
-    W = minimize_gme(C @ C.T, random_connected(N)).W.to_dense()
-    assert np.linalg.norm(W.T @ C) < 0.8 * np.linalg.norm(W @ C)
-
-
 # --- what they refuse, and what they cost ---
 def test_channels_have_to_fit_the_algorithm():
     W, X, network = asymmetric(0), torch.zeros(N, 2), SimulatedNetwork(complete(N))
@@ -236,26 +199,3 @@ def test_channels_have_to_fit_the_algorithm():
         mixed(DSGD(), X, X, Plan((W,), updates=(W,)), network)
     with pytest.raises(TrainingError, match=r"needs a policy with two channels: Decoupled\(params=…, updates=…\)"):
         mixed(DecoupledDSGD(), X, X, Plan((W,)), network)
-
-
-@pytest.mark.parametrize(("algorithm", "channels"), [(DSGD, 1), (DecoupledDSGD, 2)])
-def test_weights_that_move_the_mean_are_refused_before_the_first_step(algorithm, channels):
-    W = MixingMatrix.from_dense([[0.5, 0.5], [0.0, 1.0]], kind="sender")
-    policy = Fixed(W) if channels == 1 else Decoupled(Fixed(metropolis_hastings(complete(2))), Fixed(W))
-    with pytest.raises(TrainingError, match=r'kind="sender", so mixing would move the mean .*doubly stochastic'):
-        Training(
-            random_quadratics(2), SimulatedNetwork(W.graph), policy, algorithm(), lambda p: torch.optim.SGD(p, lr=0.1)
-        )
-
-
-def test_each_round_costs_its_messages():
-    W, X = metropolis_hastings(ring(N)), torch.zeros(N, 3, dtype=torch.float64)
-    one_round = 2 * N * 3 * 8
-    for algorithm, plan, rounds in [
-        (DSGD(), Plan((W,)), 1),
-        (DSGD(), Plan((W, W)), 2),
-        (DecoupledDSGD(), Plan((W,), updates=(W,)), 2),
-    ]:
-        network = SimulatedNetwork(ring(N))
-        mixed(algorithm, X, X, plan, network)
-        assert network.traffic.parameters == rounds * one_round

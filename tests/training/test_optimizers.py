@@ -5,17 +5,15 @@ import pytest
 import torch
 from torch import nn
 
-from mixwise.algorithms import DSGD
+from builders import simulated
 from mixwise.data import NodeBatches, gaussian_mixture, partition
 from mixwise.errors import TrainingError
 from mixwise.graphs import ring
 from mixwise.mixing import MixingMatrix, metropolis_hastings
 from mixwise.models import mlp, seeded
-from mixwise.network import SimulatedNetwork
-from mixwise.policies import Fixed
-from mixwise.tasks import ModuleTask, random_quadratics
-from mixwise.training import Training, factor
-from mixwise.training.optimizers import ELEMENTWISE, check_elementwise, clip_rows
+from mixwise.tasks import ModuleTask
+from mixwise.training import factor
+from mixwise.training.optimizers import ELEMENTWISE, check_elementwise, clip_rows, fuse_where_safe, step_rows
 
 NODES = 4
 SETTINGS = {
@@ -47,7 +45,7 @@ def make_task(**options):
 def alone(task, optimizer, **options):
     """W = I, no mixing: every node trains by itself."""
     W = MixingMatrix.from_dense(np.eye(NODES), ring(NODES))
-    return Training(task, SimulatedNetwork(W.graph), Fixed(W), DSGD(), optimizer, **options)
+    return simulated(W, graph=W.graph, task=task, optimizer=optimizer, **options)
 
 
 def backward(module, task, node, step):
@@ -195,17 +193,31 @@ def test_a_norm_that_is_no_bound_is_refused(clip):
 # --- schedules ---
 
 
+@pytest.mark.parametrize(
+    ("options", "make"),
+    [
+        ({}, lambda o: torch.optim.lr_scheduler.ConstantLR(o, factor=1.0)),
+        ({"cosine": True}, lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=20)),
+        (
+            {"decay_at": (0.5, 0.75), "gamma": 0.3},
+            lambda o: torch.optim.lr_scheduler.MultiStepLR(o, milestones=[10, 15], gamma=0.3),
+        ),
+    ],
+    ids=["constant", "cosine", "decay"],
+)
+def test_schedules_are_those_of_torch(options, make):
+    optimizer, at = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), factor(20, **options)
+    theirs = make(optimizer)
+    for t in range(20):
+        assert at(t) == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-12)
+        optimizer.step()
+        theirs.step()
+
+
 def rates(at, steps, lr=0.2):
     """The learning rate that each step of a run is taken with."""
-    graph = ring(3)
-    training = Training(
-        random_quadratics(3, dim=2),
-        SimulatedNetwork(graph),
-        Fixed(metropolis_hastings(graph)),
-        DSGD(),
-        lambda rows: torch.optim.SGD(rows, lr=lr),
-        scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, at),
-    )
+    scheduler = lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, at)  # noqa: E731
+    training = simulated(metropolis_hastings(ring(3)), graph=ring(3), lr=lr, scheduler=scheduler)
     used = []
     for _ in range(steps):
         used.append(training.optimizer.param_groups[0]["lr"])
@@ -235,33 +247,6 @@ def test_cosine_after_warm_up():
     assert used == pytest.approx([t / rising for t in range(rising)] + cosine, rel=1e-12)
 
 
-def test_cosine_is_that_of_torch():
-    steps = 30
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
-    at = factor(steps, cosine=True)
-    for t in range(steps):
-        assert at(t) == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-12)
-        optimizer.step()
-        theirs.step()
-    assert at(steps) == pytest.approx(0, abs=1e-15)
-
-
-def test_step_decay_is_that_of_torch():
-    steps = 20
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    theirs = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[10, 15], gamma=0.3)
-    at = factor(steps, decay_at=(0.5, 0.75), gamma=0.3)
-    for t in range(steps):
-        assert at(t) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
-        optimizer.step()
-        theirs.step()
-
-
-def test_no_schedule_is_constant():
-    assert {factor(10)(t) for t in range(11)} == {1}
-
-
 def test_the_rate_of_every_group_follows_the_schedule():
     task = make_task(group_of=biases_apart)
     training = alone(
@@ -273,3 +258,68 @@ def test_the_rate_of_every_group_follows_the_schedule():
         share = 1 if t < 4 else 0.1
         assert [g["lr"] for g in training.optimizer.param_groups] == pytest.approx([0.1 * share, 0.4 * share])
         training.step()
+
+
+# --- row by row ---
+COLUMNS = [(0, 5), (5, 12)]
+ALL = [(name, options) for name, settings in SETTINGS.items() for options in settings]
+
+
+def random_rows(m, dtype, seed=0):
+    return torch.randn(m, 12, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+class Rows:
+    """Rows with two groups of columns and an optimizer of their own."""
+
+    def __init__(self, X, name, options):
+        self.X = X
+        self.blocks = [torch.nn.Parameter(X[:, first:last]) for first, last in COLUMNS]
+        groups = [{"params": [block], "weight_decay": 0.1 * i} for i, block in enumerate(self.blocks)]
+        self.optimizer = fuse_where_safe(getattr(torch.optim, name)(groups, **options), row_by_row=True)
+
+    def step(self, G):
+        step_rows(self.optimizer, self.blocks, COLUMNS, self.X, G)
+
+
+@pytest.mark.numerics
+@pytest.mark.parametrize(("name", "options"), ALL)
+def test_it_is_the_step_of_all_rows_at_once(name, options):
+    X, at_once = random_rows(4, torch.float64), random_rows(4, torch.float64)
+    by_row = Rows(X, name, options)
+    whole = [torch.nn.Parameter(at_once[:, first:last].clone()) for first, last in COLUMNS]
+    groups = [{"params": [block], "weight_decay": 0.1 * i} for i, block in enumerate(whole)]
+    optimizer = getattr(torch.optim, name)(groups, **options)
+    for t in range(1, 6):
+        G = random_rows(4, torch.float64, seed=t)
+        by_row.step(G)
+        for block, (first, last) in zip(whole, COLUMNS, strict=True):
+            block.grad = G[:, first:last].clone()
+        optimizer.step()
+        torch.testing.assert_close(X, torch.cat([block.detach() for block in whole], 1), rtol=0, atol=1e-14)
+    # What is remembered has the form that it always had: a checkpoint does not know how steps were taken.
+    ours, theirs = by_row.optimizer.state_dict()["state"], optimizer.state_dict()["state"]
+    assert ours.keys() == theirs.keys()
+    for index, entries in theirs.items():
+        assert ours[index].keys() == entries.keys()
+        for key, value in entries.items():
+            if isinstance(value, torch.Tensor):
+                assert ours[index][key].shape == value.shape
+                torch.testing.assert_close(ours[index][key].double(), value.double(), rtol=0, atol=1e-14)
+            else:
+                assert ours[index][key] == value
+
+
+@pytest.mark.numerics
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad"])
+def test_a_row_does_not_know_how_many_others_there_are(name):
+    """In float32 the fused kernels do, where they take all rows at once."""
+    options = SETTINGS[name][-1]
+    many, alone = random_rows(5, torch.float32), random_rows(5, torch.float32)[3:4].clone()
+    together, single = Rows(many, name, options), Rows(alone, name, options)
+    for t in range(1, 5):
+        G = random_rows(5, torch.float32, seed=t)
+        together.step(G)
+        single.step(G[3:4].clone())
+    assert torch.equal(many[3:4], alone)
+    assert together.optimizer.param_groups[0]["fused"]

@@ -1,34 +1,29 @@
 """Policies: which weights at which mixing, when a sketch is taken, and what happens when a solve fails."""
 
+import re
+from importlib import resources
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mixwise.mixing as mx
+import mixwise.policies as pol
 from builders import asymmetric, random_rows
 from mixwise.errors import ConfigError, MixingError, SolverError
 from mixwise.graphs import Graph, complete, ring
-from mixwise.mixing import (
-    GmeProblem,
-    GmeSolution,
-    MixingMatrix,
-    SolveStatus,
-    gram_matrix,
-    lazy,
-    metropolis_hastings,
-    minimize_gme,
-    uniform,
-)
+from mixwise.needs import Needs
 from mixwise.network import SimulatedNetwork
+from mixwise.parts import words
 from mixwise.plan import Plan
-from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware, Product, RandomChoice
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch
 from planning import Planner, assert_plans_resume
 
 N, D = 6, 9
 GRAPH = ring(N)
-OTHER = metropolis_hastings(GRAPH)
+OTHER = mx.metropolis_hastings(GRAPH)
 
 
 class CountingNetwork(SimulatedNetwork):
@@ -63,7 +58,7 @@ def run(policy, steps: int, network: CountingNetwork | None = None, still=()) ->
     return outcome
 
 
-def weights(outcome) -> list[MixingMatrix]:
+def weights(outcome) -> list[mx.MixingMatrix]:
     """The matrices of plans with one round each."""
     assert all(len(plan.params) == 1 and plan.updates is None for plan, _ in outcome)
     return [plan.params[0] for plan, _ in outcome]
@@ -73,12 +68,12 @@ def looked_at(outcome) -> list[int]:
     return [t for t, (_, gathers) in enumerate(outcome) if gathers]
 
 
-def optimal(t: int, what: str = "U", **options) -> MixingMatrix:
-    return minimize_gme(gram_matrix(rows(t, what)), GRAPH, **options).W
+def optimal(t: int, what: str = "U", **options) -> mx.MixingMatrix:
+    return mx.minimize_gme(mx.gram_matrix(rows(t, what)), GRAPH, **options).W
 
 
-def aware(period: int = 1, **options) -> HeterogeneityAware:
-    return HeterogeneityAware(period, **{"sketch": ExactSketch(), **options})
+def aware(period: int = 1, **options) -> pol.HeterogeneityAware:
+    return pol.HeterogeneityAware(period, **{"sketch": ExactSketch(), **options})
 
 
 # --- when it optimizes, and what it uses ---
@@ -117,7 +112,7 @@ def test_a_sketch_is_taken_only_when_its_weights_will_be_used(period, alternate)
 
 
 def test_it_may_alternate_with_a_policy():
-    turns = run(aware(alternate_with=Alternating([lazy(OTHER), OTHER])), 4)
+    turns = run(aware(alternate_with=pol.Alternating([mx.lazy(OTHER), OTHER])), 4)
     assert weights(turns) == [optimal(0), OTHER, optimal(2), OTHER]
 
 
@@ -136,12 +131,16 @@ def test_the_updates_are_read_only_at_mixings_where_the_policy_looks(period, oth
 @pytest.mark.parametrize(
     ("policy", "t", "looks"),
     [
-        (Fixed(OTHER), 0, False),
-        (RandomChoice([OTHER]), 0, False),
-        (Product([OTHER, aware()]), 1, True),
-        (Alternating([OTHER, aware()]), 1, True),
-        (Alternating([OTHER, aware()]), 0, False),
-        (Decoupled(params=OTHER, updates=aware()), 0, True),
+        (pol.Fixed(OTHER), 0, False),
+        (pol.RandomChoice([OTHER]), 0, False),
+        (pol.Product([OTHER, aware()]), 1, True),
+        (pol.Alternating([OTHER, aware()]), 1, True),
+        (pol.Alternating([OTHER, aware()]), 0, False),
+        (pol.Decoupled(params=OTHER, updates=aware()), 0, True),
+        (aware(5, alternate_with=aware()), 2, False),
+        (aware(5, alternate_with=aware(2)), 3, True),  # the look of t = 2, made up for
+        (aware(5, graphs=aware()), 2, True),
+        (aware(5, graphs=OTHER), 2, False),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -149,11 +148,48 @@ def test_a_policy_looks_where_a_part_of_it_does(policy, t, looks):
     assert Planner(policy, CountingNetwork()).looks(t) == looks
 
 
+# --- what the algorithm needs ---
+LAZY = Needs(symmetric=True, lazy=True)  # as D²
+
+
+def test_the_weights_that_it_alternates_with_are_what_the_algorithm_needs():
+    policy = aware(alternate_with=aware())
+    plain, needed = (Planner(policy, CountingNetwork(), needs).plan for needs in (None, LAZY))
+    for t in range(4):
+        (free,), (W,) = plain(t, *seen(t)).params, needed(t, *seen(t)).params
+        best = optimal(t, symmetric=True).to_dense()
+        np.testing.assert_allclose(W.to_dense(), (np.eye(N) + best) / 2, rtol=0, atol=1e-12)
+        assert not free.is_symmetric
+
+
+@pytest.mark.parametrize("needs", [Needs(symmetric=True), LAZY], ids=["symmetric", "and lazy"])
+def test_a_learned_topology_is_made_symmetric_and_lazy_if_needed(needs):
+    """(W + Wᵀ)/2, and of that (I + ·)/2."""
+    policy = pol.LearnedTopology(2, "updates", observe=2, sketch=ExactSketch())
+    plain, needed = (Planner(policy, CountingNetwork(), given).plan for given in (None, needs))
+    for t in range(3):
+        dense, found = (plan(t, *seen(t)).params[0].to_dense() for plan in (plain, needed))
+        assert np.abs(dense - dense.T).max() > 0.1
+        expected = (dense + dense.T) / 2
+        expected = (np.eye(N) + expected) / 2 if needs.lazy else expected
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def test_the_report_shows_a_whole_turn_of_policies_that_take_turns():
+    """It knows them by their words."""
+    script = (resources.files("mixwise.report") / "template" / "network.js").read_text("utf-8")
+    turns = re.search(r"/(\S*in turn\S*)/\.test\(data\.variants", script)[1]
+    for policy in (pol.Alternating([OTHER, mx.lazy(OTHER)]), aware(alternate_with=OTHER)):
+        assert re.search(turns, words(policy))
+    for policy in (pol.Fixed(OTHER), aware(), pol.Product([OTHER, OTHER]), pol.RandomChoice([OTHER, mx.lazy(OTHER)])):
+        assert not re.search(turns, words(policy))
+
+
 # --- what it observes ---
 @pytest.mark.parametrize("sketch", [CountSketch(4, seed=1), GaussianSketch(4, seed=1)])
 def test_a_new_sketch_is_drawn_at_every_optimization(sketch):
     network = CountingNetwork()
-    run(HeterogeneityAware(2, sketch=sketch), 4, network)
+    run(pol.HeterogeneityAware(2, sketch=sketch), 4, network)
     assert len(network.gathered) == 2
     for t, S in zip((0, 2), network.gathered, strict=True):
         assert torch.equal(S, sketch.fresh(t)(rows(t, "U")))
@@ -161,7 +197,7 @@ def test_a_new_sketch_is_drawn_at_every_optimization(sketch):
 
 
 def test_the_default_is_a_count_sketch_of_dimension_100_of_the_updates_at_every_mixing():
-    policy = HeterogeneityAware()
+    policy = pol.HeterogeneityAware()
     assert (policy.sketch, policy.period, policy.objective) == (CountSketch(100), 1, "updates")
 
 
@@ -182,10 +218,10 @@ def test_smoothing_keeps_a_share_of_the_old_gram_matrix(s):
     for t in range(8):
         plan = planner.plan(t, *seen(t))
         if t % 2 == 0:
-            new = gram_matrix(rows(t, "U"))
+            new = mx.gram_matrix(rows(t, "U"))
             Gamma = new if Gamma is None else s * Gamma + (1 - s) * new
         np.testing.assert_array_equal(planner.gram, Gamma)
-        assert plan.params == (minimize_gme(Gamma, GRAPH).W,)
+        assert plan.params == (mx.minimize_gme(Gamma, GRAPH).W,)
 
 
 # --- a warm-up from step size 0 ---
@@ -206,7 +242,7 @@ def test_if_nothing_has_moved_the_other_policys_turn_is_not_taken():
 def test_gradients_are_not_smoothed_into_updates():
     """They differ by the step size: Γ of G would outweigh Γ of U = ηG for a long time."""
     planner = Planner(aware(smoothing=0.9), CountingNetwork())
-    of = lambda t, what: gram_matrix(rows(t, what))  # noqa: E731
+    of = lambda t, what: mx.gram_matrix(rows(t, what))  # noqa: E731
     expected = [of(0, "G"), of(1, "U"), 0.9 * of(1, "U") + 0.1 * of(2, "U"), of(3, "G")]
     for t, Gamma in enumerate(expected):
         planner.plan(t, *seen(t, still=t in (0, 3)))
@@ -215,21 +251,21 @@ def test_gradients_are_not_smoothed_into_updates():
 
 def test_weights_still_mix_if_everything_is_zero():
     plan = Planner(aware(), CountingNetwork()).plan(0, torch.zeros(N, D, dtype=torch.float64))
-    np.testing.assert_allclose(plan.params_product, uniform(GRAPH).to_dense(), atol=1e-9)
+    np.testing.assert_allclose(plan.params_product, mx.uniform(GRAPH).to_dense(), atol=1e-9)
 
 
 # --- a solve that fails ---
 @pytest.fixture
 def failing(monkeypatch):
     """Γ solved as usual, except while `failing` is not empty."""
-    solve, now = GmeProblem.solve, set()
+    solve, now = mx.GmeProblem.solve, set()
 
     def sometimes(self, gram, regularization=0.0):
         if now:
-            return GmeSolution(None, float("nan"), SolveStatus.NOT_CONVERGED, 250, 0.1, 1.0)
+            return mx.GmeSolution(None, float("nan"), mx.SolveStatus.NOT_CONVERGED, 250, 0.1, 1.0)
         return solve(self, gram, regularization)
 
-    monkeypatch.setattr(GmeProblem, "solve", sometimes)
+    monkeypatch.setattr(mx.GmeProblem, "solve", sometimes)
     return now
 
 
@@ -253,8 +289,10 @@ def test_a_failed_first_solve_is_an_error(failing):
 # --- another graph, another run ---
 def test_the_program_is_laid_out_once_per_graph(monkeypatch):
     made = []
-    original = GmeProblem.__init__
-    monkeypatch.setattr(GmeProblem, "__init__", lambda self, *a, **k: (made.append(a[0]), original(self, *a, **k))[1])
+    original = mx.GmeProblem.__init__
+    monkeypatch.setattr(
+        mx.GmeProblem, "__init__", lambda self, *a, **k: (made.append(a[0]), original(self, *a, **k))[1]
+    )
     planner = Planner(aware(), CountingNetwork())
     for t in range(5):
         planner.network = CountingNetwork(GRAPH if t < 4 else complete(N))
@@ -273,7 +311,7 @@ def test_a_restored_policy_plans_the_same(cut, still):
 @settings(max_examples=20)
 @given(period=st.integers(1, 4), cut=st.integers(0, 6), smoothing=st.sampled_from([0.0, 0.5]))
 def test_a_restored_combination_of_policies_plans_the_same(period, cut, smoothing):
-    policy = Product([Alternating([aware(period, smoothing=smoothing), OTHER]), lazy(OTHER)])
+    policy = pol.Product([pol.Alternating([aware(period, smoothing=smoothing), OTHER]), mx.lazy(OTHER)])
     assert_plans_resume(policy, CountingNetwork(), [seen(t) for t in range(8)], cut)
 
 
@@ -296,28 +334,28 @@ def test_a_restored_combination_of_policies_plans_the_same(period, cut, smoothin
 )
 def test_values_out_of_range_are_rejected(options, message):
     with pytest.raises(ConfigError, match=message):
-        HeterogeneityAware(**options)
+        pol.HeterogeneityAware(**options)
 
 
 # --- policies that do not look, and policies made of policies ---
 def test_fixed_weights_are_the_same_at_every_mixing_and_gather_nothing():
-    assert run(Fixed(OTHER), 3) == [(Plan((OTHER,)), 0)] * 3
+    assert run(pol.Fixed(OTHER), 3) == [(Plan((OTHER,)), 0)] * 3
 
 
 def test_alternating_takes_turns():
-    matrices = [OTHER, lazy(OTHER), lazy(lazy(OTHER))]
-    assert weights(run(Alternating(matrices), 7)) == [*matrices, *matrices, OTHER]
+    matrices = [OTHER, mx.lazy(OTHER), mx.lazy(mx.lazy(OTHER))]
+    assert weights(run(pol.Alternating(matrices), 7)) == [*matrices, *matrices, OTHER]
 
 
 def test_alternating_hands_on_t_itself():
     """An aware policy at every second place sees t = 1, 3, 5, …: with H = 3, it looks at the first from 0, 3, 6, 9."""
-    assert looked_at(run(Alternating([OTHER, aware(3)]), 10)) == [1, 3, 7, 9]
+    assert looked_at(run(pol.Alternating([OTHER, aware(3)]), 10)) == [1, 3, 7, 9]
 
 
 def test_a_product_applies_the_first_policy_first():
-    A = MixingMatrix.from_dense(np.eye(N)[[1, 0, 2, 3, 4, 5]], complete(N))  # two permutations that do not commute
-    B = MixingMatrix.from_dense(np.eye(N)[[0, 2, 1, 3, 4, 5]], complete(N))
-    ((plan, _),) = run(Product([A, B]), 1)
+    A = mx.MixingMatrix.from_dense(np.eye(N)[[1, 0, 2, 3, 4, 5]], complete(N))  # two permutations that do not commute
+    B = mx.MixingMatrix.from_dense(np.eye(N)[[0, 2, 1, 3, 4, 5]], complete(N))
+    ((plan, _),) = run(pol.Product([A, B]), 1)
     assert plan.params == (A, B)
     np.testing.assert_array_equal(plan.params_product, A.to_dense() @ B.to_dense())
     assert (plan.params_product != B.to_dense() @ A.to_dense()).any()
@@ -327,14 +365,14 @@ def test_a_product_applies_the_first_policy_first():
 
 
 def test_a_product_of_products_is_a_product_and_reports_its_solve():
-    ((plan, gathers),) = run(Product([Product([asymmetric(N), aware()]), OTHER]), 1)
+    ((plan, gathers),) = run(pol.Product([pol.Product([asymmetric(N), aware()]), OTHER]), 1)
     assert plan.params == (asymmetric(N), optimal(0), OTHER)
     assert plan.solve is not None
     assert gathers == 1
 
 
 def test_decoupled_has_two_channels():
-    ((plan, _),) = run(Decoupled(params=OTHER, updates=Product([aware(), asymmetric(N)])), 1)
+    ((plan, _),) = run(pol.Decoupled(params=OTHER, updates=pol.Product([aware(), asymmetric(N)])), 1)
     assert plan.params == (OTHER,)
     assert plan.updates == (optimal(0), asymmetric(N))
     assert plan.solve is not None
@@ -349,10 +387,10 @@ def test_updates_go_the_way_of_the_parameters_unless_they_have_a_channel():
 
 def test_a_product_with_two_channels_is_rejected():
     with pytest.raises(MixingError, match="a second channel is not defined; put it inside Decoupled"):
-        run(Product([Decoupled(OTHER, OTHER), OTHER]), 1)
+        run(pol.Product([pol.Decoupled(OTHER, OTHER), OTHER]), 1)
 
 
-@pytest.mark.parametrize("combined", [Alternating, Product, RandomChoice])
+@pytest.mark.parametrize("combined", [pol.Alternating, pol.Product, pol.RandomChoice])
 def test_combinations_of_nothing_are_rejected(combined):
     with pytest.raises(MixingError, match=f"{combined.__name__} needs at least one policy"):
         combined([])

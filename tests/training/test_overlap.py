@@ -1,20 +1,18 @@
 """Rows that travel while the gradients are computed: X⁺ = Wᵀ X − U, with the weights made one step before."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 
+from builders import simulated
 from mixwise.algorithms import CombineWhileAdapt, QuasiGlobalMomentum
 from mixwise.graphs import complete, ring
 from mixwise.mixing import MixingMatrix, metropolis_hastings
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed, HeterogeneityAware, Product, RandomChoice
 from mixwise.sketch import GaussianSketch
-from mixwise.state import decode, encode
 from mixwise.tasks import QuadraticTask, random_quadratics
-from mixwise.training import Training
+from planning import reloaded
 
 N, D = 6, 5
 W = metropolis_hastings(ring(N))
@@ -31,15 +29,9 @@ def policies():
     }
 
 
-def make(policy, local_steps=1, algorithm=None, network=None):
-    return Training(
-        TASK,
-        network or SimulatedNetwork(complete(N)),
-        policy,
-        algorithm or CombineWhileAdapt(),
-        lambda blocks: torch.optim.SGD(blocks, lr=0.02, momentum=0.9),
-        local_steps=local_steps,
-    )
+def make(policy, local_steps=1, network=None):
+    options = {"lr": 0.02, "momentum": 0.9, "local_steps": local_steps, "network": network}
+    return simulated(policy, CombineWhileAdapt(), complete(N), task=TASK, **options)
 
 
 @pytest.mark.parametrize("name", policies())
@@ -78,10 +70,8 @@ def test_weights_that_wait_survive_a_checkpoint(name, local_steps, stop):
         whole.step()
     for _ in range(stop):
         first.step()
-    saved = encode(first.state(), first.network.nodes)
-    tensors = {name: value.clone() for name, value in saved.tensors.items()}
     second = make(policies()[name], local_steps)
-    second.load_state(decode(tensors, json.loads(json.dumps(saved.values)), first.network.nodes))
+    second.load_state(reloaded(first.state(), first.network.nodes))
     for _ in range(9 - stop):
         second.step()
     assert torch.equal(second.X, whole.X)
@@ -112,14 +102,8 @@ class WatchedTask(QuadraticTask):
 
 def test_the_rows_set_out_before_the_gradients_are_computed():
     events = []
-    training = Training(
-        WatchedTask(events),
-        Watched(complete(N), events),
-        Fixed(W),
-        CombineWhileAdapt(),
-        lambda blocks: torch.optim.SGD(blocks, lr=0.02),
-        local_steps=2,
-    )
+    network = Watched(complete(N), events)
+    training = simulated(W, CombineWhileAdapt(), network=network, task=WatchedTask(events), local_steps=2)
     for _ in range(4):
         training.step()
     assert events == ["start", "gradients", "gradients"] * 2
@@ -128,9 +112,7 @@ def test_the_rows_set_out_before_the_gradients_are_computed():
 def test_around_it_quasi_global_momentum_mixes_after_the_step():
     events = []
     algorithm = QuasiGlobalMomentum(inner=CombineWhileAdapt())
-    training = Training(
-        TASK, Watched(complete(N), events), Fixed(W), algorithm, lambda blocks: torch.optim.SGD(blocks, lr=0.02)
-    )
+    training = simulated(W, algorithm, network=Watched(complete(N), events), task=TASK)
     training.step()
     assert events == []
     assert training.network.traffic.parameters == W.messages * D * 8

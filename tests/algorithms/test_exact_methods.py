@@ -12,23 +12,13 @@ import pytest
 import torch
 from scipy.linalg import block_diag
 
-from mixwise.algorithms import (
-    D2,
-    DSGD,
-    EXTRA,
-    CombineThenAdapt,
-    CombineWhileAdapt,
-    DecentLaM,
-    GradientTracking,
-    QuasiGlobalMomentum,
-    RelaySGD,
-)
+import mixwise.algorithms as alg
+from builders import simulated
 from mixwise.graphs import Graph, complete, random_connected, ring
 from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings
-from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed, Tree
 from mixwise.tasks import QuadraticTask
-from mixwise.training import Training, factor
+from mixwise.training import factor
 
 N, D = 8, 4
 W = lazy(metropolis_hastings(random_connected(N, keep=0.6, seed=2)))
@@ -63,16 +53,10 @@ def optimum(seed=0):
     return np.tile(-np.linalg.solve(mean, linear(seed).reshape(N, D).sum(0)), N)
 
 
-def make(algorithm, lr, *, policy=None, graph=None, seed=0, schedule=None, local_steps=1, **options):
-    return Training(
-        task(seed),
-        SimulatedNetwork(graph or W.graph),
-        policy or Fixed(W),
-        algorithm,
-        lambda blocks: torch.optim.SGD(blocks, lr=lr, **options),
-        scheduler=None if schedule is None else lambda o: torch.optim.lr_scheduler.LambdaLR(o, schedule),
-        local_steps=local_steps,
-    )
+def make(algorithm, lr, *, policy=None, graph=None, seed=0, schedule=None, **options):
+    scheduler = None if schedule is None else lambda o: torch.optim.lr_scheduler.LambdaLR(o, schedule)
+    sgd = lambda blocks: torch.optim.SGD(blocks, lr=lr, **options)  # noqa: E731
+    return simulated(policy or W, algorithm, graph or W.graph, task=task(seed), optimizer=sgd, scheduler=scheduler)
 
 
 def settle(training, steps):
@@ -88,10 +72,10 @@ def distance(x, seed=0):
 
 # --- exact methods find the optimum ---
 EXACT = {
-    "d2": (D2, {}),
-    "extra": (EXTRA, {}),
-    "gradient tracking": (GradientTracking, {}),
-    "relay": (RelaySGD, {"policy": Tree(TREE), "graph": TREE}),
+    "d2": (alg.D2, {}),
+    "extra": (alg.EXTRA, {}),
+    "gradient tracking": (alg.GradientTracking, {}),
+    "relay": (alg.RelaySGD, {"policy": Tree(TREE), "graph": TREE}),
 }
 
 
@@ -101,7 +85,7 @@ def test_exact_methods_reach_the_optimum(name, seed):
     algorithm, options = EXACT[name]
     training = make(algorithm(), 0.4 / task(seed).smoothness, seed=seed, **options)
     assert distance(settle(training, 400), seed) < 1e-8
-    assert distance(settle(make(DSGD(), 0.4 / task(seed).smoothness, seed=seed), 200), seed) > 1e-2
+    assert distance(settle(make(alg.DSGD(), 0.4 / task(seed).smoothness, seed=seed), 200), seed) > 1e-2
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -126,13 +110,13 @@ def test_gradient_tracking_is_exact_with_weights_that_are_not_symmetric():
     one_way = Graph(N, [(i, (i + k) % N) for i in range(N) for k in (1, 3)], directed=True)
     dense = 0.4 * np.eye(N) + 0.4 * np.roll(np.eye(N), 1, axis=1) + 0.2 * np.roll(np.eye(N), 3, axis=1)
     policy = Fixed(MixingMatrix.from_dense(dense, one_way))
-    training = make(GradientTracking(), 0.2 / task().smoothness, policy=policy, graph=one_way)
+    training = make(alg.GradientTracking(), 0.2 / task().smoothness, policy=policy, graph=one_way)
     assert distance(settle(training, 500)) < 1e-8
 
 
 def test_relay_is_exact_also_after_the_tree_has_changed():
     """A new tree starts the relay anew; nothing of the old one stays."""
-    training = make(RelaySGD(), 0.4 / task().smoothness, policy=Tree(TREE), graph=complete(N))
+    training = make(alg.RelaySGD(), 0.4 / task().smoothness, policy=Tree(TREE), graph=complete(N))
     settle(training, 20)
     training.driver.policy = Tree(Graph(N, [(i, i + 1) for i in range(N - 1)]))
     assert distance(settle(training, 400)) < 1e-8
@@ -157,27 +141,27 @@ def then_adapt_limit(eta, seed=0):
 BETA = 0.8
 # what it is, its optimizer's momentum, and where it ends with step size η
 BIASED = {
-    "dsgd": (DSGD, {}, dsgd_limit),
-    "combine while adapt": (CombineWhileAdapt, {}, while_adapt_limit),
-    "combine then adapt": (CombineThenAdapt, {}, then_adapt_limit),
+    "dsgd": (alg.DSGD, {}, dsgd_limit),
+    "combine while adapt": (alg.CombineWhileAdapt, {}, while_adapt_limit),
+    "combine then adapt": (alg.CombineThenAdapt, {}, then_adapt_limit),
     # A momentum of the optimizer is a step size 1 / (1 − β) times as large in the end.
-    "dsgd, momentum": (DSGD, {"momentum": BETA}, lambda eta: dsgd_limit(eta / (1 - BETA))),
+    "dsgd, momentum": (alg.DSGD, {"momentum": BETA}, lambda eta: dsgd_limit(eta / (1 - BETA))),
     "combine while adapt, momentum": (
-        CombineWhileAdapt,
+        alg.CombineWhileAdapt,
         {"momentum": BETA},
         lambda eta: while_adapt_limit(eta / (1 - BETA)),
     ),
     # A momentum of the movement is 0 where nothing moves: the limit is that of D-SGD with the same η.
-    "decentlam": (lambda: DecentLaM(BETA), {}, dsgd_limit),
-    "quasi-global": (lambda: QuasiGlobalMomentum(BETA, nesterov=False), {}, dsgd_limit),
-    "quasi-global, mu": (lambda: QuasiGlobalMomentum(BETA, mu=0.5, nesterov=False), {}, dsgd_limit),
+    "decentlam": (lambda: alg.DecentLaM(BETA), {}, dsgd_limit),
+    "quasi-global": (lambda: alg.QuasiGlobalMomentum(BETA, nesterov=False), {}, dsgd_limit),
+    "quasi-global, mu": (lambda: alg.QuasiGlobalMomentum(BETA, mu=0.5, nesterov=False), {}, dsgd_limit),
     "quasi-global, Nesterov": (
-        lambda: QuasiGlobalMomentum(BETA),
+        lambda: alg.QuasiGlobalMomentum(BETA),
         {},
         lambda eta: dsgd_limit(eta * (1 + BETA)),
     ),
     "quasi-global around combine while adapt": (
-        lambda: QuasiGlobalMomentum(BETA, nesterov=False, inner=CombineWhileAdapt()),
+        lambda: alg.QuasiGlobalMomentum(BETA, nesterov=False, inner=alg.CombineWhileAdapt()),
         {},
         while_adapt_limit,
     ),
@@ -212,9 +196,9 @@ def test_plain_momentum_multiplies_the_bias_and_decentlam_and_quasi_global_momen
     """By 1 / (1 − β)², to leading order in η / (1 − β) (Yuan et al. 2021), measured at the end of runs."""
     eta, beta = 0.02 / task().smoothness, 0.5
     bias = distance(dsgd_limit(eta))
-    for algorithm in (DecentLaM(beta), QuasiGlobalMomentum(beta, nesterov=False)):
+    for algorithm in (alg.DecentLaM(beta), alg.QuasiGlobalMomentum(beta, nesterov=False)):
         assert distance(settle(make(algorithm, eta), 1000)) == pytest.approx(bias, rel=0.01)
-    plain = distance(settle(make(DSGD(), eta, momentum=beta), 1000))
+    plain = distance(settle(make(alg.DSGD(), eta, momentum=beta), 1000))
     assert plain / bias == pytest.approx(1 / (1 - beta) ** 2, rel=0.1)
 
 
@@ -265,20 +249,20 @@ def radius(operator):
 @pytest.mark.parametrize(
     ("algorithm", "operator", "share", "options"),
     [
-        (DSGD, dsgd_operator, 0.4, {}),
-        (D2, d2_operator, 0.2, {}),
-        (D2, d2_operator, 0.4, {}),
-        (EXTRA, extra_operator, 0.2, {}),
-        (EXTRA, extra_operator, 0.6, {}),  # a complex pair leads
-        (GradientTracking, tracking_operator, 0.15, {}),
-        (GradientTracking, tracking_operator, 0.4, {}),
-        (RelaySGD, relay_operator, 0.4, EXACT["relay"][1]),
+        (alg.DSGD, dsgd_operator, 0.4, {}),
+        (alg.D2, d2_operator, 0.2, {}),
+        (alg.D2, d2_operator, 0.4, {}),
+        (alg.EXTRA, extra_operator, 0.2, {}),
+        (alg.EXTRA, extra_operator, 0.6, {}),  # a complex pair leads
+        (alg.GradientTracking, tracking_operator, 0.15, {}),
+        (alg.GradientTracking, tracking_operator, 0.4, {}),
+        (alg.RelaySGD, relay_operator, 0.4, EXACT["relay"][1]),
     ],
 )
 def test_the_rate_is_the_spectral_radius(algorithm, operator, share, options):
     """Measured from distance 1e-3 to 1e-9: late enough for one eigenvalue to lead by, early enough for rounding."""
     eta = share / task().smoothness
-    limit = dsgd_limit(eta) if algorithm is DSGD else optimum()
+    limit = dsgd_limit(eta) if algorithm is alg.DSGD else optimum()
     training, errors = make(algorithm(), eta, **options), []
     while not errors or errors[-1] > 1e-9:
         training.step()
@@ -299,6 +283,6 @@ def test_the_step_size_at_which_dsgd_diverges():
         stable = np.abs(np.linalg.eigvals(turn @ (ONE - middle * hessian()))).max() < 1
         low, high = (middle, high) if stable else (low, middle)
     below, above = (
-        settle(make(DSGD(), low * scale, policy=Fixed(ring_weights), graph=ring(N)), 400) for scale in (0.97, 1.03)
+        settle(make(alg.DSGD(), low * scale, policy=Fixed(ring_weights), graph=ring(N)), 400) for scale in (0.97, 1.03)
     )
     assert np.abs(below).max() < 1e3 < 1e4 < np.abs(above).max()

@@ -135,16 +135,12 @@ def test_how_many_rounds_fit():
 
 
 # --- which policy "auto" is, and what fits together ---
-@pytest.mark.parametrize(
-    ("graph", "symmetric", "kind"),
-    [
-        (graphs.ring(4), False, HeterogeneityAwareMatchings),
-        (graphs.directed_ring(4), False, HeterogeneityAware),
-        (graphs.ring(4), True, HeterogeneityAware),
-    ],
-)
-def test_auto_depends_on_the_graph_and_the_algorithm(graph, symmetric, kind):
-    assert isinstance(Auto().choose(Context(graph, needs=Needs(symmetric=symmetric))), kind)
+@pytest.mark.parametrize("graph", [graphs.ring(4), graphs.directed_ring(4)], ids=["ring", "directed"])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_auto_is_pairs_where_possible_and_otherwise_gme_of_updates_and_parameters(graph, symmetric):
+    pairs, gme = HeterogeneityAwareMatchings(), HeterogeneityAware(objective="both", regularization=0.02)
+    chosen = Auto().choose(Context(graph, needs=Needs(symmetric=symmetric)))
+    assert chosen == (gme if symmetric or graph.directed else pairs)
 
 
 def test_auto_makes_symmetric_weights_for_an_algorithm_that_needs_them():

@@ -4,8 +4,6 @@ algorithm turns gradients into steps by a momentum of its own.
 Legend: X, G (n, d); λ (d,), one decay per column.
 """
 
-import inspect
-
 import numpy as np
 import pytest
 import torch
@@ -17,7 +15,6 @@ from mixwise.graphs import Graph, ring
 from mixwise.layout import Layout
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.network import SimulatedNetwork
-from mixwise.parts import lookup
 from mixwise.policies import Fixed, HeterogeneityAware
 from mixwise.tasks import Task, random_quadratics
 from mixwise.training import Training
@@ -111,29 +108,6 @@ def test_the_recursion_of_the_paper_with_decay_in_the_gradient(nesterov):
 
 
 # --- in a loop of one's own ---
-def gossip_step(algorithm, parameters, **options):
-    """One step of Gossip on one node, gradient 0."""
-    model = nn.ParameterList([nn.Parameter(p.clone()) for p in parameters])
-    groups = [{"params": [p], "weight_decay": decay} for p, decay in zip(model, (0.01, 0.3), strict=True)]
-    gossip = mw.Gossip(model, torch.optim.SGD(groups, lr=0.1), Graph(1, []), algorithm=algorithm, **options)
-    for parameter in model:
-        parameter.grad = torch.zeros_like(parameter)
-    gossip.step()
-    return [p.detach() for p in model]
-
-
-@pytest.mark.parametrize("nesterov", [True, False])
-def test_the_first_step_is_that_of_torch(nesterov):
-    """The look-ahead of the first is (1 + β)(g + λx): for gradient 0, lr 0.1, λ 0.01 and β 0.9, x₁ = 0.9981 x₀."""
-    start = [torch.ones(2, dtype=torch.float64), torch.tensor([3.0, -1.0, 0.5], dtype=torch.float64)]
-    theirs = [nn.Parameter(p.clone()) for p in start]
-    groups = [{"params": [p], "weight_decay": decay} for p, decay in zip(theirs, (0.01, 0.3), strict=True)]
-    for parameter in theirs:
-        parameter.grad = torch.zeros_like(parameter)
-    torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=nesterov).step()
-    for found, expected in zip(gossip_step(QuasiGlobalMomentum(0.9, nesterov=nesterov), start), theirs, strict=True):
-        torch.testing.assert_close(found, expected.detach(), **CLOSE)
-    assert theirs[0].tolist()[0] == pytest.approx(0.9981 if nesterov else 0.999, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", [name for name in OWN_MOMENTUM if name.startswith("quasi-global")])
@@ -167,11 +141,3 @@ def test_gossip_decays_as_a_term_of_the_loss_does(name):
 
 
 # --- the same defaults in Python and in recipes ---
-@pytest.mark.parametrize(
-    ("part", "name"),
-    [(QuasiGlobalMomentum, "quasi-global"), (QuasiGlobalAdam, "quasi-global-adam"), (DecentLaM, "decentlam")],
-)
-def test_recipes_and_python_have_the_same_defaults(part, name):
-    parameters = inspect.signature(part).parameters
-    defaults = {key: value for key, value in lookup("algorithm", name).defaults.items() if key != "inner"}
-    assert defaults == {key: parameters[key].default for key in defaults}

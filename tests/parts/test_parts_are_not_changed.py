@@ -7,62 +7,48 @@ import torch
 from torch import nn
 
 import mixwise as mw
+import mixwise.policies as pol
 from every_algorithm import GRAPH, NODES, POLICIES, algorithm, optimizer
 from mixwise.algorithms import D2, DSGD, Choco, DecoupledDSGD, QuasiGlobalMomentum
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.network import LossyNetwork, SimulatedNetwork
 from mixwise.parts import entries
-from mixwise.policies import (
-    Alternating,
-    Auto,
-    Cycle,
-    Decoupled,
-    EdgeSampling,
-    Fixed,
-    HeterogeneityAware,
-    HeterogeneityAwareMatchings,
-    LearnedTopology,
-    Matcha,
-    Matchings,
-    Product,
-    RandomChoice,
-)
 from mixwise.tasks import random_quadratics
 
 
 def smooth():
-    return HeterogeneityAware(2, smoothing=0.5, growth=1.1, alternate_with=Matchings())
+    return pol.HeterogeneityAware(2, smoothing=0.5, growth=1.1, alternate_with=pol.Matchings())
 
 
 def learned():
-    return LearnedTopology(2, "updates", observe=3)
+    return pol.LearnedTopology(2, "updates", observe=3)
 
 
 def fixed():
-    return Fixed(lazy(metropolis_hastings(GRAPH)))
+    return pol.Fixed(lazy(metropolis_hastings(GRAPH)))
 
 
 # name -> policy, algorithm
 PARTS = {
     "smoothing": lambda: (smooth(), DSGD()),
-    "local": lambda: (HeterogeneityAware(2, solver="local", smoothing=0.5), DSGD()),
-    "made lazy": lambda: (HeterogeneityAware(2), D2()),
-    "matchings made lazy": lambda: (HeterogeneityAwareMatchings(1), D2()),
+    "local": lambda: (pol.HeterogeneityAware(2, solver="local", smoothing=0.5), DSGD()),
+    "made lazy": lambda: (pol.HeterogeneityAware(2), D2()),
+    "matchings made lazy": lambda: (pol.HeterogeneityAwareMatchings(1), D2()),
     "learned topology": lambda: (learned(), DSGD()),
-    "product": lambda: (Product([smooth(), learned()]), DSGD()),
-    "alternating": lambda: (Alternating([learned(), smooth()]), DSGD()),
-    "decoupled": lambda: (Decoupled(smooth(), smooth()), DecoupledDSGD()),
+    "product": lambda: (pol.Product([smooth(), learned()]), DSGD()),
+    "alternating": lambda: (pol.Alternating([learned(), smooth()]), DSGD()),
+    "decoupled": lambda: (pol.Decoupled(smooth(), smooth()), DecoupledDSGD()),
     "quasi-global around d2": lambda: (fixed(), QuasiGlobalMomentum(inner=D2())),
     "choco": lambda: (fixed(), Choco()),
-    "auto": lambda: (Auto(), DSGD()),
-    "matcha": lambda: (Matcha(0.5), DSGD()),
-    "edge sampling": lambda: (EdgeSampling(0.5), DSGD()),
-    "random choice": lambda: (RandomChoice([fixed(), metropolis_hastings(GRAPH)]), DSGD()),
-    "cycle": lambda: (Cycle([lazy(metropolis_hastings(GRAPH)), metropolis_hastings(GRAPH)]), DSGD()),
+    "auto": lambda: (pol.Auto(), DSGD()),
+    "matcha": lambda: (pol.Matcha(0.5), DSGD()),
+    "edge sampling": lambda: (pol.EdgeSampling(0.5), DSGD()),
+    "random choice": lambda: (pol.RandomChoice([fixed(), metropolis_hastings(GRAPH)]), DSGD()),
+    "cycle": lambda: (pol.Cycle([lazy(metropolis_hastings(GRAPH)), metropolis_hastings(GRAPH)]), DSGD()),
 }
 PARTS |= {
     f"algorithm: {kind}": lambda kind=kind: (
-        POLICIES.get(kind, lambda: HeterogeneityAware(2, smoothing=0.3))(),
+        POLICIES.get(kind, lambda: pol.HeterogeneityAware(2, smoothing=0.3))(),
         algorithm(kind),
     )
     for kind in entries("algorithm")
@@ -103,7 +89,7 @@ def test_a_lossy_network_can_be_used_again():
 
 
 def test_two_gossip_loops_with_the_same_parts_are_independent():
-    parts, network = (HeterogeneityAware(smoothing=0.5), QuasiGlobalMomentum()), SimulatedNetwork(mw.Graph(1, []))
+    parts, network = (pol.HeterogeneityAware(smoothing=0.5), QuasiGlobalMomentum()), SimulatedNetwork(mw.Graph(1, []))
 
     def loop(policy, algorithm, network):
         torch.manual_seed(0)
@@ -117,5 +103,5 @@ def test_two_gossip_loops_with_the_same_parts_are_independent():
             gossip.step()
         return [parameter.tolist() for parameter in model.parameters()], vars(network.traffic).copy()
 
-    fresh = loop(HeterogeneityAware(smoothing=0.5), QuasiGlobalMomentum(), SimulatedNetwork(network.graph))
+    fresh = loop(pol.HeterogeneityAware(smoothing=0.5), QuasiGlobalMomentum(), SimulatedNetwork(network.graph))
     assert [loop(*parts, network) for _ in range(2)] == [fresh, fresh]

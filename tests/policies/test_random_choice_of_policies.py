@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from builders import simulated
-from mixwise.errors import ConfigError, MixingError
-from mixwise.experiments.build import prepare
-from mixwise.experiments.recipe import load_recipe, plan_experiment
+from mixwise.errors import MixingError
 from mixwise.graphs import ring
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.network import SimulatedNetwork
@@ -69,13 +67,6 @@ def test_the_draw_depends_on_the_seed_and_t_alone():
     assert set(drawn(0, range(50)).values()) == set(SEVERAL)
 
 
-def test_draws_inside_other_policies_are_independent():
-    choice = RandomChoice([lazy(MH), MH])
-    plans, _ = steps(Product([choice, choice]), 200)
-    agreed = sum(first == second for first, second in (plan.params for plan in plans))
-    assert abs(agreed - 100) < 4 * math.sqrt(50)
-
-
 # --- what the parts of a choice do ---
 @pytest.mark.parametrize("chosen", [0, 1])
 def test_a_certain_choice_is_the_policy_itself(chosen):
@@ -93,7 +84,7 @@ def test_only_a_policy_that_is_drawn_looks():
     drawn = [plan.params != (MH,) for plan in plans]
     assert 0 < sum(drawn) < 40
     assert [plan.solve is not None for plan in plans] == drawn
-    assert list(looks) == drawn  # known before the step
+    assert [look is not None for look in looks] == drawn  # known before the step
     assert training.network.traffic.sketches == sum(drawn) * steps(aware(), 1)[1].network.traffic.sketches
 
 
@@ -128,27 +119,6 @@ def test_a_resumed_run_continues_bit_for_bit(before):
 
 
 # --- recipes and errors ---
-def from_recipe(policy):
-    base = load_recipe("quadratics")
-    changes = [f"policy={policy}", f"graph=ring:{N}", f"variants={next(iter(base.variants))}"]
-    (config,) = plan_experiment(base, changes).runs.values()
-    return prepare(config, 0).start()
-
-
-def test_a_recipe_names_policies_and_schemes():
-    """Policies by kind; a scheme's name means fixed weights."""
-    training = from_recipe(
-        "{kind: random, policies: [{kind: heterogeneity-aware}, metropolis-hastings], probabilities: [0.5, 0.5]}"
-    )
-    plans = [training.step().plan for _ in range(40)]
-    drawn = [plan.params != (MH,) for plan in plans]
-    assert 0 < sum(drawn) < 40
-    assert [plan.solve is not None for plan in plans] == drawn
-
-
-def test_an_unknown_key_in_a_recipe_is_rejected():
-    with pytest.raises(ConfigError, match="unknown key 'weights'; allowed: policies, probabilities"):
-        from_recipe("{kind: random, weights: [uniform]}")
 
 
 @pytest.mark.parametrize("chances", [[0.5], [0.5, 0.6], [0.5, 0.4], [1.5, -0.5], []])

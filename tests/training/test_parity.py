@@ -11,42 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from mixwise.algorithms import (
-    D2,
-    DSGD,
-    EXTRA,
-    AllReduceSGD,
-    Choco,
-    CombineThenAdapt,
-    CombineWhileAdapt,
-    DAdam,
-    DecentLaM,
-    DecoupledDSGD,
-    GradientTracking,
-    LocalSGD,
-    PushSum,
-    Quantize,
-    QuasiGlobalAdam,
-    QuasiGlobalMomentum,
-    RelaySGD,
-    TopK,
-)
+import mixwise.algorithms as alg
+import mixwise.policies as pol
 from mixwise.data import gaussian_mixture, partition
 from mixwise.graphs import Graph, chain, complete, random_connected, ring
 from mixwise.mixing import lazy, metropolis_hastings, uniform_sender
 from mixwise.models import seeded
 from mixwise.network import DistributedNetwork, SimulatedNetwork
-from mixwise.policies import (
-    Alternating,
-    Decoupled,
-    Fixed,
-    HeterogeneityAware,
-    HeterogeneityAwareMatchings,
-    Matchings,
-    NoMixing,
-    Product,
-    Tree,
-)
 from mixwise.sketch import CountSketch, GaussianSketch
 from mixwise.tasks import ModuleTask, random_quadratics
 from mixwise.training import Training
@@ -61,7 +32,7 @@ ONE_WAY = Graph(N, [(i, (i + 1) % N) for i in range(N)] + [(0, 3), (5, 2)], dire
 
 
 def aware(**options):
-    return HeterogeneityAware(period=3, sketch=GaussianSketch(5, seed=1), **options)
+    return pol.HeterogeneityAware(period=3, sketch=GaussianSketch(5, seed=1), **options)
 
 
 def sgd(blocks):
@@ -78,34 +49,41 @@ def adam(blocks):
 
 # name -> algorithm, policy, graph, further options of Training
 ALGORITHMS = {
-    "dsgd": lambda: (DSGD(), Fixed(MH)),
-    "ha-dsgd": lambda: (DSGD(), aware()),
-    "ha-dsgd, count sketch": lambda: (DSGD(), HeterogeneityAware(period=2, sketch=CountSketch(5, seed=1))),
-    "ha-dsgd, both": lambda: (DSGD(), aware(objective="both")),
-    "ha-dsgd, alternating": lambda: (DSGD(), Alternating([aware(), Fixed(MH)])),
-    "ha-dsgd, two rounds": lambda: (DSGD(), Product([aware(), Fixed(MH)])),
-    "ha-dsgd, local steps": lambda: (DSGD(), aware(), GRAPH, {"local_steps": 3}),
-    "matchings": lambda: (DSGD(), Matchings()),
-    "aware matchings": lambda: (DSGD(), HeterogeneityAwareMatchings(2, sketch=CountSketch(5, seed=1))),
-    "combine-then-adapt": lambda: (CombineThenAdapt(), aware()),
-    "combine-while-adapt": lambda: (CombineWhileAdapt(), aware()),
-    "combine-while-adapt, two rounds": lambda: (CombineWhileAdapt(), HeterogeneityAwareMatchings(2)),
-    "decoupled": lambda: (DecoupledDSGD(), Decoupled(Fixed(MH), aware())),
-    "d2": lambda: (D2(), Fixed(lazy(MH))),
-    "extra": lambda: (EXTRA(), Fixed(MH)),
-    "gradient tracking": lambda: (GradientTracking(), aware()),
-    "quasi-global": lambda: (QuasiGlobalMomentum(0.9), aware()),
-    "quasi-global adam": lambda: (QuasiGlobalAdam(), aware()),
-    "quasi-global around combine-while-adapt": lambda: (QuasiGlobalMomentum(inner=CombineWhileAdapt()), aware()),
-    "decentlam": lambda: (DecentLaM(), Fixed(MH)),
-    "dadam": lambda: (DAdam(), Fixed(MH), GRAPH, {"optimizer": adam}),
-    "relay": lambda: (RelaySGD(), Tree(Graph(N, [(0, 3), (3, 1), (3, 6), (6, 2), (0, 5), (5, 4)])), complete(N)),
-    "relay, complete graph": lambda: (RelaySGD(), Tree("bfs"), complete(N)),
-    "push-sum": lambda: (PushSum(), Fixed(uniform_sender(ONE_WAY)), ONE_WAY),
-    "choco, top-k": lambda: (Choco(TopK(0.4), 0.3), Fixed(MH)),
-    "choco, quantized": lambda: (Choco(Quantize(4), 0.3), Fixed(MH)),
-    "all-reduce": lambda: (AllReduceSGD(), NoMixing()),
-    "local sgd": lambda: (LocalSGD(), NoMixing(), GRAPH, {"local_steps": 2}),
+    "dsgd": lambda: (alg.DSGD(), pol.Fixed(MH)),
+    "ha-dsgd": lambda: (alg.DSGD(), aware()),
+    "ha-dsgd, count sketch": lambda: (alg.DSGD(), pol.HeterogeneityAware(period=2, sketch=CountSketch(5, seed=1))),
+    "ha-dsgd, both": lambda: (alg.DSGD(), aware(objective="both")),
+    "ha-dsgd, alternating": lambda: (alg.DSGD(), pol.Alternating([aware(), pol.Fixed(MH)])),
+    "ha-dsgd, two rounds": lambda: (alg.DSGD(), pol.Product([aware(), pol.Fixed(MH)])),
+    "ha-dsgd, local steps": lambda: (alg.DSGD(), aware(), GRAPH, {"local_steps": 3}),
+    "matchings": lambda: (alg.DSGD(), pol.Matchings()),
+    "aware matchings": lambda: (alg.DSGD(), pol.HeterogeneityAwareMatchings(2, sketch=CountSketch(5, seed=1))),
+    "combine-then-adapt": lambda: (alg.CombineThenAdapt(), aware()),
+    "combine-while-adapt": lambda: (alg.CombineWhileAdapt(), aware()),
+    "combine-while-adapt, two rounds": lambda: (alg.CombineWhileAdapt(), pol.HeterogeneityAwareMatchings(2)),
+    "decoupled": lambda: (alg.DecoupledDSGD(), pol.Decoupled(pol.Fixed(MH), aware())),
+    "d2": lambda: (alg.D2(), pol.Fixed(lazy(MH))),
+    "extra": lambda: (alg.EXTRA(), pol.Fixed(MH)),
+    "gradient tracking": lambda: (alg.GradientTracking(), aware()),
+    "quasi-global": lambda: (alg.QuasiGlobalMomentum(0.9), aware()),
+    "quasi-global adam": lambda: (alg.QuasiGlobalAdam(), aware()),
+    "quasi-global around combine-while-adapt": lambda: (
+        alg.QuasiGlobalMomentum(inner=alg.CombineWhileAdapt()),
+        aware(),
+    ),
+    "decentlam": lambda: (alg.DecentLaM(), pol.Fixed(MH)),
+    "dadam": lambda: (alg.DAdam(), pol.Fixed(MH), GRAPH, {"optimizer": adam}),
+    "relay": lambda: (
+        alg.RelaySGD(),
+        pol.Tree(Graph(N, [(0, 3), (3, 1), (3, 6), (6, 2), (0, 5), (5, 4)])),
+        complete(N),
+    ),
+    "relay, complete graph": lambda: (alg.RelaySGD(), pol.Tree("bfs"), complete(N)),
+    "push-sum": lambda: (alg.PushSum(), pol.Fixed(uniform_sender(ONE_WAY)), ONE_WAY),
+    "choco, top-k": lambda: (alg.Choco(alg.TopK(0.4), 0.3), pol.Fixed(MH)),
+    "choco, quantized": lambda: (alg.Choco(alg.Quantize(4), 0.3), pol.Fixed(MH)),
+    "all-reduce": lambda: (alg.AllReduceSGD(), pol.NoMixing()),
+    "local sgd": lambda: (alg.LocalSGD(), pol.NoMixing(), GRAPH, {"local_steps": 2}),
 }
 
 
@@ -164,10 +142,10 @@ def quadratic_run(name, make_network):
 def module_run(n, model, name, make_network):
     graph = chain(n)
     policies = {
-        "dsgd": (DSGD(), Fixed(metropolis_hastings(graph))),
-        "ha-dsgd": (DSGD(), aware()),
-        "combine-while-adapt": (CombineWhileAdapt(), aware()),
-        "gradient tracking": (GradientTracking(), aware()),
+        "dsgd": (alg.DSGD(), pol.Fixed(metropolis_hastings(graph))),
+        "ha-dsgd": (alg.DSGD(), aware()),
+        "combine-while-adapt": (alg.CombineWhileAdapt(), aware()),
+        "gradient tracking": (alg.GradientTracking(), aware()),
     }
     algorithm, policy = policies[name]
     return Training(module_task(n, model), make_network(graph), policy, algorithm, momentum)
@@ -239,10 +217,10 @@ def test_modules_with_buffers_frozen_and_shared_parameters(world):
 
 def single(name, make_network):
     algorithm, policy = {
-        "dsgd": (DSGD(), Fixed(metropolis_hastings(chain(1)))),
-        "combine-while-adapt": (CombineWhileAdapt(), Fixed(metropolis_hastings(chain(1)))),
-        "gradient tracking": (GradientTracking(), Fixed(metropolis_hastings(chain(1)))),
-        "local sgd": (LocalSGD(), NoMixing()),
+        "dsgd": (alg.DSGD(), pol.Fixed(metropolis_hastings(chain(1)))),
+        "combine-while-adapt": (alg.CombineWhileAdapt(), pol.Fixed(metropolis_hastings(chain(1)))),
+        "gradient tracking": (alg.GradientTracking(), pol.Fixed(metropolis_hastings(chain(1)))),
+        "local sgd": (alg.LocalSGD(), pol.NoMixing()),
     }[name]
     return Training(random_quadratics(1, dim=3), make_network(chain(1)), policy, algorithm, sgd)
 
@@ -258,5 +236,5 @@ def test_more_nodes_than_the_simulation_multiplies_densely():
 
 def many(make_network):
     graph = ring(70)
-    policy = HeterogeneityAware(period=4, sketch=CountSketch(20, seed=0))
-    return Training(random_quadratics(70, dim=4), make_network(graph), policy, DSGD(), sgd)
+    policy = pol.HeterogeneityAware(period=4, sketch=CountSketch(20, seed=0))
+    return Training(random_quadratics(70, dim=4), make_network(graph), policy, alg.DSGD(), sgd)
