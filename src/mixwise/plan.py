@@ -1,4 +1,4 @@
-"""What a policy answers: the matrices of one mixing."""
+"""The answer of a policy: the matrices of one mixing."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ __all__ = [  # all that a part needs, from one place
 
 
 class Task:
-    """What is learned: one objective f = (1/n) Σ f_i, split over n nodes.
+    """The learning problem: one objective f = (1/n) Σ f_i, split over n nodes.
 
     Attributes:
         nodes: n.
@@ -103,7 +103,7 @@ class Task:
 @family("algorithm")
 @dataclass(frozen=True)
 class Algorithm:
-    """What is computed and mixed; subclasses are frozen dataclasses that override `mix`, and what else differs.
+    """The computation and mixing of a method; subclasses are frozen dataclasses that override `mix` and other methods.
 
     Attributes:
         needs: what the method needs of the policy, the weights, the optimizer and the driver.
@@ -137,7 +137,7 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class Look:
-    """What a policy wants to see of a mixing.
+    """The part of a mixing that a policy wants to see.
 
     Attributes:
         sketches: the sketches of the update that it will ask for.
@@ -154,7 +154,7 @@ class Look:
 @family("policy")
 @dataclass(frozen=True)
 class Policy:
-    """Which weights the nodes mix with at mixing t = 0, 1, 2, …; subclasses are frozen dataclasses.
+    """The weights that the nodes mix with at mixing t = 0, 1, 2, …; subclasses are frozen dataclasses.
 
     Attributes:
         provides: what its plans hold, and whether the weights change.
@@ -162,7 +162,7 @@ class Policy:
 
     @property
     def provides(self) -> Provides:
-        """What the plans hold, and whether the weights change."""
+        """The content of the plans, and whether the weights change."""
         return Provides()
 
     def init(self, context: Context) -> State:

@@ -1,4 +1,4 @@
-"""What a part remembers between mixings: tensors by name, with their owner in the type.
+"""The memory of a part between mixings: tensors by name, with their owner in the type.
 
 A part (an algorithm, a policy, …) is a frozen value; everything that changes during a run is in its `State`,
 made by `init`. Checkpoints, another division of the nodes over processes, and a run without some of its nodes need

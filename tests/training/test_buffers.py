@@ -1,19 +1,17 @@
 """Buffers of modules, such as the statistics of BatchNorm, over nodes, evaluations, mixings and checkpoints."""
 
 import copy
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from mixwise.algorithms import DSGD
 from mixwise.data import NodeBatches, gaussian_mixture, partition
 from mixwise.errors import TrainingError
-from mixwise.experiments import Recipe, plan_experiment, run_experiment
-from mixwise.experiments.export import export_model
+from mixwise.experiments import load_recipe, plan_experiment
+from mixwise.experiments.build import prepare
 from mixwise.graphs import complete, ring
 from mixwise.mixing import metropolis_hastings, uniform
 from mixwise.models import seeded
@@ -23,7 +21,7 @@ from mixwise.state import State
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.buffers import NodeBuffers
 from mixwise.training import Training, records
-from mixwise.training.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
+from mixwise.training.checkpoint import load_checkpoint, save_checkpoint
 
 NODES = 5
 GRAPH = ring(NODES)
@@ -195,33 +193,6 @@ def test_a_module_that_comes_in_eval_mode_is_trained():
 # --- averaged ---
 
 
-def test_mixing_keeps_the_mean_of_averaged_buffers_and_brings_them_together():
-    task = make_task(buffers="averaged")
-    training = make_training(task)
-    network = training.network
-    seen = []
-    mix = network.mix
-
-    def watched(rows, W, out=None):
-        before = rows.clone()
-        result = mix(rows, W, out=out)
-        if rows.shape[1] == 12:  # running means and variances of 6 features
-            seen.append((before, result.clone()))
-        return result
-
-    network.mix = watched
-    for _ in range(5):
-        training.step()
-    assert len(seen) == 5
-    W = torch.from_numpy(MH.to_dense())
-    for before, after in seen:
-        torch.testing.assert_close(after, W.T @ before, **CLOSE)
-        torch.testing.assert_close(after.mean(0), before.mean(0), **CLOSE)
-        assert (after - after.mean(0)).norm() < (before - before.mean(0)).norm()
-    assert torch.equal(task.mixed_buffers, seen[-1][1])
-    assert torch.equal(task.node_module(training.X, 3)[1].running_mean, task.mixed_buffers[3, :6])
-
-
 def test_averaged_statistics_of_full_averaging_are_those_of_all_nodes():
     task = make_task(buffers="averaged")
     graph = complete(NODES)
@@ -301,53 +272,18 @@ def test_views_of_B():
     assert rows.of(0)["calls"] == 0
 
 
-# --- a whole run ---
+# --- recipes ---
 
 
-def normalized(classes=4):
-    return nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, classes))
+def normalized(classes=10):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, classes))
 
 
 @pytest.mark.parametrize("buffers", ["local", "averaged"])
-def test_a_recipe_with_batch_norm_resumes_to_the_same_bits_and_exports(buffers, tmp_path, monkeypatch):
-    monkeypatch.setattr("mixwise.experiments.runner.save_curves", lambda *args: None)
-    base = {
-        "steps": 12,
-        "graph": "ring:4",
-        "task": {
-            "kind": "classification",
-            "data": {"kind": "gaussian-mixture", "options": {"classes": 4, "dim": 8, "samples": 200}},
-            "partition": {"kind": "by-label", "labels_per_node": 2},
-            "model": {"kind": f"{normalized.__module__}:normalized"},
-            "batch": 8,
-            "buffers": buffers,
-        },
-        "optimizer": {"lr": 0.1, "momentum": 0.9},
-        "policy": "metropolis-hastings",
-        "evaluate_every": 5,
-        "checkpoint_every": 4,
-    }
-    recipe = {"name": "tiny", "seeds": [0], "metrics": ["accuracy"], "base": base, "variants": {"dsgd": {}}}
-    experiment = plan_experiment(Recipe.model_validate(recipe))
-
-    def interrupt(progress):
-        if progress.step == 6:
-            raise KeyboardInterrupt
-
-    run_experiment(experiment, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(experiment, tmp_path / "run", interrupt)
-    run_experiment(experiment, tmp_path / "run", resume=True)
-    place = Path("dsgd") / "seed-0"
-    records = (tmp_path / "whole" / place / "metrics.jsonl").read_bytes()
-    assert (tmp_path / "run" / place / "metrics.jsonl").read_bytes() == records
-    assert len(records.splitlines()) == 12
-    one, other = (read_checkpoint(tmp_path / name / place / "checkpoint")[0] for name in ("whole", "run"))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(value, other[name]) for name, value in one.items())
-
-    export_model(tmp_path / "run", "dsgd", "node:2", tmp_path / "m.safetensors")
-    module = normalized()
-    module.load_state_dict(load_file(tmp_path / "m.safetensors"), strict=True)
-    assert module[1].num_batches_tracked == 12
-    assert torch.equal(module[1].running_mean, one["task/rows/buffers.1.running_mean"][2])
+def test_a_recipe_says_whether_buffers_are_mixed(buffers):
+    base = load_recipe("digits")
+    changes = [f"task.buffers={buffers}", f"task.model={{kind: '{normalized.__module__}:normalized'}}"]
+    runs = plan_experiment(base, [*changes, f"variants={next(iter(base.variants))}"]).runs
+    training = prepare(next(iter(runs.values())), 0).start()
+    training.step()
+    assert (training.task.mixed_buffers is not None) == (buffers == "averaged")

@@ -155,21 +155,6 @@ def test_saving_changes_nothing(case, tmp_path):
         assert advance(saving, 2) == advance(quiet, 2)
 
 
-@pytest.mark.parametrize("case", ["nesterov", "aware", "d2, schedule and clip", "decoupled"])
-def test_a_run_may_be_restored_again_and_again(case, tmp_path):
-    path = tmp_path / "c"
-    uninterrupted = make(case)
-    whole = [line for _ in range(3) for line in advance(uninterrupted, 3)]
-    pieces = []
-    for _ in range(3):
-        training = make(case)
-        if path.exists():
-            load_checkpoint(training, path)
-        pieces += advance(training, 3)
-        save_checkpoint(training, path)
-    assert pieces == whole
-
-
 # A policy that has not planned since it was loaded must still know its weights.
 @pytest.mark.parametrize("case", ["adam", "d2, schedule and clip", "aware", "alternating"])
 def test_what_is_loaded_can_be_saved_again(case, tmp_path):

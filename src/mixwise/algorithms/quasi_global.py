@@ -43,7 +43,7 @@ class _Around(Algorithm):
 
     @cached_property
     def needs(self) -> Needs:  # type: ignore[override]  # it depends on the inner algorithm
-        """What the mixing needs, and SGD without momentum."""
+        """The needs of the inner algorithm, and SGD without momentum."""
         needs = replace(self.inner.needs, previous=True, optimizer="sgd", own_momentum=True, early=False)
         return replace(needs, one_lr=self.one_lr)
 

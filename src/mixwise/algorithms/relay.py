@@ -30,7 +30,7 @@ class RelaySGD(Algorithm):
     needs = Needs(plan="a tree", buffers="none")
 
     def mix(self, round: Round, plan: Plan, state: State, network: Network) -> None:
-        """Pass on what arrived, with the own row added, and average what is there."""
+        """Pass on the sums that arrived, with the node's own row added, and average them."""
         if plan.tree is None:
             raise TrainingError("RelaySGD needs a policy that provides a spanning tree: Tree")
         tree, X_prime = plan.tree, round.X_prime

@@ -154,7 +154,7 @@ class Declaration:
         return options
 
     def check_complete(self, given: Iterable[str]) -> None:
-        """Refuse a call without an argument that has no default."""
+        """Reject a call without an argument that has no default."""
         for name, default in self.defaults.items():
             if default is Parameter.empty and name not in given:
                 raise OptionError(f"{name} is missing; {self.name} needs it: add {name}: …")

@@ -1,4 +1,4 @@
-"""What the nodes know of each other's updates: the Gram matrix Γ of their sketches (paper, Algorithm 3).
+"""Estimates of the Gram matrix Γ of the nodes' updates from their sketches (paper, Algorithm 3).
 
 Legend: m nodes owned here, n in all; S (m, k) sketches.
 """
@@ -26,7 +26,7 @@ Objective: TypeAlias = Literal["updates", "parameters", "both"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is observed, and how.
+    """The observed rows and their sketches.
 
     Args:
         sketch: how a node's row is compressed; a new operator is drawn at each look, the same on all nodes.

@@ -51,7 +51,7 @@ class HeterogeneityAware(Policy):
         stochastic: "doubly" stochastic weights, or "sender": only rows sum to 1, for push-sum on directed graphs. The
             mixing error does not see how much mass a node keeps, and on its own drains some nodes; so sender weights
             are averaged with `uniform_sender`. Doubly stochastic weights do better wherever the graph has them.
-        solver: of `minimize_gme`. With "local" the sketches are not gathered: they go to neighbors only, who agree on
+        solver: of `minimize_gme`. With "local" the sketches are not gathered: they go to neighbors only, which agree on
             the weights by messages, and a process knows the weights of its own nodes only (docs/what-is-revealed.md).
         tolerance, max_iterations: of solver="local", see `minimize_gme`.
     """
@@ -188,14 +188,14 @@ class HeterogeneityAware(Policy):
         return solution
 
     def _usable(self, W: MixingMatrix, state: State) -> MixingMatrix:
-        """What the algorithm needs, or what keeps the mass of every node above 0."""
+        """Return weights that the algorithm can use, or that keep the mass of every node above 0."""
         if self.stochastic == "sender":
             even = uniform_sender(W.graph)
             W = MixingMatrix(W.graph, (W.weights + even.weights) / 2, "sender", W.tolerance)
         return lazy(W) if state.scratch["lazy"] else W
 
     def _thinned(self, W: MixingMatrix, Gamma: FloatArray, state: State) -> GmeSolution:
-        """The best weights on the arcs that matter."""
+        """Return the best weights on the arcs that matter."""
         pattern = W.graph.pattern
         kept = (W.weights >= self.drop_below) & (pattern.rows != pattern.cols)  # an edge: if either direction is
         arcs = np.stack([pattern.rows[kept], pattern.cols[kept]], axis=1)

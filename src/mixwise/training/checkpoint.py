@@ -65,12 +65,12 @@ def save_checkpoint(training: Training, folder: Path) -> None:
 
 
 def newest_step(folder: Path) -> int | None:
-    """After how many steps the newest complete checkpoint was taken, if there is one."""
+    """Return the step of the newest complete checkpoint, or None."""
     return max(_complete(folder), default=None)
 
 
 def names_of_nodes(folder: Path, step: int) -> list[int]:
-    """The nodes that a complete checkpoint holds, by the numbers that they had when the run began."""
+    """Return the nodes that a complete checkpoint holds, by the numbers that they had when the run began."""
     names: list[int] = []
     for path in _complete(folder)[step]:
         with _must_fit(path), safe_open(path, framework="pt") as file:
@@ -79,7 +79,7 @@ def names_of_nodes(folder: Path, step: int) -> list[int]:
 
 
 def keep_only(folder: Path, step: int) -> None:
-    """Remove all files that are not of the complete checkpoint of this step, if that is there."""
+    """Remove all files that are not of the complete checkpoint of this step, if it exists."""
     if kept := _complete(folder).get(step):
         _remove_others(folder, set(kept))
 
@@ -151,7 +151,7 @@ def _read_part(
 
 
 def _rows(saved: Any, rows: slice) -> torch.Tensor:
-    """Some rows of a tensor in a file; long ones one after the other, so that they are never there twice."""
+    """Return some rows of a tensor in a file; long ones are read one by one, so that no second copy exists."""
     if rows.stop - rows.start < 2 or prod(saved.get_shape()[1:]) < _LONG:
         few: torch.Tensor = saved[rows]
         return few
@@ -167,7 +167,7 @@ def _name(step: int, start: int, stop: int, n: int) -> str:
 
 
 def _complete(folder: Path) -> dict[int, tuple[Path, ...]]:
-    """The files of every step for which those of all nodes are there."""
+    """Return the files of every step for which those of all nodes exist."""
     parts: dict[tuple[int, int], list[tuple[int, int, Path]]] = {}  # (step, n) -> (first node, last node, file)
     for path in folder.glob("step-*"):
         if name := _NAME.fullmatch(path.name):

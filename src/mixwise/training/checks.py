@@ -139,23 +139,19 @@ def check_initial(X: torch.Tensor, nodes: Sequence[int]) -> None:
         )
 
 
-def check_losses(losses: torch.Tensor, nodes: Sequence[int], t: int) -> None:
-    """Reject losses that are not finite, computed with parameters that are."""
-    if (row := _bad_row(losses)) is not None:
-        raise TrainingError(f"step {t}: the loss of node {nodes[row]} {_at_the_start(t) or _LOWER}")
+def check_finite(what: str, values: torch.Tensor, nodes: Sequence[int], t: int) -> None:
+    """Reject losses or gradients of step t that are not finite, computed with parameters that are."""
+    if (row := _bad_row(values)) is not None:
+        start = "is not finite, though its initial parameters are; check its data, the model and the loss"
+        raise TrainingError(f"step {t}: the {what} of node {nodes[row]} {_LOWER if t > 0 else start}")
 
 
 def check_parameters(X: torch.Tensor, G: torch.Tensor, nodes: Sequence[int], t: int) -> None:
     """Reject parameters that are not finite after a step of the optimizer with the gradients G."""
     if (row := _bad_row(X)) is not None:
-        advice = _at_the_start(t)
-        if advice and _bad_row(G[row : row + 1]) is not None:
-            raise TrainingError(f"step {t}: the gradient of node {nodes[row]} {advice}")
+        if t == 0:
+            check_finite("gradient", G[row : row + 1], nodes[row : row + 1], t)
         raise TrainingError(f"step {t}: a parameter of node {nodes[row]} {_LOWER}")
-
-
-def _at_the_start(t: int) -> str:
-    return "" if t > 0 else "is not finite, though its initial parameters are; check its data, the model and the loss"
 
 
 def _bad_row(values: torch.Tensor) -> int | None:

@@ -79,7 +79,7 @@ class Driver:
 
     @property
     def looks(self) -> Look | None:
-        """What the policy wants to see of the mixing that is under way, and shares with other nodes."""
+        """The part of the mixing under way that the policy observes and shares with other nodes, or None."""
         return self.policy.looks(self.t - self.began, self.policy_state)
 
     @property

@@ -1,4 +1,4 @@
-"""How far the rows of all nodes are apart, and what mixing makes of it; collective calls, equal on every process.
+"""Disagreement between the rows of all nodes, and the effect of mixing on it; collective calls, with equal results.
 
 In float64, a few columns at a time, so that large rows are never copied whole. Every process takes the same columns at
 the same time, however many rows it has. Legend: rows, X, G (m, d), those that this process owns; n nodes in all.

@@ -19,7 +19,7 @@ from mixwise.training.training import OptimizerFactory, SchedulerFactory, Step, 
 
 @dataclass(frozen=True)
 class Record:
-    """What happened at step t.
+    """The values and timings of step t.
 
     `values` holds only what the seed determines; `seconds` holds wall-clock times, which it does not. Parameters are
     judged after the mixing of step t, gradients and the mixing error as they were in it.

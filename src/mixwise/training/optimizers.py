@@ -1,4 +1,4 @@
-"""Which optimizers may work on rows, how they step, and what happens to gradients and step sizes around them.
+"""Optimizers on rows: which are allowed, how they step on long rows, gradient clipping, and learning-rate schedules.
 
 Legend: X, G (m, d); a block of columns (m, c), one per parameter of the optimizer; an entry of its state (m, c).
 """
@@ -19,7 +19,7 @@ ELEMENTWISE = (
 
 
 def check_elementwise(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The optimizer, if its update never looks across entries of several rows."""
+    """Return the optimizer if its update never looks across entries of several rows."""
     name = type(optimizer).__name__
     if name not in ELEMENTWISE or type(optimizer) is not getattr(torch.optim, name):
         raise TrainingError(
@@ -37,7 +37,7 @@ def fuse_where_safe(optimizer: torch.optim.Optimizer, *, row_by_row: bool = Fals
     """Switch on the fused kernels of torch, unless the caller has chosen, where the rows are one block.
 
     The fused kernels of the CPU take the memory of a tensor as one piece, also if it is not (seen with torch 2.13):
-    on one of several blocks of columns they would change the wrong entries, so that is refused. They also round the
+    on one of several blocks of columns they would change the wrong entries, so that is rejected. They also round the
     last few numbers of that piece in another way, so that a row's values depend on how many rows a process has; rows in
     float64 are there for the sake of their digits and stay without them. Row by row, every block is one piece.
     """
@@ -112,7 +112,7 @@ def step_rows(
 
 
 def _of_row(value: Any, row: slice, m: int) -> Any:
-    """One row of an entry of the state; a number is copied, since the optimizer changes it in place."""
+    """Return one row of an entry of the state; a number is copied, since the optimizer changes it in place."""
     if not isinstance(value, torch.Tensor):
         return value
     return value[row] if value.ndim == 2 and len(value) == m else value.clone()
@@ -123,7 +123,7 @@ def factor(
     steps: int, *, warmup: float = 0.0, warmup_from: float = 0.0, decay_at: Sequence[float] = (), gamma: float = 0.1,
     cosine: bool = False,
 ) -> Callable[[int], float]:  # fmt: skip
-    """The learning rate at step t as a multiple of its base: for `torch.optim.lr_scheduler.LambdaLR`.
+    """Return the learning rate at step t as a multiple of its base, for `torch.optim.lr_scheduler.LambdaLR`.
 
     Args:
         steps: length of the run; the shares below are shares of it.

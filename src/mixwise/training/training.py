@@ -32,7 +32,7 @@ SchedulerFactory: TypeAlias = Callable[[torch.optim.Optimizer], LRScheduler]
 
 @dataclass(frozen=True)
 class Step:
-    """What happened in one step; G is valid until the next one."""
+    """The outcome of one step; the gradients are valid until the next one."""
 
     t: int
     losses: torch.Tensor  # (m,)
@@ -134,7 +134,7 @@ class Training:
         with torch.enable_grad():
             losses, G = self.task.losses_and_gradients(X, nodes, t)
         G = G.contiguous()  # the fused kernels assume it
-        checks.check_losses(losses, nodes, t)
+        checks.check_finite("loss", losses, nodes, t)
         if self.clip is not None:
             clip_rows(G, self.clip)
         self.driver.direct(G, self.optimizer, zip(self._groups, (G[:, a:b] for a, b in self._columns), strict=True))
@@ -190,7 +190,7 @@ class Training:
     def take_over(self, saved: State, t: int) -> None:
         """Continue at step t with the rows and the optimizer of a run of the same nodes on another network.
 
-        What its policy and its algorithm remembered belongs to that network, and is dropped.
+        The states of its policy and its algorithm belong to that network and are dropped.
         """
         self._load_rows(saved)
         for _ in range(t - saved.shared["t"]):  # others were ahead
