@@ -206,11 +206,9 @@ class Network(Protocol):
 
         `packing` says how the rows look on the wire, if they travel in fewer bytes.
         """
-        ...
 
     def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> Pending:
         """Start a gossip step and return at once; the rows must not change until it is awaited."""
-        ...
 
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
         """Send one row along every arc i → j of `graph`.
@@ -218,16 +216,12 @@ class Network(Protocol):
         Takes the messages of the owned nodes, sorted by (i, j), and returns those that arrive at them, sorted by
         (j, i).
         """
-        ...
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the small rows (m, k) of all nodes, (n, k), on every process."""
-        ...
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the mean (d,) of the rows of all nodes: an all-reduce, with the same bits on every process."""
-        ...
 
     def uncounted(self) -> AbstractContextManager[None]:
         """Return a context in which traffic is not counted, for measurements."""
-        ...

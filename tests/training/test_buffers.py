@@ -7,20 +7,23 @@ import pytest
 import torch
 from torch import nn
 
-from mixwise.algorithms import DSGD
+import mixwise.algorithms as alg
+import mixwise.policies as pol
+from builders import simulated
 from mixwise.data import NodeBatches, gaussian_mixture, partition
 from mixwise.errors import TrainingError
 from mixwise.experiments import load_recipe, plan_experiment
 from mixwise.experiments.build import prepare
-from mixwise.graphs import complete, ring
-from mixwise.mixing import metropolis_hastings, uniform
+from mixwise.graphs import Graph, chain, complete, ring
+from mixwise.mixing import metropolis_hastings, uniform, uniform_sender
 from mixwise.models import seeded
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Fixed
+from mixwise.plan import Plan
+from mixwise.round import Round
 from mixwise.state import State
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.buffers import NodeBuffers
-from mixwise.training import Training, records
+from mixwise.training import records
 from mixwise.training.checkpoint import load_checkpoint, save_checkpoint
 
 NODES = 5
@@ -61,8 +64,11 @@ def make_task(module=batch_norm, **options):
     return ModuleTask(module, SPLITS.train, PARTS, **settings)
 
 
-def make_training(task):
-    return Training(task, SimulatedNetwork(GRAPH), Fixed(MH), DSGD(), lambda rows: torch.optim.SGD(rows, **SGD))
+def make_training(task, algorithm=None, policy=MH, graph=GRAPH):
+    momentum = {} if algorithm else {"momentum": 0.9, "nesterov": True}  # some have a momentum of their own
+    return simulated(
+        policy, algorithm, graph, task=task, optimizer=lambda rows: torch.optim.SGD(rows, lr=0.1, **momentum)
+    )
 
 
 def batches(task, node, t):
@@ -193,12 +199,54 @@ def test_a_module_that_comes_in_eval_mode_is_trained():
 # --- averaged ---
 
 
+def mixed_buffers(algorithm, policy, graph=GRAPH):
+    """B after one step."""
+    training = make_training(make_task(buffers="averaged"), algorithm, policy, graph)
+    training.step()
+    return training.task.mixed_buffers.clone()
+
+
+def test_buffers_are_mixed_averaged_or_pushed_as_the_parameters_are():
+    local = make_training(make_task())  # the first step of each node is the same whatever is mixed afterwards
+    local.step()
+    B = local.task._buffers(local.X).B.clone()
+    assert float((B - B.mean(0)).abs().max()) > 1e-3
+    weights = torch.from_numpy(MH.to_dense().T)
+    for algorithm in (alg.DSGD(), alg.GradientTracking(), alg.QuasiGlobalMomentum()):
+        torch.testing.assert_close(mixed_buffers(algorithm, MH), weights @ B, **CLOSE)
+    early = mixed_buffers(alg.CombineWhileAdapt(), MH)  # its first mixing has no weights yet
+    torch.testing.assert_close(early, B, **CLOSE)
+    for algorithm in (alg.AllReduceSGD(), alg.LocalSGD(), alg.QuasiGlobalMomentum(inner=alg.LocalSGD())):
+        averaged = mixed_buffers(algorithm, pol.NoMixing())
+        torch.testing.assert_close(averaged, B.mean(0).expand_as(B), **CLOSE)
+    sender = uniform_sender(Graph(NODES, [*GRAPH.edges, (0, 2), (0, 3)]))
+    P = torch.from_numpy(sender.to_dense().T)
+    pushed = mixed_buffers(alg.PushSum(), sender, sender.graph)
+    torch.testing.assert_close(pushed, P @ B / P.sum(1, keepdim=True), **CLOSE)
+
+
+def test_buffers_are_pushed_with_the_weights_of_their_nodes():
+    """B⁺ = P (w B) / (P w): what all nodes have together, Σ w B, stays."""
+    sender = uniform_sender(Graph(NODES, [*GRAPH.edges, (0, 2), (0, 3)]))
+    P, w = sender.to_dense().T, np.linspace(0.4, 1.6, NODES)[:, None]
+    B = torch.randn(NODES, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    state, before, X = State(rows={"mass": torch.from_numpy(w)}), B.numpy().copy(), torch.zeros(NODES, 2)
+    alg.PushSum().mix(Round(0, X, X, X, B=B), Plan((sender,)), state, SimulatedNetwork(sender.graph))
+    np.testing.assert_allclose(B.numpy(), P @ (w * before) / (P @ w), **CLOSE)
+
+
+def test_relay_rejects_buffers_that_are_to_be_averaged():
+    for algorithm in (alg.RelaySGD(), alg.QuasiGlobalMomentum(inner=alg.RelaySGD())):
+        with pytest.raises(
+            TrainingError, match=r"(RelaySGD|Momentum) has no mixing weights for the nodes' buffers.*buffers: local"
+        ):
+            make_training(make_task(buffers="averaged"), algorithm, pol.Tree(chain(NODES)))
+    make_training(make_task(), alg.RelaySGD(), pol.Tree(chain(NODES))).step()
+
+
 def test_averaged_statistics_of_full_averaging_are_those_of_all_nodes():
     task = make_task(buffers="averaged")
-    graph = complete(NODES)
-    training = Training(
-        task, SimulatedNetwork(graph), Fixed(uniform(graph)), DSGD(), lambda rows: torch.optim.SGD(rows, **SGD)
-    )
+    training = make_training(task, policy=uniform(complete(NODES)), graph=complete(NODES))
     running = torch.zeros(6, dtype=torch.float64)
     for t in range(4):
         modules = [task.node_module(training.X, i) for i in range(NODES)]

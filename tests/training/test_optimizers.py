@@ -11,7 +11,7 @@ from mixwise.errors import TrainingError
 from mixwise.graphs import ring
 from mixwise.mixing import MixingMatrix, metropolis_hastings
 from mixwise.models import mlp, seeded
-from mixwise.tasks import ModuleTask
+from mixwise.tasks import ModuleTask, QuadraticTask, random_quadratics
 from mixwise.training import factor
 from mixwise.training.optimizers import ELEMENTWISE, check_elementwise, clip_rows, fuse_where_safe, step_rows
 
@@ -39,7 +39,7 @@ def make_task(**options):
     data = gaussian_mixture(classes=4, dim=8, samples=200).train
     parts = partition.dirichlet(data.y, NODES, 0.5, seed=0)
     module = lambda: seeded(lambda: mlp((8, 12, 4)), 0)  # noqa: E731
-    return ModuleTask(module, data, parts, batch=6, dtype=torch.float64, **options)
+    return ModuleTask(module, data, parts, **{"batch": 6, "dtype": torch.float64, **options})
 
 
 def alone(task, optimizer, **options):
@@ -323,3 +323,69 @@ def test_a_row_does_not_know_how_many_others_there_are(name):
         single.step(G[3:4].clone())
     assert torch.equal(many[3:4], alone)
     assert together.optimizer.param_groups[0]["fused"]
+
+
+# --- fused kernels ---
+FUSED = [
+    ("SGD", {"lr": 0.01}),
+    ("SGD", {"lr": 0.01, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    ("SGD", {"lr": 0.01, "momentum": 0.9, "dampening": 0.3}),
+    ("Adam", {"lr": 0.01, "weight_decay": 0.1}),
+    ("Adam", {"lr": 0.01, "amsgrad": True}),
+    ("AdamW", {"lr": 0.01, "weight_decay": 0.1}),
+    ("Adagrad", {"lr": 0.01}),
+]
+each_fused = pytest.mark.parametrize(("name", "options"), FUSED)
+
+
+class InPieces(QuadraticTask):
+    """Its gradients are a transposed view: the rows of G do not lie one after the other in memory."""
+
+    def losses_and_gradients(self, X, nodes, step):
+        losses, G = super().losses_and_gradients(X, nodes, step)
+        return losses, G.T.contiguous().T
+
+
+def with_optimizer(name, options, kind=None, **more):
+    """A run on quadratics of some kind, or on a module with two blocks of columns in float32."""
+    task = random_quadratics(NODES, dim=9, noise=0.2)
+    task = make_task(group_of=biases_apart, dtype=torch.float32) if kind is None else kind(task.A, task.b, task.noise)
+    return alone(task, lambda blocks: getattr(torch.optim, name)(blocks, **options, **more))
+
+
+@each_fused
+@pytest.mark.parametrize("kind", [QuadraticTask, InPieces])
+def test_fused_optimizers_do_what_the_others_do(name, options, kind):
+    fused, plain = with_optimizer(name, options, kind, fused=True), with_optimizer(name, options, kind)
+    assert not plain.optimizer.param_groups[0]["fused"]  # not chosen: the digits of float64 rows know only their row
+    for _ in range(20):
+        fused.step()
+        plain.step()
+    torch.testing.assert_close(fused.X, plain.X, rtol=0, atol=1e-12)
+
+
+@each_fused
+def test_rows_in_one_block_are_fused_unless_they_are_in_double_precision(name, options):
+    for dtype, chosen in ((torch.float32, True), (torch.float64, None)):
+        rows = [nn.Parameter(torch.zeros(3, 5, dtype=dtype))]
+        assert fuse_where_safe(getattr(torch.optim, name)(rows, **options)).param_groups[0]["fused"] is chosen
+
+
+@each_fused
+def test_several_blocks_of_columns_are_not_fused(name, options):
+    """On them the fused kernels would change the wrong entries."""
+    free, plain = with_optimizer(name, options), with_optimizer(name, options, foreach=False, fused=False)
+    assert not any(group["fused"] for group in free.optimizer.param_groups)
+    assert len(free.optimizer.param_groups[0]["params"]) == 2
+    for _ in range(5):
+        free.step()
+        plain.step()
+    torch.testing.assert_close(free.X, plain.X, rtol=0, atol=1e-6)
+    with pytest.raises(TrainingError, match=r"fused=True does not work on one of several blocks.*leave it out"):
+        with_optimizer(name, options, fused=True)
+
+
+def test_what_the_caller_has_chosen_stays():
+    for choice in ({"foreach": True}, {"fused": False}, {"differentiable": True}):
+        training = with_optimizer("SGD", {"lr": 0.01}, QuadraticTask, **choice)
+        assert not training.optimizer.param_groups[0]["fused"]

@@ -1,26 +1,18 @@
-"""Wrong combinations are refused before the first step, with the value, the rule and the remedy; fused optimizers do
-what the others do, or are refused; buffers go the way of the parameters."""
+"""Wrong combinations are rejected before the first step, with the value, the rule and the remedy."""
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import mixwise.algorithms as alg
 import mixwise.policies as pol
 from builders import simulated
-from mixwise.data import gaussian_mixture, partition
 from mixwise.errors import ConfigError, GraphError, MixingError, MixwiseError, TrainingError
 from mixwise.graphs import Graph, chain, complete, ring
+from mixwise.layout import Layout
 from mixwise.mixing import MixingMatrix, base_graph, lazy, metropolis_hastings, uniform_sender
-from mixwise.models import seeded
-from mixwise.network import SimulatedNetwork
-from mixwise.plan import Plan
-from mixwise.round import Round
-from mixwise.state import State
-from mixwise.tasks import ModuleTask, QuadraticTask, random_quadratics
+from mixwise.tasks import QuadraticTask, random_quadratics
 from mixwise.training.checks import check_connected
-from mixwise.training.optimizers import fuse_where_safe
 
 N = 6
 GRAPH = ring(N)
@@ -50,6 +42,12 @@ class OnlyChecked(QuadraticTask):
 def only_checked(n=N):
     task = random_quadratics(n, dim=4)
     return OnlyChecked(task.A, task.b)
+
+
+def two_blocks():
+    task = random_quadratics(N, dim=4)
+    task.layout = Layout(4, [(0, 2), (2, 4)])
+    return task
 
 
 # --- optimizers that do not fit ---
@@ -296,147 +294,3 @@ def test_push_sum_names_the_node_that_has_nothing_left():
     training = make(alg.PushSum(), pol.Fixed(weights), graph=complete(2))
     with pytest.raises(TrainingError, match="node 0 has pushed all of its mass away; keep a positive weight"):
         training.step()
-
-
-# --- fused optimizers ---
-def two_blocks():
-    data = gaussian_mixture(classes=3, dim=4, samples=60)
-    parts = partition.dirichlet(data.train.y, N, 1.0, seed=0)
-    return ModuleTask(
-        lambda: seeded(lambda: nn.Linear(4, 3), 0),
-        data.train,
-        parts,
-        batch=4,
-        group_of=lambda name, parameter: int(parameter.ndim < 2),
-        dtype=torch.float32,
-    )
-
-
-FUSED = [
-    ("SGD", {"lr": 0.01}),
-    ("SGD", {"lr": 0.01, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
-    ("SGD", {"lr": 0.01, "momentum": 0.9, "dampening": 0.3}),
-    ("Adam", {"lr": 0.01, "weight_decay": 0.1}),
-    ("Adam", {"lr": 0.01, "amsgrad": True}),
-    ("AdamW", {"lr": 0.01, "weight_decay": 0.1}),
-    ("Adagrad", {"lr": 0.01}),
-]
-each_fused = pytest.mark.parametrize(("name", "options"), FUSED)
-
-
-def optimizer(name, **options):
-    return lambda blocks: getattr(torch.optim, name)(blocks, **options)
-
-
-class InPieces(QuadraticTask):
-    """Its gradients are a transposed view: the rows of G do not lie one after the other in memory."""
-
-    def losses_and_gradients(self, X, nodes, step):
-        losses, G = super().losses_and_gradients(X, nodes, step)
-        return losses, G.T.contiguous().T
-
-
-def pieces():
-    task = random_quadratics(N, dim=9, noise=0.2)
-    return InPieces(task.A, task.b, task.noise)
-
-
-@each_fused
-@pytest.mark.parametrize("kind", [lambda: random_quadratics(N, dim=9, noise=0.2), pieces], ids=["whole", "in pieces"])
-def test_fused_optimizers_do_what_the_others_do(name, options, kind):
-    fused = make(alg.DSGD(), optimizer=optimizer(name, **options, fused=True), the_task=kind())
-    plain = make(alg.DSGD(), optimizer=optimizer(name, **options), the_task=kind())
-    assert not plain.optimizer.param_groups[0]["fused"]  # not chosen: the digits of float64 rows know only their row
-    for _ in range(20):
-        fused.step()
-        plain.step()
-    torch.testing.assert_close(fused.X, plain.X, rtol=0, atol=1e-12)
-
-
-@each_fused
-def test_rows_in_one_block_are_fused_unless_they_are_in_double_precision(name, options):
-    for dtype, chosen in ((torch.float32, True), (torch.float64, None)):
-        rows = [nn.Parameter(torch.zeros(3, 5, dtype=dtype))]
-        assert fuse_where_safe(optimizer(name, **options)(rows)).param_groups[0]["fused"] is chosen
-
-
-@each_fused
-def test_several_blocks_of_columns_are_not_fused(name, options):
-    """On them the fused kernels would change the wrong entries."""
-    free = make(alg.DSGD(), optimizer=optimizer(name, **options), the_task=two_blocks())
-    plain = make(alg.DSGD(), optimizer=optimizer(name, **options, foreach=False, fused=False), the_task=two_blocks())
-    assert not any(group["fused"] for group in free.optimizer.param_groups)
-    assert len(free.optimizer.param_groups[0]["params"]) == 2
-    for _ in range(5):
-        free.step()
-        plain.step()
-    torch.testing.assert_close(free.X, plain.X, rtol=0, atol=1e-6)
-    with pytest.raises(TrainingError, match=r"fused=True does not work on one of several blocks.*leave it out"):
-        make(alg.DSGD(), optimizer=optimizer(name, **options, fused=True), the_task=two_blocks())
-
-
-def test_what_the_caller_has_chosen_stays():
-    for choice in ({"foreach": True}, {"fused": False}, {"differentiable": True}):
-        group = make(alg.DSGD(), optimizer=sgd(**choice)).optimizer.param_groups[0]
-        assert not group["fused"]
-
-
-# --- buffers go the way of the parameters ---
-def with_batch_norm(buffers="averaged"):
-    data = gaussian_mixture(classes=3, dim=4, samples=120)
-    parts = partition.dirichlet(data.train.y, N, 0.5, seed=0)
-    module = lambda: nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))  # noqa: E731
-    return ModuleTask(lambda: seeded(module, 0), data.train, parts, batch=6, buffers=buffers, dtype=torch.float64)
-
-
-def local_buffers():
-    """B after one step of every node by itself: the first step is the same whatever is mixed afterwards."""
-    task = with_batch_norm("local")
-    training = make(alg.DSGD(), the_task=task)
-    training.step()
-    return task._buffers(training.X).B.clone()
-
-
-def mixed_buffers(algorithm, policy, graph=GRAPH, steps=1):
-    task = with_batch_norm()
-    training = make(algorithm, policy, graph=graph, the_task=task)
-    for _ in range(steps):
-        training.step()
-    return task.mixed_buffers.clone()
-
-
-def test_buffers_are_mixed_averaged_or_pushed_as_the_parameters_are():
-    B = local_buffers()
-    assert float((B - B.mean(0)).abs().max()) > 1e-3
-    weights = torch.from_numpy(MH.to_dense().T)
-    for algorithm in (alg.DSGD(), alg.GradientTracking(), alg.QuasiGlobalMomentum()):
-        torch.testing.assert_close(mixed_buffers(algorithm, pol.Fixed(MH)), weights @ B, rtol=0, atol=1e-12)
-    early = mixed_buffers(alg.CombineWhileAdapt(), pol.Fixed(MH))  # its first mixing has no weights yet
-    torch.testing.assert_close(early, B, rtol=0, atol=1e-12)
-    for algorithm in (alg.AllReduceSGD(), alg.LocalSGD(), alg.QuasiGlobalMomentum(inner=alg.LocalSGD())):
-        averaged = mixed_buffers(algorithm, pol.NoMixing())
-        torch.testing.assert_close(averaged, B.mean(0).expand_as(B), rtol=0, atol=1e-12)
-    sender = uniform_sender(Graph(N, [*GRAPH.edges, (0, 2), (0, 3)]))
-    P = torch.from_numpy(sender.to_dense().T)
-    pushed = mixed_buffers(alg.PushSum(), pol.Fixed(sender), sender.graph)
-    torch.testing.assert_close(pushed, P @ B / P.sum(1, keepdim=True), rtol=0, atol=1e-12)
-
-
-def test_buffers_are_pushed_with_the_weights_of_their_nodes():
-    """B⁺ = P (w B) / (P w): what all nodes have together, Σ w B, stays."""
-    sender = uniform_sender(Graph(N, [*GRAPH.edges, (0, 2), (0, 3)]))
-    P, w = sender.to_dense().T, np.linspace(0.4, 1.6, N)[:, None]
-    B = torch.randn(N, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    state, before, X = State(rows={"mass": torch.from_numpy(w)}), B.numpy().copy(), torch.zeros(N, 2)
-    alg.PushSum().mix(Round(0, X, X, X, B=B), Plan((sender,)), state, SimulatedNetwork(sender.graph))
-    np.testing.assert_allclose(B.numpy(), P @ (w * before) / (P @ w), rtol=0, atol=1e-12)
-
-
-def test_relay_refuses_buffers_that_are_to_be_averaged():
-    for algorithm in (alg.RelaySGD(), alg.QuasiGlobalMomentum(inner=alg.RelaySGD())):
-        with pytest.raises(
-            TrainingError, match=r"(RelaySGD|Momentum) has no mixing weights for the nodes' buffers.*buffers: local"
-        ):
-            make(algorithm, pol.Tree(chain(N)), the_task=with_batch_norm())
-    make(alg.RelaySGD(), pol.Tree(chain(N)), the_task=with_batch_norm("local")).step()
-    make(alg.RelaySGD(), pol.Tree(chain(N)), graph=complete(N)).step()
