@@ -4,11 +4,10 @@ from mixwise.policies.auto import Auto, DCliques
 from mixwise.policies.aware_matchings import HeterogeneityAwareMatchings
 from mixwise.policies.choice import PolicyLike, as_policy
 from mixwise.policies.combined import Alternating, Decoupled, Product, RandomChoice
-from mixwise.policies.fixed import Fixed, NoMixing
+from mixwise.policies.fixed import Fixed, NoMixing, Tree
 from mixwise.policies.heterogeneity_aware import HeterogeneityAware
 from mixwise.policies.learned_topology import LearnedTopology
 from mixwise.policies.sequence import Cycle, EdgeSampling, Matcha, Matchings
-from mixwise.policies.tree import Tree
 from mixwise.protocols import Look, Policy
 
 __all__ = [
