@@ -13,11 +13,10 @@ import torch
 from scipy.linalg import block_diag
 
 import mixwise.algorithms as alg
-from builders import simulated
+from builders import simulated, well_conditioned
 from mixwise.graphs import Graph, complete, random_connected, ring
 from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings
 from mixwise.policies import Fixed, Tree
-from mixwise.tasks import QuadraticTask
 from mixwise.training import factor
 
 N, D = 8, 4
@@ -27,12 +26,8 @@ ONE = np.eye(N * D)
 TREE = Graph(N, [(0, 3), (3, 1), (3, 4), (4, 2), (4, 7), (7, 5), (7, 6)])
 
 
-@lru_cache
 def task(seed=0):
-    """Well conditioned, so that a few hundred steps are enough, and with optima of the nodes that differ."""
-    stream = torch.Generator().manual_seed(seed)
-    A = torch.eye(D) + 0.25 * torch.randn(N, D, D, generator=stream)
-    return QuadraticTask(A, torch.randn(N, D, generator=stream), noise=0.0, seed=seed)
+    return well_conditioned(N, D, seed)
 
 
 @lru_cache

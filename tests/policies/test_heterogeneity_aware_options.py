@@ -3,13 +3,11 @@
 Gram matrices, objectives and stability are computed here by hand, in NumPy; the rows are small and the sketch exact.
 """
 
-from functools import lru_cache
-
 import numpy as np
 import pytest
 import torch
 
-from builders import gme_objective, random_rows, simulated
+from builders import gme_objective, random_rows, simulated, well_conditioned
 from mixwise.algorithms import D2, DSGD, EXTRA, GradientTracking, PushSum, QuasiGlobalMomentum
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph, chain, complete, random_connected, ring, torus
@@ -17,25 +15,18 @@ from mixwise.mixing import gram_matrix, metropolis_hastings, minimize_gme, unifo
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Alternating, HeterogeneityAware, Look, Product, RandomChoice
 from mixwise.sketch import CountSketch, ExactSketch
-from mixwise.tasks import QuadraticTask, random_quadratics
+from mixwise.tasks import random_quadratics
 from mixwise.training import driver
 from planning import Planner, assert_runs_resume, observed
 
 N, D = 8, 5
 GRAPH = random_connected(N, keep=0.5, seed=3)
 EXACT = ExactSketch()
-
-
-@lru_cache
-def noiseless():
-    """Well conditioned, with optima of the nodes that differ."""
-    stream = torch.Generator().manual_seed(1)
-    A = torch.eye(D) + 0.25 * torch.randn(N, D, D, generator=stream)
-    return QuadraticTask(A, torch.randn(N, D, generator=stream), noise=0.0)
+NOISELESS = well_conditioned(N, D, seed=1)
 
 
 def make(algorithm, policy, graph=GRAPH, **options):
-    return simulated(policy, algorithm, graph, **{"task": noiseless(), "lr": 0.03, **options})
+    return simulated(policy, algorithm, graph, **{"task": NOISELESS, "lr": 0.03, **options})
 
 
 def planner(graph=GRAPH, period=1, **options):
@@ -111,10 +102,10 @@ def test_every_optimized_matrix_is_symmetric_and_stable(algorithm, roots, is_laz
 def test_exact_methods_stay_exact_with_optimized_weights(algorithm, period):
     """Whatever W is, doubly stochastic, the optimum is where nothing moves any more."""
     policy = HeterogeneityAware(period, sketch=EXACT, regularization=0.05)
-    training = make(algorithm(), policy, lr=0.4 / noiseless().smoothness)
+    training = make(algorithm(), policy, lr=0.4 / NOISELESS.smoothness)
     for _ in range(250):
         training.step()
-    assert noiseless().evaluate(training.X)["distance_to_optimum"] < 1e-8
+    assert NOISELESS.evaluate(training.X)["distance_to_optimum"] < 1e-8
 
 
 def test_gradient_tracking_lets_the_policy_see_the_tracked_gradients():
@@ -258,10 +249,10 @@ def test_the_weights_are_the_best_on_the_graph_of_the_moment(name, period, drop_
 def test_exact_methods_on_graphs_that_change():
     """The policy makes stable weights on every graph."""
     policy = HeterogeneityAware(1, sketch=EXACT, graphs=CHANGING["alternating"], regularization=0.05)
-    training = make(D2(), policy, complete(N), lr=0.4 / noiseless().smoothness)
+    training = make(D2(), policy, complete(N), lr=0.4 / NOISELESS.smoothness)
     for _ in range(250):
         training.step()
-    assert noiseless().evaluate(training.X)["distance_to_optimum"] < 1e-8
+    assert NOISELESS.evaluate(training.X)["distance_to_optimum"] < 1e-8
 
 
 def test_a_policy_with_two_rounds_does_not_define_a_graph():

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 import mixwise.algorithms as alg
-from builders import simulated
+from builders import simulated, well_conditioned
 from mixwise.graphs import Graph, random_connected
-from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings
+from mixwise.mixing import lazy, metropolis_hastings, uniform_sender
 from mixwise.plan import Plan
 from mixwise.policies import Decoupled, HeterogeneityAware, Look, NoMixing, Policy, Tree
 from mixwise.sketch import CountSketch
 from mixwise.state import encode
-from mixwise.tasks import QuadraticTask, random_quadratics
+from mixwise.tasks import random_quadratics
 from mixwise.training.checkpoint import load_checkpoint, save_checkpoint
 
 N, D, TAU, ROUNDS, LR = 6, 5, 3, 12, 0.004
@@ -27,15 +27,8 @@ W = lazy(metropolis_hastings(GRAPH))
 P = W.to_dense().T
 TREE = Graph(N, [(2, 0), (2, 4), (4, 1), (4, 5), (5, 3)])
 ONE_WAY = Graph(N, [(i, (i + 1) % N) for i in range(N)] + [(0, 3), (2, 5), (5, 1)], directed=True)
+SENDER = uniform_sender(ONE_WAY)
 CLOSE = {"rtol": 0, "atol": 1e-11}
-
-
-def sender_weights():
-    dense = np.eye(N)
-    for i in range(N):
-        for j in ONE_WAY.neighbors(i):
-            dense[i, j] = 1
-    return MixingMatrix.from_dense(dense / dense.sum(1, keepdims=True), ONE_WAY, kind="sender")
 
 
 @lru_cache
@@ -122,7 +115,7 @@ def decentlam(X, r, memory):
 
 
 def push_sum(X, r, memory):
-    w, Q = memory.get("w", np.ones((N, 1))), sender_weights().to_dense().T
+    w, Q = memory.get("w", np.ones((N, 1))), SENDER.to_dense().T
     stepped, _ = local(X, r)
     numerators, memory["w"] = Q @ (w * X - (X - stepped)), Q @ w
     return numerators / memory["w"]
@@ -158,7 +151,7 @@ BY_HAND = {
     "extra": (alg.EXTRA, extra, {}),
     "quasi-global": (lambda: alg.QuasiGlobalMomentum(nesterov=False), quasi_global, {}),
     "decentlam": (alg.DecentLaM, decentlam, {}),
-    "push-sum": (alg.PushSum, push_sum, {"policy": sender_weights(), "graph": ONE_WAY}),
+    "push-sum": (alg.PushSum, push_sum, {"policy": SENDER, "graph": ONE_WAY}),
     "choco": (lambda: alg.Choco(alg.TopK(0.4), 0.3), choco, {}),
     "relay": (alg.RelaySGD, relay, {"policy": Tree(TREE), "graph": TREE}),
     "local sgd": (alg.LocalSGD, averaging, {"policy": NoMixing()}),
@@ -205,17 +198,12 @@ def test_gradient_tracking_with_local_steps_is_k_gt():
         )  # of size η⁻¹ · 1e-12
 
 
-@lru_cache
-def noiseless():
-    """Well conditioned, so that a few hundred rounds are enough."""
-    stream = torch.Generator().manual_seed(0)
-    A = torch.eye(D) + 0.25 * torch.randn(N, D, D, generator=stream)
-    return QuadraticTask(A, torch.randn(N, D, generator=stream), noise=0.0)
+NOISELESS = well_conditioned(N, D)
 
 
 def settled(algorithm, tau, rounds, rate=0.2, **options):
-    lr = rate / noiseless().smoothness
-    training = make(algorithm, the_task=noiseless(), lr=lr, tau=tau, at=lambda t: 1.0, **options)
+    lr = rate / NOISELESS.smoothness
+    training = make(algorithm, the_task=NOISELESS, lr=lr, tau=tau, at=lambda t: 1.0, **options)
     for _ in range(tau * rounds):
         training.step()
     return training
@@ -224,13 +212,13 @@ def settled(algorithm, tau, rounds, rate=0.2, **options):
 @pytest.mark.parametrize("tau", [2, 5])
 def test_gradient_tracking_is_exact_with_local_steps(tau):
     training = settled(alg.GradientTracking(), tau, 250, rate=0.25 / tau)
-    assert noiseless().evaluate(training.X)["distance_to_optimum"] < 1e-8
+    assert NOISELESS.evaluate(training.X)["distance_to_optimum"] < 1e-8
 
 
 def local_sgd_limit(tau, rate=0.2):
     """Where the movements of τ local steps from one point cancel: Σ_i (I − (I − ηH_i)^τ)(x − x_i*) = 0."""
-    eta, left, right = rate / noiseless().smoothness, np.zeros((D, D)), np.zeros(D)
-    for A, b in zip(noiseless().A.numpy(), noiseless().b.numpy(), strict=True):
+    eta, left, right = rate / NOISELESS.smoothness, np.zeros((D, D)), np.zeros(D)
+    for A, b in zip(NOISELESS.A.numpy(), NOISELESS.b.numpy(), strict=True):
         moved = np.eye(D) - np.linalg.matrix_power(np.eye(D) - eta * 2 * A.T @ A, tau)
         left, right = left + moved, right + moved @ np.linalg.solve(A, -b)
     return np.linalg.solve(left, right)
@@ -242,8 +230,8 @@ def test_the_other_exact_methods_end_where_local_sgd_ends(name):
     algorithm, _, options = BY_HAND[name]
     training = settled(algorithm(), 5, 200, **options)
     np.testing.assert_allclose(training.X.numpy(), np.tile(local_sgd_limit(5), (N, 1)), rtol=0, atol=1e-8)
-    assert noiseless().evaluate(training.X)["distance_to_optimum"] > 1e-5
-    np.testing.assert_allclose(local_sgd_limit(1), noiseless().optimum.numpy(), rtol=0, atol=1e-12)
+    assert NOISELESS.evaluate(training.X)["distance_to_optimum"] > 1e-5
+    np.testing.assert_allclose(local_sgd_limit(1), NOISELESS.optimum.numpy(), rtol=0, atol=1e-12)
 
 
 # --- what the policy sees ---
@@ -300,7 +288,7 @@ def around(inner, kind=alg.QuasiGlobalMomentum):
     return kind(inner=inner)
 
 
-ON_TREE, ONE_WAY_ONLY = {"policy": Tree(TREE), "graph": TREE}, {"policy": sender_weights(), "graph": ONE_WAY}
+ON_TREE, ONE_WAY_ONLY = {"policy": Tree(TREE), "graph": TREE}, {"policy": SENDER, "graph": ONE_WAY}
 ALL = {
     "dsgd": (alg.DSGD(), {}),
     "dsgd, momentum": (alg.DSGD(), {"momentum": 0.9, "nesterov": True}),
