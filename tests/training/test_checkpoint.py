@@ -123,6 +123,21 @@ def advance(training, steps):
     return [record.to_json() for record in records(training, training.t + steps, evaluate_every=10)]
 
 
+def saved(case, steps, folder):
+    """A run after some steps, which it has saved."""
+    training = make(case)
+    if steps:
+        advance(training, steps)
+    save_checkpoint(training, folder)
+    return training
+
+
+def loaded(case, folder):
+    training = make(case)
+    load_checkpoint(training, folder)
+    return training
+
+
 # --- the same bits ---
 
 
@@ -131,13 +146,9 @@ def advance(training, steps):
     ("case", "before"), [*((case, 7) for case in CASES), ("aware", 0), ("aware", 1), ("d2", 1), ("adam", 4)]
 )
 def test_a_restored_run_goes_on_with_the_same_bits(case, before, tmp_path):
-    path = tmp_path / "checkpoint"
-    training, restored = make(case), make(case)
-    if before:
-        advance(training, before)
-    save_checkpoint(training, path)
+    training = saved(case, before, path := tmp_path / "checkpoint")
     expected = advance(training, 5)
-    load_checkpoint(restored, path)
+    restored = loaded(case, path)
     assert restored.t == before
     assert advance(restored, 5) == expected
     assert torch.equal(restored.X, training.X)
@@ -159,22 +170,15 @@ def test_saving_changes_nothing(case, tmp_path):
 @pytest.mark.parametrize("case", ["adam", "d2, schedule and clip", "aware", "alternating"])
 def test_what_is_loaded_can_be_saved_again(case, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
-    training, restored = make(case), make(case)
-    advance(training, 4)
-    save_checkpoint(training, first)
-    load_checkpoint(restored, first)
-    save_checkpoint(restored, second)
+    training = saved(case, 4, first)
+    save_checkpoint(loaded(case, first), second)
     assert header(second) == header(first)
-    again = make(case)
-    load_checkpoint(again, second)
+    again = loaded(case, second)
     assert advance(again, 5) == advance(training, 5)
 
 
 def test_restoring_overwrites_what_was_there(tmp_path):
-    path = tmp_path / "c"
-    training = make("aware")
-    advance(training, 4)
-    save_checkpoint(training, path)
+    training = saved("aware", 4, path := tmp_path / "c")
     expected = advance(training, 3)
     advance(training, 5)
     load_checkpoint(training, path)
@@ -207,9 +211,7 @@ def test_a_checkpoint_is_tensors_and_json_and_nothing_is_ever_unpickled(tmp_path
         monkeypatch.setattr(pickle, name, never)
     monkeypatch.setattr(torch, "save", never)
     monkeypatch.setattr(torch, "load", never)
-    training = make("schedule and clip")
-    advance(training, 4)
-    save_checkpoint(training, path)
+    saved("schedule and clip", 4, path)
     load_checkpoint(make("schedule and clip"), path)
     content = header(path)
     assert json.loads(content.pop("__metadata__")["mixwise"])["values"]["shared/t"] == 4
@@ -229,10 +231,7 @@ def test_saving_leaves_one_file(tmp_path):
 
 
 def test_a_save_that_fails_keeps_the_old_checkpoint(tmp_path, monkeypatch):
-    path = tmp_path / "c"
-    training = make("nesterov")
-    advance(training, 2)
-    save_checkpoint(training, path)
+    training = saved("nesterov", 2, path := tmp_path / "c")
     old = the_file(path).read_bytes()
     advance(training, 1)
 
@@ -245,8 +244,7 @@ def test_a_save_that_fails_keeps_the_old_checkpoint(tmp_path, monkeypatch):
             save_checkpoint(training, path)
     assert the_file(path).read_bytes() == old
     save_checkpoint(training, path)
-    restored = make("nesterov")
-    load_checkpoint(restored, path)
+    restored = loaded("nesterov", path)
     assert restored.t == 3
 
 
@@ -256,14 +254,10 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 
 
 def test_a_kill_while_writing_leaves_the_old_checkpoint(tmp_path):
-    path = tmp_path / "c"
-    training = make("nesterov")
-    advance(training, 2)
-    save_checkpoint(training, path)
+    saved("nesterov", 2, path := tmp_path / "c")
     # what a killed process leaves
     (path / "step-00000003.nodes-0-5-of-6.part").write_bytes(the_file(path).read_bytes()[:1000])
-    restored = make("nesterov")
-    load_checkpoint(restored, path)
+    restored = loaded("nesterov", path)
     assert restored.t == 2
     save_checkpoint(restored, path)
     assert the_file(path).name == "step-00000002.nodes-0-5-of-6.safetensors"
@@ -275,9 +269,7 @@ def test_a_kill_while_writing_leaves_the_old_checkpoint(tmp_path):
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.2, 0.9, 0.999])
 def test_a_truncated_checkpoint_is_named(share, tmp_path):
     folder = tmp_path / "cut"
-    training = make("adam")
-    advance(training, 1)
-    save_checkpoint(training, folder)
+    saved("adam", 1, folder)
     path = the_file(folder)
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
@@ -316,9 +308,7 @@ def test_rows_of_another_shape_or_precision_are_refused(other, tmp_path):
 
 
 def test_what_a_shared_file_system_does_not_show_yet_is_not_removed(tmp_path, monkeypatch):
-    training = make("nesterov")
-    advance(training, 2)
-    save_checkpoint(training, tmp_path / "c")
+    training = saved("nesterov", 2, tmp_path / "c")
     advance(training, 1)
     with monkeypatch.context() as patched:
         patched.setattr("mixwise.training.checkpoint._complete", lambda folder: {})  # the files of others come late
