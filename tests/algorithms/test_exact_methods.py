@@ -150,11 +150,7 @@ BIASED = {
     "decentlam": (lambda: alg.DecentLaM(BETA), {}, dsgd_limit),
     "quasi-global": (lambda: alg.QuasiGlobalMomentum(BETA, nesterov=False), {}, dsgd_limit),
     "quasi-global, mu": (lambda: alg.QuasiGlobalMomentum(BETA, mu=0.5, nesterov=False), {}, dsgd_limit),
-    "quasi-global, Nesterov": (
-        lambda: alg.QuasiGlobalMomentum(BETA),
-        {},
-        lambda eta: dsgd_limit(eta * (1 + BETA)),
-    ),
+    "quasi-global, Nesterov": (lambda: alg.QuasiGlobalMomentum(BETA), {}, lambda eta: dsgd_limit(eta * (1 + BETA))),
     "quasi-global around combine while adapt": (
         lambda: alg.QuasiGlobalMomentum(BETA, nesterov=False, inner=alg.CombineWhileAdapt()),
         {},

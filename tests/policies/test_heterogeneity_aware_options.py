@@ -67,11 +67,7 @@ def extra_roots(value):
 
 @pytest.mark.parametrize(
     ("algorithm", "roots", "is_lazy"),
-    [
-        (D2(), d2_roots, True),
-        (EXTRA(), extra_roots, False),
-        (QuasiGlobalMomentum(0.5, inner=D2()), d2_roots, True),
-    ],
+    [(D2(), d2_roots, True), (EXTRA(), extra_roots, False), (QuasiGlobalMomentum(0.5, inner=D2()), d2_roots, True)],
     ids=["d2", "extra", "quasi-global around d2"],
 )
 @pytest.mark.parametrize("options", [{}, {"drop_below": 0.1}, {"growth": 1.02}, {"smoothing": 0.5}], ids=str)

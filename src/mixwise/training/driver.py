@@ -40,7 +40,7 @@ class Driver:
         policy: the weights of each mixing.
         algorithm: what is mixed.
         X: the rows before the first step.
-        context: placement and seed of the run; the graph of the network and seed 0 by default.
+        context: placement and seed of the run.
         local_steps: optimizer steps per mixing.
 
     Attributes:
@@ -57,12 +57,11 @@ class Driver:
         policy: Policy,
         algorithm: Algorithm,
         X: torch.Tensor,
-        context: Context | None = None,
-        *,
-        local_steps: int = 1,
+        context: Context,
+        local_steps: int,
     ) -> None:
         self.needs = algorithm.needs  # once: wrappers derive theirs from those of the algorithm inside
-        context = replace(context or Context(network.graph), needs=self.needs)
+        context = replace(context, needs=self.needs)
         self.network, self.policy, self.algorithm, self.local_steps = network, policy, algorithm, local_steps
         self.t = self.began = self.steps = 0
         self.lr, self.begun = 0.0, False
