@@ -44,14 +44,11 @@ class Cycle(Policy):
 
     def init(self, context: Context) -> State:
         """Make the matrices for the nodes."""
-        n = context.places.n
-        if self.sequence == "base-graph":
-            matrices = tuple(context.placed(W) for W in base_graph(n, self.peers))
-        elif self.sequence == "one-peer-exponential":
-            matrices = tuple(context.placed(uniform(graph)) for graph in one_peer_exponential(n))
-        else:
-            matrices = tuple(W for W in self.sequence if isinstance(W, MixingMatrix))
-        return State(scratch={"matrices": matrices})
+        if not isinstance(self.sequence, str):
+            return State(scratch={"matrices": self.sequence})
+        n, exponential = context.places.n, self.sequence == "one-peer-exponential"
+        made = map(uniform, one_peer_exponential(n)) if exponential else base_graph(n, self.peers)
+        return State(scratch={"matrices": tuple(map(context.placed, made))})
 
     def matrices(self, state: State) -> tuple[MixingMatrix, ...]:
         """Return all matrices of the cycle."""
