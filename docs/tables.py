@@ -34,7 +34,7 @@ def index() -> str:
         declared(), key=lambda part: (part.family, part.name != FAMILIES[part.family].default, part.name)
     ):
         if part.where.startswith("mixwise."):
-            row = {"where": part.where, "title": part.title, "cite": part.cite, **part.columns}
+            row = {"where": part.where, "title": part.title, "cite": part.cite, **cells(part)}
             row |= {"form": form(part)} if part.family == "graph" else {}
             if found[part.family].setdefault(part.name, row) is not row:
                 raise TypeError(f"{part.where}: the {part.family} {part.name!r} is declared twice; rename one")
@@ -47,7 +47,7 @@ def with_tables(text: str) -> str:
     tables = {
         "algorithms": lambda: _table(
             ("`algorithm`", "step", "mixes", "rounds", "sends per node and mixing", "condition on W", "reference"),
-            [(f"`{part.name}`", *map(part.columns.get, COLUMNS), part.cite) for part in parts("algorithm")],
+            [(f"`{part.name}`", *map(cells(part).get, COLUMNS), part.cite) for part in parts("algorithm")],
         ),
         "options of algorithms": lambda: _table(
             ("kind", "options"),
@@ -71,6 +71,7 @@ def with_tables(text: str) -> str:
 
 
 COLUMNS = ("step", "mixes", "rounds", "sends", "condition")
+AS_DSGD = {"mixes": "X′", "rounds": 1, "sends": "deg · d", "condition": "doubly stochastic"}
 PLACES = (
     ("`task`", "task"),
     ("`task.data`", "data"),
@@ -80,6 +81,13 @@ PLACES = (
     ("`sketch`", "sketch"),
     ("`compressor`", "compressor"),
 )
+
+
+def cells(part: Declaration) -> dict[str, str | int]:
+    """The further cells of a part's row; an algorithm is like D-SGD where its declaration says nothing else."""
+    usual = AS_DSGD if part.family == "algorithm" else {}
+    found = {**usual, **part.columns}
+    return {name: found[name] for name in dict.fromkeys((*COLUMNS, *found)) if name in found}
 
 
 def parts(family: str) -> list[Declaration]:

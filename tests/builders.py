@@ -4,6 +4,7 @@ Legend: W (n, n) mixing matrices; G (n, d) rows; Γ (n, n) Gram matrices.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import networkx as nx
 import numpy as np
@@ -14,7 +15,7 @@ from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.network import SimulatedNetwork
 from mixwise.protocols import Context
-from mixwise.tasks import random_quadratics
+from mixwise.tasks import QuadraticTask, random_quadratics
 from mixwise.training import Training
 
 ONE_WAY_RING = Graph(3, [(0, 1), (1, 2), (2, 0)], directed=True)
@@ -149,11 +150,20 @@ def random_rows(n: int, d: int, seed: int = 0, dtype: torch.dtype = torch.float6
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
+@lru_cache
+def well_conditioned(n: int, d: int, seed: int = 0) -> QuadraticTask:
+    """Quadratics without noise on which a few hundred steps are enough, with optima of the nodes that differ."""
+    stream = torch.Generator().manual_seed(seed)
+    A = torch.eye(d) + 0.25 * torch.randn(n, d, d, generator=stream)
+    return QuadraticTask(A, torch.randn(n, d, generator=stream), noise=0.0, seed=seed)
+
+
 def simulated(
-    policy, algorithm=None, graph=None, *, task=None, network=None, lr=0.005, seed=0, momentum=0.0, **options
-) -> Training:
-    """A run of plain SGD on simulated nodes, which learn noisy quadratics unless there is another task."""
+    policy, algorithm=None, graph=None, *, task=None, network=None, optimizer=None, lr=0.005, seed=0, momentum=0.0,
+    **options,
+) -> Training:  # fmt: skip
+    """A run on simulated nodes, of plain SGD on noisy quadratics unless there is another optimizer or task."""
     network = SimulatedNetwork(graph) if network is None else network
     task = random_quadratics(network.graph.n, noise=0.2, seed=1) if task is None else task
-    optimizer = lambda rows: torch.optim.SGD(rows, lr=lr, momentum=momentum)  # noqa: E731
+    optimizer = optimizer or (lambda rows: torch.optim.SGD(rows, lr=lr, momentum=momentum))
     return Training(task, network, policy, algorithm, optimizer, context=Context(network.graph, seed=seed), **options)

@@ -15,7 +15,7 @@ from mixwise.mixing import GmeProblem
 from mixwise.protocols import Round
 from mixwise.sketch import GaussianSketch
 from mixwise.training import Training
-from mixwise.training.compatibility import check_weights
+from mixwise.training.checks import check_weights
 from mixwise.training.driver import Driver
 
 PAGE = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text("utf-8")

@@ -9,6 +9,9 @@ from mixwise.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mixwise import algorithms, data, errors, graphs, mixing, models, network, policies, sketch, tasks
+    from mixwise import experiments as experiments
+    from mixwise import gossip as gossip
+    from mixwise import seeding as seeding
     from mixwise.errors import MixwiseError
     from mixwise.gossip import Gossip
     from mixwise.graphs import Graph
@@ -20,34 +23,17 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
-    "Gossip",
-    "Graph",
-    "HeterogeneityAware",
-    "MixingMatrix",
-    "MixwiseError",
-    "SimulatedNetwork",
-    "algorithms",
-    "data",
-    "errors",
-    "graphs",
-    "minimize_gme",
-    "mixing",
-    "models",
-    "network",
-    "policies",
-    "sketch",
-    "tasks",
-    "train",
-]
+    "Gossip", "Graph", "HeterogeneityAware", "MixingMatrix", "MixwiseError", "SimulatedNetwork", "algorithms", "data",
+    "errors", "graphs", "minimize_gme", "mixing", "models", "network", "policies", "sketch", "tasks", "train",
+]  # fmt: skip
 
-_PACKAGES = {"algorithms", "data", "errors", "graphs", "mixing", "models", "network", "policies", "sketch", "tasks"}
-_HOMES = {
+_HOMES = {name: name for name in (*__all__, "experiments", "gossip", "seeding")} | {
     "Gossip": "gossip", "Graph": "graphs", "HeterogeneityAware": "policies", "MixingMatrix": "mixing",
     "MixwiseError": "errors", "SimulatedNetwork": "network", "minimize_gme": "mixing", "train": "training",
-} | {name: name for name in _PACKAGES}  # fmt: skip
+}  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker would take this function for a promise of every name
     __getattr__ = lazy_names(__name__, {name: f"mixwise.{home}" for name, home in _HOMES.items()})
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *_HOMES})

@@ -1,4 +1,4 @@
-"""What a part may know about a run before it starts."""
+"""The facts about a run that its parts may know before it starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mixwise.seeding import stream
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """The surroundings of a part: where its nodes are, how its random streams are named, and what is asked of it.
+    """The surroundings of a part: where its nodes are, how its random streams are named, and what the algorithm needs.
 
     Args:
         places: the graph before the nodes are placed on it.

@@ -1,4 +1,4 @@
-"""Where the parameters of a model lie in its row."""
+"""The columns of a model's parameters in its row."""
 
 from __future__ import annotations
 

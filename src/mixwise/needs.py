@@ -1,4 +1,4 @@
-"""What an algorithm needs and what a policy provides, as values that can be compared before the first step."""
+"""The needs of an algorithm and the offer of a policy, as values that are compared before the first step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PlanKind: TypeAlias = Literal["weights", "two channels", "a tree", "nothing"]  #
 
 @dataclass(frozen=True)
 class Needs:
-    """What an algorithm needs of the policy, the weights, the optimizer and the driver.
+    """The requirements of an algorithm on the policy, the weights, the optimizer and the driver.
 
     Attributes:
         plan: what the plans of the policy must hold.
@@ -50,7 +50,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Provides:
-    """What a policy provides.
+    """The content of a policy's plans.
 
     Attributes:
         plan: what its plans hold.

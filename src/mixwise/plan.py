@@ -1,4 +1,4 @@
-"""What a policy answers: the matrices of one mixing."""
+"""The answer of a policy: the matrices of one mixing."""
 
 from __future__ import annotations
 
@@ -51,6 +51,19 @@ class Plan:
         if not self.params:
             raise MixingError(f"{name} needs mixing weights; a policy that chooses a tree is for algorithm: relay")
         return self.params
+
+    def symmetric_rounds(self, name: str) -> tuple[MixingMatrix, ...]:
+        """The rounds, for a method that needs a symmetric W: one, or some that run forth and back, W₁ W₂ W₁.
+
+        A W₂ Aᵀ has no eigenvalue below the smallest of W₂ (or 0), so what is stable for W₂ is for the product.
+        """
+        rounds = self.one_channel(name)
+        if len(rounds) % 2 == 0 or rounds != rounds[::-1]:
+            raise MixingError(
+                f"{name} needs a symmetric mixing, and {len(rounds)} different rounds in a row are not; use a policy "
+                f"with one matrix per mixing, or pairs, whose rounds run forth and back"
+            )
+        return rounds
 
     def one_matrix(self, name: str) -> MixingMatrix:
         """The matrix, for a method that mixes in one round."""

@@ -45,24 +45,14 @@ if TYPE_CHECKING:
     from mixwise.network.traffic import Cargo, Pending, Traffic
     from mixwise.tasks.others import Others
 
-__all__ = [
-    "Algorithm",
-    "Context",
-    "Layout",
-    "Look",
-    "Needs",
-    "Network",
-    "Plan",
-    "Policy",
-    "Provides",
-    "Round",
-    "State",
+__all__ = [  # all that a part needs, from one place
+    "Algorithm", "Context", "Layout", "Look", "Needs", "Network", "Plan", "Policy", "Provides", "Round", "State",
     "Task",
-]  # all that a part needs, from one place
+]  # fmt: skip
 
 
 class Task:
-    """What is learned: one objective f = (1/n) Σ f_i, split over n nodes.
+    """The learning problem: one objective f = (1/n) Σ f_i, split over n nodes.
 
     Attributes:
         nodes: n.
@@ -113,7 +103,7 @@ class Task:
 @family("algorithm")
 @dataclass(frozen=True)
 class Algorithm:
-    """What is computed and mixed; subclasses are frozen dataclasses that override `mix`, and what else differs.
+    """The computation and mixing of a method; subclasses are frozen dataclasses that override `mix` and other methods.
 
     Attributes:
         needs: what the method needs of the policy, the weights, the optimizer and the driver.
@@ -147,7 +137,7 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class Look:
-    """What a policy wants to see of a mixing.
+    """The part of a mixing that a policy wants to see.
 
     Attributes:
         sketches: the sketches of the update that it will ask for.
@@ -164,7 +154,7 @@ class Look:
 @family("policy")
 @dataclass(frozen=True)
 class Policy:
-    """Which weights the nodes mix with at mixing t = 0, 1, 2, …; subclasses are frozen dataclasses.
+    """The weights that the nodes mix with at mixing t = 0, 1, 2, …; subclasses are frozen dataclasses.
 
     Attributes:
         provides: what its plans hold, and whether the weights change.
@@ -172,7 +162,7 @@ class Policy:
 
     @property
     def provides(self) -> Provides:
-        """What the plans hold, and whether the weights change."""
+        """The content of the plans, and whether the weights change."""
         return Provides()
 
     def init(self, context: Context) -> State:
@@ -216,11 +206,9 @@ class Network(Protocol):
 
         `packing` says how the rows look on the wire, if they travel in fewer bytes.
         """
-        ...
 
     def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> Pending:
         """Start a gossip step and return at once; the rows must not change until it is awaited."""
-        ...
 
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
         """Send one row along every arc i → j of `graph`.
@@ -228,16 +216,12 @@ class Network(Protocol):
         Takes the messages of the owned nodes, sorted by (i, j), and returns those that arrive at them, sorted by
         (j, i).
         """
-        ...
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the small rows (m, k) of all nodes, (n, k), on every process."""
-        ...
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the mean (d,) of the rows of all nodes: an all-reduce, with the same bits on every process."""
-        ...
 
     def uncounted(self) -> AbstractContextManager[None]:
         """Return a context in which traffic is not counted, for measurements."""
-        ...

@@ -1,6 +1,6 @@
-"""What a part remembers between mixings: tensors by name, with their owner in the type.
+"""The memory of a part between mixings: tensors by name, with their owner in the type.
 
-A part (an algorithm, a policy, …) is a frozen value; everything that changes while a run goes on is in its `State`,
+A part (an algorithm, a policy, …) is a frozen value; everything that changes during a run is in its `State`,
 made by `init`. Checkpoints, another division of the nodes over processes, and a run without some of its nodes need
 only this class, and know nothing about the parts.
 
@@ -59,7 +59,7 @@ class State:
         return self
 
     def walk(self, path: str = "") -> Iterator[tuple[str, State]]:
-        """This state and all states inside, each with its path."""
+        """Yield this state and all states inside, each with its path."""
         yield path, self
         for name, part in self.parts.items():
             yield from part.walk(f"{path}{name}/")
@@ -82,7 +82,7 @@ class Encoded:
 
 
 def owner_of(name: str) -> tuple[str, str]:
-    """The path and the owner of an encoded tensor.
+    """Return the path and the owner of an encoded tensor.
 
     >>> owner_of("algorithm/inner/rows/momentum")
     ('algorithm/inner/', 'rows')
@@ -92,30 +92,29 @@ def owner_of(name: str) -> tuple[str, str]:
 
 
 def encode(state: State, nodes: range) -> Encoded:
-    """The state of the owned nodes as tensors and JSON values."""
-    tensors: Tensors = {}
-    values: dict[str, Any] = {}
-    arcs: dict[str, list[int]] = {}
+    """Return the state of the owned nodes as tensors and JSON values."""
+    encoded = Encoded({}, {}, {})
+    tensors, values = encoded.tensors, encoded.values
     for path, part in state.walk():
         values[f"{path}parts"] = list(part.parts)
         tensors |= {f"{path}rows/{name}": value for name, value in part.rows.items()}
         if part.graph is not None:
             tensors |= {f"{path}arcs/{name}": value for name, value in part.arcs.items()}
             into = np.bincount(part.graph.arcs.receivers, minlength=nodes.stop)
-            arcs[path] = into[nodes.start : nodes.stop].tolist()
-        for name, value in {"graph": part.graph, **{f"shared/{key}": v for key, v in part.shared.items()}}.items():
-            values[path + name] = _encoded(value, path, name.removeprefix("shared/"), tensors)
-    return Encoded(tensors, values, arcs)
+            encoded.arcs[path] = into[nodes.start : nodes.stop].tolist()
+        values[f"{path}graph"] = _encoded(part.graph, path, "graph", tensors)
+        values |= {f"{path}shared/{name}": _encoded(v, path, name, tensors) for name, v in part.shared.items()}
+    return encoded
 
 
 def decode(tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any], nodes: range, path: str = "") -> State:
-    """The state again, from the tensors of these nodes."""
-    state = State()
-    for name, tensor in tensors.items():
-        owned_path, owner = owner_of(name)
-        if owned_path == path and owner in ("rows", "arcs") and "@" not in name:
-            (state.rows if owner == "rows" else state.arcs)[name.rpartition("/")[2]] = tensor
-    state.graph = _decoded(values[f"{path}graph"], path, "graph", tensors, nodes)
+    """Return the state again, from the tensors of these nodes."""
+    state = State(graph=_decoded(values[f"{path}graph"], path, "graph", tensors, nodes))
+    owned = {"rows": state.rows, "arcs": state.arcs}
+    for key, tensor in tensors.items():
+        at, owner = owner_of(key)
+        if at == path and owner in owned and "@" not in key:
+            owned[owner][key.rpartition("/")[2]] = tensor
     for key, value in values.items():
         if key.startswith(f"{path}shared/") and "/" not in (name := key.removeprefix(f"{path}shared/")):
             state.shared[name] = _decoded(value, path, name, tensors, nodes)
@@ -125,19 +124,20 @@ def decode(tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any], nodes
 
 
 def _encoded(value: Any, path: str, name: str, tensors: Tensors) -> Any:
-    """A value for JSON; tensors go to `tensors`."""
+    """Return a value for JSON; tensors go to `tensors`."""
+    at = f"{path}shared/{name}"
     if isinstance(value, torch.Tensor):
-        tensors[f"{path}shared/{name}"] = value
+        tensors[at] = value
         return {"tensor": True}
     if isinstance(value, np.ndarray):
-        tensors[f"{path}shared/{name}"] = torch.from_numpy(value.copy())
+        tensors[at] = torch.from_numpy(value.copy())
         return {"array": True}
     if isinstance(value, Graph):
-        tensors[f"{path}shared/{name}@edges"] = torch.from_numpy(value.edge_array.copy())
+        tensors[f"{at}@edges"] = torch.from_numpy(value.edge_array.copy())
         return {"graph": {"n": value.n, "directed": value.directed}}
     if isinstance(value, MixingMatrix):
         if value.whole:
-            tensors[f"{path}shared/{name}@weights"] = torch.from_numpy(value.weights.copy())
+            tensors[f"{at}@weights"] = torch.from_numpy(value.weights.copy())
         else:  # the rows and columns of the owned nodes
             own = slice(value.nodes.start, value.nodes.stop)
             tensors[f"{path}rows/{name}@sent"] = torch.from_numpy(value.sparse[own].toarray())
@@ -153,20 +153,21 @@ def _decoded(value: Any, path: str, name: str, tensors: Mapping[str, torch.Tenso
     if not isinstance(value, dict):
         return value
     ((kind, about),) = value.items()
+    at = f"{path}shared/{name}"
     if kind == "json":
         return about
     if kind == "tensor":
-        return tensors[f"{path}shared/{name}"]
+        return tensors[at]
     if kind == "array":
-        return tensors[f"{path}shared/{name}"].numpy()
+        return tensors[at].numpy()
     if kind == "tuple":
         return tuple(_decoded(item, path, f"{name}.{i}", tensors, nodes) for i, item in enumerate(about))
     shape = about["graph"] if kind == "matrix" else about
-    graph = Graph(shape["n"], tensors[f"{path}shared/{name}@edges"].numpy(), shape["directed"])
+    graph = Graph(shape["n"], tensors[f"{at}@edges"].numpy(), shape["directed"])
     if kind == "graph":
         return graph
     if about["whole"]:
-        return MixingMatrix(graph, tensors[f"{path}shared/{name}@weights"].numpy(), about["kind"], about["tolerance"])
+        return MixingMatrix(graph, tensors[f"{at}@weights"].numpy(), about["kind"], about["tolerance"])
     W = np.zeros((graph.n, graph.n))
     W[nodes.start : nodes.stop] = tensors[f"{path}rows/{name}@sent"].numpy()
     W[:, nodes.start : nodes.stop] = tensors[f"{path}rows/{name}@heard"].numpy().T

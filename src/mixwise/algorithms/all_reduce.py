@@ -7,7 +7,6 @@ All-reduce SGD averages the gradients before every step; local SGD averages the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -17,13 +16,13 @@ from mixwise.protocols import Algorithm, Needs, Network, Plan, Round, State
 
 @part(
     "all-reduce", title="all-reduce SGD", cite="a reference",
-    step="G ← mean of G", mixes="nothing by gossip", rounds=1, sends="2 (n − 1)/n · d", condition="no W",
+    step="G ← mean of G", mixes="nothing by gossip", sends="2 (n − 1)/n · d", condition="no W",
 )  # fmt: skip
 @dataclass(frozen=True)
 class AllReduceSGD(Algorithm):
     """G ← 𝟏 ḡᵀ before the optimizer: one model, the same on all nodes."""
 
-    needs: ClassVar[Needs] = Needs(plan="nothing", local_steps=False, buffers="average")
+    needs = Needs(plan="nothing", local_steps=False, buffers="average")
 
     def direction(self, G: torch.Tensor, state: State, network: Network) -> None:
         """Replace every gradient by the mean gradient."""
@@ -35,13 +34,13 @@ class AllReduceSGD(Algorithm):
 
 @part(
     "local-sgd", title="local SGD", cite="Stich 2019; a reference",
-    step="X⁺ = mean of X′", mixes="nothing by gossip", rounds=1, sends="2 (n − 1)/n · d", condition="no W",
+    step="X⁺ = mean of X′", mixes="nothing by gossip", sends="2 (n − 1)/n · d", condition="no W",
 )  # fmt: skip
 @dataclass(frozen=True)
 class LocalSGD(Algorithm):
     """X⁺ = 𝟏 x̄′ᵀ: local steps, after which all nodes continue from their mean."""
 
-    needs: ClassVar[Needs] = Needs(plan="nothing", buffers="average")
+    needs = Needs(plan="nothing", buffers="average")
 
     def mix(self, round: Round, plan: Plan, state: State, network: Network) -> None:
         """Replace every row by the mean row."""

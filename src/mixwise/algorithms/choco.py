@@ -9,7 +9,6 @@ which requires the same W at every mixing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -20,8 +19,7 @@ from mixwise.protocols import Algorithm, Context, Needs, Network, Plan, Round, S
 
 @part(
     "choco", title="CHOCO-SGD", cite="Koloskova et al. 2019",
-    step="X⁺ = X′ + γ(WᵀX̂ − X̂)", mixes="Q(X′ − X̂)", rounds=1, sends="deg · compressed d",
-    condition="doubly stochastic, fixed",
+    step="X⁺ = X′ + γ(WᵀX̂ − X̂)", mixes="Q(X′ − X̂)", sends="deg · compressed d", condition="doubly stochastic, fixed",
     former={
         "top_k": lambda share: {"compressor": {"kind": "top-k", "share": share}},
         "bits": lambda bits: {} if bits is None else {"compressor": {"kind": "quantize", "bits": bits}},
@@ -36,7 +34,7 @@ class Choco(Algorithm):
         gamma: γ, the consensus step size.
     """
 
-    needs: ClassVar[Needs] = Needs(fixed=True)
+    needs = Needs(fixed=True)
 
     compressor: Compressor = TopK(0.1)
     gamma: Share = 0.1

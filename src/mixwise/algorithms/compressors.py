@@ -125,9 +125,7 @@ class FewLevels:
         unit = packed[: self._unit].clone().view(row.dtype)
         bits = (packed[self._unit :, None] >> _eight(row.device)) & 1
         *planes, negative = bits.view(-1)[: (self._bits + 1) * len(row)].view(self._bits + 1, len(row))
-        levels = torch.zeros(len(row), dtype=torch.int32, device=row.device)
-        for bit, plane in enumerate(planes):
-            levels += plane.int() << bit
+        levels = torch.stack([plane.int() << bit for bit, plane in enumerate(planes)]).sum(dim=0)
         row.copy_(levels * unit)
         row.copy_(torch.where(negative.bool(), -row, row))
 

@@ -8,25 +8,23 @@ Momentum on g alone multiplies the bias caused by heterogeneous data by 1 / (1 �
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
-from mixwise.algorithms.rounds import mix_in_place
+from mixwise.algorithms.dsgd import mix_in_place
 from mixwise.parts import Unit, part
 from mixwise.protocols import Algorithm, Context, Needs, Network, Plan, Round, State
 
 
 @part(
     "decentlam", title="DecentLaM", cite="Yuan et al. 2021",
-    step="X⁺ = X − ηm, m⁺ = βm + (X − WᵀX′)/η", mixes="X′", rounds=1, sends="deg · d", condition="doubly stochastic",
-    note="The optimizer is SGD without momentum",
+    step="X⁺ = X − ηm, m⁺ = βm + (X − WᵀX′)/η", note="The optimizer is SGD without momentum",
 )  # fmt: skip
 @dataclass(frozen=True)
 class DecentLaM(Algorithm):
     """Momentum after the mixing, with weight β = `beta`."""
 
-    needs: ClassVar[Needs] = Needs(previous=True, optimizer="sgd")
+    needs = Needs(previous=True, optimizer="sgd")
 
     beta: Unit = 0.9
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mixwise.algorithms.rounds import mix_in_place
+from mixwise.algorithms.dsgd import mix_in_place
 from mixwise.parts import part
 from mixwise.protocols import Algorithm, Context, Network, Plan, Round, State
 
@@ -22,7 +22,6 @@ from mixwise.protocols import Algorithm, Context, Network, Plan, Round, State
     "gradient-tracking", title="gradient tracking",
     cite="Di Lorenzo and Scutari 2016; local steps: Liu et al. 2023",
     step="X⁺ = WᵀX′ along Y, Y⁺ = WᵀY + G⁺ − G", mixes="X′ and Y", rounds=2, sends="2 deg · d",
-    condition="doubly stochastic",
 )  # fmt: skip
 @dataclass(frozen=True)
 class GradientTracking(Algorithm):

@@ -8,7 +8,6 @@ With `W.T @ P` mass is conserved when each row of W sums to 1: `kind="sender"`. 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -19,14 +18,14 @@ from mixwise.protocols import Algorithm, Context, Needs, Network, Plan, Round, S
 
 @part(
     "push-sum", title="push-sum", cite="Kempe et al. 2003; Assran et al. 2019",
-    step="X⁺ = WᵀP / Wᵀw", mixes="P = wX − U, and w", rounds=1, sends="deg · (d + 1 number)",
+    step="X⁺ = WᵀP / Wᵀw", mixes="P = wX − U, and w", sends="deg · (d + 1 number)",
     condition="rows sum to 1; may be directed",
 )  # fmt: skip
 @dataclass(frozen=True)
 class PushSum(Algorithm):
     """Stochastic gradient push; one more number per message than D-SGD."""
 
-    needs: ClassVar[Needs] = Needs(previous=True, doubly=False, buffers="own")
+    needs = Needs(previous=True, doubly=False, buffers="own")
 
     def init(self, X: torch.Tensor, context: Context) -> State:
         """Start with mass 1 on every node."""
@@ -34,20 +33,16 @@ class PushSum(Algorithm):
 
     def mix(self, round: Round, plan: Plan, state: State, network: Network) -> None:
         """Push numerators, buffers and mass, and divide."""
-        mass, X, B = state.rows["mass"], round.before, round.B
+        mass, X = state.rows["mass"].clone(), round.before
         # w X − U = w X − X + X′; exactly X′ where w = 1
         numerators = round.X_prime.addcmul_(X, (mass - 1).to(X.dtype))
-        if B is not None:
-            B.mul_(mass.to(B.dtype))
+        buffers = [] if round.B is None else [round.B.mul_(mass.to(round.B.dtype))]
         for W in plan.one_channel("push-sum"):
-            network.mix(numerators, W, out=numerators)
-            mass = network.mix(mass, W)
-            if B is not None:
-                network.mix(B, W, out=B)
+            for rows in (numerators, mass, *buffers):
+                network.mix(rows, W, out=rows)
         if not bool((mass > 0).all()):
             node = network.nodes[int((mass[:, 0] <= 0).nonzero()[0])]
             raise TrainingError(f"node {node} has pushed all of its mass away; keep a positive weight W[i, i]")
         state.rows["mass"] = mass
-        numerators.div_(mass.to(X.dtype))
-        if B is not None:
-            B.div_(mass.to(B.dtype))
+        for rows in (numerators, *buffers):
+            rows.div_(mass.to(rows.dtype))

@@ -10,6 +10,8 @@ the paper, or RelaySGD.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar
 
 import torch
 
@@ -27,6 +29,9 @@ class _Around(Algorithm):
         inner: the algorithm that mixes.
     """
 
+    memory: ClassVar[tuple[str, ...]]  # the names of the moments
+    one_lr: ClassVar[bool] = False  # whether the movement is divided by the learning rate
+
     inner: Algorithm = field(default=DSGD(), kw_only=True)
 
     def __post_init__(self) -> None:
@@ -36,14 +41,16 @@ class _Around(Algorithm):
         if optimizer == "adam":
             raise TrainingError(f"{name} needs Adam, but inside {type(self).__name__} the optimizer is SGD; use D-SGD")
 
-    @property
+    @cached_property
     def needs(self) -> Needs:  # type: ignore[override]  # it depends on the inner algorithm
-        """Those of the mixing, and SGD without momentum."""
-        return replace(self.inner.needs, previous=True, optimizer="sgd", own_momentum=True, early=False)
+        """The needs of the inner algorithm, and SGD without momentum."""
+        needs = replace(self.inner.needs, previous=True, optimizer="sgd", own_momentum=True, early=False)
+        return replace(needs, one_lr=self.one_lr)
 
     def init(self, X: torch.Tensor, context: Context) -> State:
-        """Start without momentum."""
-        return State(parts={"inner": self.inner.init(X, context.at("inner"))})
+        """Start with all moments at 0."""
+        rows = {name: torch.zeros_like(X) for name in self.memory}
+        return State(rows, parts={"inner": self.inner.init(X, context.at("inner"))})
 
     def update(self, round: Round, state: State) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the update of the inner algorithm."""
@@ -67,7 +74,7 @@ class _Around(Algorithm):
 
 @part(
     "quasi-global", title="quasi-global momentum", cite="Lin et al. 2021",
-    step="momentum of (X − X⁺)/η", mixes="as its inner one", rounds=1, sends="deg · d", condition="as its inner one",
+    step="momentum of (X − X⁺)/η", mixes="as its inner one", condition="as its inner one",
     note="It has its own momentum: the optimizer is SGD without one",
 )  # fmt: skip
 @dataclass(frozen=True)
@@ -81,20 +88,12 @@ class QuasiGlobalMomentum(_Around):
         nesterov: whether to look ahead.
     """
 
+    memory = ("momentum",)
+    one_lr = True
+
     beta: Unit = 0.9
     mu: Unit | None = None
     nesterov: bool = True
-
-    @property
-    def needs(self) -> Needs:  # type: ignore[override]
-        """Those of any such method, and one learning rate for all columns: the movement is divided by it."""
-        return replace(super().needs, one_lr=True)
-
-    def init(self, X: torch.Tensor, context: Context) -> State:
-        """Start without momentum."""
-        state = super().init(X, context)
-        state.rows["momentum"] = torch.zeros_like(X)
-        return state
 
     def direction(self, G: torch.Tensor, state: State, network: Network) -> None:
         """Turn g into β m̂ + g, or with Nesterov's look-ahead into β (β m̂ + g) + g."""
@@ -113,8 +112,8 @@ class QuasiGlobalMomentum(_Around):
 
 @part(
     "quasi-global-adam", title="quasi-global Adam", cite="Lin et al. 2021",
-    step="Adam's moments of (X − X⁺)/‖X − X⁺‖", mixes="as its inner one", rounds=1, sends="deg · d",
-    condition="as its inner one", note="The optimizer is SGD without momentum",
+    step="Adam's moments of (X − X⁺)/‖X − X⁺‖", mixes="as its inner one", condition="as its inner one",
+    note="The optimizer is SGD without momentum",
 )  # fmt: skip
 @dataclass(frozen=True)
 class QuasiGlobalAdam(_Around):
@@ -132,14 +131,10 @@ class QuasiGlobalAdam(_Around):
         eps: ε.
     """
 
+    memory = ("momentum", "squares")
+
     betas: tuple[Unit, Unit] = (0.9, 0.999)
     eps: Positive = 1e-8
-
-    def init(self, X: torch.Tensor, context: Context) -> State:
-        """Start with both moments at 0."""
-        state = super().init(X, context)
-        state.rows |= {"momentum": torch.zeros_like(X), "squares": torch.zeros_like(X)}
-        return state
 
     def direction(self, G: torch.Tensor, state: State, network: Network) -> None:
         """Turn g into m / (√v + ε)."""

@@ -10,7 +10,6 @@ it was h − 1 steps ago. When the plan has another tree, the relay restarts on 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -22,17 +21,16 @@ from mixwise.protocols import Algorithm, Needs, Network, Plan, Round, State
 
 @part(
     "relay", title="RelaySGD", cite="Vogels et al. 2021",
-    step="sums of X′ along a tree", mixes="X′", rounds=1, sends="deg in the tree · d",
-    condition="no W; a spanning tree",
+    step="sums of X′ along a tree", sends="deg in the tree · d", condition="no W; a spanning tree",
 )  # fmt: skip
 @dataclass(frozen=True)
 class RelaySGD(Algorithm):
     """One message per direction, tree edge and step; its memory is what arrived last, 2 (n − 1) rows."""
 
-    needs: ClassVar[Needs] = Needs(plan="a tree", buffers="none")
+    needs = Needs(plan="a tree", buffers="none")
 
     def mix(self, round: Round, plan: Plan, state: State, network: Network) -> None:
-        """Pass on what arrived, with the own row added, and average what is there."""
+        """Pass on the sums that arrived, with the node's own row added, and average them."""
         if plan.tree is None:
             raise TrainingError("RelaySGD needs a policy that provides a spanning tree: Tree")
         tree, X_prime = plan.tree, round.X_prime
@@ -54,14 +52,10 @@ class RelaySGD(Algorithm):
 
 def _check_tree_of(graph: Graph, tree: Graph) -> None:
     """Reject a tree for other nodes, or one along edges that the graph does not have."""
-    if tree.n != graph.n:
-        raise TrainingError(f"the tree has {tree.n} nodes, the graph {graph.n}; use a spanning tree of that graph")
     missing = sorted(set(tree.edges) - set(graph.edges))
-    if missing:
-        raise TrainingError(
-            f"the tree relays along {missing[0]}, which is no edge of the graph; "
-            f"use a spanning tree of that graph: spanning_tree(graph)"
-        )
+    if tree.n != graph.n or missing:
+        wrong = f"relays along {missing[0]}, no edge of the graph" if missing else f"has {tree.n} nodes, not {graph.n}"
+        raise TrainingError(f"the tree {wrong}; use a spanning tree of that graph: spanning_tree(graph)")
 
 
 def _owners(tree: Graph, nodes: range) -> torch.Tensor:

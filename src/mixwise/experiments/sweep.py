@@ -27,7 +27,7 @@ from mixwise.report.metric_names import higher_is_better
 from mixwise.report.records import Results
 from mixwise.report.table import Summary, summarize
 from mixwise.training.checkpoint import load_checkpoint
-from mixwise.training.disagreement import disagreement
+from mixwise.training.figures import disagreement
 
 ALIASES = {"lr": "optimizer.lr"}
 

@@ -39,7 +39,7 @@ from mixwise.policies.choice import PolicyLike, policy_for
 from mixwise.protocols import Algorithm, Context, Network, Plan
 from mixwise.state import decode, encode
 from mixwise.tasks.module import BufferPolicy
-from mixwise.training.driver import make_driver
+from mixwise.training.driver import driver_for
 
 Answer = TypeVar("Answer")
 
@@ -127,9 +127,8 @@ class Gossip:
 
     def _make_driver(self) -> None:
         context = Context(self.network.graph, seed=self._seed)
-        self.driver = make_driver(
-            self.network, self.policy, self.algorithm, self.row.X, context, local_steps=self.local_steps
-        )
+        kind = driver_for(self.algorithm)
+        self.driver = kind(self.network, self.policy, self.algorithm, self.row.X, context, local_steps=self.local_steps)
 
     @property
     def t(self) -> int:

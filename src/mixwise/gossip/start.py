@@ -22,8 +22,7 @@ from mixwise.network.transport import Transport
 from mixwise.policies.choice import PolicyLike, policy_for
 from mixwise.protocols import Algorithm, Network
 from mixwise.tasks.module import BufferPolicy
-from mixwise.training.compatibility import check_buffers, check_optimizer
-from mixwise.training.counts import check_counts
+from mixwise.training.checks import check_buffers, check_counts, check_optimizer
 
 OnLoss: TypeAlias = Literal["stop", "continue"]
 

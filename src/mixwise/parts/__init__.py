@@ -18,39 +18,10 @@ Names are resolved lazily. `index.json` says which module holds which part, and 
 
 from mixwise.parts.declaration import Bound, Declaration, declaration, declared, family, part, supply, words
 from mixwise.parts.registry import build, entries, lookup, names, normalized
-from mixwise.parts.types import (
-    FAMILIES,
-    Count,
-    Family,
-    NonNegative,
-    OptionError,
-    Positive,
-    Probability,
-    Share,
-    Unit,
-)
+from mixwise.parts.types import FAMILIES, Count, Family, NonNegative, OptionError, Positive, Probability, Share, Unit
 
 __all__ = [
-    "FAMILIES",
-    "Bound",
-    "Count",
-    "Declaration",
-    "Family",
-    "NonNegative",
-    "OptionError",
-    "Positive",
-    "Probability",
-    "Share",
-    "Unit",
-    "build",
-    "declaration",
-    "declared",
-    "entries",
-    "family",
-    "lookup",
-    "names",
-    "normalized",
-    "part",
-    "supply",
-    "words",
-]
+    "FAMILIES", "Bound", "Count", "Declaration", "Family", "NonNegative", "OptionError", "Positive", "Probability",
+    "Share", "Unit", "build", "declaration", "declared", "entries", "family", "lookup", "names", "normalized", "part",
+    "supply", "words",
+]  # fmt: skip

@@ -46,15 +46,14 @@ def family_of(target: Any) -> str | None:
     return next((_BASES[base] for base in bases if base in _BASES), None)
 
 
+def _where(target: Any) -> str:
+    return f"{target.__module__}:{target.__qualname__}"
+
+
 def part(
-    name: str,
-    family: str | None = None,
-    *,
-    title: str,
-    cite: str = "",
-    former: Mapping[str, Former] | None = None,
+    name: str, family: str | None = None, *, title: str, cite: str = "", former: Mapping[str, Former] | None = None,
     **columns: str | int,
-) -> Callable[[Target], Target]:
+) -> Callable[[Target], Target]:  # fmt: skip
     """Declare a part; the class or function itself stays as it is, but a dataclass now checks its arguments.
 
     Args:
@@ -69,8 +68,7 @@ def part(
     """
 
     def declare(target: Target) -> Target:
-        where = f"{target.__module__}:{target.__qualname__}"
-        found = family or family_of(target)
+        found, where = family or family_of(target), _where(target)
         if found is None or found not in FAMILIES:
             raise TypeError(f"{where}: family = {found!r}; name one of {', '.join(FAMILIES)}, or mark a base class")
         made = Declaration(found, name, title, cite, columns, target, former or {})
@@ -99,7 +97,7 @@ class Declaration:
     @property
     def where(self) -> str:
         """The target as `module:attribute`."""
-        return f"{self.target.__module__}:{self.target.__qualname__}"
+        return _where(self.target)
 
     @property
     def supplied(self) -> tuple[str, ...]:
@@ -133,12 +131,6 @@ class Declaration:
         """Those of them that a recipe can set."""
         return {name: option for name, option in self.arguments.items() if name not in self.supplied}
 
-    @property
-    def describe(self) -> Callable[[Any], str] | None:
-        """The method `describe` of the class, if it has one."""
-        bases = self.target.__mro__ if isinstance(self.target, type) else ()
-        return next((vars(base)["describe"] for base in bases if "describe" in vars(base)), None)
-
     def build(self, given: Mapping[str, Any]) -> Any:
         """The part with these options of a recipe: an object, or a function with its options bound."""
         given = self._of_today(given)
@@ -162,7 +154,7 @@ class Declaration:
         return options
 
     def check_complete(self, given: Iterable[str]) -> None:
-        """Refuse a call without an argument that has no default."""
+        """Reject a call without an argument that has no default."""
         for name, default in self.defaults.items():
             if default is Parameter.empty and name not in given:
                 raise OptionError(f"{name} is missing; {self.name} needs it: add {name}: …")
@@ -203,8 +195,7 @@ def declaration(target: Any) -> Declaration:
     """The declaration of a class or function; one that was not declared goes by its own name."""
     if target in _DECLARED:
         return _DECLARED[target]
-    where = f"{target.__module__}:{target.__qualname__}"
-    return Declaration(family_of(target) or "", where, target.__qualname__, "", {}, target)
+    return Declaration(family_of(target) or "", _where(target), target.__qualname__, "", {}, target)
 
 
 def declared() -> Iterable[Declaration]:
@@ -224,23 +215,19 @@ def words(part: Any) -> str:
     elif isinstance(part, (type, *_FUNCTIONS)):
         about, values = declaration(part), {}
     else:
-        about = declaration(type(part))
-        if about.describe is not None:
-            return about.describe(part)
-        values = vars(part)
-    usual = {name: text for name, value in about.defaults.items() if (text := _shown(value)) is not None}
-    shown = {name: text for name, value in values.items() if (text := _shown(value)) is not None}
-    named = {name for _, name, _, _ in Formatter().parse(about.title) if name}
-    hidden = {*named, *about.supplied}
+        about, values = declaration(type(part)), vars(part)
+        if (describe := getattr(part, "describe", None)) is not None:
+            return str(describe())
+    usual, shown = _shown(about.defaults), _shown(values)
+    hidden = {*(name for _, name, _, _ in Formatter().parse(about.title)), *about.supplied}
     further = [f"{name} {text}" for name, text in shown.items() if name not in hidden and text != usual.get(name)]
     return about.title.format_map({**usual, **shown}) + (f" ({', '.join(further)})" if further else "")
 
 
-def _shown(value: Any) -> str | float | tuple[Any, ...] | None:
-    """A value as it stands in a sentence; None for one that cannot."""
-    if isinstance(value, (Bound, *_FUNCTIONS)) or type(value) in _DECLARED:
-        return words(value)
-    return value if isinstance(value, str | int | float | tuple) else None
+def _shown(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that can stand in a sentence, with parts in words."""
+    parts = {k: words(v) for k, v in options.items() if isinstance(v, (Bound, *_FUNCTIONS)) or type(v) in _DECLARED}
+    return {k: parts.get(k, v) for k, v in options.items() if k in parts or isinstance(v, str | int | float | tuple)}
 
 
 def _check_arguments(cls: type, about: Declaration) -> None:

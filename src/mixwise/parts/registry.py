@@ -1,4 +1,4 @@
-"""Finding parts by name, and building them from what a recipe says."""
+"""Lookup of parts by name, and their construction from the values of a recipe."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ Entry = Mapping[str, str | int]  # a row of the index: where the part is, its ti
 
 @cache
 def _index() -> Mapping[str, Mapping[str, Entry]]:
-    index: dict[str, dict[str, Entry]] = json.loads(
-        (resources.files("mixwise.parts") / "index.json").read_text("utf-8")
-    )
+    text = (resources.files("mixwise.parts") / "index.json").read_text("utf-8")
+    index: dict[str, dict[str, Entry]] = json.loads(text)
     return index
 
 
 def entries(family: str, *, outside: bool = True) -> dict[str, Entry]:
-    """The parts of a family by name, those of other packages last; nothing is imported."""
+    """Return the parts of a family by name, those of other packages last; nothing is imported."""
     own = dict(_index().get(family, {}))
     return own | _entry_points(family) | own if outside else own  # a name that mixwise has stays its own
 
@@ -37,18 +36,18 @@ def _entry_points(family: str) -> dict[str, Entry]:
 
 
 def _entry(family: str, name: str) -> Entry | None:
-    """The row of a part; other packages are looked through only for a name that mixwise does not have."""
+    """Return the row of a part; other packages are searched only for a name that mixwise does not have."""
     return entries(family, outside=False).get(name) or _entry_points(family).get(name)
 
 
 def names(family: str) -> list[str]:
-    """What a recipe can name in a family, `package.module:Name` aside."""
+    """Return the names that a recipe can use in a family, besides `package.module:Name`."""
     other = FAMILIES[family].shorthand
     return [*entries(family), *(entries(other[0]) if other else ())]
 
 
 def lookup(family: str, name: str) -> Declaration:
-    """The part called `name`; its module is imported now."""
+    """Return the part called `name`; its module is imported now."""
     if ":" in name:
         where = name
     elif (entry := _entry(family, name)) is not None:
@@ -66,7 +65,7 @@ def lookup(family: str, name: str) -> Declaration:
 
 
 def build(family: str, value: Any, where: str = "") -> Any:
-    """The part that a recipe's value stands for.
+    """Return the part that a recipe's value stands for.
 
     Args:
         family: a key of `FAMILIES`.
@@ -80,7 +79,7 @@ def build(family: str, value: Any, where: str = "") -> Any:
 
 
 def built(family: str, value: Any) -> Any:
-    """`build` without a path."""
+    """Return the part as `build` does, with errors that have no path."""
     if not isinstance(value, str | Mapping | int | float | list | tuple | None):
         return value
     kind, options = normalized(family, value)
@@ -93,7 +92,7 @@ def built(family: str, value: Any) -> Any:
 
 
 def normalized(family: str, value: Any) -> tuple[str, dict[str, Any]]:
-    """The kind and the options of a recipe's value; a scheme's name as a policy means fixed weights."""
+    """Return the kind and the options of a recipe's value; a scheme's name as a policy means fixed weights."""
     default, other = FAMILIES[family].default, FAMILIES[family].shorthand
     if isinstance(value, str):
         if other and default and not _entry(family, value) and _entry(other[0], value):
@@ -104,14 +103,13 @@ def normalized(family: str, value: Any) -> tuple[str, dict[str, Any]]:
     options = dict(value)
     kind = options.pop("kind", default)
     if not isinstance(kind, str):
-        raise OptionError(
-            f"kind is the name of {_one(family)}; choose one of {', '.join(names(family))}", ("kind",), kind
-        )
+        choices = ", ".join(names(family))
+        raise OptionError(f"kind is the name of {_one(family)}; choose one of {choices}", ("kind",), kind)
     return kind, options
 
 
 def _imported(where: str) -> Any:
-    """The object at `package.module:Name`."""
+    """Return the object at `package.module:Name`."""
     module, _, attribute = where.partition(":")
     try:
         found: Any = import_module(module)

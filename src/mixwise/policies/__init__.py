@@ -6,36 +6,16 @@ from mixwise.policies.aware_pairs import AwarePairs
 from mixwise.policies.choice import PolicyLike, as_policy
 from mixwise.policies.combined import Alternating, Decoupled, Product, RandomChoice
 from mixwise.policies.edge_coloring import EdgeColoring
-from mixwise.policies.fixed import Fixed, NoMixing
+from mixwise.policies.fixed import Fixed, NoMixing, Tree
+from mixwise.policies.forecast import Forecast, forecast
 from mixwise.policies.heterogeneity_aware import HeterogeneityAware
 from mixwise.policies.learned_topology import LearnedTopology
 from mixwise.policies.pairs import Pairs
 from mixwise.policies.sequence import Cycle, EdgeSampling, Matcha, Matchings
-from mixwise.policies.tree import Tree
 from mixwise.protocols import Look, Policy
 
 __all__ = [
-    "Alternating",
-    "Auto",
-    "AwarePairs",
-    "Cycle",
-    "DCliques",
-    "Decoupled",
-    "EdgeColoring",
-    "EdgeSampling",
-    "Fixed",
-    "HeterogeneityAware",
-    "HeterogeneityAwareMatchings",
-    "LearnedTopology",
-    "Look",
-    "Matcha",
-    "Matchings",
-    "NoMixing",
-    "Pairs",
-    "Policy",
-    "PolicyLike",
-    "Product",
-    "RandomChoice",
-    "Tree",
-    "as_policy",
-]
+    "Alternating", "Auto", "AwarePairs", "Cycle", "DCliques", "Decoupled", "EdgeColoring", "EdgeSampling", "Fixed",
+    "Forecast", "HeterogeneityAware", "HeterogeneityAwareMatchings", "LearnedTopology", "Look", "Matcha", "Matchings",
+    "NoMixing", "Pairs", "Policy", "PolicyLike", "Product", "RandomChoice", "Tree", "as_policy", "forecast",
+]  # fmt: skip

@@ -31,18 +31,18 @@ class Chosen(Policy):
 
     def matrices(self, state: State) -> tuple[MixingMatrix, ...]:
         """Return the known matrices of the choice."""
-        matrices: tuple[MixingMatrix, ...] = state.scratch["policy"].matrices(state.parts["chosen"])
-        return matrices
+        policy: Policy = state.scratch["policy"]
+        return policy.matrices(state.parts["chosen"])
 
     def looks(self, t: int, state: State) -> Look | None:
         """Return what the choice wants to see."""
-        look: Look | None = state.scratch["policy"].looks(t, state.parts["chosen"])
-        return look
+        policy: Policy = state.scratch["policy"]
+        return policy.looks(t, state.parts["chosen"])
 
     def plan(self, round: Round, state: State, network: Network) -> Plan:
         """Return the plan of the choice."""
-        plan: Plan = state.scratch["policy"].plan(round, state.parts["chosen"], network)
-        return plan
+        policy: Policy = state.scratch["policy"]
+        return policy.plan(round, state.parts["chosen"], network)
 
 
 @part(
@@ -80,13 +80,10 @@ class DCliques(Chosen):
         between: how cliques are connected.
     """
 
+    provides = Provides("two channels", changes=False, own_edges=True)
+
     size: Count = 4
     between: Literal["ring", "full"] = "ring"
-
-    @property
-    def provides(self) -> Provides:
-        """Two channels, on edges of its own."""
-        return Provides("two channels", changes=False, own_edges=True)
 
     def choose(self, context: Context) -> Policy:
         """Build the cliques from the label counts of the nodes."""

@@ -12,7 +12,7 @@ from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.mixing.matrix import FloatArray
 from mixwise.parts import Count, NonNegative, part
 from mixwise.policies.edge_coloring import rounds_that_fit
-from mixwise.policies.gram import GramEstimate, Objective
+from mixwise.policies.estimates import GramEstimate, Objective
 from mixwise.protocols import Context, Look, Network, Plan, Policy, Round, State
 from mixwise.sketch import CountSketch, Sketch
 

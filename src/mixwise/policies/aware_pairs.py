@@ -19,7 +19,7 @@ from mixwise.mixing import MixingMatrix, metropolis_hastings
 from mixwise.mixing.matrix import FloatArray, entries_of
 from mixwise.parts import Count, part
 from mixwise.policies.edge_coloring import rounds_that_fit
-from mixwise.policies.gram import seeded
+from mixwise.policies.estimates import seeded
 from mixwise.protocols import Context, Look, Network, Plan, Policy, Round, State
 from mixwise.seeding import stream
 from mixwise.sketch import CountSketch, Sketch

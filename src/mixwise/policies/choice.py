@@ -1,4 +1,4 @@
-"""What may be passed where a policy is expected."""
+"""Values that may be passed where a policy is expected."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class _OneOf(_Several):
 
     @property
     def provides(self) -> Provides:
-        """What the parts provide; the weights change if any part changes them, or if the parts differ."""
+        """The same as the parts; the weights change if any part changes them, or if the parts differ."""
         parts = list(self.inside().values())
         changes = super().provides.changes or len(set(parts)) > 1
         return Provides(parts[0].provides.plan, changes)

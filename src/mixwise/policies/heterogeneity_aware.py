@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Annotated
 
 import numpy as np
@@ -17,12 +18,9 @@ from mixwise.mixing.metrics import error_after_mixing
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, need_doubly
 from mixwise.parts import Count, NonNegative, Unit, part, words
 from mixwise.policies.choice import Nested, as_policy
-from mixwise.policies.gram import GramEstimate, Objective
-from mixwise.policies.neighbor_estimate import NeighborEstimate
+from mixwise.policies.estimates import GramEstimate, NeighborEstimate, Objective
 from mixwise.protocols import Context, Look, Network, Plan, Policy, Round, State
 from mixwise.sketch import CountSketch, Sketch
-
-_PROBLEMS = 64  # prepared problems that are kept, for graphs that come back
 
 
 @part(
@@ -53,7 +51,7 @@ class HeterogeneityAware(Policy):
         stochastic: "doubly" stochastic weights, or "sender": only rows sum to 1, for push-sum on directed graphs. The
             mixing error does not see how much mass a node keeps, and on its own drains some nodes; so sender weights
             are averaged with `uniform_sender`. Doubly stochastic weights do better wherever the graph has them.
-        solver: of `minimize_gme`. With "local" the sketches are not gathered: they go to neighbors only, who agree on
+        solver: of `minimize_gme`. With "local" the sketches are not gathered: they go to neighbors only, which agree on
             the weights by messages, and a process knows the weights of its own nodes only (docs/what-is-revealed.md).
         tolerance, max_iterations: of solver="local", see `minimize_gme`.
     """
@@ -76,22 +74,21 @@ class HeterogeneityAware(Policy):
 
     def __post_init__(self) -> None:
         check_solver(self.solver)
-        if self.solver == "local":
-            _check_local(growth=self.growth, drop_below=self.drop_below or None, graphs=self.graphs)
-            need_doubly(self.stochastic)
+        if self.solver != "local":
+            return
+        need_doubly(self.stochastic)
+        for name, value in {"growth": self.growth, "drop_below": self.drop_below, "graphs": self.graphs}.items():
+            if value:
+                raise MixingError(
+                    f'{name} needs all of Γ, which no node knows with solver="local"; drop one of the two'
+                )
 
     @property
     def _estimate(self) -> GramEstimate | NeighborEstimate:
         options = self.sketch, self.objective, self.smoothing, self.balance
-        return (
-            NeighborEstimate(*options, self.tolerance, self.max_iterations)
-            if self._is_local
-            else GramEstimate(*options)
-        )
-
-    @property
-    def _is_local(self) -> bool:
-        return self.solver == "local"
+        if self.solver == "local":
+            return NeighborEstimate(*options, self.tolerance, self.max_iterations)
+        return GramEstimate(*options)
 
     def inside(self) -> dict[str, Policy]:
         """Return the nested policies by name."""
@@ -108,7 +105,9 @@ class HeterogeneityAware(Policy):
         state.shared |= {"W": None, "graph": None, "looked": -1, "error": 0.0}
         state.parts = {name: policy.init(context.at(name)) for name, policy in self.inside().items()}
         symmetric = self.symmetric or context.needs.symmetric
-        state.scratch |= {"symmetric": symmetric, "lazy": context.needs.lazy, "problems": {}}
+        problem = partial(GmeProblem, symmetric=symmetric, kind=self.stochastic, solver=self.solver)
+        # Prepared problems are kept, for graphs that come back.
+        state.scratch |= {"symmetric": symmetric, "lazy": context.needs.lazy, "problem of": lru_cache(64)(problem)}
         return state
 
     def matrices(self, state: State) -> tuple[MixingMatrix, ...]:
@@ -163,23 +162,24 @@ class HeterogeneityAware(Policy):
 
     def _has_grown(self, state: State) -> bool:
         """Whether the weights in use fit the current updates so much worse that new ones are worth a solve."""
-        W, shared = state.shared["W"], state.shared
+        shared = state.shared
+        W: MixingMatrix | None = shared["W"]
         if self.growth is None or W is None or shared["unsettled"]:
             return True
         # An error near 0 may grow by any factor and still be negligible.
-        limit: float = self.growth * max(shared["error"], 1e-3)
-        return _relative_error(shared["gram"], W) > limit
+        return _relative_error(shared["gram"], W) > self.growth * max(float(shared["error"]), 1e-3)
 
     # --- CE-GME ---
     def _optimize(self, graph: Graph, state: State) -> GmeSolution:
         """Solve for new weights. A failed solve is reported, and keeps the previous ones if they are for this graph."""
         shared, estimate = state.shared, self._estimate
+        solution: GmeSolution
         if isinstance(estimate, NeighborEstimate):  # always has weights, and a status
             solution = estimate.solve(self.regularization, state.scratch["symmetric"], state)
             shared |= {"W": self._usable(solution.W, state), "graph": graph}
             return solution
         Gamma = shared["gram"]
-        solution = self._problem(graph, state).solve(Gamma, self.regularization)
+        solution = state.scratch["problem of"](graph).solve(Gamma, self.regularization)
         if solution.usable and self.drop_below > 0:
             solution = self._thinned(solution.W, Gamma, state)
         if solution.usable or shared["W"] is None or graph != shared["graph"]:
@@ -188,41 +188,26 @@ class HeterogeneityAware(Policy):
         return solution
 
     def _usable(self, W: MixingMatrix, state: State) -> MixingMatrix:
-        """What the algorithm needs, or what keeps the mass of every node above 0."""
+        """Return weights that the algorithm can use, or that keep the mass of every node above 0."""
         if self.stochastic == "sender":
             even = uniform_sender(W.graph)
             W = MixingMatrix(W.graph, (W.weights + even.weights) / 2, "sender", W.tolerance)
         return lazy(W) if state.scratch["lazy"] else W
 
     def _thinned(self, W: MixingMatrix, Gamma: FloatArray, state: State) -> GmeSolution:
-        """The best weights on the arcs that matter."""
+        """Return the best weights on the arcs that matter."""
         pattern = W.graph.pattern
         kept = (W.weights >= self.drop_below) & (pattern.rows != pattern.cols)  # an edge: if either direction is
         arcs = np.stack([pattern.rows[kept], pattern.cols[kept]], axis=1)
         thin = Graph(W.n, arcs, directed=W.graph.directed)
-        return self._problem(thin, state).solve(Gamma, self.regularization)
-
-    def _problem(self, graph: Graph, state: State) -> GmeProblem:
-        problems: dict[Graph, GmeProblem] = state.scratch["problems"]
-        if graph not in problems:
-            if len(problems) == _PROBLEMS:
-                problems.clear()
-            symmetric = state.scratch["symmetric"]
-            problems[graph] = GmeProblem(graph, symmetric=symmetric, kind=self.stochastic, solver=self.solver)
-        return problems[graph]
+        problem: GmeProblem = state.scratch["problem of"](thin)
+        return problem.solve(Gamma, self.regularization)
 
 
 def _graph_of(plan: Plan) -> Graph:
     if len(plan.params) != 1:
         raise MixingError("`graphs` must be a policy with one matrix per mixing, whose graph is that of the moment")
     return plan.params[0].graph
-
-
-def _check_local(**options: object) -> None:
-    """Reject what cannot be decided by nodes that know only some of Γ."""
-    for name, value in options.items():
-        if value is not None:
-            raise MixingError(f'{name} needs all of Γ, which no node knows with solver="local"; drop one of the two')
 
 
 def _relative_error(Gamma: FloatArray, W: MixingMatrix) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix, lazy, learn_topology, symmetrized, topology_from_gram
 from mixwise.parts import Count, NonNegative, part
-from mixwise.policies.gram import GramEstimate
+from mixwise.policies.estimates import GramEstimate
 from mixwise.protocols import Context, Look, Network, Plan, Policy, Provides, Round, State
 from mixwise.sketch import CountSketch, Sketch
 

@@ -44,14 +44,11 @@ class Cycle(Policy):
 
     def init(self, context: Context) -> State:
         """Make the matrices for the nodes."""
-        n = context.places.n
-        if self.sequence == "base-graph":
-            matrices = tuple(context.placed(W) for W in base_graph(n, self.peers))
-        elif self.sequence == "one-peer-exponential":
-            matrices = tuple(context.placed(uniform(graph)) for graph in one_peer_exponential(n))
-        else:
-            matrices = tuple(W for W in self.sequence if isinstance(W, MixingMatrix))
-        return State(scratch={"matrices": matrices})
+        if not isinstance(self.sequence, str):
+            return State(scratch={"matrices": self.sequence})
+        n, exponential = context.places.n, self.sequence == "one-peer-exponential"
+        made = map(uniform, one_peer_exponential(n)) if exponential else base_graph(n, self.peers)
+        return State(scratch={"matrices": tuple(map(context.placed, made))})
 
     def matrices(self, state: State) -> tuple[MixingMatrix, ...]:
         """Return all matrices of the cycle."""
@@ -71,31 +68,30 @@ class _Drawn(Policy):
     def init(self, context: Context) -> State:
         """Keep the context, and draw once, so that wrong values are found before the first step."""
         state = State(scratch={"context": context})
-        self.weights(0, state)
+        self.weights(0, context, state)
         return state
 
-    def weights(self, t: int, state: State) -> MixingMatrix:
+    def weights(self, t: int, context: Context, state: State) -> MixingMatrix:
         """Return the matrix of mixing t."""
         raise NotImplementedError
 
     def plan(self, round: Round, state: State, network: Network) -> Plan:
         """Return one round with the matrix drawn for this mixing."""
-        W, context = self.weights(round.t, state), state.scratch["context"]
+        context: Context = state.scratch["context"]
+        W = self.weights(round.t, context, state)
         return Plan((lazy(W) if context.needs.lazy else W,))
 
 
 @part(
-    "matchings",
-    title="a random matching at every mixing",
+    "matchings", title="a random matching at every mixing",
     does="a random maximal matching of the graph at every mixing",
-)
+)  # fmt: skip
 @dataclass(frozen=True)
 class Matchings(_Drawn):
     """A random maximal matching at every mixing: each node averages with at most one other."""
 
-    def weights(self, t: int, state: State) -> MixingMatrix:
+    def weights(self, t: int, context: Context, state: State) -> MixingMatrix:
         """Return 1/2 and 1/2 for every pair: Metropolis-Hastings where every node has at most one neighbor."""
-        context: Context = state.scratch["context"]
         return metropolis_hastings(random_matching(context.graph, context.seed, t))
 
 
@@ -109,9 +105,8 @@ class Matcha(_Drawn):
 
     budget: Share = 0.5
 
-    def weights(self, t: int, state: State) -> MixingMatrix:
+    def weights(self, t: int, context: Context, state: State) -> MixingMatrix:
         """Return I − α L of the active matchings."""
-        context: Context = state.scratch["context"]
         if "drawn_from" not in state.scratch:
             state.scratch["drawn_from"] = matcha(context.graph, self.budget)
         W: MixingMatrix = state.scratch["drawn_from"].draw(context.seed, t)
@@ -128,7 +123,6 @@ class EdgeSampling(_Drawn):
 
     probability: Probability = 0.5
 
-    def weights(self, t: int, state: State) -> MixingMatrix:
+    def weights(self, t: int, context: Context, state: State) -> MixingMatrix:
         """Return Metropolis-Hastings weights on the active edges."""
-        context: Context = state.scratch["context"]
         return metropolis_hastings(edge_sample(context.graph, self.probability, context.seed, t))

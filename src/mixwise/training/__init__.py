@@ -1,8 +1,7 @@
 """Training: the loop and its records."""
 
-from mixwise.training.loop import records, train
+from mixwise.training.loop import Record, records, train
 from mixwise.training.optimizers import factor
-from mixwise.training.records import Record
 from mixwise.training.row_count import RowCount, count_rows
 from mixwise.training.training import Step, Training
 

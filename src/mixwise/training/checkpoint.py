@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import accumulate
 from math import prod
 from pathlib import Path
@@ -30,7 +31,6 @@ from mixwise.training.training import Training
 _NAME = re.compile(r"step-(\d+)\.nodes-(\d+)-(\d+)-of-(\d+)\.safetensors")
 FORMAT = 2  # 1: until 0.1
 _LONG = 1 << 18  # numbers of a row that is read by itself
-_UNREADABLE = (SafetensorError, OSError, KeyError, IndexError, TypeError, ValueError, RuntimeError)
 
 
 def save_checkpoint(training: Training, folder: Path) -> None:
@@ -65,24 +65,21 @@ def save_checkpoint(training: Training, folder: Path) -> None:
 
 
 def newest_step(folder: Path) -> int | None:
-    """After how many steps the newest complete checkpoint was taken, if there is one."""
+    """Return the step of the newest complete checkpoint, or None."""
     return max(_complete(folder), default=None)
 
 
 def names_of_nodes(folder: Path, step: int) -> list[int]:
-    """The nodes that a complete checkpoint holds, by the numbers that they had when the run began."""
+    """Return the nodes that a complete checkpoint holds, by the numbers that they had when the run began."""
     names: list[int] = []
     for path in _complete(folder)[step]:
-        try:
-            with safe_open(path, framework="pt") as file:
-                names += json.loads(file.metadata()["mixwise"])["names"]
-        except _UNREADABLE as error:
-            raise _unfit(path, error) from None
+        with _must_fit(path), safe_open(path, framework="pt") as file:
+            names += json.loads(file.metadata()["mixwise"])["names"]
     return names
 
 
 def keep_only(folder: Path, step: int) -> None:
-    """Remove all files that are not of the complete checkpoint of this step, if that is there."""
+    """Remove all files that are not of the complete checkpoint of this step, if it exists."""
     if kept := _complete(folder).get(step):
         _remove_others(folder, set(kept))
 
@@ -96,26 +93,19 @@ def _remove_others(folder: Path, kept: set[Path]) -> None:
 def load_checkpoint(training: Training, folder: Path, step: int | None = None) -> None:
     """Put a new training where the checkpoint of a step was, by default the newest complete one."""
     saved = read_state(folder, training.network.nodes, step)
-    try:
+    with _must_fit(folder):
         training.load_state(saved)
-    except _UNREADABLE as error:
-        raise _unfit(folder, error) from None
 
 
 def read_state(folder: Path, nodes: range, step: int | None = None) -> State:
     """Return the saved state of these nodes."""
     tensors, header = read_checkpoint(folder, nodes, step=step)
-    try:
+    with _must_fit(folder):
         return decode(tensors, header["values"], nodes)
-    except _UNREADABLE as error:
-        raise _unfit(folder, error) from None
 
 
 def read_checkpoint(
-    folder: Path,
-    nodes: range | None = None,
-    wanted: Callable[[str], bool] = lambda name: True,
-    step: int | None = None,
+    folder: Path, nodes: range | None = None, wanted: Callable[[str], bool] = lambda name: True, step: int | None = None
 ) -> tuple[Tensors, dict[str, Any]]:
     """Return the encoded tensors that belong to these nodes, by default to all, and the header of the first file."""
     complete = _complete(folder)
@@ -128,11 +118,9 @@ def read_checkpoint(
     pieces: dict[str, list[torch.Tensor]] = {}
     first: dict[str, Any] = {}
     for path in parts:
-        try:
+        with _must_fit(path):
             header = _read_part(path, nodes, wanted, pieces)
-        except _UNREADABLE as error:
-            raise _unfit(path, error) from None
-        first = first or header
+            first = first or header
     return {name: found[0] if len(found) == 1 else torch.cat(found) for name, found in pieces.items()}, first
 
 
@@ -149,23 +137,21 @@ def _read_part(
             )
         first, stop = header["nodes"]
         low, high = (first, stop) if nodes is None else (max(first, nodes.start), min(stop, nodes.stop))
-        for name in file.keys():  # noqa: SIM118 - it is no dictionary
+        for name in filter(wanted, file.keys()):
             at, owner = owner_of(name)
-            if not wanted(name) or (owner != "shared" and low >= high):
-                continue
             if owner == "shared":
                 pieces[name] = [file.get_tensor(name)]
-                continue
-            begin, end = low - first, high - first
-            if owner == "arcs":
-                ends = list(accumulate(header["arcs"][at], initial=0))
-                begin, end = ends[begin], ends[end]
-            pieces.setdefault(name, []).append(_rows(file.get_slice(name), slice(begin, end)))
+            elif low < high:
+                begin, end = low - first, high - first
+                if owner == "arcs":
+                    ends = list(accumulate(header["arcs"][at], initial=0))
+                    begin, end = ends[begin], ends[end]
+                pieces.setdefault(name, []).append(_rows(file.get_slice(name), slice(begin, end)))
     return header
 
 
 def _rows(saved: Any, rows: slice) -> torch.Tensor:
-    """Some rows of a tensor in a file; long ones one after the other, so that they are never there twice."""
+    """Return some rows of a tensor in a file; long ones are read one by one, so that no second copy exists."""
     if rows.stop - rows.start < 2 or prod(saved.get_shape()[1:]) < _LONG:
         few: torch.Tensor = saved[rows]
         return few
@@ -181,23 +167,26 @@ def _name(step: int, start: int, stop: int, n: int) -> str:
 
 
 def _complete(folder: Path) -> dict[int, tuple[Path, ...]]:
-    """The files of every step for which those of all nodes are there."""
+    """Return the files of every step for which those of all nodes exist."""
     parts: dict[tuple[int, int], list[tuple[int, int, Path]]] = {}  # (step, n) -> (first node, last node, file)
     for path in folder.glob("step-*"):
         if name := _NAME.fullmatch(path.name):
             step, first, last, n = map(int, name.groups())
             parts.setdefault((step, n), []).append((first, last, path))
-    complete = {}
+    complete: dict[int, tuple[Path, ...]] = {}
     for (step, n), found in sorted(parts.items(), reverse=True):  # the smaller n last: nodes were lost at that step
-        next_node = 0
-        for first, last, _ in sorted(found):
-            next_node = last + 1 if first == next_node else -1  # a gap, or files of two divisions
-        if next_node == n:
-            complete[step] = tuple(path for _, _, path in sorted(found))
+        firsts, lasts, paths = zip(*sorted(found), strict=True)
+        if [*firsts, n] == [0, *(last + 1 for last in lasts)]:  # no gap, and not the files of two divisions
+            complete[step] = paths
     return complete
 
 
-def _unfit(path: Path, error: Exception) -> TrainingError:
-    return TrainingError(
-        f"the checkpoint {path} does not fit this run ({error}); delete its folder to restart that run"
-    )
+@contextmanager
+def _must_fit(path: Path) -> Iterator[None]:
+    """Report errors while a checkpoint is read as one that does not fit the run."""
+    try:
+        yield
+    except (SafetensorError, OSError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        raise TrainingError(
+            f"the checkpoint {path} does not fit this run ({error}); delete its folder to restart that run"
+        ) from None

@@ -16,19 +16,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 
-from mixwise.algorithms.rounds import mix_in_place
+from mixwise.algorithms.dsgd import mix_in_place
 from mixwise.errors import MixingError, TrainingError
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network.traffic import Pending
-from mixwise.protocols import Algorithm, Context, Network, Plan, Policy, Round, State
+from mixwise.protocols import Algorithm, Context, Look, Network, Plan, Policy, Round, State
 from mixwise.sketch import CountSketch
-from mixwise.training.compatibility import check_connected, check_policy, check_unchanged, check_weights
+from mixwise.training.checks import check_connected, check_policy, check_unchanged, check_weights
+
+_POSITION = ("t", "began", "steps", "lr", "begun")  # what a checkpoint holds of a driver besides tensors and states
 
 
 class Driver:
@@ -39,7 +40,7 @@ class Driver:
         policy: the weights of each mixing.
         algorithm: what is mixed.
         X: the rows before the first step.
-        context: placement and seed of the run; the graph of the network and seed 0 by default.
+        context: placement and seed of the run.
         local_steps: optimizer steps per mixing.
 
     Attributes:
@@ -56,12 +57,11 @@ class Driver:
         policy: Policy,
         algorithm: Algorithm,
         X: torch.Tensor,
-        context: Context | None = None,
-        *,
-        local_steps: int = 1,
+        context: Context,
+        local_steps: int,
     ) -> None:
         self.needs = algorithm.needs  # once: wrappers derive theirs from those of the algorithm inside
-        context = replace(context or Context(network.graph), needs=self.needs)
+        context = replace(context, needs=self.needs)
         self.network, self.policy, self.algorithm, self.local_steps = network, policy, algorithm, local_steps
         self.t = self.began = self.steps = 0
         self.lr, self.begun = 0.0, False
@@ -77,9 +77,9 @@ class Driver:
             check_connected(network.graph, known)
 
     @property
-    def looks(self) -> bool:
-        """Whether the policy looks at the mixing that is under way, and shares what it sees."""
-        return self.policy.looks(self.t - self.began, self.policy_state) is not None
+    def looks(self) -> Look | None:
+        """The part of the mixing under way that the policy observes and shares with other nodes, or None."""
+        return self.policy.looks(self.t - self.began, self.policy_state)
 
     @property
     def turns_gradients(self) -> bool:
@@ -92,7 +92,7 @@ class Driver:
         if self.begun:
             return
         self.begun = True
-        needs, look = self.needs, self.policy.looks(self.t - self.began, self.policy_state)
+        needs, look = self.needs, self.looks
         kept, self._sums = needs.previous, {}
         if look is not None and (look.sketches or look.update):
             counts = [sketch for sketch in look.sketches if isinstance(sketch, CountSketch)]
@@ -152,14 +152,17 @@ class Driver:
 
     def mix(self, round: Round, plan: Plan) -> None:
         """Turn X′ into X⁺, in place, and mix the buffers, if there are any."""
-        self._mix_buffers(round, plan)
-        self.algorithm.mix(round, plan, self.algorithm_state, self.network)
-        self.end_round()
-
-    def end_round(self) -> None:
-        """Count a mixing, and forget the round."""
+        if round.B is not None and self.needs.buffers == "average":
+            round.B.copy_(self.network.average(round.B).expand_as(round.B))
+        elif round.B is not None and self.needs.buffers == "plan":
+            mix_in_place(round.B, plan.params, self.network)
+        self.mix_rows(round, plan)
         self.drop_round()
         self.t += 1
+
+    def mix_rows(self, round: Round, plan: Plan) -> None:
+        """Turn X′ into X⁺, in place."""
+        self.algorithm.mix(round, plan, self.algorithm_state, self.network)
 
     def drop_round(self) -> None:
         """Forget the round, whose mixing is skipped."""
@@ -168,14 +171,6 @@ class Driver:
     def begin_at(self, t: int) -> None:
         """Start after t mixings that policy and algorithm have not seen."""
         self.t = self.began = t
-
-    def _mix_buffers(self, round: Round, plan: Plan) -> None:
-        if round.B is None:
-            return
-        if self.needs.buffers == "average":
-            round.B.copy_(self.network.average(round.B).expand_as(round.B))
-        elif self.needs.buffers == "plan":
-            mix_in_place(round.B, plan.params, self.network)
 
     def _check(self, matrices: tuple[MixingMatrix, ...]) -> None:
         """Let the algorithm reject a matrix before it is used; those of the last mixing need no second look."""
@@ -190,28 +185,20 @@ class Driver:
         rows = {f"sums.{number}": torch.from_numpy(sums) for number, sums in enumerate(self._sums.values())}
         if self._X is not None:  # inside a round
             rows["start"] = self._X
-        shared: dict[str, Any] = {
-            "t": self.t,
-            "began": self.began,
-            "steps": self.steps,
-            "lr": self.lr,
-            "begun": self.begun,
-        }
+        shared = {name: getattr(self, name) for name in _POSITION}
         shared |= {"traffic": vars(self.network.traffic).copy(), "n": self.network.graph.n}
         return State(rows, shared=shared, parts={"policy": self.policy_state, "algorithm": self.algorithm_state})
 
     def load_state(self, saved: State, device: torch.device) -> None:
         """Continue from such a state."""
         shared = saved.shared
-        self.t, self.began, self.steps = shared["t"], shared["began"], shared["steps"]
-        self.lr, self.begun = shared["lr"], shared["begun"]
+        vars(self).update({name: shared[name] for name in _POSITION})
         self.algorithm_state.load(saved.parts["algorithm"].to(device))
         self.policy_state.load(saved.parts["policy"])
         self._X = saved.rows["start"].to(device) if "start" in saved.rows else None
         self._sums = {}
-        if "sums.0" in saved.rows:
-            look = self.policy.looks(self.t - self.began, self.policy_state)
-            counts = dict.fromkeys(s for s in (look.sketches if look else ()) if isinstance(s, CountSketch))
+        if "sums.0" in saved.rows and (look := self.looks) is not None:
+            counts = dict.fromkeys(sketch for sketch in look.sketches if isinstance(sketch, CountSketch))
             self._sums = {sketch: saved.rows[f"sums.{i}"].cpu().numpy() for i, sketch in enumerate(counts)}
         vars(self.network.traffic).update(shared["traffic"])
 
@@ -223,22 +210,17 @@ class OverlappingDriver(Driver):
     has W = I. Arguments as those of `Driver`.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        policy: Policy,
-        algorithm: Algorithm,
-        X: torch.Tensor,
-        context: Context | None = None,
-        *,
-        local_steps: int = 1,
-    ) -> None:
-        super().__init__(network, policy, algorithm, X, context, local_steps=local_steps)
-        pattern = network.graph.pattern
-        # The rounds of the next mixing, and the first of them, under way.
-        self._waiting: tuple[MixingMatrix, ...] = (MixingMatrix(network.graph, pattern.rows == pattern.cols),)
-        self._pending: Pending | None = None
-        self._counted = False  # whether that round is part of the traffic of a state that was loaded
+    _rounds: tuple[MixingMatrix, ...] | None = None  # of the next mixing
+    _pending: Pending | None = None  # the first of them, under way
+    _counted = False  # whether that round is part of the traffic of a state that was loaded
+
+    @property
+    def _waiting(self) -> tuple[MixingMatrix, ...]:
+        """The rounds of the next mixing."""
+        if self._rounds is None:
+            pattern = self.network.graph.pattern
+            self._rounds = (MixingMatrix(self.network.graph, pattern.rows == pattern.cols),)
+        return self._rounds
 
     def begin(self, X: torch.Tensor) -> None:
         """Keep X, and send it."""
@@ -249,14 +231,12 @@ class OverlappingDriver(Driver):
 
     def plan(self, round: Round) -> Plan:
         """Return the plan made one mixing before; the new one is for the next mixing."""
-        plan = super().plan(round)
-        rounds = plan.one_channel(type(self.algorithm).__name__)
-        plan, self._waiting = Plan(self._waiting, solve=plan.solve), rounds
-        return plan
+        new, rounds = super().plan(round), self._waiting
+        self._rounds = new.one_channel(type(self.algorithm).__name__)
+        return Plan(rounds, solve=new.solve)
 
-    def mix(self, round: Round, plan: Plan) -> None:
+    def mix_rows(self, round: Round, plan: Plan) -> None:
         """Wait for the rows. The first round is under way, unless a state was loaded since."""
-        self._mix_buffers(round, plan)
         X, X_prime, pending, self._pending = round.before, round.X_prime, self._pending, None
         if pending is None:
             with self.network.uncounted() if self._counted else nullcontext():
@@ -265,9 +245,7 @@ class OverlappingDriver(Driver):
         if len(plan.params) == 1:
             pending.move(X_prime)
         else:
-            mixed = mix_in_place(pending.wait(), plan.params[1:], self.network)
-            X_prime.sub_(X).add_(mixed)
-        self.end_round()
+            X_prime.sub_(X).add_(mix_in_place(pending.wait(), plan.params[1:], self.network))
 
     def state(self) -> State:
         """Return the state of the driver, and the matrices of the next mixing."""
@@ -278,21 +256,12 @@ class OverlappingDriver(Driver):
     def load_state(self, saved: State, device: torch.device) -> None:
         """Continue from such a state."""
         super().load_state(saved, device)
-        self._waiting = saved.shared["waiting"]
+        self._rounds = saved.shared["waiting"]
         if self._pending is not None:  # of the state that is left behind; its messages must be received
             self._pending.wait()
         self._pending, self._counted = None, saved.shared["under_way"]
 
 
-def make_driver(
-    network: Network,
-    policy: Policy,
-    algorithm: Algorithm,
-    X: torch.Tensor,
-    context: Context | None = None,
-    *,
-    local_steps: int = 1,
-) -> Driver:
-    """Return the driver that the algorithm needs."""
-    kind = OverlappingDriver if algorithm.needs.early else Driver
-    return kind(network, policy, algorithm, X, context, local_steps=local_steps)
+def driver_for(algorithm: Algorithm) -> type[Driver]:
+    """Return the kind of driver that an algorithm needs."""
+    return OverlappingDriver if algorithm.needs.early else Driver

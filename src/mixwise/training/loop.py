@@ -1,18 +1,41 @@
-"""From a training run to records."""
+"""From a training run to records: the loop of `mixwise.train`."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from mixwise.errors import TrainingError
 from mixwise.graphs import Graph
 from mixwise.network import SimulatedNetwork
 from mixwise.policies.choice import PolicyLike
 from mixwise.protocols import Algorithm, Context, Network, Task
-from mixwise.training.counts import check_counts
+from mixwise.training.checks import check_counts
 from mixwise.training.figures import mixing_figures
-from mixwise.training.records import Record
 from mixwise.training.training import OptimizerFactory, SchedulerFactory, Step, Training
+
+
+@dataclass(frozen=True)
+class Record:
+    """The values and timings of step t.
+
+    `values` holds only what the seed determines; `seconds` holds wall-clock times, which it does not. Parameters are
+    judged after the mixing of step t, gradients and the mixing error as they were in it.
+    """
+
+    step: int
+    values: dict[str, Any]
+    seconds: dict[str, float]
+
+    def to_json(self) -> str:
+        """Return the values as one line of JSON, with all digits of every number."""
+        return json.dumps({"step": self.step, **self.values})
+
+    def timings_to_json(self) -> str:
+        """Return the wall-clock times as one line of JSON."""
+        return json.dumps({"step": self.step, **{name: round(value, 6) for name, value in self.seconds.items()}})
 
 
 def train(
@@ -56,16 +79,9 @@ def train(
     network = SimulatedNetwork(graph) if isinstance(graph, Graph) else graph
     check_counts(steps=steps, record_every=record_every, evaluate_every=evaluate_every)
     training = Training(
-        task,
-        network,
-        policy,
-        algorithm,
-        optimizer,
-        scheduler=scheduler,
-        clip=clip,
-        local_steps=local_steps,
+        task, network, policy, algorithm, optimizer, scheduler=scheduler, clip=clip, local_steps=local_steps,
         context=Context(network.graph, seed=seed),
-    )
+    )  # fmt: skip
     return records(training, steps, record_every, evaluate_every)
 
 
@@ -96,12 +112,12 @@ def records(
             yield Record(step.t, _values(training, step, evaluated), step.seconds)
 
 
-def _values(training: Training, step: Step, evaluated: bool) -> dict[str, float | str | int]:
+def _values(training: Training, step: Step, evaluated: bool) -> dict[str, Any]:
     """The values of a record, the same on every process; a collective call."""
     X, network, plan = training.models, training.network, step.plan
     n = network.graph.n
     with network.uncounted():
-        values: dict[str, float | str | int] = {"loss": float(network.gather(step.losses[:, None]).mean())}
+        values: dict[str, Any] = {"loss": float(network.gather(step.losses[:, None]).mean())}
         if evaluated:
             values |= training.task.evaluate(X, network)
     values |= mixing_figures(X, step.gradients, plan, network)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from mixwise.protocols import Layout, State, Task
+from mixwise.protocols import Layout, Task
 from mixwise.tasks.allocations import Allocations
 from mixwise.training.training import Training
 
@@ -45,13 +45,9 @@ class RowCount:
 
 
 def count_rows(
-    start: Callable[[Task], Training],
-    nodes: int,
-    dim: int,
-    *,
-    groups: Sequence[tuple[int, int]] = (),
+    start: Callable[[Task], Training], nodes: int, dim: int, *, groups: Sequence[tuple[int, int]] = (),
     dtype: torch.dtype = torch.float32,
-) -> RowCount:
+) -> RowCount:  # fmt: skip
     """Count the tensors (m, d) of a run.
 
     Args:
@@ -85,11 +81,9 @@ def _rehearse(start: Callable[[Task], Training], task: _ShortRows) -> tuple[int,
         policy, state = training.policy, training.driver.policy_state
         _mix(training, next((t for t in range(2, _LAST) if policy.looks(t, state) is not None), 2))
     optimizer = [value for entries in training.optimizer.state.values() for value in entries.values()]
-    return _size(optimizer), _size(_tensors(training.driver.algorithm_state)), task.peak, task.seen.peak
-
-
-def _tensors(state: State) -> list[torch.Tensor]:
-    return [value for _, part in state.walk() for value in (*part.rows.values(), *part.arcs.values())]
+    states = [part for _, part in training.driver.algorithm_state.walk()]
+    algorithm = [value for part in states for value in (*part.rows.values(), *part.arcs.values())]
+    return _size(optimizer), _size(algorithm), task.peak, task.seen.peak
 
 
 def _mix(training: Training, mixing: int) -> None:
@@ -112,9 +106,8 @@ class _ShortRows(Task):
         self.nodes, self.length = nodes, length
         stops = [stop for _, stop in groups] or [dim]
         rest = length - len(stops)  # at least one column per group; the others are shared in proportion
-        self.layout = Layout(
-            dim, list(pairwise([0, *(i + rest * stop // stops[-1] for i, stop in enumerate(stops, 1))]))
-        )
+        ends = [i + rest * stop // stops[-1] for i, stop in enumerate(stops, 1)]
+        self.layout = Layout(dim, list(pairwise([0, *ends])))
         self.seen = Allocations()
         self.peak = 0  # bytes that were held while gradients were computed
         self._dtype = dtype

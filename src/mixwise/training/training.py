@@ -22,12 +22,9 @@ from mixwise.errors import NetworkError, TrainingError
 from mixwise.network.survivors import keep_counting, restored_on_loss
 from mixwise.policies.choice import PolicyLike, policy_for
 from mixwise.protocols import Algorithm, Context, Network, Plan, State, Task
-from mixwise.training.compatibility import check_buffers, check_optimizer
-from mixwise.training.counts import check_counts
-from mixwise.training.driver import make_driver
-from mixwise.training.finite import check_initial, check_losses, check_parameters
-from mixwise.training.optimizers import check_elementwise, clip_rows, fuse_where_safe
-from mixwise.training.row_steps import LONG, step_rows
+from mixwise.training import checks
+from mixwise.training.driver import driver_for
+from mixwise.training.optimizers import LONG, check_elementwise, clip_rows, fuse_where_safe, step_rows
 
 OptimizerFactory: TypeAlias = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 SchedulerFactory: TypeAlias = Callable[[torch.optim.Optimizer], LRScheduler]
@@ -35,7 +32,7 @@ SchedulerFactory: TypeAlias = Callable[[torch.optim.Optimizer], LRScheduler]
 
 @dataclass(frozen=True)
 class Step:
-    """What happened in one step; G is valid until the next one."""
+    """The outcome of one step; the gradients are valid until the next one."""
 
     t: int
     losses: torch.Tensor  # (m,)
@@ -77,7 +74,7 @@ class Training:
             raise TrainingError(f"the task has {task.nodes} nodes, the graph {network.graph.n}; they must be the same")
         if clip is not None and not clip > 0:
             raise TrainingError(f"clip = {clip}; the largest norm of a gradient is above 0")
-        check_counts(local_steps=local_steps)
+        checks.check_counts(local_steps=local_steps)
         self.task, self.network, self.clip, self.local_steps = task, network, clip, local_steps
         network.traffic.reset()
         self.t = 0
@@ -85,18 +82,19 @@ class Training:
         self.algorithm = DSGD() if algorithm is None else algorithm
         self.policy = policy_for(policy, network.graph, self.algorithm.needs)
         self.X = task.initial(network.nodes)
-        check_initial(self.X, network.nodes)
+        checks.check_initial(self.X, network.nodes)
         # One parameter per group of columns, each a view of X: what the optimizer does to it, it does to X.
         self._columns = task.layout.groups
         self._groups = [torch.nn.Parameter(self.X[:, start:stop]) for start, stop in self._columns]
         self._row_by_row = task.layout.dim >= LONG
         self.optimizer = fuse_where_safe(check_elementwise(optimizer(self._groups)), row_by_row=self._row_by_row)
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
-        check_optimizer(self.algorithm, self.optimizer, local_steps)
+        checks.check_optimizer(self.algorithm, self.optimizer, local_steps)
         if task.mixed_buffers is not None:
-            check_buffers(self.algorithm)
+            checks.check_buffers(self.algorithm)
         context = replace(context or Context(network.graph), label_counts=task.label_counts)
-        self.driver = make_driver(network, self.policy, self.algorithm, self.X, context, local_steps=local_steps)
+        kind = driver_for(self.algorithm)
+        self.driver = kind(network, self.policy, self.algorithm, self.X, context, local_steps=local_steps)
 
     @property
     def models(self) -> torch.Tensor:
@@ -136,7 +134,7 @@ class Training:
         with torch.enable_grad():
             losses, G = self.task.losses_and_gradients(X, nodes, t)
         G = G.contiguous()  # the fused kernels assume it
-        check_losses(losses, nodes, t)
+        checks.check_finite("loss", losses, nodes, t)
         if self.clip is not None:
             clip_rows(G, self.clip)
         self.driver.direct(G, self.optimizer, zip(self._groups, (G[:, a:b] for a, b in self._columns), strict=True))
@@ -145,7 +143,7 @@ class Training:
         self._step_optimizer(G)
         if self.scheduler is not None:
             self.scheduler.step()
-        check_parameters(X, G, nodes, t)  # here, before a sketch or a mixing passes it on to other nodes
+        checks.check_parameters(X, G, nodes, t)  # here, before a sketch or a mixing passes it on to other nodes
         return losses, G
 
     def _step_optimizer(self, G: torch.Tensor) -> None:
@@ -162,10 +160,7 @@ class Training:
         saved = self.optimizer.state_dict()
         optimizer = State()
         for index, entries in saved["state"].items():
-            for (
-                name,
-                value,
-            ) in entries.items():  # an element-wise one has a number per entry of the rows, or one for all
+            for name, value in entries.items():  # an element-wise one has a number per entry, or one for all
                 of_rows = isinstance(value, torch.Tensor) and value.ndim > 0
                 (optimizer.rows if of_rows else optimizer.shared)[f"{index}.{name}"] = value
         shared: dict[str, Any] = {"t": self.t}
@@ -195,7 +190,7 @@ class Training:
     def take_over(self, saved: State, t: int) -> None:
         """Continue at step t with the rows and the optimizer of a run of the same nodes on another network.
 
-        What its policy and its algorithm remembered belongs to that network, and is dropped.
+        The states of its policy and its algorithm belong to that network and are dropped.
         """
         self._load_rows(saved)
         for _ in range(t - saved.shared["t"]):  # others were ahead

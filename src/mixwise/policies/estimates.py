@@ -1,0 +1,155 @@
+"""Estimates of the Gram matrix Γ of the nodes' updates from their sketches (paper, Algorithm 3).
+
+Legend: m nodes owned here, n in all; S (m, k) sketches.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mixwise.graphs import Graph
+from mixwise.mixing import GmeSolution, gram_matrix
+from mixwise.mixing.matrix import FloatArray
+from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme, Start
+from mixwise.protocols import Context, Network, Round, State
+from mixwise.sketch import CountSketch, Sketch
+from mixwise.sketch.base import RandomSketch
+
+Objective: TypeAlias = Literal["updates", "parameters", "both"]
+
+
+def seeded(sketch: Sketch, context: Context) -> Sketch:
+    """Return the sketch of a run: a random one draws with the seed of the run as well."""
+    return replace(sketch, seed=sketch.seed + context.seed) if isinstance(sketch, RandomSketch) else sketch
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The observed rows and their sketches.
+
+    Args:
+        sketch: how a node's row is compressed; a new operator is drawn at each look, the same on all nodes.
+        objective: "updates" U; "parameters", the rows that are really mixed (X′ in D-SGD); or "both":
+            Γ_U + c Γ_X′, which have the same unit, for twice the sketches.
+        smoothing: share s of the old Γ in Γ ← s Γ + (1 − s) Γ_new; with 0 only the last look counts.
+        balance: c of "both".
+    """
+
+    sketch: Sketch = CountSketch(100)
+    objective: Objective = "updates"
+    smoothing: float = 0.0
+    balance: float = 0.1
+
+    def init(self, context: Context) -> State:
+        """Return the state before the first look.
+
+        "unsettled" says that the last Γ came from G, because U was 0, so that the next mixing should look again.
+        """
+        return State(shared={"unsettled": False}, scratch={"sketch": seeded(self.sketch, context)})
+
+    def sketches(self, t: int, state: State) -> tuple[Sketch, ...]:
+        """Return the sketches of the update that a look at mixing t takes."""
+        return () if self.objective == "parameters" else (state.scratch["sketch"].fresh(t),)
+
+    def observed(self, round: Round, sketch: Sketch) -> torch.Tensor:
+        """Return the sketches (m, k) of the updates, or of the parameters if the objective is only about them."""
+        return sketch(round.rows) if self.objective == "parameters" else round.sketched_update(sketch)
+
+
+@dataclass(frozen=True)
+class GramEstimate(Estimate):
+    """Γ from gathered sketches, smoothed over looks."""
+
+    def init(self, context: Context) -> State:
+        """Return the state before the first look."""
+        state = super().init(context)
+        state.shared["gram"] = None
+        return state
+
+    def look(self, round: Round, state: State, network: Network) -> FloatArray:
+        """Sketch, gather, and return the inner products Γ (n, n)."""
+        sketch: Sketch = state.scratch["sketch"].fresh(round.t)
+        S = network.gather(self.observed(round, sketch))
+        previous = None if state.shared["unsettled"] else state.shared["gram"]  # a Γ of gradients has another unit
+        # A warm-up that starts from learning rate 0 gives U = 0; the gradients tell what the first real update will be.
+        unsettled = state.shared["unsettled"] = not bool(S.any())
+        if unsettled:
+            S, previous = network.gather(sketch(round.G)), None
+        Gamma, s = gram_matrix(S), self.smoothing
+        if self.objective == "both" and not unsettled:
+            Gamma = Gamma + self.balance * gram_matrix(network.gather(sketch(round.rows)))
+        state.shared["gram"] = Gamma if previous is None else s * previous + (1 - s) * Gamma
+        smoothed: FloatArray = state.shared["gram"]
+        return smoothed
+
+
+@dataclass(frozen=True)
+class NeighborEstimate(Estimate):
+    """Γ on each neighborhood, from the neighbors' sketches and the mean sketch; no node sees more (solver: local).
+
+    A solve starts where the last one ended, so that it is short as long as the updates do not change much.
+
+    Args:
+        sketch, objective, smoothing, balance: see `Estimate`.
+        tolerance: how far from the optimum a solve may stop, relative to it.
+        max_iterations: the number of iterations after which it stops anyway, and reports so.
+    """
+
+    tolerance: float = 1e-3
+    max_iterations: int = MAX_ITERATIONS
+
+    def look(self, round: Round, state: State, network: Network) -> None:
+        """Sketch, send the sketches to the neighbors, and take the inner products."""
+        problem = _prepared(state, network, round.X_prime.device)
+        sketch: Sketch = state.scratch["sketch"].fresh(round.t)
+        S = _array(self.observed(round, sketch))
+        k = S.shape[1]
+        if self.objective == "both":  # Γ_U + c Γ_X′ is the Gram matrix of the rows (u, √c x)
+            S = np.hstack([S, (math.sqrt(self.balance) * _array(sketch(round.rows))).astype(S.dtype)])
+        # A Γ of gradients has another unit; a warm-up that starts from learning rate 0 gives U = 0.
+        previous = None if state.shared["unsettled"] else state.rows.get("gram")
+        blocks = problem.look(S, unless_zero=k)
+        state.shared["unsettled"] = blocks is None
+        if blocks is None:
+            blocks, previous = problem.look(_array(sketch(round.G))), None
+            assert blocks is not None  # only asked not to look if zero
+        if previous is not None:
+            s, old = self.smoothing, problem.from_rows(previous.numpy())
+            blocks = [s * before + (1 - s) * now for before, now in zip(old, blocks, strict=True)]
+        state.scratch["blocks"] = blocks
+        if self.smoothing:
+            state.rows["gram"] = torch.from_numpy(problem.by_node(blocks))
+
+    def solve(self, regularization: float, symmetric: bool, state: State) -> GmeSolution:
+        """Return the weights of the owned nodes for the last look."""
+        problem: NeighborGme = state.scratch["problem"][1]
+        start = Start(state.rows["start"].numpy(), state.rows["dual"].numpy()) if "start" in state.rows else None
+        solution, start = problem.solve(
+            state.scratch["blocks"], regularization, tolerance=self.tolerance, max_iterations=self.max_iterations,
+            symmetric=symmetric, start=start,
+        )  # fmt: skip
+        state.rows |= {"start": torch.from_numpy(start.heard), "dual": torch.from_numpy(start.dual)}
+        return solution
+
+
+def _prepared(state: State, network: Network, device: torch.device) -> NeighborGme:
+    """The problem on the network's graph, set up once."""
+    if "problem" not in state.scratch or state.scratch["problem"][0] is not network:
+
+        def exchange(messages: npt.NDArray[Any], graph: Graph) -> npt.NDArray[Any]:
+            arrived = network.exchange(torch.from_numpy(messages).to(device), graph, cargo="sketches")
+            return arrived.cpu().numpy()
+
+        state.scratch["problem"] = network, NeighborGme(network.graph, network.nodes, exchange)
+    problem: NeighborGme = state.scratch["problem"][1]
+    return problem
+
+
+def _array(S: torch.Tensor) -> npt.NDArray[Any]:
+    return S.detach().cpu().numpy()

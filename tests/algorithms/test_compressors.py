@@ -1,0 +1,285 @@
+"""Compressed gossip: what the compressors promise (Koloskova et al. 2019, Alistarh et al. 2017), and what travels."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mixwise.policies as pol
+from builders import random_rows as rows
+from builders import simulated
+from mixwise.algorithms import DSGD, Choco, Quantize, QuasiGlobalMomentum, TopK
+from mixwise.context import Context
+from mixwise.errors import ConfigError, TrainingError
+from mixwise.graphs import random_connected
+from mixwise.mixing import lazy, metropolis_hastings
+from mixwise.network import SimulatedNetwork
+from mixwise.plan import Plan
+from mixwise.seeding import generator, stream
+from mixwise.tasks import random_quadratics
+from planning import mixed
+
+property_test = settings(max_examples=60)
+N = 6
+W = metropolis_hastings(random_connected(N, seed=3))
+
+
+def make(algorithm, policy=W, d=10, **options):
+    return simulated(policy, algorithm, W.graph, task=random_quadratics(N, dim=d, noise=0.2), **options)
+
+
+# --- top-k ---
+@property_test
+@given(share=st.floats(0.001, 1), d=st.integers(1, 50), seed=st.integers(0, 10**6))
+def test_top_k_keeps_the_largest_entries_and_leaves_at_most_1_minus_k_over_d(share, d, seed):
+    x = rows(3, d, seed)
+    kept = TopK(share)(x.clone(), range(3), 0).rows
+    k = max(1, round(share * d))
+    for row, original in zip(kept.numpy(), x.numpy(), strict=True):
+        here = row != 0
+        assert here.sum() == k
+        np.testing.assert_array_equal(row[here], original[here])
+        assert np.abs(original[here]).min() >= np.abs(original[~here]).max(initial=0)
+        assert np.square(row - original).sum() <= (1 - k / d) * np.square(original).sum() + 1e-12
+
+
+# --- random rounding ---
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_rounding_is_right_on_average_up_to_its_scale_and_its_error_is_smaller_than_the_row(bits):
+    """E[Q(x)] = x / ω and E‖Q(x) − x‖² ≤ (1 − 1/ω) ‖x‖², ω = 1 + min(d/s², √d/s), s = 2^bits − 1."""
+    d, draws = 30, 3000
+    s = 2**bits - 1
+    omega = 1 + min(d / s**2, math.sqrt(d) / s)
+    x = rows(1, d, seed=1)
+    found = torch.cat([Quantize(bits)(x.clone(), range(1), t, 2).rows for t in range(draws)])
+    norm = float(x.norm())
+    # an entry lies on a grid of width norm / s, so its mean over T draws is off by at most half of that over √T
+    spread = norm / s / 2 / math.sqrt(draws)
+    assert float((found.mean(0) * omega - x[0]).abs().max()) < 4.5 * spread
+    errors = (found - x).square().sum(1)
+    assert float(errors.mean()) <= (1 - 1 / omega) * norm**2 * 1.02
+
+
+@property_test
+@given(bits=st.integers(1, 16), d=st.integers(1, 40), seed=st.integers(0, 10**6), t=st.integers(0, 99))
+def test_rounded_entries_are_levels_with_the_sign_of_the_entry(bits, d, seed, t):
+    """sign(x) · ℓ · ‖x‖ / (s ω), ℓ one of the two levels around s |x| / ‖x‖: what sign, norm and ℓ tell a receiver."""
+    x, s = rows(2, d, seed), 2**bits - 1
+    omega = 1 + min(d / s**2, math.sqrt(d) / s)
+    norms = np.linalg.norm(x.numpy(), axis=1, keepdims=True)
+    levels = Quantize(bits)(x.clone(), range(2), t).rows.numpy() * s * omega / norms
+    exact = s * x.numpy() / norms
+    np.testing.assert_allclose(levels, np.round(levels), rtol=0, atol=1e-9)
+    assert (np.abs(np.abs(levels) - np.abs(exact)) < 1 + 1e-9).all()
+    assert (levels * exact >= 0).all()
+    assert np.abs(levels).max() <= s + 1e-9  # so that it fits into its bits
+
+
+def test_the_draws_depend_on_node_mixing_and_seed_alone():
+    """A process that owns some of the nodes rounds them as one that owns all."""
+    x, compress = rows(5, 8), Quantize(2)
+    whole = compress(x.clone(), range(5), 3, 7).rows
+    assert torch.equal(compress(x[2:4].clone(), range(2, 4), 3, 7).rows, whole[2:4])
+    for t, seed in ((4, 7), (3, 8)):
+        assert not torch.equal(compress(x.clone(), range(5), t, seed).rows, whole)
+    same = compress(x[:1].repeat(5, 1), range(5), 3, 7).rows
+    assert not torch.equal(same[0], same[1])
+
+
+@pytest.mark.parametrize("compress", [TopK(0.3), Quantize(3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_of_zeros_stay_zeros_and_rows_keep_their_dtype(compress, dtype):
+    x = rows(3, 10, dtype=dtype)
+    x[1] = 0
+    found = compress(x.clone(), range(3), 0).rows
+    assert found.dtype == dtype
+    assert not found[1].any()
+    assert found[0].any()
+    assert torch.isfinite(found).all()
+
+
+def test_choco_with_rounding_is_the_published_recursion():
+    """As in tests/test_matrix_forms.py, with Q of Alistarh et al. written out, on the same stream of draws."""
+    gamma, bits, d = 0.4, 3, 7
+    s = 2**bits - 1
+    omega = 1 + min(d / s**2, math.sqrt(d) / s)
+    task, P = random_quadratics(N, dim=d, noise=0.2), W.to_dense().T
+    training, seed = make(Choco(Quantize(bits), gamma), d=d, seed=5), stream(5, "compressor")
+    X, public = task.initial(range(N)).numpy(), np.zeros((N, d))
+    for t in range(50):
+        X = X - 0.005 * task.losses_and_gradients(torch.from_numpy(X), range(N), t)[1].numpy()
+        for i in range(N):
+            x = X[i] - public[i]
+            draws = torch.rand(d, generator=generator(seed, "quantize", i, t), dtype=torch.float64).numpy()
+            norm = np.linalg.norm(x)
+            public[i] += np.sign(x) * norm / (s * omega) * np.floor(s * np.abs(x) / norm + draws)
+        X = X + gamma * (P @ public - public)
+        training.step()
+        np.testing.assert_allclose(training.X.numpy(), X, rtol=0, atol=1e-11)
+
+
+# --- what CHOCO keeps ---
+@pytest.mark.parametrize("compressor", [TopK(0.1), TopK(0.5), Quantize(1), Quantize(6)])
+def test_the_mean_of_the_nodes_takes_the_step_of_sgd_with_the_mean_gradient(compressor):
+    """𝟏ᵀ(P X̂ − X̂) = 0: whatever is compressed, x̄⁺ = x̄ − η ḡ."""
+    training = make(Choco(compressor, 0.3))
+    for _ in range(40):
+        mean = training.X.mean(0).clone()
+        step = training.step()
+        torch.testing.assert_close(training.X.mean(0), mean - 0.005 * step.gradients.mean(0), rtol=0, atol=1e-12)
+        kept = training.driver.algorithm_state.rows  # WᵀX̂, kept up to date from what arrived
+        expected = torch.from_numpy(W.to_dense().T) @ kept["public"]
+        torch.testing.assert_close(kept["mixed"], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("compressor", [TopK(0.2), Quantize(2)])
+def test_without_gradients_the_nodes_agree_on_the_mean_of_their_starts(compressor):
+    """CHOCO-Gossip: linear convergence although no message is ever exact."""
+    algorithm, network, X = Choco(compressor, 0.2), SimulatedNetwork(W.graph), rows(N, 10)
+    mean, far, state = X.mean(0), float((X - X.mean(0)).norm()), algorithm.init(X, Context(W.graph))
+    for _ in range(600):
+        X = mixed(algorithm, X, X, Plan((W,)), network, state=state)
+    assert float((X - mean).norm()) < 1e-8 * far
+
+
+def test_with_everything_sent_and_a_full_step_it_is_dsgd():
+    choco, plain = make(Choco(TopK(1.0), 1.0)), make(DSGD())
+    for _ in range(50):
+        choco.step()
+        plain.step()
+        torch.testing.assert_close(choco.X, plain.X, rtol=0, atol=1e-12)
+
+
+# --- what travels ---
+@pytest.mark.parametrize(
+    ("compressor", "size"),
+    [
+        (TopK(0.1), 1 * (8 + 4)),  # of 10 entries of 8 bytes: value and position
+        (TopK(0.34), 3 * (8 + 4)),
+        (TopK(0.001), 1 * (8 + 4)),  # at least one
+        (Quantize(4), 8 + 7),  # the norm, and 10 · 5 bits, which take 7 bytes
+        (Quantize(1), 8 + 3),
+        (Quantize(7), 8 + 10),
+    ],
+)
+def test_only_compressed_rows_travel(compressor, size):
+    training = make(Choco(compressor))
+    training.step()
+    training.step()
+    assert training.network.traffic.parameters == 2 * W.messages * size
+
+
+def test_float32_rows_are_half_as_long():
+    row = torch.zeros(1, 10)
+    assert TopK(0.3)(row, range(1), 0).width == 3 * (4 + 4)
+    assert Quantize(4)(row, range(1), 0).width == 4 + 7
+
+
+def bits_of(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous().view(torch.uint8)
+
+
+@pytest.mark.numerics
+@property_test
+@given(
+    compressor=st.one_of(st.floats(0.001, 1).map(TopK), st.integers(1, 16).map(Quantize)),
+    d=st.integers(1, 70),
+    seed=st.integers(0, 10**6),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    zeros=st.floats(0, 1),
+    scale=st.sampled_from([1e-30, 1.0, 1e15]),
+)
+def test_what_is_unpacked_has_the_bits_of_what_was_packed(compressor, d, seed, dtype, zeros, scale):
+    """Every row by itself, from a message that held something else before, and signs of zeros as well."""
+    x = scale * rows(3, d, seed, dtype)
+    x[:, torch.rand(d, generator=torch.Generator().manual_seed(seed)) < zeros] = 0
+    found = compressor(x, range(3), 5)
+    for position in range(3):
+        message = torch.full((found.width + 9,), 77, dtype=found.dtype)
+        packed = message[3:-6]  # anywhere in a longer one
+        found.pack(position, packed)
+        assert message[:3].tolist() + message[-6:].tolist() == [77] * 9
+        row = torch.full((d,), 3.0, dtype=dtype)
+        found.unpack(packed, row)
+        assert torch.equal(bits_of(row), bits_of(found.rows[position]))
+
+
+def test_a_row_that_is_all_norm_fits_into_its_levels():
+    """One entry is the norm, and the draw rounds up: the top level, not one more."""
+    for t in range(50):
+        found = Quantize(16)(torch.tensor([[0.0, -5.0, 0.0]]), range(1), t, 1)
+        levels = found.rows / found._units[:, None]
+        assert levels.abs().max() <= 2**16 - 1
+
+
+# --- what is rejected ---
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: TopK(0.0), r"share = 0\.0: input should be greater than 0"),
+        (lambda: TopK(1.5), r"share = 1\.5"),
+        (lambda: TopK(math.nan), "share = nan"),
+        (lambda: Quantize(0), "bits = 0: input should be greater than or equal to 1"),
+        (lambda: Quantize(17), "bits = 17"),
+        (lambda: Choco(gamma=0.0), r"gamma = 0\.0: input should be greater than 0"),
+        (lambda: Choco(gamma=1.1), r"gamma = 1\.1"),
+        (lambda: Choco(gamma=math.nan), "gamma = nan"),
+    ],
+)
+def test_values_out_of_range_are_rejected(build, message):
+    with pytest.raises(ConfigError, match=message):
+        build()
+
+
+CHANGING = {
+    "alternating": pol.Alternating([W, lazy(W)]),
+    "alternating with optimized weights": pol.Alternating([W, pol.HeterogeneityAware()]),
+    "random choice": pol.RandomChoice([W, lazy(W)]),
+    "cycle": pol.Cycle([W, lazy(W)]),
+    "matchings": pol.Matchings(),
+    "matcha": pol.Matcha(0.5),
+    "edges": pol.EdgeSampling(0.5),
+    "optimized": pol.HeterogeneityAware(2),
+    "optimized, other weights in between": pol.HeterogeneityAware(2, alternate_with=W),
+    "chosen matchings": pol.HeterogeneityAwareMatchings(1),
+    "learned": pol.LearnedTopology(2, "updates", observe=2),
+}
+
+
+@pytest.mark.parametrize("algorithm", [Choco(), QuasiGlobalMomentum(inner=Choco())], ids=["alone", "inside"])
+@pytest.mark.parametrize("name", CHANGING)
+def test_weights_that_change_are_rejected_before_the_first_step(name, algorithm):
+    rule = f"{type(CHANGING[name]).__name__} changes the weights .* must stay the same: use one fixed matrix"
+    with pytest.raises(TrainingError, match=rule):
+        make(algorithm, CHANGING[name])
+
+
+def test_weights_that_change_although_the_policy_said_otherwise_are_rejected_before_they_mix():
+    class Deceiver(pol.Fixed):
+        def plan(self, round, state, network):
+            return Plan((W if round.t == 0 else lazy(W),))
+
+    training = make(Choco(), Deceiver(W))
+    training.step()
+    before = training.network.traffic.parameters
+    with pytest.raises(TrainingError, match="must stay the same"):
+        training.step()
+    assert training.network.traffic.parameters == before
+
+
+STAYING = {
+    "fixed": pol.Fixed(W),
+    "a cycle of one": pol.Cycle([W]),
+    "learned once": pol.LearnedTopology(2, "updates", observe=1),
+    "equal matrices": pol.Alternating([W, metropolis_hastings(W.graph)]),
+}
+
+
+@pytest.mark.parametrize("name", STAYING)
+def test_weights_that_stay_are_accepted(name):
+    training = make(Choco(), STAYING[name])
+    for _ in range(3):
+        training.step()

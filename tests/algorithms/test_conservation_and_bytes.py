@@ -1,0 +1,303 @@
+"""What the algorithms conserve, where two of them are the same, what they send; and mixing in place."""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import builders
+import mixwise.algorithms as alg
+from builders import asymmetric, simulated
+from mixwise.graphs import Graph, complete, random_connected, ring
+from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings, uniform, uniform_sender
+from mixwise.network import Link, Links, LossyNetwork, SimulatedNetwork, sums
+from mixwise.network.packing import LONG_ROW, Cast
+from mixwise.plan import Plan
+from mixwise.policies import Decoupled, NoMixing, Product, Tree
+from mixwise.state import State
+from mixwise.tasks import random_quadratics
+from planning import mixed
+
+N, D, LR, STEPS = 8, 6, 0.004, 40
+GRAPH = random_connected(N, seed=4)
+W = lazy(metropolis_hastings(GRAPH))
+CLOSE = {"rtol": 0, "atol": 1e-12}
+
+
+@lru_cache
+def task():
+    return random_quadratics(N, dim=D, noise=0.2)
+
+
+def make(algorithm, policy=None, graph=GRAPH, *, tau=1, **options):
+    policy = policy or (NoMixing() if algorithm.needs.plan == "nothing" else W)
+    return simulated(policy, algorithm, graph, task=task(), local_steps=tau, **{"lr": LR, **options})
+
+
+def random_rows(n=N, d=D, seed=0, dtype=torch.float64):
+    return builders.random_rows(n, d, seed, dtype)
+
+
+def mass_of(training):
+    return training.driver.algorithm_state.rows["mass"]
+
+
+def random_tree(n, seed):
+    """A tree in which every node hangs on an earlier one, with the nodes renamed at random."""
+    rng = np.random.default_rng(seed)
+    names = rng.permutation(n)
+    return Graph(n, [(int(names[rng.integers(0, j)]), int(names[j])) for j in range(1, n)])
+
+
+def one_way(seed=0):
+    rng = np.random.default_rng(seed)
+    arcs = [(i, (i + 1) % N) for i in range(N)] + [(i, j) for i in range(N) for j in range(N) if rng.random() < 0.15]
+    return uniform_sender(Graph(N, arcs, directed=True))
+
+
+# --- conserved ---
+def test_push_sum_without_updates_keeps_numerators_and_weights_and_finds_the_mean():
+    weights = one_way()
+    training = make(alg.PushSum(), weights, weights.graph, lr=0.0)
+    training.X.copy_(random_rows())
+    starts = training.X.clone()
+    for _ in range(150):
+        training.step()
+        mass = mass_of(training)
+        torch.testing.assert_close((mass * training.X).sum(0), starts.sum(0), **CLOSE)
+        assert float(mass.sum()) == pytest.approx(N, abs=1e-12)
+    assert float((mass - 1).abs().max()) > 0.2  # the weights are not doubly stochastic, so masses differ
+    torch.testing.assert_close(training.X, starts.mean(0).expand(N, -1), rtol=0, atol=1e-10)
+
+
+def test_the_sum_of_push_sums_numerators_takes_the_step_of_sgd():
+    weights = one_way(1)
+    training = make(alg.PushSum(), weights, weights.graph)
+    sums = training.X.sum(0).clone()
+    for _ in range(STEPS):
+        sums = sums - LR * training.step().gradients.sum(0)
+        torch.testing.assert_close((mass_of(training) * training.X).sum(0), sums, **CLOSE)
+
+
+@pytest.mark.parametrize("tau", [1, 3])
+def test_the_mean_of_the_tracked_gradients_is_the_mean_of_the_gradients(tau):
+    training = make(alg.GradientTracking(), tau=tau)
+    apart = 0.0
+    for t in range(STEPS):
+        G = task().losses_and_gradients(training.X, range(N), t)[1]
+        Y = training.step().gradients
+        torch.testing.assert_close(Y.mean(0), G.mean(0), rtol=0, atol=1e-11)
+        apart = max(apart, float((Y - G).abs().max()))
+    assert apart > 1  # it is the mean alone that they share
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        alg.DSGD,
+        alg.CombineWhileAdapt,
+        alg.D2,
+        alg.EXTRA,
+        alg.GradientTracking,
+        lambda: alg.QuasiGlobalMomentum(0.0),
+        alg.LocalSGD,
+    ],
+)
+def test_the_mean_of_the_nodes_takes_the_step_of_sgd_with_the_mean_gradient(algorithm):
+    """𝟏ᵀW = 𝟏ᵀ: mixing does not move the mean."""
+    training = make(algorithm())
+    for _ in range(STEPS):
+        mean = training.X.mean(0).clone()
+        G = training.step().gradients
+        torch.testing.assert_close(training.X.mean(0), mean - LR * G.mean(0), **CLOSE)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_relayed_sums_are_complete_after_as_many_steps_as_the_tree_is_wide(seed):
+    """RelaySum (Vogels et al. 2021): every node offers the same row again and again, and all find the mean."""
+    n = 3 + 2 * seed
+    tree, rows = random_tree(n, seed), random_rows(n, 4, seed)
+    network, state = SimulatedNetwork(tree), State()
+    receivers = torch.tensor([j for j in range(n) for _ in tree.neighbors(j)])
+    for t in range(1, tree.diameter + 3):
+        X = mixed(alg.RelaySGD(), rows, rows, Plan((), tree=tree), network, state=state)
+        heard = 1 + torch.zeros(n, dtype=torch.float64).index_add_(0, receivers, state.arcs["counts"][:, 0])
+        complete_now = (heard == n).all() and torch.allclose(X, rows.mean(0).expand(n, -1), rtol=0, atol=1e-13)
+        assert bool(complete_now) == (t >= tree.diameter)
+
+
+def test_without_gradients_relay_brings_the_nodes_together():
+    """Rows that differ at the start and change by relaying: the nodes agree, though not on the mean of the starts."""
+    tree = random_tree(N, 1)
+    training = make(alg.RelaySGD(), Tree(tree), tree, lr=0.0)
+    training.X.copy_(random_rows())
+    starts = training.X.clone()
+    for _ in range(200):
+        training.step()
+    agreed = training.X[0]
+    assert float((training.X - agreed).abs().max()) < 1e-10
+    assert (starts.amin(0) < agreed).all()
+    assert (agreed < starts.amax(0)).all()
+
+
+# --- where two of them are the same ---
+def run(training, steps=STEPS):
+    found = []
+    for _ in range(steps):
+        training.step()
+        found.append(training.X.clone())
+    return torch.stack(found)
+
+
+WITHOUT_MOMENTUM = [
+    alg.QuasiGlobalMomentum(beta=0.0, mu=mu, nesterov=n) for mu in (0.0, 0.3, 0.95) for n in (False, True)
+]
+
+
+@pytest.mark.parametrize("algorithm", [*WITHOUT_MOMENTUM, alg.DecentLaM(0.0)], ids=str)
+def test_without_momentum_it_is_dsgd(algorithm):
+    torch.testing.assert_close(run(make(algorithm)), run(make(alg.DSGD())), **CLOSE)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_push_sum_with_doubly_stochastic_weights_is_dsgd(momentum):
+    found = run(make(alg.PushSum(), momentum=momentum))
+    torch.testing.assert_close(found, run(make(alg.DSGD(), momentum=momentum)), rtol=0, atol=1e-11)
+
+
+def test_local_sgd_with_one_local_step_is_all_reduce():
+    torch.testing.assert_close(run(make(alg.LocalSGD())), run(make(alg.AllReduceSGD())), **CLOSE)
+
+
+def test_full_averaging_by_weights_is_local_sgd():
+    for tau in (1, 4):
+        found = run(make(alg.DSGD(), uniform(complete(N)), complete(N), tau=tau))
+        torch.testing.assert_close(found, run(make(alg.LocalSGD(), tau=tau)), **CLOSE)
+
+
+def test_combine_while_adapt_is_decoupled_mixing_with_updates_that_stay_at_home():
+    alone = MixingMatrix.from_dense(np.eye(N), GRAPH)
+    found = run(make(alg.DecoupledDSGD(), Decoupled(W, alone)))
+    torch.testing.assert_close(found, run(make(alg.CombineWhileAdapt())), **CLOSE)
+
+
+def test_combine_then_adapt_takes_its_gradients_where_dsgd_does():
+    """The mixed rows are those of D-SGD; what is judged are the rows before the mixing."""
+    assert torch.equal(run(make(alg.CombineThenAdapt())), run(make(alg.DSGD())))
+
+
+# --- bytes ---
+ROW = D * 8
+MESSAGES = W.messages * ROW
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "policy", "sent"),
+    [
+        (alg.DSGD(), W, MESSAGES),
+        (alg.DSGD(), Product([W, W]), 2 * MESSAGES),
+        (alg.CombineThenAdapt(), W, MESSAGES),
+        (alg.CombineWhileAdapt(), W, MESSAGES),
+        (alg.D2(), W, MESSAGES),
+        (alg.EXTRA(), W, MESSAGES),
+        (alg.QuasiGlobalMomentum(), W, MESSAGES),
+        (alg.QuasiGlobalAdam(), W, MESSAGES),
+        (alg.DecentLaM(), W, MESSAGES),
+        (alg.GradientTracking(), W, 2 * MESSAGES),
+        (alg.DecoupledDSGD(), Decoupled(W, W), 2 * MESSAGES),
+        (alg.PushSum(), W, W.messages * (ROW + 8)),  # and the weight
+        (alg.RelaySGD(), Tree(random_tree(N, 0)), 2 * (N - 1) * (ROW + 8)),  # and the count
+        (alg.AllReduceSGD(), NoMixing(), N * (N - 1) * ROW),  # short rows, to all nodes in one round
+        (alg.LocalSGD(), NoMixing(), N * (N - 1) * ROW),
+        (alg.DSGD(), uniform(complete(N)), N * (N - 1) * ROW),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_a_step_sends(algorithm, policy, sent):
+    training = make(algorithm, policy, complete(N) if isinstance(algorithm, alg.RelaySGD) else GRAPH)
+    for t in range(3):
+        training.step()
+        mixings = t if algorithm.needs.early else t + 1  # at first W = I, where there are no weights yet
+        assert training.network.traffic.parameters == mixings * sent
+    assert training.network.traffic.sketches == 0
+
+
+@pytest.mark.parametrize("algorithm", [alg.DSGD, alg.GradientTracking, alg.LocalSGD])
+def test_local_steps_send_nothing(algorithm):
+    training = make(algorithm(), tau=4)
+    for _ in range(3):
+        training.step()
+    assert training.network.traffic.parameters == 0
+    training.step()
+    once = training.network.traffic.parameters
+    assert once > 0
+    for _ in range(8):
+        training.step()
+    assert training.network.traffic.parameters == 3 * once
+
+
+# --- mixing in place ---
+@pytest.mark.parametrize("n", [5, 100])
+@pytest.mark.parametrize("columns", ["1", "less", "one block", "one more", "two and a half blocks"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_mixing_in_place_gives_what_mixing_into_new_memory_gives(n, columns, dtype, monkeypatch):
+    d = {"1": 1, "less": 37, "one block": 64, "one more": 65, "two and a half blocks": 161}[columns]
+    weights, rows = asymmetric(n), random_rows(n, d, dtype=dtype)
+    monkeypatch.setattr(sums, "_BLOCK", 64 * len(weights.weights))  # blocks of 64 columns
+    network = SimulatedNetwork(weights.graph)
+    fresh, given = network.mix(rows, weights), rows.clone()
+    mixed = network.mix(given, weights, out=given)
+    assert mixed.data_ptr() == given.data_ptr()
+    tolerance = 1e-6 if dtype == torch.float32 else 1e-14
+    assert torch.equal(mixed, fresh)
+    expected = weights.to_dense().T @ rows.double().numpy()
+    np.testing.assert_allclose(mixed.double().numpy(), expected, rtol=0, atol=5 * tolerance)
+    other = torch.empty_like(rows)
+    assert torch.equal(network.mix(rows, weights, out=other), mixed)
+    assert network.traffic.parameters == 3 * weights.messages * d * rows.element_size()
+
+
+# --- exchange ---
+@settings(max_examples=60)
+@given(n=st.integers(1, 30), seed=st.integers(0, 10**6))
+def test_messages_arrive_in_the_order_of_their_receivers(n, seed):
+    """Sent sorted by (sender, receiver), received sorted by (receiver, sender), each as it was."""
+    tree = random_tree(n, seed)
+    arcs = sorted([(i, j) for i, j in tree.edges] + [(j, i) for i, j in tree.edges])
+    messages = torch.tensor([[100.0 * i + j] for i, j in arcs], dtype=torch.float64).reshape(-1, 1)
+    network = SimulatedNetwork(tree)
+    arrived = network.exchange(messages, tree)[:, 0].tolist()
+    assert arrived == [100.0 * i + j for i, j in sorted(arcs, key=lambda arc: (arc[1], arc[0]))]
+    assert network.traffic.parameters == 2 * (n - 1) * 8
+
+
+def test_messages_along_the_arcs_of_a_directed_graph():
+    graph = Graph(4, [(0, 1), (1, 2), (2, 0), (3, 0), (0, 3)], directed=True)  # sorted: 01 03 12 20 30
+    messages = torch.tensor([[1.0], [3.0], [12.0], [20.0], [30.0]])
+    assert SimulatedNetwork(graph).exchange(messages, graph)[:, 0].tolist() == [20.0, 30.0, 1.0, 12.0, 3.0]
+
+
+@pytest.mark.parametrize(("d", "rows_sent"), [(LONG_ROW // 8 - 1, N - 1), (LONG_ROW // 8, 2 * (N - 1) / N)])
+def test_an_average_is_counted_as_such_however_it_is_asked_for(d, rows_sent):
+    """Every node sends 2 (n − 1)/n of a long row, the least that is possible, and a short one to all others."""
+    rows, J = random_rows(d=d), uniform(complete(N))
+    for act in (lambda network: network.average(rows), lambda network: network.mix(rows, J)[0]):
+        network = SimulatedNetwork(ring(N), Links(Link(0.1, 1e6)))
+        torch.testing.assert_close(act(network), rows.mean(0), **CLOSE)
+        assert math.isclose(network.traffic.parameters / N, rows_sent * d * 8)
+        asked = SimulatedNetwork(ring(N), network.links)
+        asked.average(rows)
+        assert network.traffic == asked.traffic  # the time as well
+
+
+def test_lost_and_compressed_rows_go_along_arcs_also_with_equal_weights():
+    rows, J = random_rows(d=LONG_ROW // 8), uniform(complete(N))
+    lossy, compressed = LossyNetwork(ring(N), 0.0), SimulatedNetwork(ring(N))
+    lossy.mix(rows, J)
+    compressed.mix(rows, J, packing=Cast(rows, torch.bfloat16))
+    assert lossy.traffic.parameters == N * (N - 1) * LONG_ROW
+    assert compressed.traffic.parameters == N * (N - 1) * LONG_ROW // 4

@@ -1,0 +1,279 @@
+"""Where the algorithms end, and how fast, on strongly convex quadratics without noise, against linear algebra.
+
+On quadratics ∇f_i(x) = H_i x + c_i every method is a linear map, so its limit is the solution of a linear system and
+its rate a spectral radius. Both are computed here, in NumPy, from the papers' equations with nodes as rows and P = Wᵀ;
+vec(X) stacks the rows, so that P acts as P ⊗ I and the gradients as blockdiag(H_i).
+"""
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import block_diag
+
+import mixwise.algorithms as alg
+from builders import simulated, well_conditioned
+from mixwise.graphs import Graph, complete, random_connected, ring
+from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings
+from mixwise.policies import Fixed, Tree
+from mixwise.training import factor
+
+N, D = 8, 4
+W = lazy(metropolis_hastings(random_connected(N, keep=0.6, seed=2)))
+P = np.kron(W.to_dense().T, np.eye(D))
+ONE = np.eye(N * D)
+TREE = Graph(N, [(0, 3), (3, 1), (3, 4), (4, 2), (4, 7), (7, 5), (7, 6)])
+
+
+def task(seed=0):
+    return well_conditioned(N, D, seed)
+
+
+@lru_cache
+def hessian(seed=0):
+    """blockdiag(H_i), H_i = 2 A_iᵀ A_i."""
+    return block_diag(*(2 * A.T @ A for A in task(seed).A.numpy()))
+
+
+def linear(seed=0):
+    """c: the gradients at 0."""
+    return task(seed).full_gradients(torch.zeros(D, dtype=torch.float64)).numpy().ravel()
+
+
+def optimum(seed=0):
+    """x* on every node, from Σ H_i x + c_i = 0."""
+    blocks = hessian(seed).reshape(N, D, N, D)
+    mean = sum(blocks[i, :, i] for i in range(N))
+    return np.tile(-np.linalg.solve(mean, linear(seed).reshape(N, D).sum(0)), N)
+
+
+def make(algorithm, lr, *, policy=None, graph=None, seed=0, schedule=None, **options):
+    scheduler = None if schedule is None else lambda o: torch.optim.lr_scheduler.LambdaLR(o, schedule)
+    sgd = lambda blocks: torch.optim.SGD(blocks, lr=lr, **options)  # noqa: E731
+    return simulated(policy or W, algorithm, graph or W.graph, task=task(seed), optimizer=sgd, scheduler=scheduler)
+
+
+def settle(training, steps):
+    for _ in range(steps):
+        training.step()
+    return training.models.numpy().ravel().copy()
+
+
+def distance(x, seed=0):
+    """(1/n) Σ ‖x_i − x*‖²."""
+    return float(np.square(x - optimum(seed)).sum() / N)
+
+
+# --- exact methods find the optimum ---
+EXACT = {
+    "d2": (alg.D2, {}),
+    "extra": (alg.EXTRA, {}),
+    "gradient tracking": (alg.GradientTracking, {}),
+    "relay": (alg.RelaySGD, {"policy": Tree(TREE), "graph": TREE}),
+}
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_methods_reach_the_optimum(name, seed):
+    algorithm, options = EXACT[name]
+    training = make(algorithm(), 0.4 / task(seed).smoothness, seed=seed, **options)
+    assert distance(settle(training, 400), seed) < 1e-8
+    assert distance(settle(make(alg.DSGD(), 0.4 / task(seed).smoothness, seed=seed), 200), seed) > 1e-2
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_they_stay_exact_with_momentum(name):
+    """The optimum is where the sum of the gradients is 0; momentum only multiplies it."""
+    algorithm, options = EXACT[name]
+    training = make(algorithm(), 0.1 / task().smoothness, momentum=0.7, nesterov=True, **options)
+    assert distance(settle(training, 400)) < 1e-8
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_they_stay_exact_when_the_step_size_has_changed(name):
+    """A warm-up from 0 and two decays while the gradients are still large."""
+    algorithm, options = EXACT[name]
+    schedule = factor(500, warmup=0.02, decay_at=(0.03, 0.04), gamma=0.8)
+    training = make(algorithm(), 0.6 / task().smoothness, schedule=schedule, **options)
+    assert distance(settle(training, 500)) < 1e-8
+
+
+def test_gradient_tracking_is_exact_with_weights_that_are_not_symmetric():
+    """Doubly stochastic is enough, on a directed graph too; D² and EXTRA ask for more."""
+    one_way = Graph(N, [(i, (i + k) % N) for i in range(N) for k in (1, 3)], directed=True)
+    dense = 0.4 * np.eye(N) + 0.4 * np.roll(np.eye(N), 1, axis=1) + 0.2 * np.roll(np.eye(N), 3, axis=1)
+    policy = Fixed(MixingMatrix.from_dense(dense, one_way))
+    training = make(alg.GradientTracking(), 0.2 / task().smoothness, policy=policy, graph=one_way)
+    assert distance(settle(training, 500)) < 1e-8
+
+
+def test_relay_is_exact_also_after_the_tree_has_changed():
+    """A new tree starts the relay anew; nothing of the old one stays."""
+    training = make(alg.RelaySGD(), 0.4 / task().smoothness, policy=Tree(TREE), graph=complete(N))
+    settle(training, 20)
+    training.driver.policy = Tree(Graph(N, [(i, i + 1) for i in range(N - 1)]))
+    assert distance(settle(training, 400)) < 1e-8
+
+
+# --- where the others end: the solution of a linear system ---
+def dsgd_limit(eta, seed=0):
+    """X = P (X − η (H X + c))."""
+    return np.linalg.solve(ONE - P @ (ONE - eta * hessian(seed)), -eta * P @ linear(seed))
+
+
+def while_adapt_limit(eta, seed=0):
+    """X = P X − η (H X + c)."""
+    return np.linalg.solve(ONE - P + eta * hessian(seed), -eta * linear(seed))
+
+
+def then_adapt_limit(eta, seed=0):
+    """ψ = P X;  X = ψ − η (H ψ + c): the models are the rows before mixing."""
+    return np.linalg.solve(ONE - (ONE - eta * hessian(seed)) @ P, -eta * linear(seed))
+
+
+BETA = 0.8
+# what it is, its optimizer's momentum, and where it ends with step size η
+BIASED = {
+    "dsgd": (alg.DSGD, {}, dsgd_limit),
+    "combine while adapt": (alg.CombineWhileAdapt, {}, while_adapt_limit),
+    "combine then adapt": (alg.CombineThenAdapt, {}, then_adapt_limit),
+    # A momentum of the optimizer is a step size 1 / (1 − β) times as large in the end.
+    "dsgd, momentum": (alg.DSGD, {"momentum": BETA}, lambda eta: dsgd_limit(eta / (1 - BETA))),
+    "combine while adapt, momentum": (
+        alg.CombineWhileAdapt,
+        {"momentum": BETA},
+        lambda eta: while_adapt_limit(eta / (1 - BETA)),
+    ),
+    # A momentum of the movement is 0 where nothing moves: the limit is that of D-SGD with the same η.
+    "decentlam": (lambda: alg.DecentLaM(BETA), {}, dsgd_limit),
+    "quasi-global": (lambda: alg.QuasiGlobalMomentum(BETA, nesterov=False), {}, dsgd_limit),
+    "quasi-global, mu": (lambda: alg.QuasiGlobalMomentum(BETA, mu=0.5, nesterov=False), {}, dsgd_limit),
+    "quasi-global, Nesterov": (lambda: alg.QuasiGlobalMomentum(BETA), {}, lambda eta: dsgd_limit(eta * (1 + BETA))),
+    "quasi-global around combine while adapt": (
+        lambda: alg.QuasiGlobalMomentum(BETA, nesterov=False, inner=alg.CombineWhileAdapt()),
+        {},
+        while_adapt_limit,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_the_limit_is_the_solution_of_its_linear_system(name):
+    algorithm, options, limit = BIASED[name]
+    eta = 0.15 / task().smoothness
+    found = settle(make(algorithm(), eta, **options), 450)
+    expected = limit(eta)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    assert distance(expected) > 1e-3  # none of them ends at the optimum
+
+
+@pytest.mark.parametrize("limit", [dsgd_limit, while_adapt_limit, then_adapt_limit])
+def test_the_neighborhood_shrinks_with_the_square_of_the_step_size(limit):
+    """‖x_i − x*‖ = O(η), so the squared distance falls by 4 when η is halved."""
+    for eta in (1e-4, 1e-5):
+        ratio = distance(limit(eta)) / distance(limit(eta / 2))
+        assert ratio == pytest.approx(4, rel=100 * eta)
+
+
+def test_combining_before_adapting_and_while_adapting_differ():
+    """D-SGD mixes the step, too, so its limit lies nearer to the optimum."""
+    eta = 0.1 / task().smoothness
+    assert distance(dsgd_limit(eta)) < 0.8 * distance(while_adapt_limit(eta))
+
+
+def test_plain_momentum_multiplies_the_bias_and_decentlam_and_quasi_global_momentum_do_not():
+    """By 1 / (1 − β)², to leading order in η / (1 − β) (Yuan et al. 2021), measured at the end of runs."""
+    eta, beta = 0.02 / task().smoothness, 0.5
+    bias = distance(dsgd_limit(eta))
+    for algorithm in (alg.DecentLaM(beta), alg.QuasiGlobalMomentum(beta, nesterov=False)):
+        assert distance(settle(make(algorithm, eta), 1000)) == pytest.approx(bias, rel=0.01)
+    plain = distance(settle(make(alg.DSGD(), eta, momentum=beta), 1000))
+    assert plain / bias == pytest.approx(1 / (1 - beta) ** 2, rel=0.1)
+
+
+# --- how fast ---
+def dsgd_operator(eta):
+    return P @ (ONE - eta * hessian())
+
+
+def d2_operator(eta):
+    """(X⁺, ψ⁺) of (X, ψ): ψ⁺ = (1 − ηH) X;  X⁺ = P (ψ⁺ + X − ψ)."""
+    step, zero = ONE - eta * hessian(), np.zeros_like(ONE)
+    return np.block([[P @ (step + ONE), -P], [step, zero]])
+
+
+def extra_operator(eta):
+    """X⁺⁺ = (I + P) X⁺ − (I + P)/2 X − η H (X⁺ − X), on the pair (X⁺, X)."""
+    H = hessian()
+    return np.block([[ONE + P - eta * H, -(ONE + P) / 2 + eta * H], [ONE, np.zeros_like(ONE)]])
+
+
+def tracking_operator(eta):
+    """X⁺ = P (X − η Y);  Y⁺ = P Y + H (X⁺ − X)."""
+    H = hessian()
+    return np.block([[P, -eta * P], [H @ (P - ONE), P - eta * H @ P]])
+
+
+def relay_operator(eta):
+    """x_i⁺ = (1/n) Σ_j x′_j of h − 1 steps ago, j being h ≥ 1 hops away, and of now for j = i."""
+    hops = np.full((N, N), np.inf)
+    hops[tuple(np.array(TREE.edges).T)] = 1
+    hops = np.minimum(hops, hops.T)
+    np.fill_diagonal(hops, 0)
+    for k in range(N):
+        hops = np.minimum(hops, hops[:, [k]] + hops[[k]])
+    age = np.maximum(hops - 1, 0)
+    step, depth = ONE - eta * hessian(), int(age.max()) + 1
+    first = [np.kron((age == a) / N, np.eye(D)) @ step for a in range(depth)]
+    shift = np.eye((depth - 1) * N * D, depth * N * D)
+    return np.vstack([np.hstack(first), shift])
+
+
+def radius(operator):
+    """The largest modulus of an eigenvalue, but for 1: that is what the method conserves, such as mean(Y − G)."""
+    values = np.linalg.eigvals(operator)
+    return float(np.abs(values[np.abs(values - 1) > 1e-7]).max())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "operator", "share", "options"),
+    [
+        (alg.DSGD, dsgd_operator, 0.4, {}),
+        (alg.D2, d2_operator, 0.2, {}),
+        (alg.D2, d2_operator, 0.4, {}),
+        (alg.EXTRA, extra_operator, 0.2, {}),
+        (alg.EXTRA, extra_operator, 0.6, {}),  # a complex pair leads
+        (alg.GradientTracking, tracking_operator, 0.15, {}),
+        (alg.GradientTracking, tracking_operator, 0.4, {}),
+        (alg.RelaySGD, relay_operator, 0.4, EXACT["relay"][1]),
+    ],
+)
+def test_the_rate_is_the_spectral_radius(algorithm, operator, share, options):
+    """Measured from distance 1e-3 to 1e-9: late enough for one eigenvalue to lead by, early enough for rounding."""
+    eta = share / task().smoothness
+    limit = dsgd_limit(eta) if algorithm is alg.DSGD else optimum()
+    training, errors = make(algorithm(), eta, **options), []
+    while not errors or errors[-1] > 1e-9:
+        training.step()
+        errors.append(np.linalg.norm(training.X.numpy().ravel() - limit))
+        assert training.t < 3000
+    late = np.flatnonzero((np.array(errors) < 1e-3) & (np.array(errors) > 1e-9))
+    slope = np.polyfit(late, np.log(np.array(errors)[late]), 1)[0]
+    assert slope == pytest.approx(np.log(radius(operator(eta))), rel=0.02)
+
+
+def test_the_step_size_at_which_dsgd_diverges():
+    """The spectral radius passes 1 there."""
+    ring_weights = metropolis_hastings(ring(N))
+    turn = np.kron(ring_weights.to_dense().T, np.eye(D))
+    low, high = 0.0, 4 / task().smoothness * N
+    for _ in range(60):
+        middle = (low + high) / 2
+        stable = np.abs(np.linalg.eigvals(turn @ (ONE - middle * hessian()))).max() < 1
+        low, high = (middle, high) if stable else (low, middle)
+    below, above = (
+        settle(make(alg.DSGD(), low * scale, policy=Fixed(ring_weights), graph=ring(N)), 400) for scale in (0.97, 1.03)
+    )
+    assert np.abs(below).max() < 1e3 < 1e4 < np.abs(above).max()

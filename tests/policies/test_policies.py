@@ -1,0 +1,400 @@
+"""Policies: which weights at which mixing, when a sketch is taken, and what happens when a solve fails."""
+
+import re
+from importlib import resources
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mixwise.mixing as mx
+import mixwise.policies as pol
+from builders import asymmetric, random_rows
+from mixwise.errors import ConfigError, MixingError, SolverError
+from mixwise.graphs import Graph, complete, ring
+from mixwise.needs import Needs
+from mixwise.network import SimulatedNetwork
+from mixwise.parts import words
+from mixwise.plan import Plan
+from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch
+from planning import Planner, assert_plans_resume
+
+N, D = 6, 9
+GRAPH = ring(N)
+OTHER = mx.metropolis_hastings(GRAPH)
+
+
+class CountingNetwork(SimulatedNetwork):
+    """Remembers what was gathered."""
+
+    def __init__(self, graph: Graph = GRAPH) -> None:
+        super().__init__(graph)
+        self.gathered: list[torch.Tensor] = []
+
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        self.gathered.append(rows.clone())
+        return super().gather(rows)
+
+
+def rows(t: int, what: str) -> torch.Tensor:
+    return random_rows(N, D, seed=1000 * t + "UGX".index(what))
+
+
+def seen(t: int, still: bool = False) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """U, G and X′, other ones at every mixing; `still`: the optimizer has not moved."""
+    U = rows(t, "U")
+    return torch.zeros_like(U) if still else U, rows(t, "G"), rows(t, "X")
+
+
+def run(policy, steps: int, network: CountingNetwork | None = None, still=()) -> list[tuple[Plan, int]]:
+    """The plans of mixings 0 … steps − 1, and how often each gathered."""
+    planner, outcome = Planner(policy, network or CountingNetwork()), []
+    for t in range(steps):
+        before = len(planner.network.gathered)
+        plan = planner.plan(t, *seen(t, t in still))
+        outcome.append((plan, len(planner.network.gathered) - before))
+    return outcome
+
+
+def weights(outcome) -> list[mx.MixingMatrix]:
+    """The matrices of plans with one round each."""
+    assert all(len(plan.params) == 1 and plan.updates is None for plan, _ in outcome)
+    return [plan.params[0] for plan, _ in outcome]
+
+
+def looked_at(outcome) -> list[int]:
+    return [t for t, (_, gathers) in enumerate(outcome) if gathers]
+
+
+def optimal(t: int, what: str = "U", **options) -> mx.MixingMatrix:
+    return mx.minimize_gme(mx.gram_matrix(rows(t, what)), GRAPH, **options).W
+
+
+def aware(period: int = 1, **options) -> pol.HeterogeneityAware:
+    return pol.HeterogeneityAware(period, **{"sketch": ExactSketch(), **options})
+
+
+# --- when it optimizes, and what it uses ---
+@pytest.mark.parametrize("period", [1, 2, 3, 5])
+def test_optimizes_when_t_is_a_multiple_of_the_period_and_keeps_the_weights_in_between(period):
+    outcome = run(aware(period), 12)
+    assert weights(outcome) == [optimal(t - t % period) for t in range(12)]
+    for t, (plan, gathers) in enumerate(outcome):
+        assert gathers == (plan.solve is not None) == (t % period == 0)
+
+
+@pytest.mark.parametrize("period", [1, 2, 4, 10])
+def test_even_mixings_use_the_optimized_weights_odd_ones_the_other(period):
+    outcome = run(aware(period, alternate_with=OTHER), 21)
+    assert weights(outcome) == [OTHER if t % 2 else optimal(t - t % period) for t in range(21)]
+    assert looked_at(outcome) == [t for t in range(0, 21, 2) if t % period == 0]
+
+
+def test_an_odd_period_optimizes_at_odd_mixings_too_for_the_next_even_one():
+    outcome = run(aware(3, alternate_with=OTHER), 10)
+    assert [gathers for _, gathers in outcome] == [1, 0, 0, 1, 0, 0, 1, 0, 0, 1]
+    assert weights(outcome)[::2] == [optimal(0), optimal(0), optimal(3), optimal(6), optimal(6)]
+    assert weights(outcome)[1::2] == [OTHER] * 5
+    assert [t for t, (plan, _) in enumerate(outcome) if plan.solve] == [0, 3, 6, 9]
+
+
+@pytest.mark.parametrize("period", range(1, 8))
+@pytest.mark.parametrize("alternate", [False, True])
+def test_a_sketch_is_taken_only_when_its_weights_will_be_used(period, alternate):
+    steps = 8 * period
+    outcome = run(aware(period, alternate_with=OTHER if alternate else None), steps + period)
+    used, taken = weights(outcome), looked_at(outcome)
+    for t, following in zip(taken, [*taken[1:], len(outcome)], strict=True):
+        assert t >= steps or optimal(t) in used[t:following]
+    assert alternate or len(taken) == 9
+
+
+def test_it_may_alternate_with_a_policy():
+    turns = run(aware(alternate_with=pol.Alternating([mx.lazy(OTHER), OTHER])), 4)
+    assert weights(turns) == [optimal(0), OTHER, optimal(2), OTHER]
+
+
+@pytest.mark.parametrize("other", [None, OTHER], ids=["alone", "alternating"])
+@pytest.mark.parametrize("period", [1, 2, 3, 4])
+def test_the_updates_are_read_only_at_mixings_where_the_policy_looks(period, other):
+    """Known before the plan; at other mixings there are no updates."""
+    planner = Planner(aware(period, alternate_with=other), CountingNetwork())
+    for t in range(12):
+        before, looks = len(planner.network.gathered), planner.looks(t)
+        U, G, X = seen(t)
+        planner.plan(t, U if looks else None, G, X)
+        assert (len(planner.network.gathered) > before) == looks
+
+
+@pytest.mark.parametrize(
+    ("policy", "t", "looks"),
+    [
+        (pol.Fixed(OTHER), 0, False),
+        (pol.RandomChoice([OTHER]), 0, False),
+        (pol.Product([OTHER, aware()]), 1, True),
+        (pol.Alternating([OTHER, aware()]), 1, True),
+        (pol.Alternating([OTHER, aware()]), 0, False),
+        (pol.Decoupled(params=OTHER, updates=aware()), 0, True),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_policy_looks_where_a_part_of_it_does(policy, t, looks):
+    assert Planner(policy, CountingNetwork()).looks(t) == looks
+
+
+@pytest.mark.parametrize("option", ["graphs", "alternate_with"])
+@pytest.mark.parametrize("part", [aware(), OTHER], ids=["looks", "does not"])
+def test_it_looks_where_a_policy_among_its_options_does(option, part):
+    planner = Planner(aware(5, **{option: part}), CountingNetwork())
+    planner.plan(0, *seen(0))
+    assert planner.looks(3) == (part is not OTHER)
+
+
+# --- what the algorithm needs ---
+LAZY = Needs(symmetric=True, lazy=True)  # as D²
+
+
+def test_the_weights_that_it_alternates_with_are_what_the_algorithm_needs():
+    policy = aware(alternate_with=aware())
+    plain, needed = (Planner(policy, CountingNetwork(), needs).plan for needs in (None, LAZY))
+    for t in range(4):
+        (free,), (W,) = plain(t, *seen(t)).params, needed(t, *seen(t)).params
+        best = optimal(t, symmetric=True).to_dense()
+        np.testing.assert_allclose(W.to_dense(), (np.eye(N) + best) / 2, rtol=0, atol=1e-12)
+        assert not free.is_symmetric
+
+
+@pytest.mark.parametrize("needs", [Needs(symmetric=True), LAZY], ids=["symmetric", "and lazy"])
+def test_a_learned_topology_is_made_symmetric_and_lazy_if_needed(needs):
+    """(W + Wᵀ)/2, and of that (I + ·)/2."""
+    policy = pol.LearnedTopology(2, "updates", observe=2, sketch=ExactSketch())
+    plain, needed = (Planner(policy, CountingNetwork(ring(7)), given).plan for given in (None, needs))
+    for t in range(3):
+        dense, found = (plan(t, random_rows(7, D, t)).params[0].to_dense() for plan in (plain, needed))
+        assert np.abs(dense - dense.T).max() > 0.1  # of an odd number of nodes, not all can be paired
+        expected = (dense + dense.T) / 2
+        expected = (np.eye(7) + expected) / 2 if needs.lazy else expected
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def test_the_report_shows_a_whole_turn_of_policies_that_take_turns():
+    """It knows them by their words."""
+    script = (resources.files("mixwise.report") / "template" / "network.js").read_text("utf-8")
+    turns = re.search(r"/(\S*in turn\S*)/\.test\(data\.variants", script)[1]
+    for policy in (pol.Alternating([OTHER, mx.lazy(OTHER)]), aware(alternate_with=OTHER)):
+        assert re.search(turns, words(policy))
+    for policy in (pol.Fixed(OTHER), aware(), pol.Product([OTHER, OTHER]), pol.RandomChoice([OTHER, mx.lazy(OTHER)])):
+        assert not re.search(turns, words(policy))
+
+
+# --- what it observes ---
+@pytest.mark.parametrize("sketch", [CountSketch(4, seed=1), GaussianSketch(4, seed=1)])
+def test_a_new_sketch_is_drawn_at_every_optimization(sketch):
+    network = CountingNetwork()
+    run(pol.HeterogeneityAware(2, sketch=sketch), 4, network)
+    assert len(network.gathered) == 2
+    for t, S in zip((0, 2), network.gathered, strict=True):
+        assert torch.equal(S, sketch.fresh(t)(rows(t, "U")))
+    assert sketch.fresh(0) != sketch.fresh(2)
+
+
+def test_the_default_is_a_count_sketch_of_dimension_100_of_the_updates_at_every_mixing():
+    policy = pol.HeterogeneityAware()
+    assert (policy.sketch, policy.period, policy.objective) == (CountSketch(100), 1, "updates")
+
+
+def test_the_objective_may_be_the_parameters():
+    assert weights(run(aware(objective="parameters"), 4)) == [optimal(t, "X") for t in range(4)]
+
+
+@pytest.mark.parametrize("options", [{"regularization": 0.05}, {"symmetric": True}])
+def test_options_reach_the_solver(options):
+    assert weights(run(aware(**options), 1)) == [optimal(0, **options)]
+    assert optimal(0, **options) != optimal(0)
+
+
+@pytest.mark.parametrize("s", [0.0, 0.7])
+def test_smoothing_keeps_a_share_of_the_old_gram_matrix(s):
+    """Γ ← s Γ + (1 − s) Γ_new at every optimization; the first Γ is taken as it is."""
+    planner, Gamma = Planner(aware(2, smoothing=s), CountingNetwork()), None
+    for t in range(8):
+        plan = planner.plan(t, *seen(t))
+        if t % 2 == 0:
+            new = mx.gram_matrix(rows(t, "U"))
+            Gamma = new if Gamma is None else s * Gamma + (1 - s) * new
+        np.testing.assert_array_equal(planner.gram, Gamma)
+        assert plan.params == (mx.minimize_gme(Gamma, GRAPH).W,)
+
+
+# --- a warm-up from step size 0 ---
+def test_if_nothing_has_moved_the_gradients_are_used_and_the_next_mixing_optimizes_again():
+    outcome = run(aware(10), 14, still={0, 1})
+    assert weights(outcome) == [optimal(0, "G"), optimal(1, "G"), *[optimal(2)] * 8, *[optimal(10)] * 4]
+    assert [t for t, (plan, _) in enumerate(outcome) if plan.solve] == [0, 1, 2, 10]
+
+
+def test_if_nothing_has_moved_the_other_policys_turn_is_not_taken():
+    """Even mixings optimize until something moves; at odd ones a sketch would be wasted."""
+    outcome = run(aware(3, alternate_with=OTHER), 8, still={0, 1, 2, 3})
+    assert weights(outcome)[::2] == [optimal(0, "G"), optimal(2, "G"), optimal(4), optimal(6)]
+    assert weights(outcome)[1::2] == [OTHER] * 4
+    assert looked_at(outcome) == [0, 2, 4, 6]
+
+
+def test_gradients_are_not_smoothed_into_updates():
+    """They differ by the step size: Γ of G would outweigh Γ of U = ηG for a long time."""
+    planner = Planner(aware(smoothing=0.9), CountingNetwork())
+    of = lambda t, what: mx.gram_matrix(rows(t, what))  # noqa: E731
+    expected = [of(0, "G"), of(1, "U"), 0.9 * of(1, "U") + 0.1 * of(2, "U"), of(3, "G")]
+    for t, Gamma in enumerate(expected):
+        planner.plan(t, *seen(t, still=t in (0, 3)))
+        np.testing.assert_allclose(planner.gram, Gamma, rtol=1e-14)
+
+
+def test_weights_still_mix_if_everything_is_zero():
+    plan = Planner(aware(), CountingNetwork()).plan(0, torch.zeros(N, D, dtype=torch.float64))
+    np.testing.assert_allclose(plan.params_product, mx.uniform(GRAPH).to_dense(), atol=1e-9)
+
+
+# --- a solve that fails ---
+@pytest.fixture
+def failing(monkeypatch):
+    """Γ solved as usual, except while `failing` is not empty."""
+    solve, now = mx.GmeProblem.solve, set()
+
+    def sometimes(self, gram, regularization=0.0):
+        if now:
+            return mx.GmeSolution(None, float("nan"), mx.SolveStatus.NOT_CONVERGED, 250, 0.1, 1.0)
+        return solve(self, gram, regularization)
+
+    monkeypatch.setattr(mx.GmeProblem, "solve", sometimes)
+    return now
+
+
+def test_a_failed_solve_keeps_the_previous_weights_and_is_reported(failing):
+    planner, used = Planner(aware(2), CountingNetwork()), [optimal(0), optimal(0), optimal(0), optimal(6)]
+    for t, W in zip((0, 2, 4, 6), used, strict=True):
+        failing.update({"now"} if t in (2, 4) else ())
+        plan = planner.plan(t, *seen(t))
+        assert plan.params == (W,)
+        assert plan.solve.solved != bool(failing)
+        assert not failing or plan.solve.status == "iteration limit reached"
+        failing.clear()
+
+
+def test_a_failed_first_solve_is_an_error(failing):
+    failing.add("now")
+    with pytest.raises(SolverError, match="GME-opt was not solved: iteration limit reached after 250 iterations"):
+        run(aware(), 1)
+
+
+# --- another graph, another run ---
+def test_the_program_is_laid_out_once_per_graph(monkeypatch):
+    made = []
+    original = mx.GmeProblem.__init__
+    monkeypatch.setattr(
+        mx.GmeProblem, "__init__", lambda self, *a, **k: (made.append(a[0]), original(self, *a, **k))[1]
+    )
+    planner = Planner(aware(), CountingNetwork())
+    for t in range(5):
+        planner.network = CountingNetwork(GRAPH if t < 4 else complete(N))
+        plan = planner.plan(t, *seen(t))
+    assert made == [GRAPH, complete(N)]
+    assert plan.params[0].graph == complete(N)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 4])
+@pytest.mark.parametrize("still", [set(), {0, 1, 2}])
+def test_a_restored_policy_plans_the_same(cut, still):
+    policy = aware(3, smoothing=0.5, alternate_with=OTHER)
+    assert_plans_resume(policy, CountingNetwork(), [seen(t, t in still) for t in range(9)], cut)
+
+
+@settings(max_examples=20)
+@given(period=st.integers(1, 4), cut=st.integers(0, 6), smoothing=st.sampled_from([0.0, 0.5]))
+def test_a_restored_combination_of_policies_plans_the_same(period, cut, smoothing):
+    policy = pol.Product([pol.Alternating([aware(period, smoothing=smoothing), OTHER]), mx.lazy(OTHER)])
+    assert_plans_resume(policy, CountingNetwork(), [seen(t) for t in range(8)], cut)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"period": 0}, "period = 0: input should be greater than or equal to 1"),
+        ({"period": -2}, "period = -2"),
+        ({"smoothing": 1.0}, "smoothing = 1.0: input should be less than 1"),
+        ({"smoothing": -0.1}, "smoothing = -0.1"),
+        ({"smoothing": float("nan")}, "smoothing = nan"),
+        ({"objective": "gradients"}, "objective = 'gradients': input should be 'updates', 'parameters' or 'both'"),
+        ({"balance": -1.0}, r"balance = -1\.0: input should be greater than or equal to 0"),
+        ({"balance": float("inf")}, "balance = inf"),
+        ({"growth": 0.9}, r"growth = 0\.9: input should be greater than or equal to 1"),
+        ({"growth": float("nan")}, "growth = nan"),
+        ({"drop_below": 0.5}, r"drop_below = 0\.5: input should be less than 0\.5"),
+        ({"drop_below": -0.1}, r"drop_below = -0\.1"),
+    ],
+)
+def test_values_out_of_range_are_rejected(options, message):
+    with pytest.raises(ConfigError, match=message):
+        pol.HeterogeneityAware(**options)
+
+
+# --- policies that do not look, and policies made of policies ---
+def test_fixed_weights_are_the_same_at_every_mixing_and_gather_nothing():
+    assert run(pol.Fixed(OTHER), 3) == [(Plan((OTHER,)), 0)] * 3
+
+
+def test_alternating_takes_turns():
+    matrices = [OTHER, mx.lazy(OTHER), mx.lazy(mx.lazy(OTHER))]
+    assert weights(run(pol.Alternating(matrices), 7)) == [*matrices, *matrices, OTHER]
+
+
+def test_alternating_hands_on_t_itself():
+    """An aware policy at every second place sees t = 1, 3, 5, …: with H = 3, it looks at the first from 0, 3, 6, 9."""
+    assert looked_at(run(pol.Alternating([OTHER, aware(3)]), 10)) == [1, 3, 7, 9]
+
+
+def test_a_product_applies_the_first_policy_first():
+    A = mx.MixingMatrix.from_dense(np.eye(N)[[1, 0, 2, 3, 4, 5]], complete(N))  # two permutations that do not commute
+    B = mx.MixingMatrix.from_dense(np.eye(N)[[0, 2, 1, 3, 4, 5]], complete(N))
+    ((plan, _),) = run(pol.Product([A, B]), 1)
+    assert plan.params == (A, B)
+    np.testing.assert_array_equal(plan.params_product, A.to_dense() @ B.to_dense())
+    assert (plan.params_product != B.to_dense() @ A.to_dense()).any()
+    network, X = SimulatedNetwork(complete(N)), rows(0, "X")
+    two_rounds = network.mix(network.mix(X, A), B)
+    np.testing.assert_array_equal(two_rounds.numpy(), plan.params_product.T @ X.numpy())
+
+
+def test_a_product_of_products_is_a_product_and_reports_its_solve():
+    ((plan, gathers),) = run(pol.Product([pol.Product([asymmetric(N), aware()]), OTHER]), 1)
+    assert plan.params == (asymmetric(N), optimal(0), OTHER)
+    assert plan.solve is not None
+    assert gathers == 1
+
+
+def test_decoupled_has_two_channels():
+    ((plan, _),) = run(pol.Decoupled(params=OTHER, updates=pol.Product([aware(), asymmetric(N)])), 1)
+    assert plan.params == (OTHER,)
+    assert plan.updates == (optimal(0), asymmetric(N))
+    assert plan.solve is not None
+    np.testing.assert_array_equal(plan.params_product, OTHER.to_dense())
+    np.testing.assert_array_equal(plan.updates_product, optimal(0).to_dense() @ asymmetric(N).to_dense())
+
+
+def test_updates_go_the_way_of_the_parameters_unless_they_have_a_channel():
+    plan = Plan((OTHER, asymmetric(N)))
+    np.testing.assert_array_equal(plan.updates_product, plan.params_product)
+
+
+def test_a_product_with_two_channels_is_rejected():
+    with pytest.raises(MixingError, match="a second channel is not defined; put it inside Decoupled"):
+        run(pol.Product([pol.Decoupled(OTHER, OTHER), OTHER]), 1)
+
+
+@pytest.mark.parametrize("combined", [pol.Alternating, pol.Product, pol.RandomChoice])
+def test_combinations_of_nothing_are_rejected(combined):
+    with pytest.raises(MixingError, match=f"{combined.__name__} needs at least one policy"):
+        combined([])

@@ -1,0 +1,337 @@
+"""Buffers of modules, such as the statistics of BatchNorm, over nodes, evaluations, mixings and checkpoints."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import mixwise.algorithms as alg
+import mixwise.policies as pol
+from builders import simulated
+from mixwise.data import NodeBatches, gaussian_mixture, partition
+from mixwise.errors import TrainingError
+from mixwise.experiments import load_recipe, plan_experiment
+from mixwise.experiments.build import prepare
+from mixwise.graphs import Graph, chain, complete, ring
+from mixwise.mixing import metropolis_hastings, uniform, uniform_sender
+from mixwise.models import seeded
+from mixwise.network import SimulatedNetwork
+from mixwise.plan import Plan
+from mixwise.round import Round
+from mixwise.state import State
+from mixwise.tasks import ModuleTask
+from mixwise.tasks.buffers import NodeBuffers
+from mixwise.training import records
+from mixwise.training.checkpoint import load_checkpoint, save_checkpoint
+
+NODES = 5
+GRAPH = ring(NODES)
+MH = metropolis_hastings(GRAPH)
+SPLITS = gaussian_mixture(classes=4, dim=8, samples=200)
+PARTS = partition.dirichlet(SPLITS.train.y, NODES, 0.5, seed=0)
+SGD = {"lr": 0.1, "momentum": 0.9, "nesterov": True}
+# One step adds a few rounding errors of size 1e-16, and BatchNorm divides by standard deviations of size 1.
+CLOSE = {"rtol": 0, "atol": 1e-12}
+
+
+def batch_norm():
+    return seeded(lambda: nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 4)), 0)
+
+
+class Assigns(nn.Module):
+    """Keeps a running mean by assignment, a counter, a shared buffer, and one that is not saved."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+        self.register_buffer("center", torch.zeros(8))
+        self.register_buffer("again", self.center)
+        self.register_buffer("calls", torch.tensor(0))
+        self.register_buffer("scratch", torch.zeros(2), persistent=False)
+
+    def forward(self, x):
+        if self.training:
+            self.center = 0.9 * self.center + 0.1 * x.mean(0).detach()
+            self.calls = self.calls + 1
+            self.scratch += 1
+        return self.linear(x - self.center)
+
+
+def make_task(module=batch_norm, **options):
+    settings = {"batch": 5, "dtype": torch.float64, "test": SPLITS.test, **options}
+    return ModuleTask(module, SPLITS.train, PARTS, **settings)
+
+
+def make_training(task, algorithm=None, policy=MH, graph=GRAPH):
+    momentum = {} if algorithm else {"momentum": 0.9, "nesterov": True}  # some have a momentum of their own
+    return simulated(
+        policy, algorithm, graph, task=task, optimizer=lambda rows: torch.optim.SGD(rows, lr=0.1, **momentum)
+    )
+
+
+def batches(task, node, t):
+    index = NodeBatches(PARTS, task.batch, task.seed)(node, t)
+    return SPLITS.train.x[index].to(task.dtype), SPLITS.train.y[index]
+
+
+def by_hand(task, steps):
+    """The modules of the nodes after ordinary steps and gossip averages of ordinary parameters; buffers stay home."""
+    modules = [copy.deepcopy(task.template) for _ in range(NODES)]
+    optimizers = [torch.optim.SGD(module.parameters(), **SGD) for module in modules]
+    W = torch.from_numpy(MH.to_dense()).to(task.dtype)
+    for t in range(steps):
+        for node, (module, optimizer) in enumerate(zip(modules, optimizers, strict=True)):
+            x, y = batches(task, node, t)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(module(x), y).backward()
+            optimizer.step()
+        with torch.no_grad():
+            for same in zip(*(module.parameters() for module in modules), strict=True):
+                mixed = torch.einsum("ij,i...->j...", W, torch.stack([p.detach() for p in same]))
+                for parameter, value in zip(same, mixed, strict=True):
+                    parameter.copy_(value)
+    return modules
+
+
+def accuracy(module):
+    with torch.no_grad():
+        outputs = module.eval()(SPLITS.test.x.double())
+    return float((outputs.argmax(1) == SPLITS.test.y).double().mean())
+
+
+# --- local ---
+
+
+@pytest.mark.parametrize("module", [batch_norm, lambda: seeded(Assigns, 0)])
+def test_every_node_keeps_its_own_buffers_and_is_judged_with_them(module):
+    task = make_task(module)
+    training = make_training(task)
+    for _ in range(6):
+        training.step()
+    expected = by_hand(task, 6)
+    for i, module in enumerate(expected):
+        mine = task.node_module(training.X, i)
+        for (name, a), (_, b) in zip(mine.named_buffers(), module.named_buffers(), strict=True):
+            torch.testing.assert_close(a, b, **CLOSE, msg=name)
+    values = task.evaluate(training.X)
+    each = [accuracy(module) for module in expected]
+    assert values["accuracy"] == pytest.approx(np.mean(each), abs=1e-12)
+    assert values["accuracy_worst"] == min(each)
+    fresh = [accuracy(task.module_of(row)) for row in training.X]
+    assert fresh != each  # the statistics a module starts with would not do
+
+
+def test_the_averaged_model_has_the_mean_of_parameters_and_buffers():
+    task = make_task()
+    training = make_training(task)
+    for _ in range(4):
+        training.step()
+    modules = [task.node_module(training.X, i) for i in range(NODES)]
+    average = task.average_module(training.X)
+    for name, value in average.state_dict().items():
+        same = torch.stack([module.state_dict()[name] for module in modules])
+        torch.testing.assert_close(value, same.mean(0) if value.is_floating_point() else same[0], **CLOSE)
+    assert task.evaluate(training.X)["accuracy_average_model"] == accuracy(average)
+
+
+def test_the_template_and_other_runs_of_the_task_keep_their_buffers():
+    task = make_task()
+    before = copy.deepcopy(task.template.state_dict())
+    alone = make_training(make_task())
+    a, b = make_training(task), make_training(task)
+    for t in range(4):
+        alone.step()
+        a.step()
+        if t % 2:
+            b.step()
+    assert all(torch.equal(value, before[name]) for name, value in task.template.state_dict().items())
+    assert torch.equal(a.X, alone.X)
+    mine, expected = task.node_module(a.X, 2), alone.task.node_module(alone.X, 2)
+    assert all(torch.equal(value, expected.state_dict()[name]) for name, value in mine.state_dict().items())
+    assert task.node_module(b.X, 0).state_dict()["1.num_batches_tracked"] == 2
+    assert task.evaluate(a.X) == alone.task.evaluate(alone.X)
+
+
+def test_rows_that_are_computed_from_those_of_a_run_have_its_buffers():
+    task = make_task()
+    training = make_training(task)
+    training.step()
+    assert task.evaluate(training.X.clone()) == task.evaluate(training.X)
+    task.losses_and_gradients(2 * training.X, range(NODES), 1)
+    assert task.node_module(training.X, 0).state_dict()["1.num_batches_tracked"] == 2
+
+
+def test_modules_follow_rows_that_move_to_other_memory():
+    task, still = make_task(), make_task()
+    X = task.initial(range(NODES))
+    Y = still.initial(range(NODES))
+    for t in range(3):
+        losses, G = task.losses_and_gradients(X, range(NODES), t)
+        expected, H = still.losses_and_gradients(Y, range(NODES), t)
+        assert torch.equal(losses, expected)
+        assert torch.equal(G, H)
+        X = X - 0.1 * G
+        Y -= 0.1 * H
+
+
+def test_a_norm_that_was_put_into_eval_mode_stays_there():
+    def frozen_norm():
+        module = batch_norm()
+        module[1].requires_grad_(False).eval()
+        return module
+
+    task = make_task(frozen_norm)
+    training = make_training(task)
+    for _ in range(3):
+        training.step()
+    assert task.node_module(training.X, 1).state_dict()["1.num_batches_tracked"] == 0
+
+
+def test_a_module_that_comes_in_eval_mode_is_trained():
+    task = make_task(lambda: batch_norm().eval())
+    training = make_training(task)
+    training.step()
+    assert task.node_module(training.X, 1).state_dict()["1.num_batches_tracked"] == 1
+
+
+# --- averaged ---
+
+
+def mixed_buffers(algorithm, policy, graph=GRAPH):
+    """B after one step."""
+    training = make_training(make_task(buffers="averaged"), algorithm, policy, graph)
+    training.step()
+    return training.task.mixed_buffers.clone()
+
+
+def test_buffers_are_mixed_averaged_or_pushed_as_the_parameters_are():
+    local = make_training(make_task())  # the first step of each node is the same whatever is mixed afterwards
+    local.step()
+    B = local.task._buffers(local.X).B.clone()
+    assert float((B - B.mean(0)).abs().max()) > 1e-3
+    weights = torch.from_numpy(MH.to_dense().T)
+    for algorithm in (alg.DSGD(), alg.GradientTracking(), alg.QuasiGlobalMomentum()):
+        torch.testing.assert_close(mixed_buffers(algorithm, MH), weights @ B, **CLOSE)
+    early = mixed_buffers(alg.CombineWhileAdapt(), MH)  # its first mixing has no weights yet
+    torch.testing.assert_close(early, B, **CLOSE)
+    for algorithm in (alg.AllReduceSGD(), alg.LocalSGD(), alg.QuasiGlobalMomentum(inner=alg.LocalSGD())):
+        averaged = mixed_buffers(algorithm, pol.NoMixing())
+        torch.testing.assert_close(averaged, B.mean(0).expand_as(B), **CLOSE)
+    sender = uniform_sender(Graph(NODES, [*GRAPH.edges, (0, 2), (0, 3)]))
+    P = torch.from_numpy(sender.to_dense().T)
+    pushed = mixed_buffers(alg.PushSum(), sender, sender.graph)
+    torch.testing.assert_close(pushed, P @ B / P.sum(1, keepdim=True), **CLOSE)
+
+
+def test_buffers_are_pushed_with_the_weights_of_their_nodes():
+    """B⁺ = P (w B) / (P w): what all nodes have together, Σ w B, stays."""
+    sender = uniform_sender(Graph(NODES, [*GRAPH.edges, (0, 2), (0, 3)]))
+    P, w = sender.to_dense().T, np.linspace(0.4, 1.6, NODES)[:, None]
+    B = torch.randn(NODES, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    state, before, X = State(rows={"mass": torch.from_numpy(w)}), B.numpy().copy(), torch.zeros(NODES, 2)
+    alg.PushSum().mix(Round(0, X, X, X, B=B), Plan((sender,)), state, SimulatedNetwork(sender.graph))
+    np.testing.assert_allclose(B.numpy(), P @ (w * before) / (P @ w), **CLOSE)
+
+
+def test_relay_rejects_buffers_that_are_to_be_averaged():
+    for algorithm in (alg.RelaySGD(), alg.QuasiGlobalMomentum(inner=alg.RelaySGD())):
+        with pytest.raises(
+            TrainingError, match=r"(RelaySGD|Momentum) has no mixing weights for the nodes' buffers.*buffers: local"
+        ):
+            make_training(make_task(buffers="averaged"), algorithm, pol.Tree(chain(NODES)))
+    make_training(make_task(), alg.RelaySGD(), pol.Tree(chain(NODES))).step()
+
+
+def test_averaged_statistics_of_full_averaging_are_those_of_all_nodes():
+    task = make_task(buffers="averaged")
+    training = make_training(task, policy=uniform(complete(NODES)), graph=complete(NODES))
+    running = torch.zeros(6, dtype=torch.float64)
+    for t in range(4):
+        modules = [task.node_module(training.X, i) for i in range(NODES)]
+        means = torch.stack([modules[i][0](batches(task, i, t)[0]).mean(0) for i in range(NODES)])
+        running = 0.9 * running + 0.1 * means.mean(0).detach()
+        training.step()
+        for i in range(NODES):
+            torch.testing.assert_close(task.node_module(training.X, i)[1].running_mean, running, **CLOSE)
+
+
+def test_local_buffers_and_modules_without_any_are_not_mixed():
+    assert make_training(make_task()).task.mixed_buffers is None
+    plain = make_task(lambda: nn.Linear(8, 4), buffers="averaged")
+    assert make_training(plain).task.mixed_buffers is None
+
+
+def test_an_unknown_policy_is_refused():
+    with pytest.raises(TrainingError, match=r"buffers = 'mixed'; choose .local. or .averaged."):
+        make_task(buffers="mixed")
+
+
+# --- checkpoints ---
+
+
+@pytest.mark.parametrize("module", [batch_norm, lambda: seeded(Assigns, 0)])
+@pytest.mark.parametrize("buffers", ["local", "averaged"])
+def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(module, buffers, tmp_path):
+    def make():
+        return make_training(make_task(module, buffers=buffers, dtype=torch.float32))
+
+    whole = make()
+    lines = [record.to_json() for record in records(whole, 10, evaluate_every=3)]
+    first = make()
+    begun = [record.to_json() for record in records(first, 4, evaluate_every=3)]
+    save_checkpoint(first, tmp_path / "c")
+    second = make()
+    load_checkpoint(second, tmp_path / "c")
+    rest = [record.to_json() for record in records(second, 10, evaluate_every=3)]
+    assert begun[:3] + rest == lines[:3] + lines[4:]
+    state, expected = second.task.state(), whole.task.state()
+    assert all(torch.equal(state.rows[name], value) for name, value in expected.rows.items())
+    assert state.rows.keys() == expected.rows.keys()
+
+
+def test_a_checkpoint_of_another_module_is_refused():
+    task = make_task()
+    task.initial(range(NODES))
+    state = task.state()
+    fewer = {name: value for name, value in state.rows.items() if name != "buffers.1.running_mean"}
+    with pytest.raises(TrainingError, match=r"buffer '1.running_mean' is missing"):
+        task.load_state(State(fewer, shared=state.shared))
+    with pytest.raises(TrainingError, match=r"buffer 'new' is not in the module"):
+        task.load_state(State({**state.rows, "buffers.new": torch.zeros(NODES)}, shared=state.shared))
+    with pytest.raises(TrainingError, match=r"'1.running_var' has shape \(2, 6\), expected \(5, 6\)"):
+        task.load_state(State({**state.rows, "buffers.1.running_var": torch.zeros(2, 6)}, shared=state.shared))
+
+
+# --- the rows of buffers themselves ---
+
+
+def test_views_of_B():
+    module = Assigns()
+    rows = NodeBuffers(module, 3, torch.float32)
+    assert rows.B.shape == (3, 8 + 2)  # a shared buffer once, the counter not at all
+    other = copy.deepcopy(module)
+    rows.attach(other, 1)
+    rows.B[1] = torch.arange(10.0)
+    assert torch.equal(other.center, torch.arange(8.0))
+    assert other.again is other.center
+    assert torch.equal(other.scratch, torch.tensor([8.0, 9.0]))
+    assert rows.of(0)["calls"] == 0
+
+
+# --- recipes ---
+
+
+def normalized(classes=10):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, classes))
+
+
+@pytest.mark.parametrize("buffers", ["local", "averaged"])
+def test_a_recipe_says_whether_buffers_are_mixed(buffers):
+    base = load_recipe("digits")
+    changes = [f"task.buffers={buffers}", f"task.model={{kind: '{normalized.__module__}:normalized'}}"]
+    runs = plan_experiment(base, [*changes, f"variants={next(iter(base.variants))}"]).runs
+    training = prepare(next(iter(runs.values())), 0).start()
+    training.step()
+    assert (training.task.mixed_buffers is not None) == (buffers == "averaged")

@@ -1,0 +1,317 @@
+import json
+import os
+import pickle
+import struct
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.optim import lr_scheduler
+
+from builders import simulated
+from mixwise.algorithms import D2, DecoupledDSGD
+from mixwise.data import gaussian_mixture, partition
+from mixwise.errors import TrainingError
+from mixwise.graphs import ring
+from mixwise.mixing import lazy, metropolis_hastings
+from mixwise.models import seeded
+from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware, RandomChoice
+from mixwise.sketch import CountSketch
+from mixwise.state import encode
+from mixwise.tasks import ModuleTask, random_quadratics
+from mixwise.training import factor, records
+from mixwise.training.checkpoint import keep_only, load_checkpoint, newest_step, save_checkpoint
+
+NODES = 6
+GRAPH = ring(NODES)
+MH = metropolis_hastings(GRAPH)
+SPLITS = gaussian_mixture(classes=4, dim=8, samples=200)
+PARTS = partition.dirichlet(SPLITS.train.y, NODES, 0.5, seed=0)
+
+
+def module_task(dtype=torch.float32):
+    """Dropout, two groups, data in a random order: everything that a run can depend on."""
+
+    def module():
+        return seeded(lambda: nn.Sequential(nn.Linear(8, 12), nn.Dropout(0.3), nn.ReLU(), nn.Linear(12, 4)), 0)
+
+    return ModuleTask(
+        module,
+        SPLITS.train,
+        PARTS,
+        batch=5,
+        test=SPLITS.test,
+        group_of=lambda name, parameter: int(parameter.ndim < 2),
+        dtype=dtype,
+    )
+
+
+def quadratics():
+    return random_quadratics(NODES, dim=5, noise=0.3)
+
+
+def sgd(blocks):
+    return torch.optim.SGD(blocks, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3)
+
+
+def adam(blocks):
+    groups = [{"params": [block], "weight_decay": 0.1 * (i == 0)} for i, block in enumerate(blocks)]
+    return torch.optim.AdamW(groups, lr=0.01)
+
+
+def optimizer(name, **options):
+    return lambda blocks: getattr(torch.optim, name)(blocks, **options)
+
+
+def aware(**options):
+    settings = {"period": 3, "sketch": CountSketch(20, seed=4), "smoothing": 0.5, "alternate_with": MH, **options}
+    return HeterogeneityAware(settings.pop("period"), **settings)
+
+
+def warm_up_and_decay(o):
+    return lr_scheduler.LambdaLR(o, factor(16, warmup=0.3, decay_at=(0.7,)))
+
+
+def one_cycle(o):  # it moves the momentum as well
+    return lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=30)
+
+
+def in_sequence(o):
+    warm_up = lr_scheduler.LinearLR(o, start_factor=0.1, total_iters=5)
+    return lr_scheduler.SequentialLR(o, [warm_up, lr_scheduler.CosineAnnealingLR(o, 20)], milestones=[5])
+
+
+def milestones(o):
+    return lr_scheduler.MultiStepLR(o, [4, 9], gamma=0.3)
+
+
+# What differs from D-SGD with Nesterov's momentum on a module; combinations of policies are tested in tests/policies.
+LAZY = {"policy": Fixed(lazy(MH)), "algorithm": D2()}
+CASES = {
+    "nesterov": {},
+    "adam": {"optimizer": adam},
+    "float64": {"task": lambda: module_task(torch.float64)},
+    "aware": {"policy": aware()},
+    "aware from zero": {"policy": aware(), "scheduler": warm_up_and_decay},
+    "aware with aware": {"policy": aware(alternate_with=aware(period=2))},
+    "decoupled": {"policy": Decoupled(MH, aware(alternate_with=None)), "algorithm": DecoupledDSGD()},
+    "alternating": {"policy": Alternating([aware(alternate_with=None), MH])},
+    "random": {"task": quadratics, "policy": RandomChoice([MH, lazy(MH)]), "optimizer": optimizer("SGD", lr=1e-3)},
+    "d2": LAZY,
+    "d2, schedule and clip": {**LAZY, "scheduler": warm_up_and_decay, "clip": 0.5},
+    "schedule and clip": {"policy": aware(), "optimizer": adam, "scheduler": warm_up_and_decay, "clip": 0.5},
+    "one cycle, sgd": {"scheduler": one_cycle},
+    "one cycle, adam": {"optimizer": adam, "scheduler": one_cycle},
+    "sequence": {"scheduler": in_sequence},
+    "milestones": {"scheduler": milestones},
+    "rmsprop": {"task": quadratics, "optimizer": optimizer("RMSprop", lr=1e-2, momentum=0.5, centered=True)},
+    "adagrad": {"task": quadratics, "optimizer": optimizer("Adagrad", lr=1e-2)},
+    "nadam": {"task": quadratics, "optimizer": optimizer("NAdam", lr=1e-2)},
+    "rprop": {"task": quadratics, "optimizer": optimizer("Rprop", lr=1e-2)},
+    "asgd": {"task": quadratics, "optimizer": optimizer("ASGD", lr=1e-3)},
+}
+
+
+def make(case):
+    options = {"task": module_task, "policy": MH, "optimizer": sgd, **CASES[case]}
+    return simulated(graph=GRAPH, **{**options, "task": options["task"]()})
+
+
+def advance(training, steps):
+    """The records of the next steps, as JSON."""
+    return [record.to_json() for record in records(training, training.t + steps, evaluate_every=10)]
+
+
+def saved(case, steps, folder):
+    """A run after some steps, which it has saved."""
+    training = make(case)
+    if steps:
+        advance(training, steps)
+    save_checkpoint(training, folder)
+    return training
+
+
+def loaded(case, folder):
+    training = make(case)
+    load_checkpoint(training, folder)
+    return training
+
+
+# --- the same bits ---
+
+
+@pytest.mark.numerics
+@pytest.mark.parametrize(
+    ("case", "before"), [*((case, 7) for case in CASES), ("aware", 0), ("aware", 1), ("d2", 1), ("adam", 4)]
+)
+def test_a_restored_run_goes_on_with_the_same_bits(case, before, tmp_path):
+    training = saved(case, before, path := tmp_path / "checkpoint")
+    expected = advance(training, 5)
+    restored = loaded(case, path)
+    assert restored.t == before
+    assert advance(restored, 5) == expected
+    assert torch.equal(restored.X, training.X)
+    first, second = (encode(run.state(), run.network.nodes) for run in (training, restored))
+    for name, value in first.tensors.items():
+        assert torch.equal(second.tensors[name], value), name
+    assert second.values == first.values
+
+
+@pytest.mark.parametrize("case", ["aware", "d2, schedule and clip", "one cycle, adam"])
+def test_saving_changes_nothing(case, tmp_path):
+    quiet, saving = make(case), make(case)
+    for _ in range(4):
+        save_checkpoint(saving, tmp_path / "c")
+        assert advance(saving, 2) == advance(quiet, 2)
+
+
+# A policy that has not planned since it was loaded must still know its weights.
+@pytest.mark.parametrize("case", ["adam", "d2, schedule and clip", "aware", "alternating"])
+def test_what_is_loaded_can_be_saved_again(case, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    training = saved(case, 4, first)
+    save_checkpoint(loaded(case, first), second)
+    assert header(second) == header(first)
+    again = loaded(case, second)
+    assert advance(again, 5) == advance(training, 5)
+
+
+def test_restoring_overwrites_what_was_there(tmp_path):
+    training = saved("aware", 4, path := tmp_path / "c")
+    expected = advance(training, 3)
+    advance(training, 5)
+    load_checkpoint(training, path)
+    assert advance(training, 3) == expected
+
+
+# --- the file ---
+
+
+def the_file(folder):
+    """The one file of a checkpoint that one process has written."""
+    (path,) = folder.iterdir()
+    return path
+
+
+def header(folder):
+    """The JSON header of a safetensors file, read by its published layout: a length, the header, bare bytes."""
+    data = the_file(folder).read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    return json.loads(data[8 : 8 + length])
+
+
+def test_a_checkpoint_is_tensors_and_json_and_nothing_is_ever_unpickled(tmp_path, monkeypatch):
+    path = tmp_path / "c"
+
+    def never(*args, **options):
+        raise AssertionError("pickle was used")
+
+    for name in ("dump", "dumps", "load", "loads", "Pickler", "Unpickler"):
+        monkeypatch.setattr(pickle, name, never)
+    monkeypatch.setattr(torch, "save", never)
+    monkeypatch.setattr(torch, "load", never)
+    saved("schedule and clip", 4, path)
+    load_checkpoint(make("schedule and clip"), path)
+    content = header(path)
+    assert json.loads(content.pop("__metadata__")["mixwise"])["values"]["shared/t"] == 4
+    assert {"rows/X", "driver/policy/shared/gram", "optimizer/rows/0.exp_avg", "optimizer/rows/1.exp_avg_sq"} <= set(
+        content
+    )
+    assert all(entry["dtype"] in ("F32", "F64", "I64") for entry in content.values())
+
+
+def test_saving_leaves_one_file(tmp_path):
+    path = tmp_path / "c"
+    training = make("nesterov")
+    for _ in range(2):
+        advance(training, 1)
+        save_checkpoint(training, path)
+    assert the_file(path).name == "step-00000002.nodes-0-5-of-6.safetensors"
+
+
+def test_a_save_that_fails_keeps_the_old_checkpoint(tmp_path, monkeypatch):
+    training = saved("nesterov", 2, path := tmp_path / "c")
+    old = the_file(path).read_bytes()
+    advance(training, 1)
+
+    def fail(*args):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", fail)
+        with pytest.raises(TrainingError, match=r"c.step-00000003.*No space left"):
+            save_checkpoint(training, path)
+    assert the_file(path).read_bytes() == old
+    save_checkpoint(training, path)
+    restored = loaded("nesterov", path)
+    assert restored.t == 3
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(TrainingError, match=r"gone.c.step-00000000.* cannot be written"):
+        save_checkpoint(make("nesterov"), tmp_path / "gone" / "c")
+
+
+def test_a_kill_while_writing_leaves_the_old_checkpoint(tmp_path):
+    saved("nesterov", 2, path := tmp_path / "c")
+    # what a killed process leaves
+    (path / "step-00000003.nodes-0-5-of-6.part").write_bytes(the_file(path).read_bytes()[:1000])
+    restored = loaded("nesterov", path)
+    assert restored.t == 2
+    save_checkpoint(restored, path)
+    assert the_file(path).name == "step-00000002.nodes-0-5-of-6.safetensors"
+
+
+# --- what does not fit ---
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.2, 0.9, 0.999])
+def test_a_truncated_checkpoint_is_named(share, tmp_path):
+    folder = tmp_path / "cut"
+    saved("adam", 1, folder)
+    path = the_file(folder)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(share * len(data))])
+    with pytest.raises(TrainingError, match=path.name):
+        load_checkpoint(make("adam"), folder)
+
+
+FOREIGN = {
+    "tensors": lambda path: save_file({"weight": torch.zeros(3)}, path),
+    "metadata": lambda path: save_file({"X": torch.zeros(3)}, path, {"mixwise": "no JSON"}),
+    "a list": lambda path: save_file({"X": torch.zeros(3)}, path, {"mixwise": "[1, 2]"}),
+    "text": lambda path: path.write_text("not a checkpoint"),
+    "pickled": lambda path: torch.save({"X": torch.zeros(3)}, path),
+}
+
+
+@pytest.mark.parametrize("write", FOREIGN.values(), ids=FOREIGN)
+def test_a_foreign_file_is_named(write, tmp_path):
+    path = tmp_path / "step-00000003.nodes-0-5-of-6.safetensors"
+    write(path)
+    with pytest.raises(TrainingError, match=path.name):
+        load_checkpoint(make("nesterov"), tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(TrainingError, match="nowhere holds no complete checkpoint"):
+        load_checkpoint(make("nesterov"), tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("other", ["float64", "random"])
+def test_rows_of_another_shape_or_precision_are_refused(other, tmp_path):
+    path = tmp_path / "other"
+    save_checkpoint(make(other), path)
+    with pytest.raises(TrainingError, match=r"other.*expected \(6, 160\) of torch\.float32"):
+        load_checkpoint(make("nesterov"), path)
+
+
+def test_what_a_shared_file_system_does_not_show_yet_is_not_removed(tmp_path, monkeypatch):
+    training = saved("nesterov", 2, tmp_path / "c")
+    advance(training, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr("mixwise.training.checkpoint._complete", lambda folder: {})  # the files of others come late
+        save_checkpoint(training, tmp_path / "c")
+        keep_only(tmp_path / "c", 3)
+    assert newest_step(tmp_path / "c") == 3

@@ -1,0 +1,391 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from builders import simulated
+from mixwise.data import NodeBatches, gaussian_mixture, partition
+from mixwise.errors import TrainingError
+from mixwise.graphs import ring
+from mixwise.mixing import MixingMatrix, metropolis_hastings
+from mixwise.models import mlp, seeded
+from mixwise.tasks import ModuleTask, QuadraticTask, random_quadratics
+from mixwise.training import factor
+from mixwise.training.optimizers import ELEMENTWISE, check_elementwise, clip_rows, fuse_where_safe, step_rows
+
+NODES = 4
+SETTINGS = {
+    "SGD": [{"lr": 0.1}, {"lr": 0.1, "momentum": 0.9}, {"lr": 0.1, "momentum": 0.9, "nesterov": True}],
+    "Adam": [{"lr": 0.01}, {"lr": 0.01, "amsgrad": True}],
+    "AdamW": [{"lr": 0.01}],
+    "RMSprop": [{"lr": 0.01}, {"lr": 0.01, "momentum": 0.9, "centered": True}],
+    "Adagrad": [{"lr": 0.05}],
+    "Adadelta": [{}],
+    "Adamax": [{"lr": 0.01}],
+    "NAdam": [{"lr": 0.01}],
+    "RAdam": [{"lr": 0.01}],
+    "Rprop": [{"lr": 0.01}],
+    "ASGD": [{"lr": 0.05}],
+}
+
+
+def biases_apart(name, parameter):
+    return int(parameter.ndim < 2)
+
+
+def make_task(**options):
+    data = gaussian_mixture(classes=4, dim=8, samples=200).train
+    parts = partition.dirichlet(data.y, NODES, 0.5, seed=0)
+    module = lambda: seeded(lambda: mlp((8, 12, 4)), 0)  # noqa: E731
+    return ModuleTask(module, data, parts, **{"batch": 6, "dtype": torch.float64, **options})
+
+
+def alone(task, optimizer, **options):
+    """W = I, no mixing: every node trains by itself."""
+    W = MixingMatrix.from_dense(np.eye(NODES), ring(NODES))
+    return simulated(W, graph=W.graph, task=task, optimizer=optimizer, **options)
+
+
+def backward(module, task, node, step):
+    index = NodeBatches(task.partition, task.batch, task.seed)(node, step)
+    module.zero_grad()
+    nn.functional.cross_entropy(module(task.data.x[index].double()), task.data.y[index]).backward()
+
+
+def assert_same_steps(training, modules, optimizers):
+    """Every row moves as its module does with an optimizer of its own."""
+    for t in range(15):
+        training.step()
+        for node, (module, optimizer) in enumerate(zip(modules, optimizers, strict=True)):
+            backward(module, training.task, node, t)
+            optimizer.step()
+    assert_same_rows(training.X, modules, training.task.layout)
+
+
+def assert_same_rows(X, modules, layout):
+    """The rows are those of separate modules; element by element the operations are the same, so 1e-12 is generous."""
+    expected = torch.stack([layout.flatten(module) for module in modules])
+    torch.testing.assert_close(X, expected, rtol=0, atol=1e-12)
+
+
+# --- rows are as good as modules of their own ---
+
+
+@pytest.mark.parametrize(("name", "options"), [(name, options) for name, all_ in SETTINGS.items() for options in all_])
+def test_rows_move_as_separate_modules_with_separate_optimizers(name, options):
+    kind = getattr(torch.optim, name)
+    task = make_task()
+    modules = [task.module_of(task.initial([0])[0]) for _ in range(NODES)]
+    optimizers = [kind(module.parameters(), **options) for module in modules]
+    training = alone(task, lambda blocks: kind(blocks, **options))
+    start = training.X.clone()
+    assert_same_steps(training, modules, optimizers)
+    assert not torch.allclose(training.X, start, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad"])
+def test_two_groups_with_and_without_weight_decay(name):
+    kind, options = getattr(torch.optim, name), SETTINGS[name][-1]
+
+    def groups(weights, rest):
+        return [{"params": weights, "weight_decay": 0.2}, {"params": rest, "weight_decay": 0.0, "lr": 0.02}]
+
+    task = make_task(group_of=biases_apart)
+    modules = [task.module_of(task.initial([0])[0]) for _ in range(NODES)]
+    optimizers = [
+        kind(groups([p for p in m.parameters() if p.ndim > 1], [p for p in m.parameters() if p.ndim == 1]), **options)
+        for m in modules
+    ]
+    training = alone(task, lambda blocks: kind(groups([blocks[0]], [blocks[1]]), **options))
+    assert_same_steps(training, modules, optimizers)
+
+
+def test_every_allowed_optimizer_is_tested_above():
+    assert set(SETTINGS) == set(ELEMENTWISE)
+
+
+# --- what is refused ---
+
+
+class MySGD(torch.optim.SGD):
+    """Whatever it does, nobody has looked at it."""
+
+
+class Adam(torch.optim.SGD):
+    """A name is not enough."""
+
+
+@pytest.mark.parametrize("name", ["LBFGS", "Adafactor", "Muon", "SparseAdam"])
+def test_optimizers_that_look_across_entries_are_refused(name):
+    if not hasattr(torch.optim, name):
+        pytest.skip(f"this torch has no {name}")
+    with pytest.raises(TrainingError, match=rf"{name}.*across nodes.*allowed: SGD, Adam"):
+        alone(make_task(), lambda blocks: getattr(torch.optim, name)(blocks, lr=0.1))
+
+
+@pytest.mark.parametrize("kind", [MySGD, Adam])
+def test_optimizers_of_a_user_are_refused(kind):
+    with pytest.raises(TrainingError, match=rf"{kind.__name__} .*allowed"):
+        check_elementwise(kind([nn.Parameter(torch.zeros(2, 3))], lr=0.1))
+
+
+# --- clipping ---
+
+
+def test_clipping_is_torch_clipping_row_by_row():
+    stream = torch.Generator().manual_seed(0)
+    G = torch.randn(6, 50, dtype=torch.float64, generator=stream) * torch.tensor(
+        [[1e-3], [0.1], [1], [5], [1e2], [1e5]]
+    )
+    expected = []
+    for row in G:
+        parameter = nn.Parameter(torch.zeros(50, dtype=torch.float64))
+        parameter.grad = row.clone()
+        nn.utils.clip_grad_norm_([parameter], max_norm=2.0)
+        expected.append(parameter.grad)
+    before = G.clone()
+    clip_rows(G, 2.0)
+    # torch divides by norm + 1e-6, we by the norm: where it clips, norm > 2, that is at most 5e-7.
+    torch.testing.assert_close(G, torch.stack(expected), rtol=5e-7, atol=0)
+    short = before.norm(dim=1) <= 2
+    assert short.tolist() == [True, True, False, False, False, False]
+    assert torch.equal(G[short], before[short])  # untouched, to the bit
+    torch.testing.assert_close(G[~short].norm(dim=1), torch.full((4,), 2.0, dtype=torch.float64), rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_clipping_leaves_zero_rows_zero(dtype):
+    G = torch.zeros(2, 3, dtype=dtype)
+    G[1] = torch.finfo(dtype).tiny
+    before = G.clone()
+    clip_rows(G, 1.0)
+    assert torch.equal(G, before)
+
+
+def test_a_clipped_run_is_that_of_clipped_modules():
+    task = make_task()
+    modules = [task.module_of(task.initial([0])[0]) for _ in range(NODES)]
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.5, momentum=0.9) for module in modules]
+    training = alone(task, lambda blocks: torch.optim.SGD(blocks, lr=0.5, momentum=0.9), clip=1.5)
+    clipped = 0
+    for t in range(10):
+        step = training.step()
+        assert (step.gradients.norm(dim=1) <= 1.5 * (1 + 1e-12)).all()
+        for node, (module, optimizer) in enumerate(zip(modules, optimizers, strict=True)):
+            backward(module, task, node, t)
+            norm = torch.nn.utils.get_total_norm([p.grad for p in module.parameters()])
+            clipped += int(norm > 1.5)
+            for p in module.parameters():
+                p.grad *= min(1.0, 1.5 / norm)
+            optimizer.step()
+    assert 0 < clipped < 10 * NODES  # both cases occur
+    assert_same_rows(training.X, modules, task.layout)
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, math.nan])
+def test_a_norm_that_is_no_bound_is_refused(clip):
+    with pytest.raises(TrainingError, match="clip"):
+        alone(make_task(), lambda blocks: torch.optim.SGD(blocks, lr=0.1), clip=clip)
+
+
+# --- schedules ---
+
+
+@pytest.mark.parametrize(
+    ("options", "make"),
+    [
+        ({}, lambda o: torch.optim.lr_scheduler.ConstantLR(o, factor=1.0)),
+        ({"cosine": True}, lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=20)),
+        (
+            {"decay_at": (0.5, 0.75), "gamma": 0.3},
+            lambda o: torch.optim.lr_scheduler.MultiStepLR(o, milestones=[10, 15], gamma=0.3),
+        ),
+    ],
+    ids=["constant", "cosine", "decay"],
+)
+def test_schedules_are_those_of_torch(options, make):
+    optimizer, at = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), factor(20, **options)
+    theirs = make(optimizer)
+    for t in range(20):
+        assert at(t) == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-12)
+        optimizer.step()
+        theirs.step()
+
+
+def rates(at, steps, lr=0.2):
+    """The learning rate that each step of a run is taken with."""
+    scheduler = lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, at)  # noqa: E731
+    training = simulated(metropolis_hastings(ring(3)), graph=ring(3), lr=lr, scheduler=scheduler)
+    used = []
+    for _ in range(steps):
+        used.append(training.optimizer.param_groups[0]["lr"])
+        before = training.X.clone()
+        step = training.step()
+        W = torch.from_numpy(step.plan.params_product)
+        torch.testing.assert_close(training.X, W.T @ (before - used[-1] * step.gradients), rtol=1e-12, atol=1e-12)
+    return [rate / lr for rate in used]
+
+
+def test_warm_up_and_step_decay():
+    steps = 40
+    used = rates(factor(steps, warmup=0.1, decay_at=(0.6, 0.85), gamma=0.1), steps, lr=1e-3)
+    expected = [t / 4 for t in range(4)] + [1.0] * 20 + [0.1] * 10 + [0.01] * 6
+    assert used == pytest.approx(expected, rel=1e-12)
+
+
+def test_warm_up_from_a_share():
+    at = factor(100, warmup=0.05, warmup_from=0.25)
+    assert [at(t) for t in range(7)] == pytest.approx([0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.0])
+
+
+def test_cosine_after_warm_up():
+    steps, rising = 50, 10
+    used = rates(factor(steps, warmup=0.2, cosine=True), steps, lr=1e-3)
+    cosine = [(1 + math.cos(math.pi * (t - rising) / (steps - rising))) / 2 for t in range(rising, steps)]
+    assert used == pytest.approx([t / rising for t in range(rising)] + cosine, rel=1e-12)
+
+
+def test_the_rate_of_every_group_follows_the_schedule():
+    task = make_task(group_of=biases_apart)
+    training = alone(
+        task,
+        lambda blocks: torch.optim.SGD([{"params": [blocks[0]]}, {"params": [blocks[1]], "lr": 0.4}], lr=0.1),
+        scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, factor(8, decay_at=(0.5,))),
+    )
+    for t in range(8):
+        share = 1 if t < 4 else 0.1
+        assert [g["lr"] for g in training.optimizer.param_groups] == pytest.approx([0.1 * share, 0.4 * share])
+        training.step()
+
+
+# --- row by row ---
+COLUMNS = [(0, 5), (5, 12)]
+ALL = [(name, options) for name, settings in SETTINGS.items() for options in settings]
+
+
+def random_rows(m, dtype, seed=0):
+    return torch.randn(m, 12, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+class Rows:
+    """Rows with two groups of columns and an optimizer of their own."""
+
+    def __init__(self, X, name, options):
+        self.X = X
+        self.blocks = [torch.nn.Parameter(X[:, first:last]) for first, last in COLUMNS]
+        groups = [{"params": [block], "weight_decay": 0.1 * i} for i, block in enumerate(self.blocks)]
+        self.optimizer = fuse_where_safe(getattr(torch.optim, name)(groups, **options), row_by_row=True)
+
+    def step(self, G):
+        step_rows(self.optimizer, self.blocks, COLUMNS, self.X, G)
+
+
+@pytest.mark.numerics
+@pytest.mark.parametrize(("name", "options"), ALL)
+def test_it_is_the_step_of_all_rows_at_once(name, options):
+    X, at_once = random_rows(4, torch.float64), random_rows(4, torch.float64)
+    by_row = Rows(X, name, options)
+    whole = [torch.nn.Parameter(at_once[:, first:last].clone()) for first, last in COLUMNS]
+    groups = [{"params": [block], "weight_decay": 0.1 * i} for i, block in enumerate(whole)]
+    optimizer = getattr(torch.optim, name)(groups, **options)
+    for t in range(1, 6):
+        G = random_rows(4, torch.float64, seed=t)
+        by_row.step(G)
+        for block, (first, last) in zip(whole, COLUMNS, strict=True):
+            block.grad = G[:, first:last].clone()
+        optimizer.step()
+        torch.testing.assert_close(X, torch.cat([block.detach() for block in whole], 1), rtol=0, atol=1e-14)
+    # What is remembered has the form that it always had: a checkpoint does not know how steps were taken.
+    ours, theirs = by_row.optimizer.state_dict()["state"], optimizer.state_dict()["state"]
+    assert ours.keys() == theirs.keys()
+    for index, entries in theirs.items():
+        assert ours[index].keys() == entries.keys()
+        for key, value in entries.items():
+            if isinstance(value, torch.Tensor):
+                assert ours[index][key].shape == value.shape
+                torch.testing.assert_close(ours[index][key].double(), value.double(), rtol=0, atol=1e-14)
+            else:
+                assert ours[index][key] == value
+
+
+@pytest.mark.numerics
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad"])
+def test_a_row_does_not_know_how_many_others_there_are(name):
+    """In float32 the fused kernels do, where they take all rows at once."""
+    options = SETTINGS[name][-1]
+    many, alone = random_rows(5, torch.float32), random_rows(5, torch.float32)[3:4].clone()
+    together, single = Rows(many, name, options), Rows(alone, name, options)
+    for t in range(1, 5):
+        G = random_rows(5, torch.float32, seed=t)
+        together.step(G)
+        single.step(G[3:4].clone())
+    assert torch.equal(many[3:4], alone)
+    assert together.optimizer.param_groups[0]["fused"]
+
+
+# --- fused kernels ---
+FUSED = [
+    ("SGD", {"lr": 0.01}),
+    ("SGD", {"lr": 0.01, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    ("SGD", {"lr": 0.01, "momentum": 0.9, "dampening": 0.3}),
+    ("Adam", {"lr": 0.01, "weight_decay": 0.1}),
+    ("Adam", {"lr": 0.01, "amsgrad": True}),
+    ("AdamW", {"lr": 0.01, "weight_decay": 0.1}),
+    ("Adagrad", {"lr": 0.01}),
+]
+each_fused = pytest.mark.parametrize(("name", "options"), FUSED)
+
+
+class InPieces(QuadraticTask):
+    """Its gradients are a transposed view: the rows of G do not lie one after the other in memory."""
+
+    def losses_and_gradients(self, X, nodes, step):
+        losses, G = super().losses_and_gradients(X, nodes, step)
+        return losses, G.T.contiguous().T
+
+
+def with_optimizer(name, options, kind=None, **more):
+    """A run on quadratics of some kind, or on a module with two blocks of columns in float32."""
+    task = random_quadratics(NODES, dim=9, noise=0.2)
+    task = make_task(group_of=biases_apart, dtype=torch.float32) if kind is None else kind(task.A, task.b, task.noise)
+    return alone(task, lambda blocks: getattr(torch.optim, name)(blocks, **options, **more))
+
+
+@each_fused
+@pytest.mark.parametrize("kind", [QuadraticTask, InPieces])
+def test_fused_optimizers_do_what_the_others_do(name, options, kind):
+    fused, plain = with_optimizer(name, options, kind, fused=True), with_optimizer(name, options, kind)
+    assert not plain.optimizer.param_groups[0]["fused"]  # not chosen: the digits of float64 rows know only their row
+    for _ in range(20):
+        fused.step()
+        plain.step()
+    torch.testing.assert_close(fused.X, plain.X, rtol=0, atol=1e-12)
+
+
+@each_fused
+def test_rows_in_one_block_are_fused_unless_they_are_in_double_precision(name, options):
+    for dtype, chosen in ((torch.float32, True), (torch.float64, None)):
+        rows = [nn.Parameter(torch.zeros(3, 5, dtype=dtype))]
+        assert fuse_where_safe(getattr(torch.optim, name)(rows, **options)).param_groups[0]["fused"] is chosen
+
+
+@each_fused
+def test_several_blocks_of_columns_are_not_fused(name, options):
+    """On them the fused kernels would change the wrong entries."""
+    free, plain = with_optimizer(name, options), with_optimizer(name, options, foreach=False, fused=False)
+    assert not any(group["fused"] for group in free.optimizer.param_groups)
+    assert len(free.optimizer.param_groups[0]["params"]) == 2
+    for _ in range(5):
+        free.step()
+        plain.step()
+    torch.testing.assert_close(free.X, plain.X, rtol=0, atol=1e-6)
+    with pytest.raises(TrainingError, match=r"fused=True does not work on one of several blocks.*leave it out"):
+        with_optimizer(name, options, fused=True)
+
+
+def test_what_the_caller_has_chosen_stays():
+    for choice in ({"foreach": True}, {"fused": False}, {"differentiable": True}):
+        training = with_optimizer("SGD", {"lr": 0.01}, QuadraticTask, **choice)
+        assert not training.optimizer.param_groups[0]["fused"]

@@ -1,0 +1,240 @@
+"""Several processes do what one does that simulates all nodes: the same sketches and weights, bit for bit, and the same
+rows up to rounding, for every algorithm, whoever owns which nodes.
+
+Every run is made of parts that are built anew in each process; nothing but the network differs.
+"""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import mixwise.algorithms as alg
+import mixwise.policies as pol
+from mixwise.data import gaussian_mixture, partition
+from mixwise.graphs import Graph, chain, complete, random_connected, ring
+from mixwise.mixing import lazy, metropolis_hastings, uniform_sender
+from mixwise.models import seeded
+from mixwise.network import DistributedNetwork, SimulatedNetwork
+from mixwise.sketch import CountSketch, GaussianSketch
+from mixwise.tasks import ModuleTask, random_quadratics
+from mixwise.training import Training
+from processes import in_processes, run_in_processes
+
+pytestmark = [in_processes, pytest.mark.numerics]
+
+N, STEPS = 7, 10
+GRAPH = random_connected(N, 0.5, seed=3)
+MH = metropolis_hastings(GRAPH)
+ONE_WAY = Graph(N, [(i, (i + 1) % N) for i in range(N)] + [(0, 3), (5, 2)], directed=True)
+
+
+def aware(**options):
+    return pol.HeterogeneityAware(period=3, sketch=GaussianSketch(5, seed=1), **options)
+
+
+def sgd(blocks):
+    return torch.optim.SGD(blocks, lr=0.01)
+
+
+def momentum(blocks):
+    return torch.optim.SGD(blocks, lr=0.05, momentum=0.9, nesterov=True)
+
+
+def adam(blocks):
+    return torch.optim.Adam(blocks, lr=0.01)
+
+
+# name -> algorithm, policy, graph, further options of Training
+ALGORITHMS = {
+    "dsgd": lambda: (alg.DSGD(), pol.Fixed(MH)),
+    "ha-dsgd": lambda: (alg.DSGD(), aware()),
+    "ha-dsgd, count sketch": lambda: (alg.DSGD(), pol.HeterogeneityAware(period=2, sketch=CountSketch(5, seed=1))),
+    "ha-dsgd, both": lambda: (alg.DSGD(), aware(objective="both")),
+    "ha-dsgd, alternating": lambda: (alg.DSGD(), pol.Alternating([aware(), pol.Fixed(MH)])),
+    "ha-dsgd, two rounds": lambda: (alg.DSGD(), pol.Product([aware(), pol.Fixed(MH)])),
+    "ha-dsgd, local steps": lambda: (alg.DSGD(), aware(), GRAPH, {"local_steps": 3}),
+    "matchings": lambda: (alg.DSGD(), pol.Matchings()),
+    "aware matchings": lambda: (alg.DSGD(), pol.HeterogeneityAwareMatchings(2, sketch=CountSketch(5, seed=1))),
+    "combine-then-adapt": lambda: (alg.CombineThenAdapt(), aware()),
+    "combine-while-adapt": lambda: (alg.CombineWhileAdapt(), aware()),
+    "combine-while-adapt, two rounds": lambda: (alg.CombineWhileAdapt(), pol.HeterogeneityAwareMatchings(2)),
+    "decoupled": lambda: (alg.DecoupledDSGD(), pol.Decoupled(pol.Fixed(MH), aware())),
+    "d2": lambda: (alg.D2(), pol.Fixed(lazy(MH))),
+    "extra": lambda: (alg.EXTRA(), pol.Fixed(MH)),
+    "gradient tracking": lambda: (alg.GradientTracking(), aware()),
+    "quasi-global": lambda: (alg.QuasiGlobalMomentum(0.9), aware()),
+    "quasi-global adam": lambda: (alg.QuasiGlobalAdam(), aware()),
+    "quasi-global around combine-while-adapt": lambda: (
+        alg.QuasiGlobalMomentum(inner=alg.CombineWhileAdapt()),
+        aware(),
+    ),
+    "decentlam": lambda: (alg.DecentLaM(), pol.Fixed(MH)),
+    "dadam": lambda: (alg.DAdam(), pol.Fixed(MH), GRAPH, {"optimizer": adam}),
+    "relay": lambda: (
+        alg.RelaySGD(),
+        pol.Tree(Graph(N, [(0, 3), (3, 1), (3, 6), (6, 2), (0, 5), (5, 4)])),
+        complete(N),
+    ),
+    "relay, complete graph": lambda: (alg.RelaySGD(), pol.Tree("bfs"), complete(N)),
+    "push-sum": lambda: (alg.PushSum(), pol.Fixed(uniform_sender(ONE_WAY)), ONE_WAY),
+    "choco, top-k": lambda: (alg.Choco(alg.TopK(0.4), 0.3), pol.Fixed(MH)),
+    "choco, quantized": lambda: (alg.Choco(alg.Quantize(4), 0.3), pol.Fixed(MH)),
+    "all-reduce": lambda: (alg.AllReduceSGD(), pol.NoMixing()),
+    "local sgd": lambda: (alg.LocalSGD(), pol.NoMixing(), GRAPH, {"local_steps": 2}),
+}
+
+
+def mlp():
+    return seeded(lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), 0)
+
+
+def batch_norm():
+    return seeded(lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)), 0)
+
+
+class Tied(nn.Module):
+    """One matrix used twice, one frozen, and dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.again, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.again.weight = self.first.weight
+        self.last.weight.requires_grad_(False)
+        self.dropout = nn.Dropout(0.3)
+
+    def forward(self, x):
+        return self.last(self.dropout(torch.relu(self.again(torch.relu(self.first(x))))))
+
+
+MODELS = {
+    "mlp": lambda: (mlp, {}),
+    "batch norm, local": lambda: (batch_norm, {"buffers": "local"}),
+    "batch norm, averaged": lambda: (batch_norm, {"buffers": "averaged"}),
+    "frozen, shared, dropout": lambda: (partial(seeded, Tied, 0), {}),
+}
+
+
+def module_task(n, model):
+    data = gaussian_mixture(classes=3, dim=6, samples=120, seed=0)
+    parts = partition.dirichlet(data.train.y, n, 0.5, seed=0)
+    module, options = MODELS[model]()
+    return ModuleTask(module, data.train, parts, batch=8, gradients="loop", dtype=torch.float64, **options)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As in the processes: the last bits of torch's gradients depend on the number of threads (batch norm)."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def quadratic_run(name, make_network):
+    algorithm, policy, *rest = ALGORITHMS[name]()
+    graph, options = rest[0] if rest else GRAPH, {"optimizer": sgd} | (rest[1] if len(rest) > 1 else {})
+    return Training(random_quadratics(N, dim=6, noise=0.2), make_network(graph), policy, algorithm, **options)
+
+
+def module_run(n, model, name, make_network):
+    graph = chain(n)
+    policies = {
+        "dsgd": (alg.DSGD(), pol.Fixed(metropolis_hastings(graph))),
+        "ha-dsgd": (alg.DSGD(), aware()),
+        "combine-while-adapt": (alg.CombineWhileAdapt(), aware()),
+        "gradient tracking": (alg.GradientTracking(), aware()),
+    }
+    algorithm, policy = policies[name]
+    return Training(module_task(n, model), make_network(graph), policy, algorithm, momentum)
+
+
+def history(make, make_network):
+    """What a run does: rows, weights and gathered sketches of every step, buffers and traffic at the end."""
+    gathered = []
+
+    def watched(graph):
+        network = make_network(graph)
+        gather = network.gather
+        network.gather = lambda rows: gathered.append(gather(rows).clone()) or gathered[-1]
+        return network
+
+    training, X, weights = make(watched), [], []
+    for _ in range(STEPS):
+        plan = training.step().plan
+        X.append(training.X.clone())
+        weights.append([] if plan is None else [W.weights for W in plan.matrices])
+        if plan is not None and plan.tree is not None:
+            weights[-1].append(plan.tree.edge_array)
+    buffers = getattr(training.task, "mixed_buffers", None)
+    return {
+        "X": torch.stack(X, dim=1),
+        "models": training.models.clone(),
+        "weights": weights,
+        "gathered": gathered,
+        "buffers": None if buffers is None else buffers.clone(),
+        "traffic": training.network.traffic,
+    }
+
+
+def in_process(rank, world, runs):
+    return [history(make, partial(DistributedNetwork, timeout=30)) for make in runs]
+
+
+def compare(runs, world):
+    results = run_in_processes(world, in_process, runs, timeout=100)
+    for number, make in enumerate(runs):
+        expected, parts = history(make, SimulatedNetwork), [result[number] for result in results]
+        for part in parts:
+            assert len(part["gathered"]) == len(expected["gathered"])
+            # Bit for bit: rows are summed over neighbors in the same order, and a row's sketch knows only its row.
+            assert all(map(torch.equal, part["gathered"], expected["gathered"])), make
+            for found, wanted in zip(part["weights"], expected["weights"], strict=True):
+                assert all(map(np.array_equal, found, wanted)), make
+                assert len(found) == len(wanted)
+            assert part["traffic"] == expected["traffic"]
+        for name in ("X", "models", "buffers"):
+            if expected[name] is not None:
+                found, size = torch.cat([part[name] for part in parts]), float(expected[name].abs().max())
+                torch.testing.assert_close(found, expected[name], rtol=0, atol=1e-12 * size)
+        assert float((expected["X"][:, -1] - expected["X"][:, 0]).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_every_algorithm_on_quadratics(world):
+    compare([partial(quadratic_run, name) for name in ALGORITHMS], world)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_modules_with_buffers_frozen_and_shared_parameters(world):
+    runs = [partial(module_run, 5, model, "ha-dsgd") for model in MODELS]
+    runs += [partial(module_run, 4, "batch norm, averaged", name) for name in ("dsgd", "combine-while-adapt")]
+    runs += [partial(module_run, 5, "mlp", "gradient tracking")]
+    compare(runs, world)
+
+
+def single(name, make_network):
+    algorithm, policy = {
+        "dsgd": (alg.DSGD(), pol.Fixed(metropolis_hastings(chain(1)))),
+        "combine-while-adapt": (alg.CombineWhileAdapt(), pol.Fixed(metropolis_hastings(chain(1)))),
+        "gradient tracking": (alg.GradientTracking(), pol.Fixed(metropolis_hastings(chain(1)))),
+        "local sgd": (alg.LocalSGD(), pol.NoMixing()),
+    }[name]
+    return Training(random_quadratics(1, dim=3), make_network(chain(1)), policy, algorithm, sgd)
+
+
+def test_one_node_in_one_process():
+    compare([partial(single, name) for name in ("dsgd", "combine-while-adapt", "gradient tracking", "local sgd")], 1)
+
+
+def test_more_nodes_than_the_simulation_multiplies_densely():
+    """Above 64 nodes a simulation takes sparse products."""
+    compare([many], 3)
+
+
+def many(make_network):
+    graph = ring(70)
+    policy = pol.HeterogeneityAware(period=4, sketch=CountSketch(20, seed=0))
+    return Training(random_quadratics(70, dim=4), make_network(graph), policy, alg.DSGD(), sgd)

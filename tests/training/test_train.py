@@ -1,0 +1,220 @@
+"""The loop: the same seed gives the same records, records are JSON, and a run that cannot go on says where it ended."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import mixwise.mixing as mx
+from mixwise.algorithms import DSGD
+from mixwise.errors import TrainingError
+from mixwise.graphs import ring
+from mixwise.network import SimulatedNetwork
+from mixwise.policies import Fixed, HeterogeneityAware
+from mixwise.sketch import CountSketch, ExactSketch
+from mixwise.tasks import QuadraticTask, random_quadratics
+from mixwise.training import Record, Training, train
+
+GRAPH = ring(6)
+
+
+def sgd(lr: float = 0.005, **options):
+    return lambda blocks: torch.optim.SGD(blocks, lr=lr, **options)
+
+
+def run(steps: int = 10, *, task=None, policy=None, graph=GRAPH, optimizer=None, **options) -> list[Record]:
+    task = task or random_quadratics(graph.n, dim=5, seed=1)
+    policy = policy or HeterogeneityAware(2, sketch=CountSketch(4), alternate_with=mx.metropolis_hastings(graph))
+    return list(
+        train(task, SimulatedNetwork(graph), policy, DSGD(), optimizer=optimizer or sgd(), steps=steps, **options)
+    )
+
+
+# --- determinism ---
+def test_the_same_seed_gives_the_same_records_to_the_last_bit():
+    first, again = ([record.to_json() for record in run(20)] for _ in range(2))
+    assert first == again
+    other = [record.to_json() for record in run(20, task=random_quadratics(6, dim=5, seed=2))]
+    assert all(a != b for a, b in zip(first, other, strict=True))
+
+
+def test_the_global_random_generator_does_not_matter():
+    torch.manual_seed(0)
+    first = [record.to_json() for record in run(5)]
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    assert [record.to_json() for record in run(5)] == first
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_times_are_kept_apart_from_what_the_seed_decides():
+    (record,) = run(1)
+    assert set(record.seconds) >= {"compute", "plan", "mix"}
+    assert all(value >= 0 for value in record.seconds.values())
+    assert not set(record.seconds) & set(record.values)
+    timings = json.loads(record.timings_to_json())
+    assert timings.pop("step") == 0
+    assert set(timings) == set(record.seconds)
+
+
+# --- records ---
+def test_records_are_one_line_of_json_each():
+    for t, record in enumerate(run(5)):
+        line = record.to_json()
+        assert "\n" not in line
+        assert "NaN" not in line
+        assert "Infinity" not in line
+        decoded = json.loads(line)
+        assert decoded.pop("step") == t
+        assert decoded == record.values
+
+
+def test_records_hold_the_metrics_of_the_step():
+    """Parameters as they are after the mixing, gradients and their mixing error as they were in it."""
+    task, W = random_quadratics(6, dim=5, seed=1), mx.metropolis_hastings(GRAPH)
+    X = task.initial(range(6))
+    for t, record in enumerate(run(4, policy=Fixed(W))):
+        losses, G = task.losses_and_gradients(X, range(6), t)
+        X = torch.from_numpy(W.to_dense().T) @ (X - 0.005 * G)
+        expected = {
+            "loss": float(losses.mean()),
+            "consensus_distance": mx.consensus_distance(X),
+            "gradient_mixing_error": mx.gradient_mixing_error(G, W),
+            "gradient_mixing_error_before": float((G - G.mean(0)).square().sum()),
+            "gradient_mixing_error_relative": mx.gradient_mixing_error(G, W) / float((G - G.mean(0)).square().sum()),
+            "heterogeneity": mx.heterogeneity(G),
+            "relative_heterogeneity": mx.gradient_mixing_error(G, W) / 6,
+            "consensus_factor": mx.consensus_factor(W),
+            "distance_to_optimum": float((X - task.optimum).square().sum(1).mean()),
+        }
+        for name, value in expected.items():
+            assert record.values[name] == pytest.approx(value, rel=1e-10), name
+
+
+def test_bytes_add_up():
+    """Per node: 2 messages of 5 numbers of 8 bytes per mixing; sketches of 4 to 5 others, at even ones only."""
+    for t, record in enumerate(run(7)):
+        assert record.values["bytes_parameters"] == (t + 1) * 2 * 5 * 8
+        assert record.values["bytes_sketches"] == (t // 2 + 1) * 5 * 4 * 8
+
+
+def test_a_solve_is_recorded_where_it_happened():
+    for t, record in enumerate(run(6)):
+        assert ("solve_status" in record.values) == (t % 2 == 0)
+        if t % 2 == 0:
+            assert record.values["solve_status"] == "solved"
+            assert record.values["solve_iterations"] > 0
+
+
+@pytest.mark.parametrize("name", ["steps", "local_steps", "record_every", "evaluate_every"])
+@pytest.mark.parametrize("value", [2.5, 3.0, 0, -1, True, "3", None])
+def test_counts_are_whole_numbers_of_at_least_1(name, value):
+    with pytest.raises(TrainingError, match=f"^{name} = {value!r}; give a whole number of at least 1"):
+        run(**{name: value})
+
+
+def test_counts_may_be_numbers_of_numpy():
+    assert len(run(np.int64(4), record_every=np.int32(2), evaluate_every=4)) == 2
+
+
+def test_the_loop_is_lazy():
+    """Records come one by one: a run can be watched, or left, while it goes on."""
+    network = SimulatedNetwork(GRAPH)
+    going = train(
+        random_quadratics(6), network, Fixed(mx.metropolis_hastings(GRAPH)), DSGD(), optimizer=sgd(), steps=10**9
+    )
+    assert [next(going).step for _ in range(3)] == [0, 1, 2]
+
+
+# --- a run that cannot start or cannot go on ---
+def test_the_task_and_the_graph_have_as_many_nodes():
+    with pytest.raises(TrainingError, match="the task has 5 nodes, the graph 6; they must be the same"):
+        run(1, task=random_quadratics(5))
+
+
+POLICIES = {
+    "fixed": lambda: Fixed(mx.metropolis_hastings(GRAPH)),
+    "aware": lambda: HeterogeneityAware(sketch=ExactSketch()),
+    "aware, smoothed": lambda: HeterogeneityAware(sketch=CountSketch(4), regularization=0.05, smoothing=0.5),
+}
+
+
+@pytest.mark.parametrize("lr", [0.5, 10.0, 1e6])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_divergence_names_step_and_node(policy, lr):
+    """Before the rows overflow, their squares do: then it is Γ that is named, with the node whose update is in it."""
+    with pytest.raises(TrainingError, match=r"step \d+: .*node \d.* lower the learning rate \(lr\)"):
+        run(2000, policy=POLICIES[policy](), optimizer=sgd(lr))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_node_that_is_named_is_the_one_that_went_wrong(policy):
+    """Before its neighbors, or all of them, have heard of it."""
+    with pytest.raises(TrainingError, match=r"step 3: a parameter of node 4 .*finite"):
+        run(10, task=Broken("gradient", at=3), policy=POLICIES[policy]())
+
+
+class Broken(QuadraticTask):
+    """Node 4 has a NaN where it is asked for."""
+
+    def __init__(self, where, at=0):
+        base = random_quadratics(6, dim=5)
+        super().__init__(base.A, base.b)
+        self.where, self.at = where, at
+
+    def initial(self, nodes):
+        X = super().initial(nodes)
+        if self.where == "initial":
+            X[4, 2] = float("nan")
+        return X
+
+    def losses_and_gradients(self, X, nodes, step):
+        losses, G = super().losses_and_gradients(X, nodes, step)
+        if step == self.at and self.where != "initial":
+            (losses if self.where == "loss" else G)[4] = float("inf")
+        return losses, G
+
+
+def test_parameters_that_are_not_finite_before_the_first_step_are_told_as_such():
+    with pytest.raises(TrainingError, match=r"^the initial parameters of node 4 are not finite before .*initialized"):
+        run(3, task=Broken("initial"))
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_only_after_the_first_step_the_step_size_may_be_at_fault(where):
+    with pytest.raises(
+        TrainingError, match=rf"^step 0: the {where} of node 4 is not finite, .*check its data"
+    ) as first:
+        run(3, task=Broken(where))
+    assert "lower" not in str(first.value)
+    with pytest.raises(TrainingError, match=r"^step 2: .* of node 4 is no longer finite; lower the learning rate"):
+        run(3, task=Broken(where, at=2))
+
+
+def test_what_was_recorded_before_the_end_is_there():
+    going = train(
+        random_quadratics(6), SimulatedNetwork(GRAPH), POLICIES["fixed"](), DSGD(), optimizer=sgd(1e6), steps=2000
+    )
+    steps = []
+
+    def watch() -> None:
+        for record in going:
+            steps.append(record.step)
+
+    with pytest.raises(TrainingError, match=r"step \d+:"):
+        watch()
+    assert steps == list(range(len(steps)))
+    assert len(steps) > 3
+
+
+# --- one run, step by step ---
+def test_training_and_train_are_the_same_run():
+    task, W = random_quadratics(6, dim=5, seed=1), mx.metropolis_hastings(GRAPH)
+    training = Training(task, SimulatedNetwork(GRAPH), Fixed(W), DSGD(), sgd())
+    for record in run(8, policy=Fixed(W)):
+        step = training.step()
+        assert step.t == record.step
+        assert float(step.losses.mean()) == record.values["loss"]
+        # summed row by row in the record, column by column here
+        assert mx.consensus_distance(training.X) == pytest.approx(record.values["consensus_distance"], rel=1e-13)

@@ -1,0 +1,296 @@
+"""Wrong combinations are rejected before the first step, with the value, the rule and the remedy."""
+
+import numpy as np
+import pytest
+import torch
+
+import mixwise.algorithms as alg
+import mixwise.policies as pol
+from builders import simulated
+from mixwise.errors import ConfigError, GraphError, MixingError, MixwiseError, TrainingError
+from mixwise.graphs import Graph, chain, complete, ring
+from mixwise.layout import Layout
+from mixwise.mixing import MixingMatrix, base_graph, lazy, metropolis_hastings, uniform_sender
+from mixwise.tasks import QuadraticTask, random_quadratics
+from mixwise.training.checks import check_connected
+
+N = 6
+GRAPH = ring(N)
+MH = metropolis_hastings(GRAPH)
+
+
+def sgd(**options):
+    return lambda blocks: torch.optim.SGD(blocks, lr=0.01, **options)
+
+
+def adam(**options):
+    return lambda blocks: torch.optim.Adam(blocks, lr=0.01, **options)
+
+
+def make(algorithm, policy=None, optimizer=None, graph=GRAPH, *, the_task=None, **options):
+    task = the_task or random_quadratics(graph.n, dim=4)
+    return simulated(policy or lazy(MH), algorithm, graph, task=task, optimizer=optimizer or sgd(), **options)
+
+
+class OnlyChecked(QuadraticTask):
+    """A task that fails when a gradient is asked for: nothing may happen before the checks."""
+
+    def losses_and_gradients(self, X, nodes, step):
+        raise AssertionError("a step was taken")
+
+
+def only_checked(n=N):
+    task = random_quadratics(n, dim=4)
+    return OnlyChecked(task.A, task.b)
+
+
+def two_blocks():
+    task = random_quadratics(N, dim=4)
+    task.layout = Layout(4, [(0, 2), (2, 4)])
+    return task
+
+
+# --- optimizers that do not fit ---
+@pytest.mark.parametrize(
+    ("algorithm", "optimizer", "message"),
+    [
+        (alg.QuasiGlobalMomentum, sgd(momentum=0.9), r"QuasiGlobalMomentum has its own momentum, so SGD with momentum"),
+        (alg.QuasiGlobalMomentum, adam(), r"so Adam would count it twice; use SGD with momentum 0 as the optimizer"),
+        (alg.QuasiGlobalAdam, sgd(momentum=0.5), "QuasiGlobalAdam has its own momentum, so SGD with momentum"),
+        (alg.QuasiGlobalAdam, adam(), "so Adam would count it twice"),
+        (alg.DecentLaM, sgd(momentum=0.1), "DecentLaM has its own momentum, so SGD with momentum"),
+        (alg.DecentLaM, adam(), "use SGD with momentum 0"),
+        (lambda: alg.QuasiGlobalMomentum(inner=alg.RelaySGD()), sgd(momentum=0.9), "count it twice"),
+        (alg.DAdam, sgd(), r"DAdam with SGD is not DAdam; use Adam or AdamW, or algorithm: dsgd"),
+        (alg.DAdam, lambda b: torch.optim.RMSprop(b), "DAdam with RMSprop"),
+    ],
+)
+def test_an_optimizer_that_the_method_is_not_defined_for(algorithm, optimizer, message):
+    with pytest.raises(TrainingError, match=message):
+        make(algorithm(), optimizer=optimizer, the_task=only_checked())
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW])
+def test_dadam_takes_both_adams(optimizer):
+    make(alg.DAdam(), optimizer=lambda b: optimizer(b, lr=0.01)).step()
+
+
+@pytest.mark.parametrize(
+    "inner", [alg.QuasiGlobalMomentum, alg.QuasiGlobalAdam, alg.DecentLaM], ids=["momentum", "adam", "decentlam"]
+)
+@pytest.mark.parametrize("outer", [alg.QuasiGlobalMomentum, alg.QuasiGlobalAdam])
+def test_a_momentum_around_a_momentum(outer, inner):
+    with pytest.raises(TrainingError, match=rf"{inner.__name__} has a momentum of its own; use one of the two"):
+        outer(inner=inner())
+
+
+def test_a_momentum_around_a_method_that_needs_another_optimizer():
+    for optimizer in (sgd(), adam()):
+        with pytest.raises(TrainingError, match="DAdam needs Adam"):
+            make(alg.QuasiGlobalMomentum(inner=alg.DAdam()), optimizer=optimizer, the_task=only_checked())
+
+
+def test_a_momentum_in_one_of_two_groups_is_found():
+    def groups(blocks):
+        return torch.optim.SGD([{"params": [blocks[0]]}, {"params": [blocks[1]], "momentum": 0.9}], lr=0.1)
+
+    with pytest.raises(TrainingError, match="count it twice"):
+        make(alg.DecentLaM(), optimizer=groups, the_task=two_blocks())
+
+
+def test_quasi_global_momentum_needs_one_step_size():
+    """It divides the movement of all columns by it."""
+
+    def groups(blocks):
+        return torch.optim.SGD([{"params": [blocks[0]]}, {"params": [blocks[1]], "lr": 0.2}], lr=0.1)
+
+    with pytest.raises(TrainingError, match=r"lr = 0\.1, 0\.2; use the same for all groups"):
+        make(alg.QuasiGlobalMomentum(), optimizer=groups, the_task=two_blocks())
+    make(alg.DecentLaM(), optimizer=groups, the_task=two_blocks())  # there the step size cancels
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: alg.QuasiGlobalMomentum(1.0), r"beta = 1\.0: input should be less than 1"),
+        (lambda: alg.QuasiGlobalMomentum(0.9, mu=-0.1), r"mu = -0\.1"),
+        (lambda: alg.QuasiGlobalMomentum(float("nan")), "beta = nan"),
+        (lambda: alg.QuasiGlobalAdam((0.9, 1.0)), r"betas\.1 = 1\.0"),
+        (lambda: alg.DecentLaM(1.2), r"beta = 1\.2: input should be less than 1"),
+    ],
+)
+def test_momenta_out_of_range(build, message):
+    with pytest.raises(ConfigError, match=message):
+        build()
+
+
+@pytest.mark.parametrize("tau", [2, 5])
+def test_all_reduce_has_no_local_steps(tau):
+    with pytest.raises(TrainingError, match=rf"local_steps = {tau} has no meaning; .*algorithm: local-sgd"):
+        make(alg.AllReduceSGD(), pol.NoMixing(), the_task=only_checked(), local_steps=tau)
+    with pytest.raises(TrainingError, match="has no meaning"):
+        make(
+            alg.QuasiGlobalMomentum(inner=alg.AllReduceSGD()), pol.NoMixing(), the_task=only_checked(), local_steps=tau
+        )
+
+
+@pytest.mark.parametrize("tau", [0, -3])
+def test_there_is_at_least_one_local_step(tau):
+    with pytest.raises(TrainingError, match=f"local_steps = {tau}; give a whole number of at least 1"):
+        make(alg.DSGD(), local_steps=tau)
+
+
+# --- graphs that fall apart ---
+TWO_CHAINS = Graph(N, [(0, 1), (1, 2), (3, 4), (4, 5)])
+
+
+@pytest.mark.parametrize(
+    ("graph", "algorithm", "policy"),
+    [
+        (TWO_CHAINS, alg.DSGD(), pol.Fixed(metropolis_hastings(TWO_CHAINS))),
+        (TWO_CHAINS, alg.DSGD(), pol.HeterogeneityAware()),
+        (TWO_CHAINS, alg.DSGD(), pol.Matchings()),
+        (TWO_CHAINS, alg.D2(), pol.Fixed(lazy(metropolis_hastings(TWO_CHAINS)))),
+        (Graph(N, [(0, 1), (1, 2), (2, 0), (3, 4), (4, 5), (5, 3), (0, 3)], directed=True), alg.PushSum(), None),
+    ],
+)
+def test_nodes_that_never_hear_of_each_other_are_refused(graph, algorithm, policy):
+    with pytest.raises(GraphError, match=r"2 components, nodes 0-2 \| 3-5, that .*; use a connected graph, or"):
+        make(algorithm, policy or uniform_sender(graph), graph=graph, the_task=only_checked())
+
+
+def test_many_components_are_not_all_listed():
+    with pytest.raises(GraphError, match=r"the graph has 6 components, nodes 0 \| 1 \| 2 \| 3 \| …, that"):
+        check_connected(Graph(6, []))
+
+
+@pytest.mark.parametrize(
+    ("graph", "algorithm", "policy"),
+    [
+        (TWO_CHAINS, alg.AllReduceSGD(), pol.NoMixing()),  # they average over all nodes, whatever the graph
+        (TWO_CHAINS, alg.LocalSGD(), pol.NoMixing()),
+        (GRAPH, alg.DSGD(), pol.Matchings()),  # each of them falls apart, not the graph
+        (GRAPH, alg.DSGD(), pol.Cycle(base_graph(N, 1))),
+        (TWO_CHAINS, alg.DSGD(), pol.Cycle(base_graph(N, 1))),  # uses edges of its own
+        (TWO_CHAINS, alg.DSGD(), pol.Fixed(MH)),
+        (TWO_CHAINS, alg.DSGD(), pol.LearnedTopology(2, "updates")),
+    ],
+)
+def test_what_is_connected_over_time_is_enough(graph, algorithm, policy):
+    make(algorithm, policy, graph=graph).step()
+
+
+# --- weights that do not fit ---
+UNSTABLE = metropolis_hastings(ring(8))  # eigenvalue −1/3
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pol.Fixed(UNSTABLE),
+        pol.Alternating([pol.Fixed(lazy(UNSTABLE)), pol.Fixed(UNSTABLE)]),
+        pol.HeterogeneityAware(alternate_with=UNSTABLE),
+    ],
+    ids=["fixed", "alternating", "alternate_with"],
+)
+@pytest.mark.parametrize(
+    "algorithm", [alg.D2, lambda: alg.QuasiGlobalMomentum(inner=alg.D2())], ids=["d2", "qg around d2"]
+)
+def test_d2_refuses_an_unstable_matrix_wherever_it_stands(policy, algorithm):
+    with pytest.raises(MixwiseError, match=r"D² is not stable with this W: its eigenvalue -0\.3333.*lazy\(symmetrized"):
+        make(algorithm(), policy, graph=ring(8), the_task=only_checked(8))
+
+
+def test_extra_refuses_a_matrix_whose_roots_leave_the_disc():
+    """A one-way ring: its complex eigenvalues turn faster than the memory forgets."""
+    one_way = Graph(8, [(i, (i + 1) % 8) for i in range(8)], directed=True)
+    weights = MixingMatrix.from_dense(0.5 * np.eye(8) + 0.5 * np.roll(np.eye(8), 1, axis=1), one_way)
+    values = np.linalg.eigvals(weights.to_dense())
+    values = values[abs(values - 1) > 1e-9]
+    worst = max(abs(np.roots([1, -(1 + v), (1 + v) / 2])).max() for v in values)
+    assert worst > 1
+    with pytest.raises(MixwiseError, match=rf"EXTRA is not stable.*modulus {worst:.4g}.*use symmetrized\(W\)"):
+        make(alg.EXTRA(), pol.Fixed(weights), graph=one_way, the_task=only_checked(8))
+
+
+@pytest.mark.parametrize("n", [4, 8, 9])
+def test_extra_takes_metropolis_hastings_where_d2_does_not(n):
+    """Symmetric W with eigenvalues above −1: the product of the roots, (1 + λ)/2, is below 1."""
+    make(alg.EXTRA(), pol.Fixed(metropolis_hastings(ring(n))), graph=ring(n)).step()
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        alg.DSGD,
+        alg.CombineThenAdapt,
+        alg.CombineWhileAdapt,
+        alg.D2,
+        alg.EXTRA,
+        alg.GradientTracking,
+        alg.DecentLaM,
+        alg.QuasiGlobalMomentum,
+        alg.Choco,
+    ],
+)
+def test_weights_that_move_the_mean_are_for_push_sum_alone(algorithm):
+    sender = pol.Fixed(uniform_sender(Graph(N, [*chain(N).edges, (0, 3)])))
+    with pytest.raises(TrainingError, match=r'kind="sender", so mixing would move the mean.*push-sum'):
+        make(algorithm(), sender, the_task=only_checked())
+    make(alg.PushSum(), sender).step()
+    make(alg.QuasiGlobalMomentum(inner=alg.PushSum()), sender).step()
+
+
+def test_decoupled_rejects_weights_that_move_the_mean_of_the_updates():
+    sender = uniform_sender(Graph(N, [*chain(N).edges, (0, 3)]))
+    with pytest.raises(TrainingError, match='kind="sender", so mixing would move the mean'):
+        make(alg.DecoupledDSGD(), pol.Decoupled(MH, sender), the_task=only_checked())
+
+
+@pytest.mark.parametrize("algorithm", [alg.D2, alg.EXTRA])
+def test_two_rounds_are_refused_where_one_matrix_is_needed(algorithm):
+    training = make(algorithm(), pol.Product([pol.Fixed(lazy(MH)), pol.Fixed(lazy(MH))]))
+    with pytest.raises(MixingError, match="in one round with one matrix; use a policy with one matrix per mixing"):
+        training.step()
+
+
+# --- trees ---
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (ring(5), r"1 components and 5 edges on 5 nodes is no tree to relay along; .*use spanning_tree\(graph\)"),
+        (Graph(5, [(0, 1), (2, 3)]), "3 components and 2 edges on 5 nodes is no tree"),
+        (Graph(4, [(0, 1), (1, 2), (2, 0)]), "2 components and 3 edges on 4 nodes is no tree"),
+        (Graph(3, [(0, 1), (1, 2)], directed=True), "a directed graph and 2 edges on 3 nodes is no tree"),
+    ],
+)
+def test_what_is_no_tree(graph, message):
+    with pytest.raises(GraphError, match=message):
+        pol.Tree(graph)
+
+
+def test_relay_needs_a_tree_of_its_graph():
+    with pytest.raises(TrainingError, match=r"the policy provides weights.*provides a spanning tree"):
+        make(alg.RelaySGD())
+    with pytest.raises(TrainingError, match="the tree has 4 nodes, not 6; use a spanning tree"):
+        make(alg.RelaySGD(), pol.Tree(chain(4))).step()
+    across = Graph(N, [(0, 1), (1, 2), (2, 3), (3, 4), (2, 5)])
+    with pytest.raises(TrainingError, match=r"relays along \(2, 5\), no edge of the graph"):
+        make(alg.RelaySGD(), pol.Tree(across)).step()
+    make(alg.RelaySGD(), pol.Tree(chain(N))).step()
+
+
+@pytest.mark.parametrize(
+    "algorithm", [alg.DSGD, alg.GradientTracking, alg.DecentLaM, alg.PushSum, alg.CombineWhileAdapt]
+)
+def test_a_tree_is_for_relay_alone(algorithm):
+    with pytest.raises(TrainingError, match="provides a tree, the algorithm mixes with weights; use weights"):
+        make(algorithm(), pol.Tree(chain(N)))
+
+
+def test_push_sum_names_the_node_that_has_nothing_left():
+    """Everything node 0 has goes to node 1, and nothing comes back."""
+    weights = MixingMatrix.from_dense([[0.0, 1.0], [0.0, 1.0]], kind="sender")
+    training = make(alg.PushSum(), pol.Fixed(weights), graph=complete(2))
+    with pytest.raises(TrainingError, match="node 0 has pushed all of its mass away; keep a positive weight"):
+        training.step()
