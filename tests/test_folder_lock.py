@@ -15,7 +15,7 @@ from mixwise.errors import ConfigError
 from mixwise.experiments import load_run, plan_experiment, run_experiment
 from mixwise.experiments import runner as runner_module
 from mixwise.experiments.config import Recipe
-from mixwise.experiments.folder_lock import LOCK, FolderLock
+from mixwise.experiments.experiment_folder import LOCK, FolderLock
 from mixwise.experiments.sweep import sweep
 from mixwise.report.page import save_page
 
@@ -79,7 +79,7 @@ def test_a_second_run_in_the_folder_is_refused_and_the_first_is_not_disturbed(ex
 def test_another_process_that_runs_there_is_named(experiment, tmp_path):
     """Until it is killed; then whoever comes takes its lock over, and says so."""
     code = (
-        "import sys; from pathlib import Path; from mixwise.experiments.folder_lock import FolderLock\n"
+        "import sys; from pathlib import Path; from mixwise.experiments.experiment_folder import FolderLock\n"
         "lock = FolderLock(Path(sys.argv[1])); lock.take(); print('locked', flush=True); sys.stdin.read()"
     )
     other = subprocess.Popen(

@@ -9,8 +9,7 @@ from torch import nn
 from mixwise.errors import ConfigError
 from mixwise.experiments import build, memory, plan_experiment, run_experiment
 from mixwise.experiments.config import Recipe
-from mixwise.experiments.free_memory import _free_in_groups, free_memory
-from mixwise.experiments.memory import GB, Need, alternatives
+from mixwise.experiments.memory import GB, Need, _free_in_groups, alternatives, free_memory
 from mixwise.layout import Layout
 from mixwise.tasks import ModuleTask
 from mixwise.training.row_count import RowCount
@@ -53,7 +52,6 @@ def looked_at(monkeypatch):
 def little(looked_at, monkeypatch):
     """Two megabytes are free."""
     monkeypatch.setattr(memory, "free_memory", lambda device, processes=1: 2_000_000)
-    monkeypatch.setattr(memory, "process_memory", lambda: 0)
 
 
 def test_the_announcement_of_a_run():

@@ -4,8 +4,8 @@ import yaml
 from mixwise.errors import ConfigError
 from mixwise.experiments import Recipe, load_recipe, plan_experiment, recipe_names, run_experiment
 from mixwise.experiments.build import prepare
+from mixwise.experiments.config import validated
 from mixwise.experiments.recipe import Experiment, parse_seeds
-from mixwise.experiments.strict import validated
 
 
 def small(**changes):

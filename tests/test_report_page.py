@@ -16,19 +16,17 @@ from hypothesis import strategies as st
 
 from mixwise.cli import main
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment
-from mixwise.experiments.weights_log import MAX_LINES, encoded, stride
+from mixwise.experiments.run_log import MAX_LINES, encoded, stride
 from mixwise.graphs import complete, directed_ring, exponential, grid, ring, star, torus
 from mixwise.graphs.drawing import is_drawable, layout
 from mixwise.mixing import MixingMatrix, metropolis_hastings, minimize_gme, uniform_sender
 from mixwise.plan import Plan
-from mixwise.report.columns import columns
 from mixwise.report.figures import save_paper_figures
 from mixwise.report.folder import Run, read_folder
 from mixwise.report.narrative import narrative
-from mixwise.report.page import in_html, page, save_page
-from mixwise.report.page_data import page_data
-from mixwise.report.standings import standings
-from mixwise.report.table import summarize
+from mixwise.report.page import in_html, page, page_data, save_page
+from mixwise.report.records import columns
+from mixwise.report.table import standings, summarize
 from mixwise.report.watch import WatchServer
 from mixwise.report.weights import LETTERS, decoded, packed_weights
 from strategies import connected_graphs
@@ -329,7 +327,7 @@ def test_numbers_that_json_does_not_know_are_left_out(copy):
 def test_thinned_curves_keep_the_ends_and_the_mean():
     values = np.random.default_rng(0).standard_normal(1000) + 5
     runs = [Run("v", 0, [{"step": 3 * t, "loss": v, "bytes_parameters": t} for t, v in enumerate(values)])]
-    ((group,),) = columns(runs, ["loss"], most=100)
+    ((group,),) = columns([run.records for run in runs], ["loss"], most=100)
     assert len(group["steps"]) == 100
     assert (group["steps"][0], group["steps"][-1]) == (0, 2997)
     ends = np.array(group["steps"]) // 3
@@ -340,13 +338,13 @@ def test_thinned_curves_keep_the_ends_and_the_mean():
 
 def test_a_short_seed_is_thinned_at_the_steps_of_the_long_one():
     runs = [Run("v", s, [{"step": t, "loss": 1.0} for t in range(n)]) for s, n in enumerate([1000, 400])]
-    long, short = (groups[0]["steps"] for groups in columns(runs, ["loss"], most=50))
+    long, short = (groups[0]["steps"] for groups in columns([run.records for run in runs], ["loss"], most=50))
     assert short[:-1] == long[: len(short) - 1]
 
 
 def test_metrics_that_are_evaluated_seldom_have_their_own_steps():
     records = [{"step": t, "loss": 1.0} | ({"accuracy": 0.5} if t % 10 == 9 else {}) for t in range(30)]
-    ((first, second),) = columns([Run("v", 0, records)], ["loss", "accuracy"], most=100)
+    ((first, second),) = columns([records], ["loss", "accuracy"], most=100)
     assert len(first["steps"]) == 30
     assert second["steps"] == [9, 19, 29]
 

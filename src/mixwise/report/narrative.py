@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from mixwise.report.folder import RunFolder
-from mixwise.report.metric_names import MetricName, metric_name
-from mixwise.report.standings import Standing, Standings
-from mixwise.report.table import Cell
+from mixwise.report.records import MetricName, metric_name
+from mixwise.report.table import Cell, Standing, Standings
 
 Part: TypeAlias = tuple[str, bool]  # text, and whether to emphasize it
 Words: TypeAlias = list[str | Standing]  # a variant stands for its emphasized name

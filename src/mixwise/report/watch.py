@@ -14,8 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from mixwise.errors import ConfigError, MixwiseError
 from mixwise.report.folder import Cache, read_folders
-from mixwise.report.page import page
-from mixwise.report.page_data import page_data
+from mixwise.report.page import page, page_data
 
 ADDRESS = "127.0.0.1"  # not reachable from other machines
 _FILES = ("config.yaml", "metrics.jsonl", "weights.jsonl", "scene.json")
