@@ -15,7 +15,6 @@ from mixwise.experiments.config import LinkTimes, Optimizer, RunConfig, Schedule
 from mixwise.experiments.memory import Need, check_memory
 from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
-from mixwise.mixing.matrix import FloatArray
 from mixwise.network import Link, Links, LossyNetwork, Network, SimulatedNetwork
 from mixwise.network.survivors import remaining_graph
 from mixwise.network.world import Alone, World
@@ -33,6 +32,7 @@ _OPTIMIZERS: Mapping[str, tuple[Callable[..., torch.optim.Optimizer], set[str]]]
     "rmsprop": (torch.optim.RMSprop, {"momentum", "eps"}),
     "adagrad": (torch.optim.Adagrad, set()),
 }
+_FIRST_BATCHES = 10  # whose gradients the placement gme fits
 
 
 @dataclass(frozen=True)
@@ -161,15 +161,11 @@ def _order(config: RunConfig, places: Graph, task: Task, seed: int) -> list[int]
     if config.placement == "random":
         return [int(node) for node in numpy_generator(seed, "placement").permutation(places.n)]
     if config.placement == "gme":
-        return list(optimize_placement(_first_gram(task), places, seed=seed).order)
+        nodes = range(task.nodes)
+        X = task.initial(nodes)
+        grams = [gram_matrix(task.losses_and_gradients(X, nodes, step)[1]) for step in range(_FIRST_BATCHES)]
+        return list(optimize_placement(sum(grams[1:], grams[0]), places, seed=seed).order)
     return list(config.placement)
-
-
-def _first_gram(task: Task, looks: int = 10) -> FloatArray:
-    """Return the sum of the Gram matrices of the first gradients, over a few batches."""
-    X = task.initial(range(task.nodes))
-    grams = [gram_matrix(task.losses_and_gradients(X, range(task.nodes), step)[1]) for step in range(looks)]
-    return sum(grams[1:], grams[0])
 
 
 def _run_length(config: RunConfig, task: Task) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -85,14 +86,11 @@ class Optimizer(Strict):
     @field_validator("lr")
     @classmethod
     def _positive(cls, lr: float | str) -> float | str:
-        text = str(lr).removesuffix("/L")
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if not 0 < value < float("inf"):
-            raise ValueError("a step size is a positive number, such as 0.01, or one relative to L, such as 0.3/L")
-        return f"{text}/L" if str(lr).endswith("/L") else value
+        number = str(lr).removesuffix("/L")
+        with suppress(ValueError):
+            if 0 < float(number) < float("inf"):
+                return f"{number}/L" if str(lr).endswith("/L") else float(number)
+        raise ValueError("a step size is a positive number, such as 0.01, or one relative to L, such as 0.3/L")
 
 
 class Schedule(Strict):
@@ -171,7 +169,7 @@ class RunConfig(Strict):
 
     def part(self, family: Literal["task", "algorithm", "policy"]) -> Any:
         """The task, algorithm or policy of the run, built from the recipe's words."""
-        return build(family, {"task": self.task, "algorithm": self.algorithm, "policy": self.policy}[family], family)
+        return build(family, getattr(self, family), family)
 
     def same_as(self, other: RunConfig) -> bool:
         """Whether both describe the same run, however much of the defaults they spell out."""

@@ -70,8 +70,6 @@ def save_paper_figures(
     for name in formats:
         if name not in FORMATS:
             raise ConfigError(f"--format {name}: choose from {', '.join(FORMATS)}, such as pdf,png")
-    if not run.is_dir():
-        raise ConfigError(f"there is no folder {run}; name a folder that mixwise run has made")
     folder, target, paths = read_folder(run), out or run / "figures", []
     try:
         target.mkdir(parents=True, exist_ok=True)

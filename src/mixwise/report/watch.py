@@ -37,9 +37,9 @@ class WatchServer(ThreadingHTTPServer):
         read_folders(self.folders, self._cache)  # a missing folder is an error now, not in the browser
         try:
             super().__init__((ADDRESS, port), _Handler)
-        except (OSError, OverflowError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or error
-            raise ConfigError(f"--port {port} cannot be used: {reason}; choose another, or leave it out") from None
+        except OSError as error:
+            reason = f"{error.strerror}; choose another, or leave it out"
+            raise ConfigError(f"--port {port} cannot be used: {reason}") from None
 
     @property
     def url(self) -> str:
