@@ -3,9 +3,12 @@ import json
 import re
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from mixwise.graphs import ring
 from mixwise.mixing import gram_matrix, minimize_gme
@@ -101,6 +104,10 @@ def test_a_run_is_never_overwritten(finished, mixwise):
     assert (folder / "first" / "summary.csv").read_bytes() == before
 
 
+DIGITS = ["run", "digits", "variants=dsgd", "--seeds", "0"]
+GME = ["weights", "ring:4", "--scheme", "gme"]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -112,16 +119,29 @@ def test_a_run_is_never_overwritten(finished, mixwise):
         (["run", "nowhere.yaml"], "nowhere.yaml"),
         (["run", "quadratics", "steps=0"], "greater than or equal to 1"),
         (["run", "quadratics", "--seeds", "x"], "0-9"),
+        (["run", "quadratics", "--resume"], "--resume needs the folder of the interrupted run; name it with --out"),
         (["run", "quadratics", "--bogus"], "see mixwise run --help"),
         (["run"], "'recipe'; see mixwise run --help"),
         (["bogus"], "see mixwise --help"),
+        ([*DIGITS, "graph=ring:5000"], "nodes = 5000 for 1438 samples.*use 1 to 1438 nodes"),
+        ([*DIGITS, "graph=ring:1400"], "labels_per_node = 2 on 1400 nodes.*1438 samples"),
+        ([*DIGITS, "graph=erdos-renyi:8,probability=0.05,seed=0"], "the graph has.*components, nodes.*use a connected"),
+        ([*DIGITS, "device=gpu7"], "device = 'gpu7'.*cpu"),
+        ([*DIGITS, "task.buffers=mixed"], "task.buffers = 'mixed'.*'local' or 'averaged'"),
+        ([*DIGITS, "task.gradients=fast"], "task.gradients = 'fast'.*'measure'"),
         (["graph", "ring:-3"], "at least 1"),
         (["graph", "ring:8", "--out", "picture.txt"], ".png"),
         (["weights", "ring:4", "--scheme", "best"], "metropolis-hastings"),
-        (["weights", "ring:4", "--scheme", "gme"], "--gradients"),
         (["weights", "star:4", "--scheme", "uniform"], "regular"),
         (["weights", "ring:4", "--scheme", "uniform", "--out", "W.txt"], ".npy"),
-        (["weights", "ring:4", "--scheme", "gme", "--gradients", "nowhere.npy"], "nowhere.npy"),
+        (GME, "--gradients"),
+        ([*GME, "--gradients", "nowhere.npy"], "nowhere.npy"),
+        (["export", "nowhere", "--variant", "dsgd"], "nowhere holds no checkpoint"),
+        (["report", "nowhere"], "there is no folder nowhere; name a folder that mixwise run has made"),
+        (["watch", "nowhere"], "there is no folder nowhere"),
+        (["figures", "nowhere"], "there is no folder nowhere"),
+        (["figures", ".", "--format", "gif"], "--format gif: choose from pdf, png, svg"),
+        (["report", ".", "--out", "/proc/nowhere/page.html"], "cannot be written"),
     ],
 )
 def test_a_mistake_is_one_line_with_exit_code_2_and_nothing_written(words, says, mixwise, tmp_path):
@@ -130,16 +150,54 @@ def test_a_mistake_is_one_line_with_exit_code_2_and_nothing_written(words, says,
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
-    assert says in done.stderr
+    assert re.search(says, done.stderr)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_diverges_names_step_and_node_and_keeps_its_records(mixwise, tmp_path):
-    done = mixwise("run", "quadratics", "seeds=0", "variants=dsgd-metropolis", "optimizer.lr=1e9", "--out", "r")
+def test_a_folder_without_records_has_nothing_to_draw(mixwise):
+    assert "holds nothing to draw" in mixwise("figures", ".").stderr
+
+
+@pytest.fixture
+def cifar10(mixwise, tmp_path, monkeypatch):
+    """Runs cifar10-small without a connection; returns the error."""
+    monkeypatch.setattr("urllib.request.urlopen", Mock(side_effect=OSError("offline")))
+
+    def run():
+        done = mixwise("run", "cifar10-small", "topology=ring", "variants=d2", f"data_dir={tmp_path / 'data'}")
+        assert done.returncode == 2
+        return done.stderr
+
+    return run
+
+
+def test_data_that_are_missing_offline_are_named_with_their_place(cifar10, tmp_path):
+    error = cifar10()
+    assert "put cifar-10-binary.tar.gz" in error
+    assert f"into {tmp_path / 'data' / 'cifar10'}" in error
+
+
+@pytest.mark.parametrize("content", [b"", b"\x1f\x8b" + bytes(1000)])
+def test_an_archive_that_is_not_the_original_is_named_with_its_sum(cifar10, tmp_path, content):
+    archive = tmp_path / "data" / "cifar10" / "cifar-10-binary.tar.gz"
+    archive.parent.mkdir(parents=True)
+    archive.write_bytes(content)
+    error = cifar10()
+    for words in (str(archive), f"{len(content)} bytes", "delete it"):
+        assert words in error
+
+
+def test_a_run_that_diverges_keeps_its_last_good_checkpoint(mixwise, tmp_path):
+    diverging = [*DIGITS, "optimizer.lr=1e9", "checkpoint_every=2", "record_every=1", "steps=20", "--out", "run"]
+    done = mixwise(*diverging)
     assert done.returncode == 2
-    assert "node 0" in done.stderr
-    assert "lower the learning rate" in done.stderr
-    assert (tmp_path / "r" / "dsgd-metropolis" / "seed-0" / "metrics.jsonl").read_text().count("\n") > 1
+    assert re.search(r"error: step 4: .*node 1 .*lower the learning rate.*the records so far: run", done.stderr)
+    (file,) = (tmp_path / "run" / "dsgd" / "seed-0" / "checkpoint").iterdir()
+    kept = file.read_bytes()
+    assert all(bool(torch.isfinite(value).all()) for value in load_file(file).values() if value.is_floating_point())
+    assert mixwise(*diverging, "--resume").returncode == 2
+    assert file.read_bytes() == kept
+    assert mixwise("export", "run", "--variant", "dsgd", "--out", "m.safetensors").returncode == 0
 
 
 def test_recipes_lists_every_recipe(mixwise, tmp_path):

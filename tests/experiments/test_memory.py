@@ -6,12 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from mixwise.errors import ConfigError
+from builders import refused
+from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import build, memory, plan_experiment, run_experiment
 from mixwise.experiments.config import Recipe
 from mixwise.experiments.memory import GB, Need, _free_in_groups, alternatives, free_memory
 from mixwise.layout import Layout
 from mixwise.tasks import ModuleTask
+from mixwise.tasks.devices import checked_device
 from mixwise.training.row_count import RowCount
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -147,6 +149,18 @@ def test_smaller_passes_run_with_rows_in_float32(override, looked_at, tmp_path):
     heard = []
     run_experiment(experiment(override), tmp_path / "run", on_need=heard.append)
     assert heard[0].itemsize == 4
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "message"),
+    [
+        ("cpu", torch.bfloat16, "torch.bfloat16.*take torch.float32 or torch.float64"),
+        ("meta", torch.float32, "'meta' holds no numbers"),
+        ("cuda:99", torch.float32, "'cuda:99'"),
+    ],
+)
+def test_rows_in_other_precisions_and_places_are_refused(device, dtype, message):
+    refused(TrainingError, message, checked_device, device, dtype)
 
 
 # --- free memory ---

@@ -27,8 +27,6 @@ from mixwise.report.table import Summary, summarize
 from mixwise.training.checkpoint import load_checkpoint
 from mixwise.training.disagreement import disagreement
 
-ALIASES = {"lr": "optimizer.lr"}
-
 
 @dataclass(frozen=True)
 class SweepResult:
@@ -47,7 +45,7 @@ def split_grid(overrides: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     plain, axes = [], []
     for text in overrides:
         key, equals, values = text.partition("=")
-        key = ALIASES.get(key, key)
+        key = "optimizer.lr" if key == "lr" else key
         if "," in values and key not in ("variants", "seeds", "topology") and not values.startswith(("[", "{")):
             axes.append([f"{key}={value}" for value in values.split(",")])
         else:

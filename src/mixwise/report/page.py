@@ -18,7 +18,7 @@ from mixwise.graphs.drawing import is_drawable, layout
 from mixwise.report.folder import Run, RunFolder, read_folders
 from mixwise.report.narrative import in_bytes, narrative
 from mixwise.report.records import X_AXES, columns, in_order, is_number, metric_name, rounded
-from mixwise.report.table import Standing, Standings, standings
+from mixwise.report.table import Standing, Standings, caption, standings
 from mixwise.report.weights import graph_of, packed_size, packed_weights
 
 # In the order in which they are joined: later files use names that earlier ones define.
@@ -176,12 +176,9 @@ def _cell(table: Standings, row: Standing, column: int) -> dict[str, Any] | None
 
 
 def _caption(folder: RunFolder, table: Standings) -> str:
-    steps = f"{table.steps[:1].upper()}{table.steps[1:]}; " if table.steps else ""
-    seeds = ", ".join(map(str, folder.seeds))
-    over = f"mean ± standard deviation over {len(folder.seeds)} seeds ({seeds})"
     unfinished = [row.variant for row in table.rows if not row.finished]
     note = f" Not finished: {', '.join(unfinished)}." if unfinished else ""
-    return f"{steps}{over if len(folder.seeds) > 1 else f'seed {seeds}'}. ★ marks the best of each column.{note}"
+    return f"{caption(table.steps, folder.seeds)}. ★ marks the best of each column.{note}"
 
 
 def _key_figures(folder: RunFolder, table: Standings) -> list[tuple[str, str]]:

@@ -70,18 +70,13 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def series(steps: Steps, metric: str) -> npt.NDArray[np.float64]:
-    """One metric over all records that hold it, (T,)."""
-    found = [step[metric] for step in steps if metric in step]
+def series(records: Steps, metric: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """The steps (T,) whose records hold a metric, and its values (T,)."""
+    found = [record for record in records if metric in record]
     if not found:
-        numbers = [name for name, value in steps[-1].items() if isinstance(value, int | float)] if steps else []
+        numbers = [name for name, value in records[-1].items() if isinstance(value, int | float)] if records else []
         raise ConfigError(f"no record holds the metric {metric!r}; choose from {', '.join(numbers)}")
-    return np.array(found, dtype=np.float64)
-
-
-def recorded_steps(steps: Steps, metric: str) -> npt.NDArray[np.int64]:
-    """The steps whose records hold the metric."""
-    return np.array([step["step"] for step in steps if metric in step])
+    return np.array([record["step"] for record in found]), np.array([record[metric] for record in found], np.float64)
 
 
 def last_records(records: Steps, metric: str, window: int) -> Steps:
@@ -95,7 +90,7 @@ def last_records(records: Steps, metric: str, window: int) -> Steps:
 
 def rolling_mean(records: Steps, metric: str, window: int) -> npt.NDArray[np.float64]:
     """The metric at every step that recorded it, averaged over the last `window` steps, (T,)."""
-    steps, values = recorded_steps(records, metric), series(records, metric)
+    steps, values = series(records, metric)
     sums = np.cumsum(np.concatenate([[0.0], values]))
     last = np.arange(1, len(values) + 1)
     first = np.searchsorted(steps, steps - window, side="right")

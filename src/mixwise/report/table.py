@@ -98,10 +98,14 @@ class Summary:
     @property
     def caption(self) -> str:
         """The steps and seeds behind the numbers."""
-        over = f"seed {self.seeds[0]}"
-        if len(self.seeds) > 1:
-            over = f"mean ± standard deviation over {len(self.seeds)} seeds ({', '.join(map(str, self.seeds))})"
-        return f"{self.steps[0].upper()}{self.steps[1:]}; {over}"
+        return caption(self.steps, self.seeds)
+
+
+def caption(steps: str, seeds: Sequence[int]) -> str:
+    """The steps and seeds behind the numbers of a table."""
+    listed = ", ".join(map(str, seeds))
+    over = f"mean ± standard deviation over {len(seeds)} seeds ({listed})" if len(seeds) > 1 else f"seed {listed}"
+    return f"{steps[0].upper()}{steps[1:]}; {over}" if steps else over
 
 
 def summarize(results: Results, metrics: Sequence[str], window: int) -> Summary:
@@ -117,7 +121,7 @@ def summarize(results: Results, metrics: Sequence[str], window: int) -> Summary:
 def cell_over(runs: Iterable[Steps], metric: str, window: int, used: dict[str, list[list[int]]]) -> Cell:
     """The cell of a metric over some runs; the steps that it averages are added to `used`."""
     lasts = [last_records(records, metric, window) or records for records in runs]
-    finals = np.array([series(last, metric).mean() for last in lasts])
+    finals = np.array([series(last, metric)[1].mean() for last in lasts])
     used.setdefault(metric, []).extend([record["step"] for record in last] for last in lasts)
     return Cell(float(finals.mean()), float(finals.std(ddof=1)) if len(finals) > 1 else None)
 
