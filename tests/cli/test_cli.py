@@ -35,11 +35,10 @@ def test_run_leaves_everything_it_promises(finished):
     assert "distance to" in done.stdout
     assert {path.name for path in first.iterdir()} >= {"summary.csv", "summary.md", "config.yaml", "figures"}
     assert {path.suffix for path in (first / "figures").iterdir()} == {".png", ".svg"}
-    with (first / "summary.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    head, *rows = csv.reader((first / "summary.csv").read_text().splitlines())
     metrics = ("distance_to_optimum", "consensus_distance", "gradient_mixing_error")
-    assert list(rows[0]) == ["variant", *(f"{metric}_{part}" for metric in metrics for part in ("mean", "std"))]
-    assert [row["variant"] for row in rows] == ["dsgd-metropolis", "dsgd-optimal-gap", "ha-dsgd", "gme-every-step"]
+    assert head == ["variant", *(f"{metric}_{part}" for metric in metrics for part in ("mean", "std"))]
+    assert [row[0] for row in rows] == ["dsgd-metropolis", "dsgd-optimal-gap", "ha-dsgd", "gme-every-step"]
 
 
 def test_help_keeps_paragraphs_apart(mixwise):
@@ -58,31 +57,19 @@ def test_names_and_long_paths_are_shown_as_they_are(mixwise):
     assert f"picture: {folder}/ring.svg\n" in picture.stdout, picture.stderr
 
 
-def test_the_summary_is_the_mean_over_seeds_of_the_last_window(finished):
-    folder, _ = finished
-    finals = []
-    for seed in (0, 1):
-        lines = (folder / "first" / "ha-dsgd" / f"seed-{seed}" / "metrics.jsonl").read_text().splitlines()
-        assert len(lines) == 6
-        finals.append(np.mean([json.loads(line)["consensus_distance"] for line in lines[-5:]]))
-    with (folder / "first" / "summary.csv").open() as file:
-        row = next(row for row in csv.DictReader(file) if row["variant"] == "ha-dsgd")
-    assert float(row["consensus_distance_mean"]) == pytest.approx(np.mean(finals), rel=1e-12)
-    assert float(row["consensus_distance_std"]) == pytest.approx(np.std(finals, ddof=1), rel=1e-12)
-
-
 def test_the_saved_config_runs_again_to_the_same_bits(finished):
     folder, _ = finished
     again = run_program("-m", "mixwise", "run", "first/config.yaml", "--out", "second", cwd=folder)
     assert again.returncode == 0, again.stderr
-    names = sorted(path.relative_to(folder / "first") for path in (folder / "first").rglob("*") if path.is_file())
-    assert names == sorted(path.relative_to(folder / "second") for path in (folder / "second").rglob("*.*"))
-    for name in names:
-        if name.name not in ("timings.jsonl", "curves.png", "report.html"):  # the report tells the command, too
-            first, second = (
-                re.sub(rb"# command: .*\n", b"", (folder / run / name).read_bytes()) for run in ("first", "second")
-            )
-            assert first == second, name
+    first, second = (
+        {
+            path.relative_to(folder / run): re.sub(rb"# command: .*\n", b"", path.read_bytes())
+            for path in (folder / run).rglob("*.*")
+            if path.name not in ("timings.jsonl", "curves.png", "report.html")  # the report also has the command
+        }
+        for run in ("first", "second")
+    )
+    assert first == second
 
 
 def test_metrics_hold_no_wall_clock(finished):
@@ -244,11 +231,9 @@ def test_weights_are_the_ones_of_the_library(mixwise, tmp_path):
         assert "gradient mixing error" in done.stdout
     W = minimize_gme(gram_matrix(G), ring(8)).W.to_dense()
     assert (np.load(tmp_path / "W.npy") == W).all()
-    from_csv = np.zeros((8, 8))
-    with (tmp_path / "W.csv").open() as file:
-        for row in csv.DictReader(file):
-            from_csv[int(row["i"]), int(row["j"])] = float(row["weight"])
-    assert (from_csv == W).all()
+    i, j, weights = np.loadtxt(tmp_path / "W.csv", delimiter=",", skiprows=1, unpack=True)
+    assert (weights == W[i.astype(int), j.astype(int)]).all()
+    assert weights.sum() == pytest.approx(8)
 
 
 @pytest.mark.parametrize("content", [np.zeros((3, 2)), np.zeros(8), np.array([["a"]] * 8)])

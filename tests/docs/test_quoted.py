@@ -1,4 +1,4 @@
-"""What README and docs quote exists: commands, recipes, keys, kinds, files; numbers name the command that made them."""
+"""Commands, recipes, keys, kinds and files in README and docs exist; numbers name the command that made them."""
 
 import re
 import shlex
@@ -47,7 +47,7 @@ def prose(page):
 
 
 def spans(page):
-    """What stands in backticks outside of blocks."""
+    """The code in backticks outside of blocks."""
     return [" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose(page))]
 
 
@@ -113,7 +113,7 @@ def check_mixwise(words):
 
 
 def check_launched(words):
-    """What torchrun or `mixwise launch` starts: a recipe, or a script."""
+    """Check a command that torchrun or `mixwise launch` starts: a recipe, or a script."""
     if words[0] in ("run", "sweep"):
         check_mixwise(words)
     elif words[0] == "mixwise":

@@ -224,7 +224,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
     assert [line["step"] for line in lines] == list(range(step))
     (file,) = (place / "checkpoint").iterdir()
     kept = file.read_bytes()
-    # To go on from there meets the same step again: the checkpoint is the one before it.
+    # Resuming meets the same step again: the checkpoint is the one before it.
     with counted() as taken, pytest.raises(TrainingError, match=f"^step {step}: "):
         run_experiment(diverging, folder, resume=True)
     assert taken == [step]

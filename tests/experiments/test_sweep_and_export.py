@@ -140,7 +140,7 @@ def test_an_export_loads_strictly_and_is_the_trained_model(run, model, tmp_path)
 
 def test_a_resumed_run_goes_on_with_the_frozen_parameters_it_began_with(run):
     folder, training = run
-    other = make_training(seed=1)  # as if the factory drew anew
+    other = make_training(seed=1)  # as if the factory drew other values
     load_checkpoint(other, folder / "v" / "seed-0" / "checkpoint")
     for _ in range(3):
         training.step()

@@ -1,4 +1,4 @@
-"""What TensorBoard is shown: every number of every record, the graph, and the weights; nothing unless asked for."""
+"""TensorBoard gets every number of every record, the graph, and the weights; by default, nothing."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What notebooks show: well-formed, complete, and with every text escaped."""
+"""Pictures and tables in notebooks are well-formed, complete, and have every text escaped."""
 
 import base64
 import re

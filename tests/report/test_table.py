@@ -51,11 +51,6 @@ def test_a_window_counts_steps_and_the_caption_names_those_that_were_averaged():
     assert both.caption.startswith("Average of steps 25 and 32; ")
 
 
-def test_runs_of_different_lengths_are_told_apart():
-    summary = summarize({"a": {0: records([1, 2, 3])}, "b": {0: records([1, 2])}}, ["loss"], window=1)
-    assert summary.caption == "Last step of each run (1–2); seed 0"
-
-
 def test_the_summary_averages_the_window_first_and_the_seeds_then():
     summary = summarize(results(a=[[9, 1, 3], [9, 5, 7]], b=[[0, 0, 0], [0, 0, 2]]), ["loss"], window=2)
     assert summary.rows["a"] == (Cell(4.0, pytest.approx(np.sqrt(8))),)  # means 2 and 6

@@ -21,7 +21,7 @@ from mixwise.terminal import fail, out
 
 app = typer.Typer(add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
-# What typer raises for a wrong option or argument: click's UsageError, or that of the click inside newer typers.
+# The error for a wrong option or argument: click's UsageError, or that of the click inside newer typers.
 UsageError: type[Exception] = typer.BadParameter.mro()[1]
 
 

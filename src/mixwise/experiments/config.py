@@ -104,7 +104,7 @@ class Schedule(Strict):
 
 
 class EdgeLink(Strict):
-    """What is different on one edge."""
+    """The values that differ on one edge."""
 
     latency: NonNegative | None = None
     bandwidth: Positive | None = None

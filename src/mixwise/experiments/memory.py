@@ -127,7 +127,7 @@ def _reject_large(need: Need, task: Task, here: int) -> None:
 
 
 def alternatives(need: Need, task: Task) -> list[str]:
-    """What would fit into the free memory, each with what it would need."""
+    """Changes that would fit into the free memory, each with the memory that it would need."""
     found = []
 
     def fits(changed: Need) -> bool:

@@ -1,4 +1,4 @@
-"""From a recipe's name and `key=value` overrides to the runs that were asked for."""
+"""Recipes by name or from a file, with `key=value` overrides, become planned runs."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _chosen(what: str, recipe: str, there: dict[str, Any], names: Any) -> dict[s
 
 
 def _topologies(recipe: Recipe, names: Any) -> dict[str, dict[str, str]]:
-    """What each topology changes in the base: its graph; a recipe without topologies has one that changes nothing."""
+    """The changes of each topology to the base: its graph; without topologies, one that changes nothing."""
     if recipe.topologies is None:
         if names is not None:
             raise ConfigError(f"recipe {recipe.name} has one topology; change it with graph=…")

@@ -123,7 +123,7 @@ def _run(prepared: Prepared, place: Path, cursor: RunCursor, stage: int, lock: F
             return
         except NetworkError as error:
             rows = rows if training is None else training.state()
-            # The last step is done again, so that there is a last record.
+            # The last step is done again, so that the run ends with a record.
             t = cursor.t if training is None else min(training.t, prepared.steps - 1)
             ahead = cursor.lose(error, stage, t)
             if cursor.world.rank == 0:
@@ -175,7 +175,7 @@ def _records(prepared: Prepared, training: Training, place: Path, cursor: RunCur
             if n < prepared.nodes:
                 record.values["nodes"] = n
             if lost:
-                record.values["lost_nodes"], lost = lost, ""  # told once
+                record.values["lost_nodes"], lost = lost, ""  # reported once
             for log in logs:
                 log.add(record)
             due = training.t - saved >= prepared.checkpoint_every or training.t == prepared.steps
