@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment
 from mixwise.experiments.run_log import MAX_LINES, encoded, stride
-from mixwise.graphs import complete, directed_ring, exponential, grid, ring, star, torus
-from mixwise.graphs.drawing import is_drawable, layout
+from mixwise.graphs import complete, directed_ring, star
 from mixwise.mixing import metropolis_hastings, minimize_gme, uniform_sender
 from mixwise.plan import Plan
 from mixwise.report.figures import save_paper_figures
@@ -336,37 +335,6 @@ def test_a_run_of_1000_records_adds_less_than_150_kb_to_a_report(tmp_path):
         sizes.append((tmp_path / "report.html").stat().st_size)
     assert sizes[1] - sizes[0] < 5 * 150e3
     assert sizes[1] < 10 * 150e3
-
-
-# --- where nodes are drawn ---
-@pytest.mark.parametrize("graph", [ring(16), ring(7).permuted([3, 0, 5, 1, 6, 2, 4]), grid(3, 4), torus(4, 4), star(9)])
-def test_nodes_are_drawn_inside_the_square_and_apart(graph):
-    spots = layout(graph)
-    assert spots.min() >= 0
-    assert spots.max() <= 1
-    gaps = np.linalg.norm(spots[:, None] - spots[None], axis=2) + 9 * np.eye(graph.n)
-    assert gaps.min() > 0.08
-
-
-@pytest.mark.parametrize("graph", [star(9), grid(3, 4), star(4)])
-def test_nodes_are_apart_even_if_eigenvectors_put_them_on_one_spot(graph, monkeypatch):
-    """Eigenvectors of equal eigenvalues differ from processor to processor."""
-    monkeypatch.setattr("networkx.spectral_layout", lambda g: {i: np.zeros(2) for i in g})
-    test_nodes_are_drawn_inside_the_square_and_apart(graph)
-
-
-def test_a_ring_and_a_graph_around_it_lie_on_a_circle():
-    graph = ring(8).permuted([3, 0, 5, 1, 7, 6, 2, 4])
-    spots = layout(graph)
-    lengths = [np.linalg.norm(spots[i] - spots[j]) for i, j in graph.edges]
-    assert lengths == pytest.approx([np.sin(np.pi / 8)] * 8)  # the sides of an octagon around radius 1/2
-    assert layout(exponential(8)) == pytest.approx(layout(ring(8)))
-
-
-def test_graphs_that_are_too_large_to_read_are_not_drawn():
-    assert is_drawable(ring(300))
-    assert not is_drawable(ring(1000))
-    assert not is_drawable(complete(100))
 
 
 # --- figures for papers ---

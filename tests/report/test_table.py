@@ -3,8 +3,6 @@ import pytest
 
 from mixwise.errors import ConfigError
 from mixwise.experiments.config import Recipe
-from mixwise.graphs import Graph, ring
-from mixwise.graphs.drawing import terminal_picture
 from mixwise.report.records import rolling_mean, series
 from mixwise.report.table import Cell, summarize
 
@@ -83,10 +81,3 @@ def test_cells_show_three_digits_and_the_deviation_to_the_same_place(cell, text)
 def test_an_unknown_metric_lists_the_ones_there_are():
     with pytest.raises(ConfigError, match=r"'accuracy'.*loss"):
         series([{"loss": 1.0}], "accuracy")
-
-
-@pytest.mark.parametrize("graph", [ring(12), Graph(1, []), Graph(3, []), Graph(2, [(0, 1)])])
-def test_a_picture_shows_every_node(graph):
-    picture = terminal_picture(graph)
-    assert all(str(node) in picture for node in range(graph.n))
-    assert max(map(len, picture.splitlines())) <= 44

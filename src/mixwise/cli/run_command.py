@@ -17,10 +17,10 @@ import typer
 
 from mixwise.cli.completion import offer_overrides, offer_recipes
 from mixwise.errors import ConfigError, MixwiseError, TrainingError
-from mixwise.terminal import err, notes_shown, out, progress_line, run_with_progress, summary_table
+from mixwise.terminal import err, notes_shown, out, progress_shown, summary_table
 
 if TYPE_CHECKING:
-    from mixwise.experiments.runner import Progress
+    from mixwise.experiments.memory import Need
     from mixwise.network.world import World
 
 _RECIPE_HELP = "The name of a recipe (see mixwise recipes) or a YAML file."
@@ -47,7 +47,7 @@ def run(
 
     In several processes: mixwise launch --nproc-per-node 4 -- run digits
     """
-    from mixwise.experiments import load_recipe, plan_experiment
+    from mixwise.experiments import load_recipe, plan_experiment, run_experiment
 
     changes = _changes(overrides, seeds)
     with _world(timeout) as world:
@@ -56,8 +56,14 @@ def run(
         if resume and folder is None:
             raise ConfigError("--resume needs the folder of the interrupted run; name it with --out")
         folder = folder or _new_folder(experiment.recipe.name, world)
+
+        def on_need(need: Need) -> None:
+            if world.rank == 0:
+                err.print(f"memory: {need}")
+
         try:
-            summary = run_with_progress(experiment, folder, resume, world)
+            with progress_shown(world, len(experiment.recipe.seeds) * len(experiment.runs)) as on_progress:
+                summary = run_experiment(experiment, folder, on_progress, resume, world, on_need)
         except KeyboardInterrupt:
             if world.rank == 0:
                 err.print(f"stopped; resume with: mixwise run {folder}/config.yaml --out {folder} --resume")
@@ -91,12 +97,8 @@ def sweep(
     with _world(timeout) as world:
         found = load_recipe(recipe)
         folder = folder or _new_folder(f"{found.name}-sweep", world)
-
-        def on_progress(progress: Progress) -> None:
-            if world.rank == 0 and progress.step + 1 == progress.steps:
-                err.print(progress_line(progress))
-
-        result = run_sweep(found, _changes(overrides, seeds), folder, on_progress, world)
+        with progress_shown(world) as on_progress:
+            result = run_sweep(found, _changes(overrides, seeds), folder, on_progress, world)
     if world.rank == 0:
         for variant, point in result.chosen.items():
             out.print(f"{variant}: {point}")
