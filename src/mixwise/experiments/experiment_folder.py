@@ -20,6 +20,7 @@ import os
 import platform
 import socket
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import version
@@ -39,13 +40,7 @@ _log = logging.getLogger(__name__)
 # --- the folder of all runs ---
 def open_folder(lock: FolderLock, experiment: Experiment, resume: bool, world: World) -> None:
     """Lock and open the folder, which process 0 does, and check that all processes see it."""
-
-    def open_it() -> None:
-        begun_before = lock.hold(world)
-        _open(lock.folder, experiment, resume or begun_before)
-        lock.announce(world)
-
-    world.decide(open_it)
+    lock.begin(world, lambda begun_before: _open(lock.folder, experiment, resume or begun_before))
     if not (lock.folder / "config.yaml").exists():
         raise ConfigError(
             f"process {world.rank} does not see {lock.folder}, which process 0 has made; "
@@ -126,6 +121,7 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / LOCK
         self.token, self.left_by = uuid.uuid4().hex, ""
+        self._note_name = f"begun {folder.absolute()}"
         self._file: int | None = None
         self._made = False  # whether the folder was made for the lock
 
@@ -135,21 +131,25 @@ class FolderLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
+    def begin(self, world: World, open_: Callable[[bool], None] = lambda begun_before: None) -> None:
+        """Take the lock and open the folder, both in process 0, and leave the token for processes after a restart.
+
+        `open_` is told whether this run has begun in the folder before.
+        """
+
+        def take() -> None:
+            open_(self.hold(world))
+            if self.left_by:
+                _log.warning("%s was left behind by %s, which is gone; this run takes it over", self.path, self.left_by)
+            world.note(self._note_name, self.token)
+
+        world.decide(take)
+
     def hold(self, world: World) -> bool:
-        """Take the lock in process 0; whether this run had announced it there before a restart or a loss."""
+        """Take the lock, or keep it after a restart or a loss; whether this run has begun in the folder before."""
         before = world.recall(self._note_name)
         self.take(before)
         return before is not None
-
-    def announce(self, world: World) -> None:
-        """Leave the token for the processes after a restart, and log whose lock was taken over."""
-        if self.left_by:
-            _log.warning("%s was left behind by %s, which is gone; this run takes it over", self.path, self.left_by)
-        world.note(self._note_name, self.token)
-
-    @property
-    def _note_name(self) -> str:
-        return f"begun {self.folder.absolute()}"
 
     def take(self, token: str | None = None) -> None:
         """Make the folder and take the lock, or raise an error that names the process that has it.

@@ -73,12 +73,7 @@ def sweep(
     places = {name: folder / name.replace("/", "_over_") for name in points}
     grid = {name: on("validation", point) for name, point in points.items()}
     with FolderLock(folder) as lock:
-
-        def take() -> None:
-            lock.hold(world)
-            lock.announce(world)
-
-        world.decide(take)
+        lock.begin(world)
         found = {name: run_experiment(grid[name], places[name], on_progress, world=world).rows for name in grid}
         better = max if higher_is_better(recipe.metrics[0]) else min
         variants = list(next(iter(found.values())))
