@@ -21,7 +21,7 @@ from mixwise.experiments.sweep import sweep
 from mixwise.report.page import save_page
 
 BASE = {"steps": 3, "graph": "ring:4", "optimizer": {"lr": 0.01}, "policy": "metropolis-hastings"}
-RECIPE = Recipe(name="small", seeds=[0], metrics=["loss"], base=BASE, variants={"one": {}, "two": {}})
+RECIPE = Recipe(name="small", seeds=[0], metrics=["consensus_distance"], base=BASE, variants={"one": {}, "two": {}})
 EXPERIMENT = plan_experiment(RECIPE)
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
