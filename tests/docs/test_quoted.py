@@ -1,6 +1,7 @@
-"""What README and docs quote exists: commands, recipes, keys, kinds, files; numbers name the command that made them."""
+"""Commands, recipes, keys, kinds and files in README and docs exist; numbers name the command that made them."""
 
 import re
+import shlex
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -16,22 +17,62 @@ import mixwise
 from mixwise.cli import app
 from mixwise.errors import ConfigError
 from mixwise.experiments import load_recipe, plan_experiment, recipe_names
-from mixwise.experiments.config import Recipe
-from mixwise.experiments.strict import Strict
+from mixwise.experiments.config import Recipe, Strict
 from mixwise.experiments.sweep import split_grid
 from mixwise.graphs.spec import SPECS, parse
 from mixwise.parts import FAMILIES, build, entries, lookup
-from pages import PAGES, ROOT, blocks, commands, fenced, links, name, prose, spans
 
-SOURCE = Path(mixwise.__file__).parent
-USERS_OWN = {
-    "train.py",
-    "my.yaml",
-    "config.yaml",
-    "chosen.yaml",
-    "summary.md",
-}  # files that the reader has, or that a run writes
+SOURCE, ROOT = Path(mixwise.__file__).parent, Path(__file__).parents[2]
+DOCS = sorted(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
+USERS_OWN = {"train.py", "my.yaml", "config.yaml", "chosen.yaml", "summary.md"}  # the reader's, or written by a run
 REMOVED = {"relay-aware", "heterogeneity-aware-tree"}  # still in measurements, on pages that say so
+_FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+
+
+# --- pages, cut into commands, code in backticks, links and tables ---
+def name(page):
+    """A page as errors name it: its path in the repository."""
+    return str(page.relative_to(ROOT))
+
+
+def fenced(page, language):
+    """The blocks of this language."""
+    return [code for found, code in _FENCED.findall(page.read_text("utf-8")) if found == language]
+
+
+def prose(page):
+    """The page without its blocks."""
+    return _FENCED.sub("", page.read_text("utf-8"))
+
+
+def spans(page):
+    """The code in backticks outside of blocks."""
+    return [" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose(page))]
+
+
+def links(page):
+    """The files to which a page links, without anchors; addresses on the web are not files."""
+    targets = re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    return [target.partition("#")[0] for target in targets if "://" not in target and not target.startswith("#")]
+
+
+def commands(page):
+    """Every command of a page, as words: lines of shell blocks, and code in backticks that begins like a command."""
+    shell = [block.replace("\\\n", " ") for block in fenced(page, "sh")]
+    lines = [part for block in shell for line in block.splitlines() for part in line.split("&&")]
+    for line in [*lines, *spans(page)]:
+        words = [word for word in shlex.split(line, comments=True) if not re.match(r"[A-Z_]+=", word)]
+        if len(words) > 1 and words[0] in ("mixwise", "make", "torchrun", "python"):
+            yield words
+
+
+def blocks(page):
+    """The page at its blank lines: paragraphs, tables and blocks of code; a comment belongs to what follows it."""
+    text = re.sub(r"^(<!-- .*? -->)\n+", r"\1\n", page.read_text("utf-8"), flags=re.MULTILINE)
+    return re.split(r"\n\n+", text)
+
+
 every_page = pytest.mark.parametrize("page", PAGES, ids=name)
 
 
@@ -72,7 +113,7 @@ def check_mixwise(words):
 
 
 def check_launched(words):
-    """What torchrun or `mixwise launch` starts: a recipe, or a script."""
+    """Check a command that torchrun or `mixwise launch` starts: a recipe, or a script."""
     if words[0] in ("run", "sweep"):
         check_mixwise(words)
     elif words[0] == "mixwise":

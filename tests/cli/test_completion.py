@@ -1,4 +1,4 @@
-"""What the tab key offers, and the examples in the help texts."""
+"""Shell completion, and the examples in the help texts."""
 
 import re
 import shlex

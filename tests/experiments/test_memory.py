@@ -1,46 +1,38 @@
 """Memory use is estimated before a run starts; a run that would not fit is rejected with alternatives."""
 
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from mixwise.errors import ConfigError
+from builders import refused
+from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import build, memory, plan_experiment, run_experiment
 from mixwise.experiments.config import Recipe
-from mixwise.experiments.free_memory import _free_in_groups, free_memory
-from mixwise.experiments.memory import GB, Need, alternatives
+from mixwise.experiments.memory import GB, Need, _free_in_groups, alternatives, free_memory
 from mixwise.layout import Layout
 from mixwise.tasks import ModuleTask
+from mixwise.tasks.devices import checked_device
 from mixwise.training.row_count import RowCount
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
-RECIPE = {
-    "name": "memory",
-    "seeds": [0],
-    "metrics": ["loss"],
-    "base": {
-        "graph": "ring:4",
-        "steps": 2,
-        "task": {
-            "kind": "classification",
-            "data": {"kind": "gaussian-mixture", "options": {"dim": 30, "samples": 100}},
-            "partition": {"kind": "iid"},
-            "model": {"kind": "mlp", "options": {"sizes": [30, 300, 10]}},
-            "batch": 4,
-        },
-        "optimizer": {"kind": "adam", "lr": 1e-3},
-        "policy": {"kind": "heterogeneity-aware"},
-    },
-    "variants": {"ha": {}},
+TASK = {
+    "kind": "classification",
+    "data": {"kind": "gaussian-mixture", "options": {"dim": 30, "samples": 100}},
+    "partition": {"kind": "iid"},
+    "model": {"kind": "mlp", "options": {"sizes": [30, 300, 10]}},
+    "batch": 4,
 }
+BASE = {"graph": "ring:4", "steps": 2, "task": TASK, "optimizer": {"kind": "adam", "lr": 1e-3}}
+VARIANTS = {"ha": {"policy": {"kind": "heterogeneity-aware"}}}
+RECIPE = Recipe(name="memory", seeds=[0], metrics=["loss"], base=BASE, variants=VARIANTS)
 ADAM = RowCount(optimizer=2, algorithm=0, gradients=4, most=4)
 
 
 def experiment(*overrides):
-    return plan_experiment(Recipe.model_validate(RECIPE), overrides)
+    return plan_experiment(RECIPE, overrides)
 
 
 @pytest.fixture
@@ -53,7 +45,6 @@ def looked_at(monkeypatch):
 def little(looked_at, monkeypatch):
     """Two megabytes are free."""
     monkeypatch.setattr(memory, "free_memory", lambda device, processes=1: 2_000_000)
-    monkeypatch.setattr(memory, "process_memory", lambda: 0)
 
 
 def test_the_announcement_of_a_run():
@@ -102,24 +93,26 @@ def test_a_run_that_does_not_fit_is_refused_before_rows_are_made(little, monkeyp
     assert not (tmp_path / "run").exists()
 
 
+def needed(*overrides):
+    """The need of a run on 16 nodes, and its task."""
+    (config,) = experiment("graph=ring:16", *overrides).runs.values()
+    return build.prepare(config, 0).need, build.build_task(config, 16, 0)
+
+
 def test_alternatives_fit(looked_at):
-    (config,) = experiment("graph=ring:16").runs.values()
-    prepared = build.prepare(config, 0)
-    need = prepared.need
-    task = build.build_task(config, 16, 0)
+    need, task = needed()
     for free in (need.new_bytes * 3 // 4, need.new_bytes // 3, need.new_bytes // 20):
-        offered = alternatives(memory.replace(need, free=free), task)
+        offered = alternatives(replace(need, free=free), task)
         nodes = next((int(option.split()[2]) for option in offered if option.startswith("at most")), 0)
         if nodes:
-            fitting, more = (memory.replace(need, nodes=count).new_bytes for count in (nodes, nodes + 1))
+            fitting, more = (replace(need, nodes=count).new_bytes for count in (nodes, nodes + 1))
             assert fitting <= free < more
 
 
 def test_a_smaller_pass_is_offered_if_the_rows_fit(looked_at):
-    (config,) = experiment("graph=ring:16", "task.batch=1000").runs.values()
-    need, task = build.prepare(config, 0).need, build.build_task(config, 16, 0)
-    assert "task.accumulate" in str(alternatives(memory.replace(need, free=need.row_bytes), task))
-    assert "task.accumulate" not in str(alternatives(memory.replace(need, free=need.row_bytes - 1), task))
+    need, task = needed("task.batch=1000")
+    assert "task.accumulate" in str(alternatives(replace(need, free=need.row_bytes), task))
+    assert "task.accumulate" not in str(alternatives(replace(need, free=need.row_bytes - 1), task))
 
 
 def test_parts_of_a_model_that_can_be_trained_alone():
@@ -133,9 +126,7 @@ def test_parts_of_a_model_that_can_be_trained_alone():
 
 @pytest.mark.parametrize("override", ["rows=disk", "rows_dir=/tmp", "param_dtype=bfloat16", "ha.rows=disk"])
 def test_removed_keys_are_explained(override):
-    with pytest.raises(
-        ConfigError, match=r"was removed in 0\.2\.0; rows are always kept in memory, .*: delete the key"
-    ):
+    with pytest.raises(ConfigError, match=r"was removed in 0\.2\.0; rows are always kept in memory.*: delete the key"):
         experiment(override)
 
 
@@ -145,34 +136,41 @@ def test_a_removed_key_that_changed_nothing_is_ignored():
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["task.accumulate=9"], r"accumulate = 9 pieces of a batch of 4"),
-        (["task.autocast=float16"], r"take torch.bfloat16"),
-    ],
+    ("override", "message"),
+    [("task.accumulate=9", "accumulate = 9 pieces of a batch of 4"), ("task.autocast=float16", "take torch.bfloat16")],
 )
-def test_words_of_a_recipe_that_do_not_fit(overrides, message, tmp_path):
+def test_passes_that_are_impossible_are_refused(override, message, tmp_path):
     with pytest.raises(Exception, match=message):
-        run_experiment(experiment(*overrides), tmp_path / "run")
+        run_experiment(experiment(override), tmp_path / "run")
 
 
-@pytest.mark.parametrize("overrides", [["task.accumulate=2"], ["task.autocast=bfloat16"]])
-def test_words_of_a_recipe_that_do(overrides, looked_at, tmp_path):
+@pytest.mark.parametrize("override", ["task.accumulate=2", "task.autocast=bfloat16"])
+def test_smaller_passes_run_with_rows_in_float32(override, looked_at, tmp_path):
     heard = []
-    run_experiment(experiment(*overrides), tmp_path / "run", on_need=heard.append)
+    run_experiment(experiment(override), tmp_path / "run", on_need=heard.append)
     assert heard[0].itemsize == 4
 
 
-# --- what is free ---
+@pytest.mark.parametrize(
+    ("device", "dtype", "message"),
+    [
+        ("cpu", torch.bfloat16, "torch.bfloat16.*take torch.float32 or torch.float64"),
+        ("meta", torch.float32, "'meta' holds no numbers"),
+        ("cuda:99", torch.float32, "'cuda:99'"),
+    ],
+)
+def test_rows_in_other_precisions_and_places_are_refused(device, dtype, message):
+    refused(TrainingError, message, checked_device, device, dtype)
 
 
-def test_what_is_free_is_shared():
+# --- free memory ---
+def test_free_memory_is_shared_by_processes():
     one, four = free_memory(torch.device("cpu")), free_memory(torch.device("cpu"), 4)
     assert 0 < four < one
     assert free_memory(torch.device("meta")) is None
 
 
-def group(folder: Path, limit: str, usage: int, cached: int) -> None:
+def group(folder, limit, usage, cached):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "memory.max").write_text(f"{limit}\n")
     (folder / "memory.current").write_text(f"{usage}\n")

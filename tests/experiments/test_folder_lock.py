@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -11,32 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from builders import refused
 from mixwise.errors import ConfigError
 from mixwise.experiments import load_run, plan_experiment, run_experiment
-from mixwise.experiments import runner as runner_module
 from mixwise.experiments.config import Recipe
-from mixwise.experiments.folder_lock import LOCK, FolderLock
+from mixwise.experiments.experiment_folder import LOCK, FolderLock
 from mixwise.experiments.sweep import sweep
 from mixwise.report.page import save_page
 
-RECIPE = {
-    "name": "small",
-    "seeds": [0],
-    "metrics": ["consensus_distance"],
-    "base": {"steps": 3, "graph": "ring:4", "optimizer": {"lr": 0.01}, "policy": "metropolis-hastings"},
-    "variants": {"one": {}, "two": {}},
-}
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch):
-    for name in ("save_curves", "save_page"):
-        monkeypatch.setattr(runner_module, name, lambda *args: None)
-
-
-@pytest.fixture
-def experiment():
-    return plan_experiment(Recipe.model_validate(RECIPE))
+BASE = {"steps": 3, "graph": "ring:4", "optimizer": {"lr": 0.01}, "policy": "metropolis-hastings"}
+RECIPE = Recipe(name="small", seeds=[0], metrics=["consensus_distance"], base=BASE, variants={"one": {}, "two": {}})
+EXPERIMENT = plan_experiment(RECIPE)
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
 def left_behind(folder, **changes):
@@ -46,40 +33,31 @@ def left_behind(folder, **changes):
     (folder / LOCK).write_text(json.dumps(note))
 
 
-class StoppedError(Exception):
-    """The run was interrupted."""
-
-
-def test_a_second_run_in_the_folder_is_refused_and_the_first_is_not_disturbed(experiment, tmp_path):
+def test_a_second_run_in_the_folder_is_refused_and_the_first_is_not_disturbed(tmp_path):
     folder, refusals = tmp_path / "run", []
+
+    text = f"process {os.getpid()} on {re.escape(socket.gethostname())} since 20.*; wait until it has ended, or choose "
 
     def meanwhile(progress):
         for resume in (False, True):
-            with pytest.raises(ConfigError) as error:
-                run_experiment(experiment, folder, resume=resume)
-            refusals.append(str(error.value))
+            refused(ConfigError, f"{text}another folder with --out$", run_experiment, EXPERIMENT, folder, resume=resume)
+            refusals.append(resume)
         assert load_run(folder).recipe.name == "small"  # but it can be looked at
         save_page([folder], tmp_path / "report.html")
 
-    run_experiment(experiment, folder, meanwhile)
+    run_experiment(EXPERIMENT, folder, meanwhile)
     assert len(refusals) == 12
-    for text in refusals:
-        assert f"process {os.getpid()} on {socket.gethostname()} since 20" in text
-        assert text.endswith("wait until it has ended, or choose another folder with --out")
-        assert "\n" not in text
     assert not (folder / LOCK).exists()
-    run_experiment(experiment, tmp_path / "alone")
+    run_experiment(EXPERIMENT, tmp_path / "alone")
     for variant in ("one", "two"):
-        records = [
-            (place / variant / "seed-0" / "metrics.jsonl").read_bytes() for place in (folder, tmp_path / "alone")
-        ]
-        assert records[0] == records[1]
+        path = f"{variant}/seed-0/metrics.jsonl"
+        assert (folder / path).read_bytes() == (tmp_path / "alone" / path).read_bytes()
 
 
-def test_another_process_that_runs_there_is_named(experiment, tmp_path):
+def test_another_process_that_runs_there_is_named(tmp_path):
     """Until it is killed; then whoever comes takes its lock over, and says so."""
     code = (
-        "import sys; from pathlib import Path; from mixwise.experiments.folder_lock import FolderLock\n"
+        "import sys; from pathlib import Path; from mixwise.experiments.experiment_folder import FolderLock\n"
         "lock = FolderLock(Path(sys.argv[1])); lock.take(); print('locked', flush=True); sys.stdin.read()"
     )
     other = subprocess.Popen(
@@ -87,51 +65,47 @@ def test_another_process_that_runs_there_is_named(experiment, tmp_path):
     )
     try:
         assert other.stdout.readline() == "locked\n"
-        with pytest.raises(ConfigError, match=f"process {other.pid} on"):
-            run_experiment(experiment, tmp_path)
+        refused(ConfigError, f"process {other.pid} on", run_experiment, EXPERIMENT, tmp_path)
     finally:
         other.kill()
         other.communicate(timeout=30)
     assert (tmp_path / LOCK).exists()
-    run_experiment(experiment, tmp_path)
+    run_experiment(EXPERIMENT, tmp_path)
     assert not (tmp_path / LOCK).exists()
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, StoppedError, ConfigError])
-def test_a_run_that_is_interrupted_leaves_no_lock(error, experiment, tmp_path):
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError, ConfigError])
+def test_a_run_that_is_interrupted_leaves_no_lock(error, tmp_path):
     def stop(progress):
         raise error
 
     with pytest.raises(error):
-        run_experiment(experiment, tmp_path / "run", stop)
+        run_experiment(EXPERIMENT, tmp_path / "run", stop)
     assert not (tmp_path / "run" / LOCK).exists()
-    run_experiment(experiment, tmp_path / "run", resume=True)
+    run_experiment(EXPERIMENT, tmp_path / "run", resume=True)
 
 
-def test_the_lock_of_a_process_that_is_gone_is_taken_over_with_a_line(experiment, tmp_path, caplog):
+def test_the_lock_of_a_process_that_is_gone_is_taken_over_with_a_line(tmp_path, caplog):
     left_behind(tmp_path)
     with caplog.at_level(logging.WARNING, "mixwise"):
-        run_experiment(experiment, tmp_path)
+        run_experiment(EXPERIMENT, tmp_path)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"{tmp_path / LOCK} was left behind by process 1 on {socket.gethostname()} since 2024-02-29")
 
 
-def test_the_lock_of_another_machine_is_left_to_the_user(experiment, tmp_path):
+def test_the_lock_of_another_machine_is_left_to_the_user(tmp_path):
     left_behind(tmp_path, host="elsewhere")
-    with pytest.raises(
-        ConfigError, match=f"process 1 on elsewhere since .*if that run is gone, remove {tmp_path / LOCK}"
-    ):
-        run_experiment(experiment, tmp_path)
+    says = f"process 1 on elsewhere since .*if that run is gone, remove {tmp_path / LOCK}"
+    refused(ConfigError, says, run_experiment, EXPERIMENT, tmp_path)
     assert json.loads((tmp_path / LOCK).read_text())["host"] == "elsewhere"
     (tmp_path / LOCK).unlink()
-    run_experiment(experiment, tmp_path)
+    run_experiment(EXPERIMENT, tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"host": "here"}'])
-def test_a_lock_that_says_nothing_is_left_to_the_user(text, experiment, tmp_path):
+def test_a_lock_that_says_nothing_is_left_to_the_user(text, tmp_path):
     (tmp_path / LOCK).write_text(text)
-    with pytest.raises(ConfigError, match=f"if there is none, remove {tmp_path / LOCK}"):
-        run_experiment(experiment, tmp_path)
+    refused(ConfigError, f"if there is none, remove {tmp_path / LOCK}", run_experiment, EXPERIMENT, tmp_path)
 
 
 def test_later_processes_of_the_same_run_keep_its_lock(tmp_path):
@@ -179,7 +153,7 @@ def test_of_many_at_the_same_moment_one_gets_it(stale, tmp_path):
 def test_a_sweep_has_its_folder_for_itself(tmp_path):
     task = {"task": {"kind": "classification", "data": {"kind": "gaussian-mixture", "validation": 0.2},
                      "model": {"kind": "mlp", "options": {"sizes": [20, 10]}}, "batch": 4}}  # fmt: skip
-    recipe = Recipe.model_validate({**RECIPE, "base": {**RECIPE["base"], **task}})
+    recipe = RECIPE.model_copy(update={"base": {**BASE, **task}})
     grid, folder, refused = ["lr=0.01,0.02", "variants=one"], tmp_path / "sweep", []
 
     def meanwhile(progress):

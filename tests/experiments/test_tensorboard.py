@@ -1,4 +1,4 @@
-"""What TensorBoard is shown: every number of every record, the graph, and the weights; nothing unless asked for."""
+"""TensorBoard gets every number of every record, the graph, and the weights; by default, nothing."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ import pytest
 
 from mixwise.errors import ConfigError
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment
-from mixwise.experiments.tensorboard_log import heat_map_pixels
+from mixwise.experiments.run_log import heat_map_pixels
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

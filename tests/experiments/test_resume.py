@@ -1,13 +1,13 @@
 import gc
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
 import weakref
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -24,6 +24,14 @@ from programs import Program
 pytestmark = [in_processes, pytest.mark.usefixtures("no_pictures")]
 
 STEPS = 24
+TASK = {
+    "kind": "classification",
+    "data": {"kind": "gaussian-mixture", "options": {"classes": 4, "dim": 8, "samples": 200}},
+    "partition": {"kind": "by-label", "labels_per_node": 2},
+    "model": {"kind": "mlp", "options": {"sizes": [8, 8, 4]}},
+    "batch": 4,
+}
+AWARE = {"kind": "heterogeneity-aware", "period": 3, "smoothing": 0.5, "sketch": {"dim": 20}}
 RECIPE = {
     "name": "tiny",
     "seeds": [0, 1],
@@ -32,13 +40,7 @@ RECIPE = {
     "base": {
         "steps": STEPS,
         "graph": "ring:4",
-        "task": {
-            "kind": "classification",
-            "data": {"kind": "gaussian-mixture", "options": {"classes": 4, "dim": 8, "samples": 200}},
-            "partition": {"kind": "by-label", "labels_per_node": 2},
-            "model": {"kind": "mlp", "options": {"sizes": [8, 8, 4]}},
-            "batch": 4,
-        },
+        "task": TASK,
         "optimizer": {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-3},
         "schedule": {"warmup": 0.1, "decay_at": [0.6]},
         "evaluate_every": 5,
@@ -46,16 +48,7 @@ RECIPE = {
     },
     "variants": {
         "dsgd": {"policy": "metropolis-hastings", "task": {"gradients": "loop"}, "record_every": 2},
-        "ha": {
-            "policy": {
-                "kind": "heterogeneity-aware",
-                "period": 3,
-                "smoothing": 0.5,
-                "sketch": {"dim": 20},
-                "alternate_with": "metropolis-hastings",
-            },
-            "optimizer": {"clip": 0.5},
-        },
+        "ha": {"policy": {**AWARE, "alternate_with": "metropolis-hastings"}, "optimizer": {"clip": 0.5}},
         "d2": {"algorithm": "d2", "policy": "lazy-metropolis-hastings"},
     },
 }
@@ -88,6 +81,12 @@ def uninterrupted(tmp_path_factory, no_pictures):
     return folder, snapshots, summary
 
 
+@pytest.fixture
+def copied(uninterrupted, tmp_path):
+    """A copy of the folder that was never interrupted."""
+    return Path(shutil.copytree(uninterrupted[0], tmp_path / "run"))
+
+
 @contextmanager
 def counted():
     """How many steps are taken meanwhile."""
@@ -103,8 +102,6 @@ def counted():
 
 
 # --- the same bits, whenever it was stopped ---
-
-
 def test_resuming_gives_the_records_of_an_uninterrupted_run(uninterrupted, tmp_path):
     whole, snapshots, summary = uninterrupted
     # Before and after a first checkpoint, around a schedule's change, where runs end and begin, at the very end.
@@ -119,11 +116,9 @@ def test_resuming_gives_the_records_of_an_uninterrupted_run(uninterrupted, tmp_p
         assert (folder / "summary.csv").read_bytes() == (whole / "summary.csv").read_bytes()
 
 
-def test_records_that_went_past_the_checkpoint_are_taken_back(uninterrupted, tmp_path):
+def test_records_that_went_past_the_checkpoint_are_taken_back(uninterrupted, copied):
     whole, snapshots, _ = uninterrupted
-    folder = tmp_path / "run"
-    shutil.copytree(whole, folder)
-    place = folder / "ha" / "seed-1"
+    place = copied / "ha" / "seed-1"
     after_14_steps = snapshots["ha", 1, 13] / "ha" / "seed-1" / "checkpoint"
     lines = (place / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     for cut in (0, 1, 40, len(lines[18]) - 1):  # the process died while it wrote line 18
@@ -131,39 +126,34 @@ def test_records_that_went_past_the_checkpoint_are_taken_back(uninterrupted, tmp
         shutil.copytree(after_14_steps, place / "checkpoint")
         (place / "metrics.jsonl").write_bytes(b"".join(lines[:18]) + lines[18][:cut])
         with counted() as taken:
-            run_experiment(experiment(), folder, resume=True)
+            run_experiment(experiment(), copied, resume=True)
         assert taken == list(range(14, STEPS))
-        assert metrics(folder) == metrics(whole)
+        assert metrics(copied) == metrics(whole)
         steps = [json.loads(line)["step"] for line in (place / "timings.jsonl").read_text().splitlines()]
         assert steps == list(range(STEPS))
 
 
-def test_finished_runs_are_not_run_again(uninterrupted, tmp_path):
-    whole, snapshots, summary = uninterrupted
-    folder = tmp_path / "run"
-    shutil.copytree(whole, folder)
-    files = [path for path in folder.glob("*/seed-*/**/*") if path.is_file()]
-    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
-    seen = []
+def test_finished_runs_are_not_run_again(uninterrupted, copied):
+    _, snapshots, summary = uninterrupted
+    files = [path for path in copied.glob("*/seed-*/**/*") if path.is_file()]
+    before, seen = [(path.stat().st_mtime_ns, path.read_bytes()) for path in files], []
     with counted() as taken:
-        again = run_experiment(experiment(), folder, seen.append, resume=True)
+        again = run_experiment(experiment(), copied, seen.append, resume=True)
     assert taken == []
-    assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files} == before
+    assert [(path.stat().st_mtime_ns, path.read_bytes()) for path in files] == before
     assert again.to_csv() == summary.to_csv()
     assert len(seen) == len(snapshots)  # progress is shown as if they had run
 
 
-def test_only_what_is_missing_is_run(uninterrupted, tmp_path):
+def test_only_what_is_missing_is_run(uninterrupted, copied):
     whole, _, _ = uninterrupted
-    folder = tmp_path / "run"
-    shutil.copytree(whole, folder)
-    shutil.rmtree(folder / "ha" / "seed-1")
-    (folder / "summary.csv").unlink()
+    shutil.rmtree(copied / "ha" / "seed-1")
+    (copied / "summary.csv").unlink()
     with counted() as taken:
-        run_experiment(experiment(), folder, resume=True)
+        run_experiment(experiment(), copied, resume=True)
     assert taken == list(range(STEPS))
-    assert metrics(folder) == metrics(whole)
-    assert (folder / "summary.csv").read_bytes() == (whole / "summary.csv").read_bytes()
+    assert metrics(copied) == metrics(whole)
+    assert (copied / "summary.csv").read_bytes() == (whole / "summary.csv").read_bytes()
 
 
 def test_an_empty_folder_is_begun(uninterrupted, tmp_path):
@@ -190,8 +180,6 @@ def test_one_run_at_a_time_is_in_memory(tmp_path):
 
 
 # --- what is refused ---
-
-
 @pytest.mark.parametrize("change", ["steps=25", "seeds=0", "ha.policy.period=4", "variants=dsgd,ha", "dtype=float64"])
 def test_the_folder_of_another_experiment_is_refused(change, uninterrupted, tmp_path):
     whole, _, _ = uninterrupted
@@ -210,22 +198,17 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_damaged_checkpoint_is_named(uninterrupted, tmp_path):
-    whole, _, _ = uninterrupted
-    folder = tmp_path / "run"
-    shutil.copytree(whole, folder)
-    (file,) = (folder / "d2" / "seed-0" / "checkpoint").iterdir()
+def test_a_damaged_checkpoint_is_named(uninterrupted, copied):
+    (file,) = (copied / "d2" / "seed-0" / "checkpoint").iterdir()
     file.write_bytes(b"\0" * 100)
     with pytest.raises(TrainingError, match=r"d2.seed-0.checkpoint.step-00000024.*delete its folder"):
-        run_experiment(experiment(), folder, resume=True)
+        run_experiment(experiment(), copied, resume=True)
     shutil.rmtree(file.parent)
-    run_experiment(experiment(), folder, resume=True)
-    assert metrics(folder) == metrics(whole)
+    run_experiment(experiment(), copied, resume=True)
+    assert metrics(copied) == metrics(uninterrupted[0])
 
 
 # --- a run that diverges ---
-
-
 @pytest.mark.parametrize("variant", ["dsgd", "ha", "d2"])
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(variant, tmp_path):
     folder = tmp_path / "run"
@@ -241,7 +224,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
     assert [line["step"] for line in lines] == list(range(step))
     (file,) = (place / "checkpoint").iterdir()
     kept = file.read_bytes()
-    # To go on from there meets the same step again: the checkpoint is the one before it.
+    # Resuming meets the same step again: the checkpoint is the one before it.
     with counted() as taken, pytest.raises(TrainingError, match=f"^step {step}: "):
         run_experiment(diverging, folder, resume=True)
     assert taken == [step]
@@ -257,8 +240,6 @@ def test_an_update_that_is_finite_but_too_large_to_be_squared_names_the_step(tmp
 
 
 # --- real processes ---
-
-
 # `mixwise run`, which waits for ever when it comes to step 17 of its second run.
 WAITING = """
 import time
@@ -306,13 +287,8 @@ def folder(tmp_path_factory, no_pictures):
 
 def in_this_process(*words, cwd, capfd):
     """Exit code and what was printed to stderr."""
-    before = os.getcwd()
-    os.chdir(cwd)
-    try:
-        with patch.object(sys, "argv", ["mixwise", "run", *map(str, words)]), pytest.raises(SystemExit) as end:
-            cli.main()
-    finally:
-        os.chdir(before)
+    with chdir(cwd), patch.object(sys, "argv", ["mixwise", "run", *words]), pytest.raises(SystemExit) as end:
+        cli.main()
     return end.value.code, capfd.readouterr().err
 
 
@@ -356,9 +332,3 @@ def test_ctrl_c_leaves_a_folder_that_can_be_resumed(folder, capfd):
     status, err = in_this_process(*words, cwd=folder, capfd=capfd)
     assert status == 0, err
     assert metrics(folder / "stopped") == metrics(folder / "whole")
-
-
-def test_resume_needs_to_know_where(folder, capfd):
-    status, err = in_this_process("two.yaml", "--resume", cwd=folder, capfd=capfd)
-    assert (status, err.count("\n")) == (2, 1)
-    assert "--out" in err

@@ -7,9 +7,9 @@ import pytest
 
 
 def installed_by(goal, venv):
-    """What pip is asked to install for a command in a fresh clone."""
+    """The packages that pip installs for a command in a fresh clone."""
     command = ["make", "--dry-run", f"VENV={venv}", goal]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
     lines = [line for line in done.stdout.splitlines() if "pip install" in line]
     assert all("-c constraints.txt" in line and "quiet" not in line for line in lines)
     return [line.split(" -e ")[1].strip("'") for line in lines]

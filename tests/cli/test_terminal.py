@@ -1,4 +1,4 @@
-"""What is shown while a run goes on."""
+"""The line that shows the progress of a run."""
 
 import doctest
 
@@ -8,7 +8,7 @@ from mixwise.terminal import Watch
 
 
 def watched(*records):
-    """What is shown for records (time, variant, step, values)."""
+    """The lines shown for records (time, variant, step, values)."""
     now = [0.0]
     watch = Watch(clock=lambda: now[0])
     shown = []

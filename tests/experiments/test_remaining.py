@@ -1,4 +1,4 @@
-"""What is left of a graph, a task and a training when nodes are lost; in one process, where oracles are at hand."""
+"""A graph, a task and a training after the loss of nodes; in one process, where the expected values are at hand."""
 
 import pytest
 import torch

@@ -3,8 +3,6 @@ import pytest
 
 from mixwise.errors import ConfigError
 from mixwise.experiments.config import Recipe
-from mixwise.graphs import Graph, ring
-from mixwise.graphs.drawing import terminal_picture
 from mixwise.report.records import rolling_mean, series
 from mixwise.report.table import Cell, summarize
 
@@ -51,11 +49,6 @@ def test_a_window_counts_steps_and_the_caption_names_those_that_were_averaged():
     assert both.caption.startswith("Average of steps 25 and 32; ")
 
 
-def test_runs_of_different_lengths_are_told_apart():
-    summary = summarize({"a": {0: records([1, 2, 3])}, "b": {0: records([1, 2])}}, ["loss"], window=1)
-    assert summary.caption == "Last step of each run (1–2); seed 0"
-
-
 def test_the_summary_averages_the_window_first_and_the_seeds_then():
     summary = summarize(results(a=[[9, 1, 3], [9, 5, 7]], b=[[0, 0, 0], [0, 0, 2]]), ["loss"], window=2)
     assert summary.rows["a"] == (Cell(4.0, pytest.approx(np.sqrt(8))),)  # means 2 and 6
@@ -88,10 +81,3 @@ def test_cells_show_three_digits_and_the_deviation_to_the_same_place(cell, text)
 def test_an_unknown_metric_lists_the_ones_there_are():
     with pytest.raises(ConfigError, match=r"'accuracy'.*loss"):
         series([{"loss": 1.0}], "accuracy")
-
-
-@pytest.mark.parametrize("graph", [ring(12), Graph(1, []), Graph(3, []), Graph(2, [(0, 1)])])
-def test_a_picture_shows_every_node(graph):
-    picture = terminal_picture(graph)
-    assert all(str(node) in picture for node in range(graph.n))
-    assert max(map(len, picture.splitlines())) <= 44

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 NEEDS_PROCESSES = {"torchrun_digits"}  # started by torchrun, in tests of its own
 
 
