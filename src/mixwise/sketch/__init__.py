@@ -1,4 +1,4 @@
-"""Sketches: short rows that keep the inner products of long ones, so that Γ costs k numbers per node, not d."""
+"""Sketches: short rows that preserve the inner products of long ones, so that Γ costs k numbers per node, not d."""
 
 from mixwise.sketch.base import Sketch
 from mixwise.sketch.count import CountSketch

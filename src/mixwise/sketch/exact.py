@@ -1,4 +1,4 @@
-"""No sketch at all: the exact inner products, at the price of sending whole rows."""
+"""The identity: exact inner products, at the cost of sending whole rows."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from mixwise.errors import SketchError
 from mixwise.parts import part
-from mixwise.sketch.base import Rows, check_piece, check_rows, sketch_dtype
+from mixwise.sketch.base import Rows, check_rows, checked_pieces, sketch_dtype
 
 
 @part("exact", "sketch", title="exact updates", former={"dim": None})
 @dataclass(frozen=True)
 class ExactSketch:
-    """S = u. The rows themselves, not a copy, unless they are shorter than float32.
+    """S = u: the rows themselves, not a copy, unless they are shorter than float32.
 
     >>> ExactSketch()(torch.tensor([[3.0, 4.0]]))
     tensor([[3., 4.]])
@@ -24,32 +23,27 @@ class ExactSketch:
 
     @property
     def dim(self) -> None:
-        """A sketch is as long as the row."""
+        """None: a sketch is as long as the row."""
         return
 
     def width(self, d: int) -> int:
-        """d."""
+        """d, the length of the row."""
         return d
 
     def fresh(self, t: int) -> ExactSketch:
-        """Itself: there is nothing to draw."""
+        """The sketch itself, which has no random draws."""
         return self
 
     def __call__(self, G: Rows) -> Rows:
-        """The rows (m, d)."""
+        """The rows G (m, d)."""
         check_rows(G)
         if isinstance(G, torch.Tensor):
             return G.detach().to(sketch_dtype(G))
         return G.astype(sketch_dtype(G), copy=False)
 
     def streamed(self, pieces: Iterable[Rows]) -> Rows:
-        """The rows put together again: as long as they are, so that nothing is saved by their coming in pieces."""
-        parts: list[Rows] = []
-        for number, piece in enumerate(pieces):
-            check_piece(piece, parts[0] if parts else None, number)
-            parts.append(piece.detach().clone() if isinstance(piece, torch.Tensor) else piece.copy())
-        if not parts:
-            raise SketchError("no piece of any row came; a sketch takes rows of length 1 or more")
-        if isinstance(parts[0], torch.Tensor):
-            return self(torch.cat(parts, 1))
-        return self(np.concatenate(parts, 1))
+        """The rows put together again, at full length."""
+        like, pieces = checked_pieces(pieces)
+        if isinstance(like, torch.Tensor):
+            return self(torch.cat([piece.detach().clone() for piece in pieces], 1))
+        return self(np.concatenate([piece.copy() for piece in pieces], 1))
