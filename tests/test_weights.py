@@ -32,6 +32,8 @@ def test_metropolis_hastings_and_max_degree_by_their_formulas(graph):
         assert local[i, i] == pytest.approx(1 - sum(1 / (1 + max(d[i], d[j])) for j in graph.neighbors(i)), abs=1e-14)
     for W in (local, one, lazy(local), lazy(one)):
         assert_symmetric_doubly_stochastic(W, graph)
+    assert m.lazy_metropolis_hastings(graph) == lazy(local)
+    assert m.full_averaging(graph).is_average
 
 
 @pytest.mark.parametrize(
