@@ -438,6 +438,19 @@ def test_a_solver_out_of_iterations_reports_it(monkeypatch):
         _ = solution.W
 
 
+@pytest.mark.parametrize("only", gme_qp._SHIFTS)
+def test_every_shift_is_tried_until_one_solves(monkeypatch, only):
+    prepared = gme_qp._prepared
+
+    def fails_for_others(P, A, floor, shift):
+        solver = prepared(P, A, floor, shift)
+        solver.settings.max_iter = 250 if shift == only else 2
+        return solver
+
+    monkeypatch.setattr(gme_qp, "_prepared", fails_for_others)
+    assert GmeProblem(g.ring(6)).solve(gram_matrix(normal_rows(6, 3))).solved
+
+
 @pytest.mark.parametrize("flaw", ["sums", "negative", "nan"])
 def test_weights_that_break_the_rules_are_not_returned(monkeypatch, flaw):
     """Whatever the solver says of itself."""

@@ -34,7 +34,7 @@ from mixwise.graphs import (
 )
 from mixwise.mixing import GmeProblem, consensus_factor, gram_matrix, metropolis_hastings, minimize_gme, uniform
 from mixwise.mixing.neighbor_gme import NeighborGme, on_simplex
-from mixwise.mixing.neighbor_objective import Jumps
+from mixwise.mixing.neighbor_objective import Jumps, ScaledObjective
 from mixwise.mixing.neighborhoods import Neighborhoods, TreeSweeps, exchange_here
 from mixwise.network import SimulatedNetwork, block
 from mixwise.parts import build
@@ -172,6 +172,22 @@ def test_the_residual_is_an_upper_bound_whenever_it_stops(data, graph, penalty, 
     assert distance(Gamma, W, graph, used, symmetric, 1e-3) <= found.residual + 1e-5
     usual, unit = metropolis_hastings(graph).to_dense(), scaled(Gamma) if np.any(Gamma) else Gamma
     assert total(unit, W, used) <= total(unit, usual, used) * (1 + 1e-9) + 1e-7 * graph.n * (1 + used)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.5])
+def test_a_verdict_is_the_objective_of_the_weights_that_are_returned(penalty):
+    """F(W) and Tr(WᵀΓW) of W = (1 − θ) R + θ M, which the nodes sum up without knowing W."""
+    graph, rng = torus(3, 4), np.random.default_rng(0)
+    Gamma = 7 * scaled(gram("rows over 2 orders", graph.n))
+    local = NeighborGme(graph, range(graph.n), exchange_here)
+    M = local._M
+    work = ScaledObjective(local._near, local._tree, M, local.blocks(Gamma), penalty, symmetric=False)
+    R = local._feasible(*local._projected(rng.standard_normal(len(M)), symmetric=False), symmetric=False)
+    verdict = work.judge(R, M, np.zeros_like(M))
+    W = local._matrix(verdict.theta, R).to_dense()
+    assert 0 < verdict.theta < 1  # R has negative entries
+    assert verdict.error == pytest.approx(f(Gamma, W), rel=1e-12)
+    assert (1 + penalty) * verdict.total == pytest.approx(f(Gamma / 7, W, penalty), rel=1e-7)
 
 
 def test_one_node_two_nodes_and_no_heterogeneity():

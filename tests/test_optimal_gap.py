@@ -1,5 +1,8 @@
 """The optimal spectral gap: what CVXPY finds, closed forms, and the bundle method close to the semidefinite program."""
 
+from types import SimpleNamespace
+
+import clarabel
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -8,7 +11,7 @@ from hypothesis import given, settings
 import mixwise.graphs as g
 import mixwise.mixing as m
 from builders import ONE_WAY_RING, TWO_PAIRS, assert_symmetric_doubly_stochastic, laplacian
-from mixwise.errors import MixingError
+from mixwise.errors import MixingError, SolverError
 from mixwise.graphs import Graph
 from mixwise.mixing import from_edge_weights, gap_weights, metropolis_hastings, optimal_gap, spectra, spectral_gap
 from mixwise.mixing.gap_weights import approximate_weights
@@ -120,6 +123,13 @@ def test_errors():
         optimal_gap(ONE_WAY_RING)
     with pytest.raises(AttributeError, match=r"fastest_mixing is now mixing\.optimal_gap"):
         _ = m.fastest_mixing
+
+
+def test_a_program_that_was_not_solved_is_reported(monkeypatch):
+    failed = SimpleNamespace(status="MaxIterations", x=np.full(6, 0.1))
+    monkeypatch.setattr(clarabel, "DefaultSolver", lambda *_: SimpleNamespace(solve=lambda: failed))
+    with pytest.raises(SolverError, match="MaxIterations"):
+        optimal_gap.__wrapped__(g.ring(5))
 
 
 # --- the bundle method ---

@@ -221,6 +221,14 @@ def test_matcha_takes_the_best_step(graph, budget):
         assert cut == pytest.approx(weights.rho, abs=1e-9)
 
 
+def test_matcha_of_all_edges_of_a_large_graph_takes_the_best_constant_step():
+    """With budget 1, W = I − αL always: the best α is 2 / (λ₂ + λ_n), which leaves ((λ_n − λ₂) / (λ_n + λ₂))²."""
+    graph = g.random_regular(402, 4)  # more than 400 nodes: eigenvalues by Lanczos
+    weights, values = matcha(graph, 1.0), np.linalg.eigvalsh(laplacian(graph))
+    assert weights.alpha == pytest.approx(2 / (values[1] + values[-1]), rel=1e-5)
+    assert weights.rho == pytest.approx(((values[-1] - values[1]) / (values[-1] + values[1])) ** 2, rel=1e-6)
+
+
 @settings(max_examples=40)
 @given(graph=connected_graphs(1, 10), budget=st.floats(0.05, 1), t=st.integers(0, 100))
 def test_every_draw_of_matcha_is_symmetric_on_the_graph(graph, budget, t):
