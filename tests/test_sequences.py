@@ -255,7 +255,7 @@ def test_matcha_rejects_wrong_budgets_and_graphs():
         matcha(g.ring(4), 0)
     with pytest.raises(MixingError, match="budget = nan"):
         matcha(g.ring(4), float("nan"))
-    with pytest.raises(MixingError, match="2 components, so no probabilities connect it; use one component"):
+    with pytest.raises(GraphError, match="2 components, but MATCHA needs a connected graph; add edges"):
         matcha(Graph(4, [(0, 1), (2, 3)]), 0.5)
     with pytest.raises(GraphError, match="needs an undirected graph"):
         matcha(g.directed_ring(3), 0.5)

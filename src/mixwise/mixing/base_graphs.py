@@ -52,9 +52,7 @@ def base_graph(n: int, peers: int) -> tuple[MixingMatrix, ...]:
     if n < 2:
         raise MixingError(f"n = {n}; a Base-(k+1) graph needs at least 2 nodes")
     if not 1 <= k < n:
-        raise MixingError(
-            f"peers = {k} with n = {n}; a Base-(k+1) graph has 1 ≤ k < n: k = {n - 1} is full averaging in one round"
-        )
+        raise MixingError(f"peers = {k} with n = {n}; give 1 ≤ k < n: k = {n - 1} is full averaging in one round")
     nodes, factors = range(n), _factors(n, k + 1)
     candidates = [] if factors is None else [_hyper_hypercube(nodes, factors)]
     candidates += [_composed(nodes, k), _simple(nodes, k)]

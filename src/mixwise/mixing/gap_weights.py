@@ -31,10 +31,10 @@ import numpy.typing as npt
 import piqp
 from scipy import sparse
 
-from mixwise.errors import MixingError, SolverError
+from mixwise.errors import SolverError
 from mixwise.graphs import Graph
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
-from mixwise.mixing.spectra import highest, incidence, laplacian, lowest
+from mixwise.mixing.metrics import highest, incidence, laplacian, lowest
 from mixwise.mixing.weights import from_edge_weights, metropolis_hastings
 from mixwise.parts import part
 
@@ -64,13 +64,7 @@ def optimal_gap(graph: Graph) -> MixingMatrix:
     >>> optimal_gap(Graph(3, [(0, 1), (1, 2), (2, 0)])).to_dense().round(4).tolist()[0]
     [0.3333, 0.3333, 0.3333]
     """
-    if graph.directed:
-        raise MixingError("optimal_gap needs an undirected graph, because its weights are the same both ways")
-    if not graph.is_connected:
-        raise MixingError(
-            f"the graph has {len(graph.components)} components, so its spectral gap is 0 for all weights; "
-            f"use metropolis_hastings(graph), or one component"
-        )
+    graph.require_connected("optimal_gap")
     if graph.n == 1:
         return metropolis_hastings(graph)
     return from_edge_weights(graph, exact_weights(graph) if graph.n <= LARGEST_EXACT else approximate_weights(graph))

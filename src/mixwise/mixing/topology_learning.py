@@ -31,7 +31,7 @@ from mixwise.graphs import Graph
 from mixwise.mixing.gme import scaled_gram
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
 from mixwise.mixing.metrics import gram_matrix
-from mixwise.mixing.neighbor_gme import check_regularization
+from mixwise.mixing.solution import check_regularization
 
 
 def learn_topology(
@@ -58,10 +58,8 @@ def learn_topology(
     wrong = ~((Pi >= 0).all(axis=1) & (np.abs(Pi.sum(axis=1) - 1) <= 1e-6))  # NaN fails every comparison
     if wrong.any():
         i = int(wrong.argmax())
-        raise MixingError(
-            f"the label proportions of node {i} are {Pi[i].tolist()}; they are non-negative and sum to 1: "
-            f"divide counts by their row sums"
-        )
+        found = f"the label proportions of node {i} are {Pi[i].tolist()}"
+        raise MixingError(f"{found}; they are non-negative and sum to 1: divide counts by their row sums")
     Gamma, scale = scaled_gram(gram_matrix(Pi), len(Pi))
     check_regularization(regularization)
     return _frank_wolfe(Gamma, 1.0 if scale == 0 else regularization / scale, steps, allowed)

@@ -11,7 +11,7 @@ from mixwise.mixing import gram_matrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.protocols import Context, Network, Round, State
 from mixwise.sketch import CountSketch, Sketch
-from mixwise.sketch.base import RandomSketch
+from mixwise.sketch.random import RandomSketch
 
 Objective: TypeAlias = Literal["updates", "parameters", "both"]
 

@@ -77,7 +77,7 @@ SENDER = MixingMatrix.from_dense([[0.2, 0.8], [0.0, 1.0]], kind="sender")
         (lambda: uniform(Graph(2, [(0, 1)], directed=True)), "degrees run from 0 to 1"),
         (lambda: clique_averaging([(0, 1), (1, 2)]), "node 1 is in two cliques; clique averaging needs disjoint"),
         (lambda: clique_averaging([(0, 7)], g.ring(4)), r"node 7 is in a clique, but the nodes are 0\.\.3"),
-        (lambda: clique_averaging([(0, 1, 2)], g.ring(4)), r"given for \(0, 2\), but node 0 has no edge to node 2"),
+        (lambda: clique_averaging([(0, 1, 2)], g.ring(4)), r"given for \(0, 2\), which is not an edge"),
     ],
 )
 def test_builders_reject_graphs_that_they_do_not_fit(call, message):
@@ -161,15 +161,12 @@ def test_from_edge_weights_takes_both_directions_and_either_order():
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({(0, 2): 0.1}, r"given for \(0, 2\), but node 0 has no edge to node 2; drop it or add the edge"),
+        ({(0, 2): 0.1}, r"given for \(0, 2\), which is not an edge; drop it or add the edge"),
         ({(0, 9): 0.1}, r"a weight is given for \(0, 9\)"),
         ({(0, -1): 0.1}, r"a weight is given for \(0, -1\)"),
         ({(1, 1): 0.1}, r"a weight is given for \(1, 1\), but a loop takes what is left of its row; drop it"),
         ([0.1, 0.1], "2 weights for 4 edges; give one per entry of graph.edges"),
-        (
-            {(0, 1): 0.7, (1, 2): 0.6},
-            r"edges of node 1 sum to 1\.3, which leaves -0\.3 for its loop; .*scale",
-        ),
+        ({(0, 1): 0.7, (1, 2): 0.6}, r"edges of node 1 sum to 1\.3, which leaves -0\.3 for its loop; scale"),
         ({(0, 1): -0.1}, r"W\[0, 1\] = -0\.1; weights lie between 0 and 1"),
         ({(0, 1): np.nan}, "= nan; weights lie between 0 and 1"),
     ],

@@ -12,7 +12,7 @@ from builders import normal_rows
 from mixwise.errors import SketchError
 from mixwise.mixing import gram_matrix
 from mixwise.models import mlp, seeded
-from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, count, gaussian
+from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, random
 from mixwise.tasks.rows import RowLayout
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
@@ -38,8 +38,8 @@ def test_any_cut_gives_the_bits_of_the_whole_rows(data):
     at = data.draw(st.lists(st.integers(0, d), max_size=12))  # twice the same place: an empty piece
     G = torch.from_numpy(normal_rows(m, d, seed=d)).to(dtype)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(count, "_BLOCK", BLOCK)
-        patch.setattr(gaussian, "_NUMBERS", BLOCK * k)
+        patch.setattr(random, "_COORDINATES", BLOCK)
+        patch.setattr(random, "_NUMBERS", BLOCK * k)
         sketch = make(kind, k)
         whole, streamed = sketch(G), sketch.streamed(iter(cut(G, at)))
         assert streamed.dtype == whole.dtype
@@ -50,10 +50,10 @@ def test_any_cut_gives_the_bits_of_the_whole_rows(data):
 
 @pytest.mark.parametrize("kind", [CountSketch, GaussianSketch])
 def test_blocks_of_the_real_length(kind):
-    d = 2 * count._BLOCK + 7 if kind is CountSketch else 9_001
+    d = 2 * random._COORDINATES + 7 if kind is CountSketch else 9_001
     G = torch.from_numpy(normal_rows(2, d)).float()
     sketch = make(kind, 100)
-    for at in ([1], [count._BLOCK // 30], [d - 1], [d // 2, d // 2 + 1]):
+    for at in ([1], [random._COORDINATES // 30], [d - 1], [d // 2, d // 2 + 1]):
         assert torch.equal(sketch.streamed(cut(G, at)), sketch(G))
 
 

@@ -8,7 +8,7 @@ from scipy.optimize import linear_sum_assignment
 
 from builders import gme_objective, scaled
 from mixwise.errors import MixingError
-from mixwise.graphs import Graph, complete, directed_ring, random_connected, ring
+from mixwise.graphs import Graph, complete, directed_ring, ring
 from mixwise.mixing import gram_matrix, learn_topology, metropolis_hastings, minimize_gme, topology_from_gram
 from strategies import gram_matrices, graphs
 
@@ -122,13 +122,6 @@ def test_labels_and_their_gram_matrix_give_the_same_topology():
     assert achieved[0] == pytest.approx(achieved[1], rel=1e-9)
 
 
-def test_sparse_topologies_beat_a_random_graph_of_the_same_degree():
-    shares = label_shares(100, 10, 0.1, 0)
-    W = learn_topology(shares, 9, 0.1)
-    random = metropolis_hastings(random_connected(100, keep=9 / 99, seed=0)).to_dense()
-    assert g(W.to_dense(), shares, 0.0) < 0.2 * g(random, shares, 0.0)
-
-
 def test_equal_nodes_spread_out():
     """Without differences the regularizer decides, and two nodes average."""
     np.testing.assert_allclose(learn_topology([[1.0], [1.0]], 1).to_dense(), 0.5)
@@ -145,10 +138,7 @@ def test_equal_nodes_spread_out():
         (lambda: learn_topology([1.0, 2.0], 1), r"got shape \(2,\)"),
         (lambda: topology_from_gram(np.eye(3), -1), "steps = -1"),
         (lambda: topology_from_gram(np.eye(3), 1, -0.1), "regularization = -0.1"),
-        (
-            lambda: topology_from_gram(np.eye(3), 1, allowed=directed_ring(4)),
-            r"has shape \(3, 3\), but the graph has 4",
-        ),
+        (lambda: topology_from_gram(np.eye(3), 1, allowed=directed_ring(4)), r"has shape \(3, 3\), but for 4 nodes"),
         (lambda: learn_topology(np.eye(3), 1, allowed=Graph(2, [])), "allowed arcs has 2 nodes, but there are 3"),
     ],
 )

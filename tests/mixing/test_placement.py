@@ -21,7 +21,6 @@ from mixwise.mixing import (
     optimize_placement,
     placement,
     search_placement,
-    uniform,
 )
 from strategies import connected_graphs, gram_matrices
 
@@ -32,11 +31,6 @@ def error(gram: np.ndarray, W: np.ndarray, order=None) -> float:
     """Tr(WᵀΓ[order, order]W)."""
     order = np.arange(len(gram)) if order is None else np.asarray(order)
     return float(np.trace(W.T @ gram[np.ix_(order, order)] @ W))
-
-
-def two_classes(n: int) -> np.ndarray:
-    """Rows +1 and −1 in turn: even nodes of one class, odd nodes of the other."""
-    return np.where(np.arange(n) % 2 == 0, 1.0, -1.0)[:, None]
 
 
 # --- one swap ---
@@ -93,14 +87,6 @@ def test_pairs_of_a_kind_are_parted():
     assert gradient_mixing_error(worst, found.mixing) <= 1e-12
     placed = worst[list(found.order), 0]
     assert (placed[0::2] == -placed[1::2]).all()
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_two_classes_on_a_ring_from_any_start(seed):
-    """Weights 1/3 leave each node x_{i−1} + x_i + x_{i+1}, odd, so at least 1/9 · 16; alternating nodes reach it."""
-    shuffled = two_classes(16)[np.random.default_rng(seed).permutation(16)]
-    found = search_placement(gram_matrix(shuffled), uniform(ring(16)))
-    assert found.objective == pytest.approx(16 / 9, rel=1e-9)
 
 
 def test_the_same_seed_gives_the_same_placement():
@@ -176,7 +162,7 @@ def test_refusals():
     bad = np.eye(4)
     bad[1, 2] = bad[2, 1] = np.nan
     for search in (lambda gram: search_placement(gram, W), lambda gram: optimize_placement(gram, W.graph)):
-        with pytest.raises(MixingError, match=r"the Gram matrix has shape \(3, 3\), but the graph has 4 nodes"):
+        with pytest.raises(MixingError, match=r"the Gram matrix has shape \(3, 3\), but for 4 nodes it must be"):
             search(np.eye(3))
         with pytest.raises(MixingError, match=r"Γ\[1, 2\] = nan; a Gram matrix is finite"):
             search(bad)
