@@ -143,7 +143,7 @@ def test_edge_sample_keeps_each_edge_with_its_probability():
 
 @pytest.mark.parametrize("function", [random_matching, matching_decomposition])
 def test_matchings_need_an_undirected_graph(function):
-    with pytest.raises(GraphError, match=rf"{function.__name__} needs an undirected graph.* drop the directions"):
+    with pytest.raises(GraphError, match=rf"{function.__name__} needs an undirected graph.*; use Graph"):
         function(g.directed_ring(4))
 
 

@@ -78,7 +78,7 @@ def test_perfect_cliques_of_one_label_per_node_are_found(n, classes, size, seed)
     assert consensus_factor(metropolis_hastings(found.graph)) > 0
 
 
-def test_nodes_count_the_same_whatever_they_hold():
+def test_nodes_with_many_and_few_samples_count_the_same():
     """Clique averaging gives every node the same weight, so a large node is not worth two small ones."""
     assert clique_skew([[1, 0], [0, 1000]], [(0, 1)]) == 0
     assert clique_skew([[1, 0], [0, 1000]], [(0,), (1,)]) == 2

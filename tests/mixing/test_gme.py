@@ -174,7 +174,7 @@ def test_one_way_ring_has_half_weights(n):
 
 
 def test_one_way_chain_cannot_mix():
-    """Node 0 hears nobody, so it keeps all it sends, so node 1 hears nobody, …"""
+    """Node 0 has no sender, so it keeps its own row; then node 1 can hear nothing, and so on."""
     np.testing.assert_allclose(assert_optimal(np.eye(6), HARD_GRAPHS["one-way chain"])[1], np.eye(6), atol=1e-9)
 
 
@@ -453,7 +453,7 @@ def test_a_solver_out_of_iterations_reports_it(monkeypatch):
 
 @pytest.mark.parametrize("flaw", ["sums", "negative", "nan"])
 def test_weights_that_break_the_rules_are_not_returned(monkeypatch, flaw):
-    """Whatever the solver says of itself."""
+    """Even if the solver reports success."""
     weights = metropolis_hastings(g.ring(4)).weights.copy()
     weights[0] = {"sums": 0.5, "negative": -0.2, "nan": np.nan}[flaw]
     monkeypatch.setattr(gme_qp.EdgeQP, "solve", lambda *_: gme_qp.RawSolution(weights, SolveStatus.OPTIMAL, 3))

@@ -37,7 +37,7 @@ def error(gram: np.ndarray, W: np.ndarray, order=None) -> float:
 @property_test
 @given(data=st.data(), n=st.integers(2, 8), seed=st.integers(0, 2**32 - 1))
 def test_the_change_of_every_swap_is_the_difference_of_the_errors(data, n, seed):
-    """The formula for Δ(a, b) against Σ M∘Γ computed anew for each swap."""
+    """The formula for Δ(a, b) against Σ M∘Γ recomputed for each swap."""
     M = normal_rows(n, n, seed)
     M, G = M @ M.T, data.draw(gram_matrices(n))
     changes = placement._swap_changes(M, G)

@@ -35,13 +35,14 @@ def from_edges(edges: Edges, n: int | None = None, directed: bool = False) -> Gr
     True
     """
     listed = edges if isinstance(edges, np.ndarray) else list(edges)
-    if n is None and len(listed) == 0:
-        raise GraphError("no edges and no n; pass the number of nodes: from_edges([], n=…)")
-    try:
-        last = 0 if n is not None else int(np.max(listed))
-    except (ValueError, TypeError):
-        last = 0  # not pairs of numbers, which Graph reports
-    return Graph(max(last, 0) + 1 if n is None else n, listed, directed)
+    if n is None:
+        if len(listed) == 0:
+            raise GraphError("no edges and no n; pass the number of nodes: from_edges([], n=…)")
+        try:
+            n = 1 + max(0, int(np.max(listed)))
+        except (ValueError, TypeError):
+            n = 1  # not pairs of numbers, which Graph reports
+    return Graph(n, listed, directed)
 
 
 def from_networkx(g: networkx.Graph[Any]) -> Graph:

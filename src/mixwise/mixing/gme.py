@@ -118,7 +118,9 @@ class GmeProblem:
         if raw.status is not SolveStatus.OPTIMAL or not residual <= 1e-5:
             return None, residual
         w = np.maximum(w, 0)
-        for _ in range(0 if residual <= _ROUNDING else 3):
+        if residual <= _ROUNDING:  # the usual case, checked two lines above
+            return MixingMatrix._prechecked(graph, w, self.kind, _EXACT), residual
+        for _ in range(3):
             if self.symmetric:  # D W D with D = diag(row sums)^(-1/2) stays symmetric
                 root = np.sqrt(row_sums(graph, w))
                 w = w / (root[rows] * root[cols])

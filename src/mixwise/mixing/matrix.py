@@ -64,12 +64,21 @@ class MixingMatrix:
         tolerance: float = TOLERANCE,
         nodes: range | None = None,
     ) -> None:
+        self._set(graph, weights, kind, tolerance, range(graph.n) if nodes is None else nodes)
+        self._check()
+
+    def _set(self, graph: Graph, weights: npt.ArrayLike, kind: Kind, tolerance: float, nodes: range) -> None:
         # A copy, so that it cannot be changed elsewhere; adding 0 turns −0 into 0, whose bits would differ.
         values = np.asarray(np.array(weights, dtype=np.float64) + 0.0)
         values.flags.writeable = False
-        known = range(graph.n) if nodes is None else nodes
-        vars(self).update(graph=graph, weights=values, kind=kind, tolerance=tolerance, nodes=known)
-        self._check()
+        vars(self).update(graph=graph, weights=values, kind=kind, tolerance=tolerance, nodes=nodes)
+
+    @classmethod
+    def _prechecked(cls, graph: Graph, weights: FloatArray, kind: Kind, tolerance: float) -> MixingMatrix:
+        """The matrix of weights that the calling solver has just checked for signs and sums."""
+        matrix = cls.__new__(cls)
+        matrix._set(graph, weights, kind, tolerance, range(graph.n))
+        return matrix
 
     @classmethod
     def from_dense(
@@ -128,9 +137,11 @@ class MixingMatrix:
     @cached_property
     def incoming(self) -> csr_array:
         """Wᵀ in CSR: row j lists the weights of what node j hears, senders ascending."""
-        transposed = csr_array(self.sparse.T)
-        transposed.data.flags.writeable = False
-        return transposed
+        pattern = self.graph.pattern
+        weights = self.weights[pattern.by_column]
+        weights.flags.writeable = False
+        indptr = np.searchsorted(pattern.cols[pattern.by_column], np.arange(self.n + 1))
+        return csr_array((weights, pattern.rows[pattern.by_column], indptr), shape=(self.n, self.n))
 
     def to_dense(self) -> FloatArray:
         """W as a new (n, n) array."""

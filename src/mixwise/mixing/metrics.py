@@ -1,4 +1,4 @@
-"""What a mixing matrix does to the disagreement between nodes, in the paper's quantities.
+"""Metrics of the paper: the disagreement between nodes, and how much of it a mixing matrix removes.
 
 Legend: W (n, n) a MixingMatrix or an array; G (n, d) one row per node, NumPy or torch; Ḡ its mean row; J = 𝟏𝟏ᵀ/n.
 Everything is computed in float64, one block of columns at a time, so that large G are never copied as a whole.

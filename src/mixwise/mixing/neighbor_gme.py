@@ -51,7 +51,7 @@ Blocks: TypeAlias = list[FloatArray]  # Γ on the neighborhoods: (g, D, D) per g
 _BALANCE = 5.0  # how unequal the two parts of the gap may be before ρ is doubled or halved
 _DAMPING = 0.7  # how much smaller a step of ρ is than the one in the other direction before it
 _PENALTIES = (2.0**-5, 2.0**10)  # the range of ρ, for Γ of mean diagonal 1; below it, flat directions of F take ages
-_NEAR_ZERO = 1e-3  # of the error of Metropolis-Hastings weights: smaller optima need not be told from 0
+_NEAR_ZERO = 1e-3  # of the error of Metropolis-Hastings weights: smaller optima count as 0
 _STEPS = 10  # K, the steps that a jump looks back
 _RIDGE = 1e-8  # of the mean ‖r‖², so that nearly equal steps do not blow up α
 _PROGRESS = 0.9  # a jump needs steps that are shorter by this factor than at the last jump
@@ -320,7 +320,7 @@ class ScaledObjective:
         return Verdict(theta, error + self.penalty * norm, error / self._shrink * self.scale, F_a, bound)
 
     def reference(self, bound: float, tolerance: float) -> float:
-        """What a gap is relative to: at most the optimum, unless that is near 0; ‖W − J‖²_F is ‖W‖²_F − 1."""
+        """The unit of a gap: at most the optimum, unless that is near 0; ‖W − J‖²_F is ‖W‖²_F − 1."""
         least = TIE_BREAK * self.n / tolerance
         return max(bound - self.penalty, _NEAR_ZERO * (self.usual_total - self.penalty), least)
 

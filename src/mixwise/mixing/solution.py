@@ -1,4 +1,4 @@
-"""What all solvers of GME-opt share: the tie-break, and the outcome as a value with a status."""
+"""Shared by all solvers of GME-opt: the tie-break, and the outcome as a value with a status."""
 
 from __future__ import annotations
 

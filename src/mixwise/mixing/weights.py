@@ -70,7 +70,7 @@ def lazy_metropolis_hastings(graph: Graph) -> MixingMatrix:
 
 @part("full-averaging", "scheme", title="full averaging: every node hears all others")
 def full_averaging(graph: Graph) -> MixingMatrix:
-    """w_ij = 1/n for all pairs, whatever the edges of the graph: a baseline, not gossip."""
+    """w_ij = 1/n for all pairs, on any graph: a baseline, not gossip."""
     return uniform(complete(graph.n))
 
 
