@@ -29,11 +29,9 @@ from mixwise.mixing import (
     GmeProblem,
     GmeSolution,
     SolveStatus,
-    clique_averaging,
     consensus_factor,
     gme,
     gme_qp,
-    gradient_mixing_error,
     gram_matrix,
     metropolis_hastings,
     minimize_gme,
@@ -155,17 +153,6 @@ def test_low_rank_gram_on_the_graph_of_the_paper():
 
 
 # --- known solutions ---
-def test_perfect_cliques_leave_nothing():
-    """The optimum is 0 if averaging in cliques is (paper, Example 2)."""
-    G = np.tile(normal_rows(3, 5), (3, 1))
-    cliques = clique_averaging([(0, 1, 2), (3, 4, 5), (6, 7, 8)])
-    graph = Graph(9, [*cliques.graph.edges, (2, 3), (5, 6), (8, 0)])
-    solution, W = assert_optimal(gram_matrix(G), graph)
-    assert gradient_mixing_error(G, cliques) <= 1e-25
-    assert solution.objective <= 1e-8 * np.trace(gram_matrix(G))
-    assert solution.objective == pytest.approx(gradient_mixing_error(G, W), abs=1e-12)
-
-
 @pytest.mark.parametrize("n", [3, 8, 15])
 def test_one_way_ring_has_half_weights(n):
     """Its doubly stochastic W are (1 − a) I + a P, and ((1 − a)² + a²) Tr Γ + 2 a (1 − a) t is least at a = 1/2."""
@@ -240,23 +227,13 @@ def test_regularization_trades_error_for_norm(data, graph):
 
 # --- units ---
 @settings(max_examples=40)
-@given(data=st.data(), graph=connected_graphs(1, 12), power=st.integers(-900, 900), penalty=st.sampled_from(LAMBDAS))
+@given(data=st.data(), graph=connected_graphs(1, 12), power=st.integers(-990, 990), penalty=st.sampled_from(LAMBDAS))
 def test_the_unit_of_the_gradients_does_not_matter(data, graph, power, penalty):
     """Powers of 2 change no digit, so W is the same to the last bit, λ included, and the error scales with Γ."""
     gram = data.draw(gram_matrices(graph.n))
     here, there = (minimize_gme(g, graph, regularization=penalty) for g in (gram, gram * 2.0**power))
     assert here.W == there.W
     assert there.objective == here.objective * 2.0**power
-
-
-@pytest.mark.parametrize("unit", [1e-300, 1e-30, 1e30, 1e300])
-@pytest.mark.parametrize("symmetric", [False, True])
-@pytest.mark.parametrize("penalty", [0.0, 0.05])
-def test_tiny_and_huge_gram_matrices(unit, symmetric, penalty):
-    gram = gram_matrix(normal_rows(16, 40, seed=1))
-    solution, _ = assert_optimal(gram * unit, g.torus(4, 4), penalty, symmetric)
-    usual = minimize_gme(gram, g.torus(4, 4), regularization=penalty, symmetric=symmetric)
-    assert solution.objective / unit == pytest.approx(usual.objective, rel=1e-9)
 
 
 def test_huge_regularization_is_no_overflow():

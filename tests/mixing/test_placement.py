@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import normal_rows
+from builders import ONE_WAY_RING, TWO_PAIRS, normal_rows
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph, chain, complete, ring, star, torus
 from mixwise.mixing import (
@@ -137,15 +137,8 @@ def test_optimized_placement_against_all_placements_of_four_nodes(seed):
 @pytest.mark.parametrize(
     ("graph", "count"),
     [
-        (chain(4), 12),
-        (star(4), 4),
-        (complete(4), 1),
-        (ring(4), 3),
-        (ring(5), 12),
-        (Graph(4, [(0, 1), (2, 3)]), 3),
-        (Graph(3, [(0, 1), (1, 2), (2, 0)], directed=True), 2),
-        (complete(1), 1),
-        (chain(2), 1),
+        *((chain(4), 12), (star(4), 4), (complete(4), 1), (ring(4), 3), (ring(5), 12), (complete(1), 1), (chain(2), 1)),
+        *((TWO_PAIRS, 3), (ONE_WAY_RING, 2)),
     ],
 )
 def test_distinct_placements(graph, count):
