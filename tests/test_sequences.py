@@ -77,17 +77,9 @@ def test_base_graph_of_a_large_prime():
     np.testing.assert_allclose(multiplied(base_graph(997, 2)), 1 / 997, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("n", "peers", "message"),
-    [
-        (4, 4, "peers = 4 with n = 4; .*1 ≤ k < n: k = 3 is full averaging"),
-        (4, 0, "peers = 0 with n = 4"),
-        (1, 1, "n = 1; .* at least 2 nodes"),
-        (4, 1.5, "whole numbers"),
-    ],
-)
-def test_base_graphs_reject_wrong_numbers(n, peers, message):
-    with pytest.raises(MixingError, match=message):
+@pytest.mark.parametrize(("n", "peers"), [(4, 4), (4, 0), (1, 1), (4, 1.5)])
+def test_base_graphs_reject_wrong_numbers(n, peers):
+    with pytest.raises(MixingError, match=f"n = {n}, peers = {peers}; .* needs whole numbers with 1 ≤ peers < n"):
         base_graph(n, peers)
 
 

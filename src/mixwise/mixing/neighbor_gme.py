@@ -213,7 +213,7 @@ class NeighborGme:
             w = heard.copy()
             w[near.loops] += 1 - near.sums(heard)
             return Candidate(w, w)
-        imbalance = self._near.tree.subtree_sums(near.sums(heard)[:, None] - 1)[:, 0]
+        imbalance = near.tree.subtree_sums(near.sums(heard)[:, None] - 1)[:, 0]
         flow = np.zeros_like(heard)
         flow[self._upwards] = imbalance[near.owners[self._upwards]]
         gain = (near.across(flow) - flow) / 2  # of what a node hears along the tree's edges

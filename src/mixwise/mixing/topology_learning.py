@@ -20,8 +20,6 @@ because g(J) = 0 and the curvature of g over doubly stochastic matrices, 2 max (
 
 from __future__ import annotations
 
-import operator
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -83,7 +81,7 @@ def _frank_wolfe(Gamma: FloatArray, penalty: float, steps: int, allowed: Graph |
     from scipy.optimize import linear_sum_assignment
 
     n = len(Gamma)
-    if operator.index(steps) < 0:
+    if steps < 0:
         raise MixingError(f"steps = {steps}; a node has 0 neighbors or more")
     if allowed is not None and allowed.n != n:
         raise MixingError(f"the graph of allowed arcs has {allowed.n} nodes, but there are {n} nodes of data")
