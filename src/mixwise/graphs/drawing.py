@@ -53,18 +53,14 @@ def layout(graph: Graph) -> Positions:
 
 def _walk(graph: Graph) -> list[int] | None:
     """The nodes of a ring or a chain in the order of its edges; None for any other graph."""
-    neighbors: list[set[int]] = [set() for _ in range(graph.n)]
-    for i, j in graph.edges:
-        neighbors[i].add(j)
-        neighbors[j].add(i)
-    if any(len(near) > 2 for near in neighbors):
+    from scipy.sparse import csgraph  # imports all of scipy.linalg
+
+    both_ways = Graph(graph.n, graph.edge_array)
+    if max(both_ways.degrees) > 2:
         return None
-    at: int | None = next((i for i in range(graph.n) if len(neighbors[i]) < 2), 0)
-    order: dict[int, None] = {}
-    while at is not None:
-        order[at] = None
-        at = min(neighbors[at] - order.keys(), default=None)
-    return list(order) if len(order) == graph.n else None
+    end = next((i for i, degree in enumerate(both_ways.degrees) if degree < 2), 0)
+    order: list[int] = csgraph.depth_first_order(both_ways.adjacency, end, return_predecessors=False).tolist()
+    return order if len(order) == graph.n else None
 
 
 def _spread_out(graph: Graph) -> Positions:

@@ -69,7 +69,7 @@ class ExactSketch:
         """The rows G (m, d)."""
         check_rows(G)
         if isinstance(G, torch.Tensor):
-            return G.detach().to(sketch_dtype(G))
+            return G.detach() if G.itemsize >= 4 else G.detach().float()
         return G.astype(sketch_dtype(G), copy=False)
 
     def streamed(self, pieces: Iterable[Rows]) -> Rows:
@@ -80,16 +80,15 @@ class ExactSketch:
         return self(np.concatenate([piece.copy() for piece in pieces], 1))
 
 
-def as_sketch(S: FloatArray, G: torch.Tensor) -> torch.Tensor:
-    """Sums as sketches of G: on its device, in its precision."""
-    return torch.from_numpy(S).to(sketch_dtype(G)).to(G.device)  # in this order: some devices have no float64
+def as_sketch(S: FloatArray, G: Rows) -> Rows:
+    """Sums as sketches of G: in its precision, on its device."""
+    rounded = S.astype(sketch_dtype(G), copy=False)  # before it is moved: some devices have no float64
+    return torch.from_numpy(rounded).to(G.device) if isinstance(G, torch.Tensor) else rounded
 
 
-def sketch_dtype(G: Array | torch.Tensor) -> Any:
+def sketch_dtype(G: Array | torch.Tensor) -> type[np.floating[Any]]:
     """float64 for rows in float64 (or longer), float32 for all shorter ones."""
-    if isinstance(G, torch.Tensor):
-        return torch.float64 if G.dtype == torch.float64 else torch.float32
-    return np.float64 if G.dtype.itemsize >= 8 else np.float32
+    return np.float64 if G.itemsize >= 8 else np.float32
 
 
 def checked_pieces(pieces: Iterable[Rows]) -> tuple[Rows, Iterator[Rows]]:

@@ -64,12 +64,12 @@ class RandomSketch(ABC):
 
     def __call__(self, G: Rows) -> Rows:
         """The sketches (m, k) of the rows G (m, d)."""
-        return _rounded(self.sums(G), G)
+        return as_sketch(self.sums(G), G)
 
     def streamed(self, pieces: Iterable[Rows]) -> Rows:
         """The same sketches of rows that arrive as pieces of their columns, (m, c₁), (m, c₂), …, such as layers."""
         like, pieces = checked_pieces(pieces)
-        return _rounded(self._sum_over(_in_blocks(pieces, self._block_length)), like)
+        return as_sketch(self._sum_over(_in_blocks(pieces, self._block_length)), like)
 
     def sums(self, G: Array | torch.Tensor) -> FloatArray:
         """The sketches in float64, before rounding: sums(X) − sums(X′) is sums(X − X′), without that tensor."""
@@ -162,7 +162,8 @@ class GaussianSketch(RandomSketch):
 
 def _in_blocks(pieces: Iterable[Array | torch.Tensor], length: int) -> Iterator[Array | torch.Tensor]:
     """The columns of the pieces in blocks of `length`; only blocks that span pieces are copied."""
-    begun, filled = np.empty((0, 0)), 0  # a block with its first columns filled
+    begun: Array = np.empty((0, 0))  # a block, of which the first columns are filled
+    filled = 0
     for G in pieces:
         start = 0
         while start < G.shape[1]:
@@ -172,8 +173,7 @@ def _in_blocks(pieces: Iterable[Array | torch.Tensor], length: int) -> Iterator[
                 yield part
             else:
                 if not begun.size:
-                    short = sketch_dtype(G) in (torch.float32, np.float32)
-                    begun = np.empty((len(G), length), dtype=np.float32 if short else np.float64)
+                    begun = np.empty((len(G), length), dtype=sketch_dtype(G))
                 for i in range(len(G)):
                     begun[i, filled : filled + c] = _on_host(part[i])
                 filled += c
@@ -183,10 +183,6 @@ def _in_blocks(pieces: Iterable[Array | torch.Tensor], length: int) -> Iterator[
             start += c
     if filled:
         yield begun[:, :filled]
-
-
-def _rounded(S: FloatArray, G: Rows) -> Rows:
-    return as_sketch(S, G) if isinstance(G, torch.Tensor) else S.astype(sketch_dtype(G), copy=False)
 
 
 def _on_host(u: Array | torch.Tensor) -> Array:
