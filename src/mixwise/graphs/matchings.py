@@ -57,7 +57,7 @@ def heaviest_matching(graph: Graph, weights: FloatArray) -> Graph:
     """
     graph.require_undirected("heaviest_matching")
     if len(weights) != len(graph.edge_array) or not np.all(weights >= 0):
-        raise GraphError(f"{len(weights)} weights for {len(graph.edge_array)} edges; give one per edge, 0 or larger")
+        raise GraphError(f"got {len(weights)} weights; give one number per edge ({len(graph.edge_array)}), 0 or larger")
     # Whole numbers, so that no rounding error inside the algorithm decides.
     steps = np.rint(weights / max(float(weights.max(initial=0.0)), 1e-300) * _WEIGHT_STEPS).astype(np.int64)
     if graph.n * len(steps) > _BLOSSOM_LIMIT:
