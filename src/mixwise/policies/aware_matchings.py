@@ -9,7 +9,6 @@ import numpy as np
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph, heaviest_matching
-from mixwise.graphs.matchings import need_undirected
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.mixing.matrix import FloatArray
 from mixwise.parts import Count, NonNegative, part
@@ -83,7 +82,7 @@ class HeterogeneityAwareMatchings(Policy):
 
 def rounds_that_fit(graph: Graph) -> int:
     """Return how many matchings send no more than one round of ordinary gossip, but at most log₂ n."""
-    need_undirected(graph, "a matching")
+    graph.require_undirected("a matching")
     degree = 2 * len(graph.edge_array) // max(graph.n, 1)
     return max(1, min(degree, math.ceil(math.log2(max(graph.n, 2)))))
 

@@ -1,6 +1,6 @@
 """Placement: the search never makes it worse, and finds the best where all placements can be tried."""
 
-from itertools import permutations
+from itertools import permutations, product
 from math import factorial
 
 import numpy as np
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import ONE_WAY_RING, TWO_PAIRS, normal_rows
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph, chain, complete, ring, star, torus
 from mixwise.mixing import (
@@ -20,7 +21,6 @@ from mixwise.mixing import (
     optimize_placement,
     placement,
     search_placement,
-    uniform,
 )
 from strategies import connected_graphs, gram_matrices
 
@@ -33,25 +33,19 @@ def error(gram: np.ndarray, W: np.ndarray, order=None) -> float:
     return float(np.trace(W.T @ gram[np.ix_(order, order)] @ W))
 
 
-def two_classes(n: int) -> np.ndarray:
-    """Rows +1 and −1 in turn: even nodes of one class, odd nodes of the other."""
-    return np.where(np.arange(n) % 2 == 0, 1.0, -1.0)[:, None]
-
-
 # --- one swap ---
 @property_test
 @given(data=st.data(), n=st.integers(2, 8), seed=st.integers(0, 2**32 - 1))
 def test_the_change_of_every_swap_is_the_difference_of_the_errors(data, n, seed):
-    """The formula for Δ(a, b) against Σ M∘Γ computed anew for each swap."""
-    M = np.random.default_rng(seed).standard_normal((n, n))
+    """The formula for Δ(a, b) against Σ M∘Γ recomputed for each swap."""
+    M = normal_rows(n, n, seed)
     M, G = M @ M.T, data.draw(gram_matrices(n))
     changes = placement._swap_changes(M, G)
-    for a in range(n):
-        for b in range(n):
-            swapped = np.arange(n)
-            swapped[[a, b]] = swapped[[b, a]]
-            expected = (M * G[np.ix_(swapped, swapped)]).sum() - (M * G).sum()
-            assert changes[a, b] == pytest.approx(expected, abs=1e-12 * np.abs(M).max() * np.abs(G).max() * n**2)
+    for a, b in product(range(n), repeat=2):
+        swapped = np.arange(n)
+        swapped[[a, b]] = swapped[[b, a]]
+        expected = (M * G[np.ix_(swapped, swapped)]).sum() - (M * G).sum()
+        assert changes[a, b] == pytest.approx(expected, abs=1e-12 * np.abs(M).max() * np.abs(G).max() * n**2)
 
 
 # --- fixed weights ---
@@ -76,7 +70,7 @@ def test_search_is_never_worse_than_leaving_the_nodes_where_they_are(data, graph
 @pytest.mark.parametrize("seed", range(6))
 def test_search_finds_the_best_of_all_placements_of_few_nodes(graph, seed):
     """Up to 720 orders, tried one by one; 8 starts of a swap search reach the best of them."""
-    gram = gram_matrix(np.random.default_rng(seed).standard_normal((graph.n, 3)))
+    gram = gram_matrix(normal_rows(graph.n, 3, seed))
     W = metropolis_hastings(graph).to_dense()
     best = min(error(gram, W, order) for order in permutations(range(graph.n)))
     assert search_placement(gram, metropolis_hastings(graph)).objective == pytest.approx(best, rel=1e-9)
@@ -95,16 +89,8 @@ def test_pairs_of_a_kind_are_parted():
     assert (placed[0::2] == -placed[1::2]).all()
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_two_classes_on_a_ring_from_any_start(seed):
-    """Weights 1/3 leave each node x_{i−1} + x_i + x_{i+1}, odd, so at least 1/9 · 16; alternating nodes reach it."""
-    shuffled = two_classes(16)[np.random.default_rng(seed).permutation(16)]
-    found = search_placement(gram_matrix(shuffled), uniform(ring(16)))
-    assert found.objective == pytest.approx(16 / 9, rel=1e-9)
-
-
 def test_the_same_seed_gives_the_same_placement():
-    gram = gram_matrix(np.random.default_rng(0).standard_normal((12, 4)))
+    gram = gram_matrix(normal_rows(12, 4))
     W = metropolis_hastings(torus(3, 4))
     assert search_placement(gram, W, seed=3) == search_placement(gram, W, seed=3)
     assert optimize_placement(gram, W.graph, seed=3) == optimize_placement(gram, W.graph, seed=3)
@@ -112,13 +98,13 @@ def test_the_same_seed_gives_the_same_placement():
 
 @pytest.mark.parametrize("unit", [1e-300, 1e-30, 1e30, 1e300])
 def test_the_unit_does_not_matter(unit):
-    gram = gram_matrix(np.random.default_rng(1).standard_normal((9, 3)))
+    gram = gram_matrix(normal_rows(9, 3, seed=1))
     W = metropolis_hastings(torus(3, 3))
-    usual, scaled = search_placement(gram, W), search_placement(gram * unit, W)
-    assert scaled.objective / unit == pytest.approx(usual.objective, rel=1e-9)
-    assert optimize_placement(gram * unit, W.graph, restarts=2).objective / unit == pytest.approx(
-        optimize_placement(gram, W.graph, restarts=2).objective, rel=1e-6
-    )
+    for search, rel in (
+        (lambda Gamma: search_placement(Gamma, W), 1e-9),
+        (lambda Gamma: optimize_placement(Gamma, W.graph, restarts=2), 1e-6),
+    ):
+        assert search(gram * unit).objective / unit == pytest.approx(search(gram).objective, rel=rel)
 
 
 def test_no_heterogeneity_leaves_the_nodes_where_they_are():
@@ -141,7 +127,7 @@ def test_optimized_placement_is_never_worse_than_gme_opt(data, graph):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_optimized_placement_against_all_placements_of_four_nodes(seed):
-    gram = gram_matrix(np.random.default_rng(seed).standard_normal((4, 2)))
+    gram = gram_matrix(normal_rows(4, 2, seed))
     for graph in (chain(4), star(4), ring(4)):
         best = min(minimize_gme(gram, graph.permuted(order)).objective for order in distinct_placements(graph))
         assert optimize_placement(gram, graph).objective <= best + 1e-7 * np.trace(gram)
@@ -151,24 +137,15 @@ def test_optimized_placement_against_all_placements_of_four_nodes(seed):
 @pytest.mark.parametrize(
     ("graph", "count"),
     [
-        (chain(4), 12),
-        (star(4), 4),
-        (complete(4), 1),
-        (ring(4), 3),
-        (ring(5), 12),
-        (Graph(4, [(0, 1), (2, 3)]), 3),
-        (Graph(3, [(0, 1), (1, 2), (2, 0)], directed=True), 2),
-        (complete(1), 1),
-        (chain(2), 1),
+        *((chain(4), 12), (star(4), 4), (complete(4), 1), (ring(4), 3), (ring(5), 12), (complete(1), 1), (chain(2), 1)),
+        *((TWO_PAIRS, 3), (ONE_WAY_RING, 2)),
     ],
 )
 def test_distinct_placements(graph, count):
     """n! divided by the number of symmetries of the graph."""
     orders = distinct_placements(graph)
-    assert len(orders) == count
-    assert len({graph.permuted(order) for order in orders}) == count
     every = {graph.permuted(order) for order in permutations(range(graph.n))}
-    assert len(every) == count
+    assert len(orders) == len({graph.permuted(order) for order in orders}) == len(every) == count
     assert factorial(graph.n) % count == 0
 
 
@@ -178,16 +155,14 @@ def test_refusals():
     bad = np.eye(4)
     bad[1, 2] = bad[2, 1] = np.nan
     for search in (lambda gram: search_placement(gram, W), lambda gram: optimize_placement(gram, W.graph)):
-        with pytest.raises(MixingError, match=r"the Gram matrix has shape \(3, 3\), but the graph has 4 nodes"):
+        with pytest.raises(MixingError, match=r"the Gram matrix has shape \(3, 3\), but for 4 nodes it must be"):
             search(np.eye(3))
         with pytest.raises(MixingError, match=r"Γ\[1, 2\] = nan; a Gram matrix is finite"):
             search(bad)
         with pytest.raises(MixingError, match="Γ is not symmetric"):
             search(np.triu(np.ones((4, 4))))
-    for restarts in (0, -1):
-        with pytest.raises(MixingError, match=f"restarts = {restarts}; the search needs at least 1 start"):
-            search_placement(np.eye(4), W, restarts=restarts)
-        with pytest.raises(MixingError, match=f"restarts = {restarts}"):
-            optimize_placement(np.eye(4), W.graph, restarts=restarts)
+    for search, place in ((search_placement, W), (optimize_placement, W.graph)):
+        with pytest.raises(MixingError, match="restarts = 0; the search needs at least 1 start"):
+            search(np.eye(4), place, restarts=0)
     with pytest.raises(MixingError, match="9 nodes have 9! orders, too many to list; use search_placement"):
         distinct_placements(ring(9))

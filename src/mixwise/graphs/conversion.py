@@ -1,4 +1,4 @@
-"""Graphs from files: edge lists, GraphML and GML."""
+"""Graphs from other forms: edge lists, networkx graphs, adjacency matrices, and files."""
 
 from __future__ import annotations
 
@@ -13,15 +13,87 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
 from mixwise.errors import GraphError
-from mixwise.graphs.converters import from_networkx
-from mixwise.graphs.graph import Graph
+from mixwise.graphs.graph import Edges, Graph
 from mixwise.parts import part
 
 if TYPE_CHECKING:
     import networkx
+    import torch
 
 _HEADERS = {("source", "target"), ("from", "to"), ("src", "dst")}
+
+
+def from_edges(edges: Edges, n: int | None = None, directed: bool = False) -> Graph:
+    """The graph with these edges; n defaults to the largest node number plus one.
+
+    >>> from_edges([(0, 1), (1, 2)]) == Graph(3, [(0, 1), (1, 2)])
+    True
+    """
+    listed = edges if isinstance(edges, np.ndarray) else list(edges)
+    if n is None:
+        if len(listed) == 0:
+            raise GraphError("no edges and no n; pass the number of nodes: from_edges([], n=…)")
+        try:
+            n = 1 + max(0, int(np.max(listed)))
+        except (ValueError, TypeError):
+            n = 1  # not pairs of numbers, which Graph reports
+    return Graph(n, listed, directed)
+
+
+def from_networkx(g: networkx.Graph[Any]) -> Graph:
+    """A networkx graph, directed or not, with its nodes in its order and `str(node)` as labels.
+
+    Parallel edges are merged and loops are dropped.
+    """
+    if not hasattr(g, "is_directed"):
+        raise GraphError(f"expected a networkx graph, got {type(g).__name__}; for pairs, use from_edges(edges)")
+    number = {node: i for i, node in enumerate(g)}
+    edges = [(number[u], number[v]) for u, v in g.edges()]
+    return Graph(len(number), edges, directed=g.is_directed(), labels=[str(node) for node in g])
+
+
+def from_adjacency(
+    A: npt.ArrayLike | sparse.sparray | sparse.spmatrix | torch.Tensor, directed: bool | None = None
+) -> Graph:
+    """The graph of the non-zero entries of A (n, n), where A[i, j] ≠ 0 means that i may send to j.
+
+    Args:
+        A: a NumPy, SciPy or torch matrix, dense or sparse; the diagonal is ignored.
+        directed: defaults to False if the non-zero pattern is symmetric, else to True.
+    """
+    C = _as_sparse(A)
+    positions = np.stack([C.row, C.col], axis=1)
+    for e in np.flatnonzero(~np.isfinite(C.data)):
+        i, j = positions[e]
+        raise GraphError(f"A[{i}, {j}] = {C.data[e]}; entries are finite numbers, 0 where there is no edge")
+    arcs = Graph(C.shape[0], positions[C.data != 0], directed=True)
+    one_way = np.stack((arcs.adjacency - arcs.adjacency.T).nonzero(), axis=1)
+    if directed or (directed is None and len(one_way)):
+        return arcs
+    for i, j in one_way:
+        raise GraphError(f"only one of A[{i}, {j}] and A[{j}, {i}] is zero; pass directed=True, or A + A.T")
+    return Graph(arcs.n, arcs.edge_array)
+
+
+def _as_sparse(A: Any) -> sparse.coo_array:
+    """A square matrix in COO form, without repeated entries."""
+    if hasattr(A, "detach"):  # a torch tensor, dense or sparse
+        T = A.detach().cpu().to_sparse().coalesce()
+        A = sparse.coo_array((T.values().double().numpy(), tuple(T.indices().numpy())), shape=tuple(T.shape))
+    try:
+        A = A if sparse.issparse(A) else np.asarray(A, dtype=np.float64)
+    except (ValueError, TypeError):
+        raise GraphError("A is not an array of numbers; give n rows of n numbers, 0 where there is no edge") from None
+    if A.ndim != 2 or A.shape[0] != A.shape[1]:
+        raise GraphError(f"an adjacency matrix is square, got an array of shape {A.shape}; for pairs, use from_edges")
+    C = sparse.coo_array(A, copy=True)
+    C.sum_duplicates()
+    return C
 
 
 @part("file", "graph", title="graph of a file")
@@ -36,15 +108,11 @@ def load(path: str | os.PathLike[str]) -> Graph:
     - `.graphml`, `.gml`: nodes in the order of the file, named by their `label`, or else by their id.
     """
     file = Path(os.path.expanduser(path))
-    if file.is_dir():
-        raise GraphError(f"{file} is a folder; give the path of one graph file")
-    if not file.exists():
-        raise GraphError(f"there is no file {file}; check the path")
     read = _READERS.get(file.suffix.lower())
-    if read is None:
-        raise GraphError(f"{file}: cannot read {file.suffix or 'a name without suffix'}; use {', '.join(_READERS)}")
     try:
         content = file.read_bytes()
+        if read is None:
+            raise GraphError(f"cannot read {file.suffix or 'a name without suffix'}; use {', '.join(_READERS)}")
         if not content.strip():
             raise GraphError("the file is empty; it should describe at least one node")
         return read(content)
@@ -53,7 +121,7 @@ def load(path: str | os.PathLike[str]) -> Graph:
     except UnicodeDecodeError:
         reason = "not a text in UTF-8; convert or re-export it"
     except OSError as error:
-        reason = f"cannot be read ({error.strerror}); check its permissions"
+        reason = f"cannot be read ({error.strerror}); give the path of a graph file"
     except Exception as error:  # networkx and the XML parser raise many kinds of errors for a broken file
         shown = shorten(str(error), 160, placeholder=" …")
         reason = f"not a valid {file.suffix[1:]} file ({shown}); fix or re-export it"
@@ -70,10 +138,8 @@ def _edge_list(content: bytes) -> Graph:
         raise GraphError("no edges; give two node names per line")
     for number, cells in rows:
         if len(cells) < 2 or not (cells[0] and cells[1]) or not _is_weight(cells[2:]):
-            raise GraphError(
-                f"line {number}: {shorten(' '.join(cells), 60)!r} is not two names and perhaps a weight; "
-                f"separate them by whitespace or a comma"
-            )
+            shown = shorten(" ".join(cells), 60)
+            raise GraphError(f"line {number}: {shown!r} is not two names and perhaps a weight, e.g. 3 7 or 3,7,0.5")
     names = list(dict.fromkeys(name for _, cells in rows for name in cells[:2]))
     if all(map(_is_number, names)):
         names.sort(key=int)

@@ -78,16 +78,7 @@ def test_perfect_cliques_of_one_label_per_node_are_found(n, classes, size, seed)
     assert consensus_factor(metropolis_hastings(found.graph)) > 0
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_by_label_data_lose_most_of_their_skew(seed):
-    """100 nodes, two labels each: far below random cliques of the same size."""
-    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(10), 20)).reshape(100, 2)
-    counts = np.eye(10)[labels].sum(axis=1)
-    before = clique_skew(counts, random_cliques(100, 10, seed))
-    assert clique_skew(counts, d_cliques(counts, 10, seed).cliques) < 0.2 * before
-
-
-def test_nodes_count_the_same_whatever_they_hold():
+def test_nodes_with_many_and_few_samples_count_the_same():
     """Clique averaging gives every node the same weight, so a large node is not worth two small ones."""
     assert clique_skew([[1, 0], [0, 1000]], [(0, 1)]) == 0
     assert clique_skew([[1, 0], [0, 1000]], [(0,), (1,)]) == 2

@@ -1,5 +1,8 @@
 """The optimal spectral gap: what CVXPY finds, closed forms, and the bundle method close to the semidefinite program."""
 
+from types import SimpleNamespace
+
+import clarabel
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -8,9 +11,9 @@ from hypothesis import given, settings
 import mixwise.graphs as g
 import mixwise.mixing as m
 from builders import ONE_WAY_RING, TWO_PAIRS, assert_symmetric_doubly_stochastic, laplacian
-from mixwise.errors import MixingError
+from mixwise.errors import GraphError, SolverError
 from mixwise.graphs import Graph
-from mixwise.mixing import from_edge_weights, gap_weights, metropolis_hastings, optimal_gap, spectra, spectral_gap
+from mixwise.mixing import from_edge_weights, gap_weights, metrics, metropolis_hastings, optimal_gap, spectral_gap
 from mixwise.mixing.gap_weights import approximate_weights
 from strategies import connected_graphs
 
@@ -59,18 +62,6 @@ def test_what_cvxpy_finds_and_no_slower_than_other_weights(graph):
         assert spectral_gap(optimal_gap(graph)) >= spectral_gap(other) - 1e-6  # the solver's accuracy
 
 
-@pytest.mark.parametrize(
-    "graph",
-    [
-        *(g.chain(9), g.star(12), g.complete(9), g.grid(3, 5), g.random_connected(16)),
-        *(g.random_connected(20, 0.1, seed=2), g.ring(17)),
-    ],
-    ids=str,
-)
-def test_what_cvxpy_finds_on_named_graphs(graph):
-    assert_optimal(graph)
-
-
 def common_weight_gap(graph: Graph) -> float:
     """The best gap with one weight w on all edges: W = I − wL, so min_w max(|1 − wλ_2|, |1 − wλ_n|), and w d ≤ 1.
 
@@ -104,22 +95,22 @@ def test_a_complete_graph_averages(n):
     np.testing.assert_allclose(W.to_dense(), 1 / n, atol=1e-6)
 
 
-@pytest.mark.parametrize("graph", [g.random_connected(16), g.social_network()], ids=str)
-def test_faster_than_metropolis_hastings_on_the_graphs_of_the_paper(graph):
-    assert spectral_gap(optimal_gap(graph)) > 1.1 * spectral_gap(metropolis_hastings(graph))
-
-
 def test_cached_per_graph():
     assert optimal_gap(g.ring(6)) is optimal_gap(Graph(6, g.ring(6).edges))
 
 
 def test_errors():
-    with pytest.raises(MixingError, match=r"2 components, so its spectral gap is 0 for all weights; use metropolis"):
+    with pytest.raises(GraphError, match=r"2 components, but optimal_gap needs a connected graph; add edges"):
         optimal_gap(TWO_PAIRS)
-    with pytest.raises(MixingError, match="optimal_gap needs an undirected graph"):
+    with pytest.raises(GraphError, match="optimal_gap needs an undirected graph"):
         optimal_gap(ONE_WAY_RING)
-    with pytest.raises(AttributeError, match=r"fastest_mixing is now mixing\.optimal_gap"):
-        _ = m.fastest_mixing
+
+
+def test_a_program_that_was_not_solved_is_reported(monkeypatch):
+    failed = SimpleNamespace(status="MaxIterations", x=np.full(6, 0.1))
+    monkeypatch.setattr(clarabel, "DefaultSolver", lambda *_: SimpleNamespace(solve=lambda: failed))
+    with pytest.raises(SolverError, match="MaxIterations"):
+        optimal_gap.__wrapped__(g.ring(5))
 
 
 # --- the bundle method ---
@@ -168,18 +159,18 @@ def test_a_thousand_nodes():
 
 def test_a_stalled_program_keeps_the_best_so_far(monkeypatch):
     graph = g.random_connected(20, 0.3)
-    monkeypatch.setattr(gap_weights._Program, "solve", lambda *_: None)
+    monkeypatch.setattr(gap_weights, "_solved_round", lambda *_: None)
     assert norm(graph, approximate_weights(graph)) <= 1 - spectral_gap(metropolis_hastings(graph)) + 1e-9
 
 
 @pytest.mark.parametrize("graph", [g.random_connected(30, 0.2), g.ring(17), g.torus(4, 5), g.chain(2)])
 def test_ends_of_the_spectrum_dense_and_sparse(graph, monkeypatch):
     weights = np.random.default_rng(0).random(len(graph.edges)) + 0.1
-    L = spectra.laplacian(graph.n, graph.edge_array, weights)
+    L = metrics.laplacian(graph.n, graph.edge_array, weights)
     values, count = np.linalg.eigvalsh(L.toarray()), min(3, graph.n - 1)
     for limit in (400, 0) if graph.n > 2 else (400,):
-        monkeypatch.setattr(spectra, "_DENSE_LIMIT", limit)
-        (low, v), (high, u) = spectra.lowest(L, 3), spectra.highest(L, 3)
+        monkeypatch.setattr(metrics, "_DENSE_LAPLACIAN", limit)
+        (low, v), (high, u) = metrics.lowest(L, 3), metrics.highest(L, 3)
         np.testing.assert_allclose(low, values[1 : 1 + count], atol=1e-8)
         np.testing.assert_allclose(high, values[::-1][:count], atol=1e-5)  # Lanczos ends at 1e-6
         np.testing.assert_allclose((v * (L @ v)).sum(axis=0), low, atol=1e-8)

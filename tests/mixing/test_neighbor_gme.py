@@ -1,8 +1,8 @@
 """GME-opt by messages between neighbors: always feasible, as good as it says, and no message goes farther.
 
-The judge is the other solver (tests/test_gme.py holds it to a certificate of its own). How far from the optimum F* an
-objective is, is measured relative to F*; where F* is less than 1e-3 of what Metropolis-Hastings weights leave, to
-that; and nothing below 1e-8 Tr Γ counts, which is what the tie-break may cost.
+The reference is the other solver (test_gme.py checks it by a certificate of its own). The distance of an objective from
+the optimum F* is measured relative to F*; where F* is less than 1e-3 of the error of Metropolis-Hastings weights,
+relative to that; and nothing below 1e-8 Tr Γ counts, which is what the tie-break may cost.
 
     F(W) = Tr(WᵀΓW) + λ s ‖W − J‖²_F, Γ scaled to s = 1
 """
@@ -33,14 +33,12 @@ from mixwise.graphs import (
     torus,
 )
 from mixwise.mixing import GmeProblem, consensus_factor, gram_matrix, metropolis_hastings, minimize_gme, uniform
-from mixwise.mixing.neighbor_gme import NeighborGme, on_simplex
-from mixwise.mixing.neighbor_objective import Jumps
+from mixwise.mixing.neighbor_gme import Jumps, NeighborGme, ScaledObjective, on_simplex
 from mixwise.mixing.neighborhoods import Neighborhoods, TreeSweeps, exchange_here
 from mixwise.network import SimulatedNetwork, block
 from mixwise.parts import build
 from mixwise.policies import HeterogeneityAware
 from mixwise.sketch import CountSketch, ExactSketch
-from mixwise.tasks import random_quadratics
 from planning import Planner, assert_plans_resume
 from strategies import connected_graphs, gram_matrices
 
@@ -112,15 +110,6 @@ def test_within_a_thousandth_of_the_optimum(graph, symmetric):
             assert found.objective == pytest.approx(f(Gamma, W), rel=1e-6, abs=1e-9 * np.trace(Gamma))
 
 
-@pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS.keys())
-def test_within_a_ten_thousandth_with_more_iterations(graph):
-    for kind in ("rank 3", "rows over 2 orders", "label shares", "skewed labels, sketched", "full rank"):
-        Gamma = gram(kind, graph.n)
-        found = minimize_gme(Gamma, graph, solver="local", tolerance=1e-4, max_iterations=3000)
-        assert found.status == "solved", kind
-        assert distance(Gamma, check_feasible(found, graph), graph, 0.0, False, 1e-4) <= 1e-4 + 1e-6, kind
-
-
 def few_directions(rank: int, n: int, seed: int, *, unequal: bool) -> np.ndarray:
     """Γ of rank 1 to 3: many W are optimal or nearly so, and the optimum is often a small part of what others leave."""
     rng = np.random.default_rng(seed)
@@ -174,6 +163,22 @@ def test_the_residual_is_an_upper_bound_whenever_it_stops(data, graph, penalty, 
     assert total(unit, W, used) <= total(unit, usual, used) * (1 + 1e-9) + 1e-7 * graph.n * (1 + used)
 
 
+@pytest.mark.parametrize("penalty", [0.0, 0.5])
+def test_a_verdict_is_the_objective_of_the_weights_that_are_returned(penalty):
+    """F(W) and Tr(WᵀΓW) of W = (1 − θ) R + θ M, which the nodes sum up without knowing W."""
+    graph, rng = torus(3, 4), np.random.default_rng(0)
+    Gamma = 7 * scaled(gram("rows over 2 orders", graph.n))
+    local = NeighborGme(graph, range(graph.n), exchange_here)
+    M = local._M
+    work = ScaledObjective(local._near, M, local.blocks(Gamma), penalty, symmetric=False)
+    R = local._feasible(*local._projected(rng.standard_normal(len(M)), symmetric=False), symmetric=False)
+    verdict = work.judge(R, M, np.zeros_like(M))
+    W = local._matrix(verdict.theta, R).to_dense()
+    assert 0 < verdict.theta < 1  # R has negative entries
+    assert verdict.error == pytest.approx(f(Gamma, W), rel=1e-12)
+    assert (1 + penalty) * verdict.total == pytest.approx(f(Gamma / 7, W, penalty), rel=1e-7)
+
+
 def test_one_node_two_nodes_and_no_heterogeneity():
     assert minimize_gme([[3.0]], Graph(1, []), solver="local").W.to_dense() == [[1.0]]
     pair = minimize_gme([[1.0, -1.0], [-1.0, 1.0]], chain(2), solver="local")
@@ -210,8 +215,8 @@ def test_a_start_at_the_last_solution_saves_iterations():
     [
         (Graph(3, [(0, 1), (1, 2), (2, 0)], directed=True), {}, 'solver="local".* needs an undirected graph'),
         (Graph(4, [(0, 1), (2, 3)]), {}, '2 components, but solver="local".* needs a connected graph; add edges'),
-        (ring(4), {"kind": "sender"}, "kind = 'sender' with solver=\"local\", which finds doubly stochastic"),
-        (ring(4), {"tolerance": 0.0}, r"tolerance = 0.0; the relative distance .* lies in \(0, 1\), e.g. 1e-3"),
+        (ring(4), {"kind": "sender"}, "solver=\"local\" finds doubly stochastic weights only; for kind = 'sender' use"),
+        (ring(4), {"tolerance": 0.0}, r"tolerance = 0.0; a distance relative to the optimum lies in \(0, 1\)"),
         (ring(4), {"tolerance": float("nan")}, "tolerance = nan"),
         (ring(4), {"max_iterations": 0}, "max_iterations = 0; a solve takes at least 1"),
     ],
@@ -266,7 +271,7 @@ def linear(graph: Graph, size: int, seed: int):
 
 
 def jumps_on(graph: Graph) -> Jumps:
-    return Jumps(Neighborhoods(graph, range(graph.n), exchange_here), TreeSweeps(graph, range(graph.n), exchange_here))
+    return Jumps(Neighborhoods(graph, range(graph.n), exchange_here))
 
 
 @pytest.mark.parametrize("graph", [ring(6), star(5), random_connected(12)], ids=str)
@@ -454,22 +459,6 @@ def test_as_good_as_gathered_sketches(options):
     assert local.network.traffic.parameters == 0
     assert local.network.traffic.sketches > 0
     assert "gram" not in local.state.shared
-
-
-def test_along_a_training_run_the_mixing_error_is_that_of_gathered_sketches():
-    """The paper's quadratics on half of the complete graph; GME of the updates that were really mixed."""
-    graph = random_connected(16)
-    policy = HeterogeneityAware(solver="local", sketch=ExactSketch())
-    training = simulated(policy, graph=graph, task=random_quadratics(16))
-    for _ in range(15):
-        before = training.X.clone()
-        step = training.step()
-        Gamma = gram_matrix(step.gradients.numpy() * 0.005)
-        best = minimize_gme(Gamma, graph).objective
-        assert step.plan.solve.status == "solved"
-        usual = f(Gamma, metropolis_hastings(graph).to_dense())
-        assert f(Gamma, step.plan.params[0].to_dense()) <= best + 1.001e-3 * max(best, 1e-3 * usual)
-        assert not torch.equal(before, training.X)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
+from builders import gme_objective, scaled
 from mixwise.errors import MixingError
-from mixwise.graphs import Graph, complete, directed_ring, random_connected, ring
+from mixwise.graphs import Graph, complete, directed_ring, ring
 from mixwise.mixing import gram_matrix, learn_topology, metropolis_hastings, minimize_gme, topology_from_gram
 from strategies import gram_matrices, graphs
 
@@ -87,10 +88,9 @@ def test_one_label_per_node_becomes_unbiased_with_one_step_per_other_label():
 def test_from_a_gram_matrix_it_falls_to_the_optimum_of_gme_opt(data, n, penalty):
     """Frank-Wolfe's bound, with the optimum of the complete graph from another solver."""
     gram = data.draw(gram_matrices(n, min_rank=1))
-    Gamma = gram / (np.trace(gram) / n)
 
     def f(W):
-        return float((W * (Gamma @ W)).sum() + penalty * ((W - 1 / n) ** 2).sum()) / n
+        return (gme_objective(scaled(gram), W, penalty) - penalty) / n  # ‖W − J‖² = ‖W‖² − 1
 
     optimum = f(minimize_gme(gram, complete(n), regularization=penalty).W.to_dense())
     values = [f(topology_from_gram(gram, steps, penalty).to_dense()) for steps in (0, 1, 2, 4, 8, 16)]
@@ -106,14 +106,11 @@ def test_allowed_arcs_are_kept_and_gme_opt_on_them_is_the_limit(data, graph):
     W = topology_from_gram(gram, 60, 0.1, allowed=graph)
     arcs = set(zip(graph.pattern.rows.tolist(), graph.pattern.cols.tolist(), strict=True))
     assert set(W.edge_weights) <= arcs
-    Gamma = gram / (np.trace(gram) / graph.n)
-
-    def f(M):
-        return float((M * (Gamma @ M)).sum() + 0.1 * (M**2).sum())
-
-    best = f(minimize_gme(gram, graph, regularization=0.1).W.to_dense())
+    best, found = (
+        gme_objective(scaled(gram), M.to_dense(), 0.1) for M in (minimize_gme(gram, graph, regularization=0.1).W, W)
+    )
     # 2 C / (l + 2) with the curvature C ≤ 8 n + 4 λ n of the function without its factor 1/n.
-    assert best - 1e-6 <= f(W.to_dense()) <= best + 2 * (8 + 0.4) * graph.n / 62
+    assert best - 1e-6 <= found <= best + 2 * (8 + 0.4) * graph.n / 62
 
 
 def test_labels_and_their_gram_matrix_give_the_same_topology():
@@ -123,13 +120,6 @@ def test_labels_and_their_gram_matrix_give_the_same_topology():
     # Of two assignments with the same cost either may be taken, so what they have in common is what they achieve.
     achieved = [g(W.to_dense(), shares, 0.1) for W in (from_gram, learn_topology(shares, 5, 0.1))]
     assert achieved[0] == pytest.approx(achieved[1], rel=1e-9)
-
-
-def test_sparse_topologies_beat_a_random_graph_of_the_same_degree():
-    shares = label_shares(100, 10, 0.1, 0)
-    W = learn_topology(shares, 9, 0.1)
-    random = metropolis_hastings(random_connected(100, keep=9 / 99, seed=0)).to_dense()
-    assert g(W.to_dense(), shares, 0.0) < 0.2 * g(random, shares, 0.0)
 
 
 def test_equal_nodes_spread_out():
@@ -148,10 +138,7 @@ def test_equal_nodes_spread_out():
         (lambda: learn_topology([1.0, 2.0], 1), r"got shape \(2,\)"),
         (lambda: topology_from_gram(np.eye(3), -1), "steps = -1"),
         (lambda: topology_from_gram(np.eye(3), 1, -0.1), "regularization = -0.1"),
-        (
-            lambda: topology_from_gram(np.eye(3), 1, allowed=directed_ring(4)),
-            r"has shape \(3, 3\), but the graph has 4",
-        ),
+        (lambda: topology_from_gram(np.eye(3), 1, allowed=directed_ring(4)), r"has shape \(3, 3\), but for 4 nodes"),
         (lambda: learn_topology(np.eye(3), 1, allowed=Graph(2, [])), "allowed arcs has 2 nodes, but there are 3"),
     ],
 )

@@ -1,7 +1,5 @@
 """Weights that know the graph: their formulas, and doubly stochastic on every graph."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -32,6 +30,8 @@ def test_metropolis_hastings_and_max_degree_by_their_formulas(graph):
         assert local[i, i] == pytest.approx(1 - sum(1 / (1 + max(d[i], d[j])) for j in graph.neighbors(i)), abs=1e-14)
     for W in (local, one, lazy(local), lazy(one)):
         assert_symmetric_doubly_stochastic(W, graph)
+    assert m.lazy_metropolis_hastings(graph) == lazy(local)
+    assert m.full_averaging(graph).is_average
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ SENDER = MixingMatrix.from_dense([[0.2, 0.8], [0.0, 1.0]], kind="sender")
         (lambda: uniform(Graph(2, [(0, 1)], directed=True)), "degrees run from 0 to 1"),
         (lambda: clique_averaging([(0, 1), (1, 2)]), "node 1 is in two cliques; clique averaging needs disjoint"),
         (lambda: clique_averaging([(0, 7)], g.ring(4)), r"node 7 is in a clique, but the nodes are 0\.\.3"),
-        (lambda: clique_averaging([(0, 1, 2)], g.ring(4)), r"given for \(0, 2\), but node 0 has no edge to node 2"),
+        (lambda: clique_averaging([(0, 1, 2)], g.ring(4)), r"given for \(0, 2\), which is not an edge"),
     ],
 )
 def test_builders_reject_graphs_that_they_do_not_fit(call, message):
@@ -104,16 +104,6 @@ def test_symmetrized_is_the_mean_with_the_transpose(graph, seed):
     assert made.is_symmetric
     np.testing.assert_array_equal(made.to_dense(), (W.to_dense() + W.to_dense().T) / 2)
     assert m.symmetrized(made) == made
-
-
-@property_test
-@given(graph=connected_graphs(2, 10))
-def test_lazy_weights_reach_consensus_on_a_connected_graph(graph):
-    """W^k → J; 1e-10: rounding, raised to the power 4⁷."""
-    W = lazy(metropolis_hastings(graph)).to_dense()
-    distances = [np.linalg.norm(np.linalg.matrix_power(W, 4**k) - 1 / graph.n, 2) for k in range(8)]
-    assert all(after <= before + 1e-10 for before, after in pairwise(distances))
-    assert distances[-1] < 1e-8
 
 
 # --- clique averaging ---
@@ -159,15 +149,12 @@ def test_from_edge_weights_takes_both_directions_and_either_order():
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({(0, 2): 0.1}, r"given for \(0, 2\), but node 0 has no edge to node 2; drop it or add the edge"),
+        ({(0, 2): 0.1}, r"given for \(0, 2\), which is not an edge; drop it or add the edge"),
         ({(0, 9): 0.1}, r"a weight is given for \(0, 9\)"),
         ({(0, -1): 0.1}, r"a weight is given for \(0, -1\)"),
         ({(1, 1): 0.1}, r"a weight is given for \(1, 1\), but a loop takes what is left of its row; drop it"),
         ([0.1, 0.1], "2 weights for 4 edges; give one per entry of graph.edges"),
-        (
-            {(0, 1): 0.7, (1, 2): 0.6},
-            r"edges of node 1 sum to 1\.3, which leaves -0\.3 for its loop; .*scale",
-        ),
+        ({(0, 1): 0.7, (1, 2): 0.6}, r"edges of node 1 sum to 1\.3, which leaves -0\.3 for its loop; scale"),
         ({(0, 1): -0.1}, r"W\[0, 1\] = -0\.1; weights lie between 0 and 1"),
         ({(0, 1): np.nan}, "= nan; weights lie between 0 and 1"),
     ],

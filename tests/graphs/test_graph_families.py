@@ -58,12 +58,6 @@ def test_torus_and_grid(rows, cols):
     assert same_as(grid, nx.grid_2d_graph(rows, cols))
 
 
-def test_thin_tori_are_rings():
-    assert g.torus(1, 5) == g.torus(5, 1) == g.ring(5)
-    assert g.torus(1, 1) == g.ring(1)
-    assert g.torus(2, 2).permuted([0, 1, 3, 2]) == g.ring(4)
-
-
 @pytest.mark.parametrize("dimension", range(7))
 def test_hypercube(dimension):
     graph = g.hypercube(dimension)
@@ -120,18 +114,6 @@ def test_a_seed_names_one_graph_and_no_global_generator_is_touched(family, argum
     assert states() == before
 
 
-@given(n=st.integers(1, 14), keep=st.floats(0, 1), seed=seeds)
-def test_random_connected_keeps_exactly_the_fraction_and_stays_connected(n, keep, seed):
-    edges = round(keep * n * (n - 1) / 2)
-    if edges < n - 1:
-        with pytest.raises(GraphError, match="to be connected; keep at least"):
-            g.random_connected(n, keep, seed)
-    else:
-        graph = g.random_connected(n, keep, seed)
-        assert len(graph.edges) == edges
-        assert graph.is_connected
-
-
 @given(n=st.integers(2, 9), share=st.floats(0, 1), seed=seeds)
 def test_random_connected_is_what_removing_edge_by_edge_gives(n, share, seed):
     pairs = n * (n - 1) // 2
@@ -149,7 +131,8 @@ def test_random_connected_is_what_removing_edge_by_edge_gives(n, share, seed):
 def test_random_connected_at_the_extremes():
     assert g.random_connected(7, keep=1) == g.complete(7)
     assert g.random_connected(1) == Graph(1, [])
-    assert len(g.random_connected(8, keep=2 / 8).edges) == 7  # a tree
+    with pytest.raises(GraphError, match=r"keep = 0.2 leaves 6 edges, but 8 nodes need 7; keep at least 0.25"):
+        g.random_connected(8, keep=0.2)
     assert len(g.random_connected(16).edges) == 60  # the paper's: half of 120
 
 
@@ -204,7 +187,7 @@ def test_a_graph_that_never_connects_is_an_error(monkeypatch, tries):
     with pytest.raises(GraphError, match=rf"none of {tries} draws was connected.*raise neighbors or lower rewire"):
         g.small_world(1000, 2, 1.0)
     if tries == 0:
-        with pytest.raises(GraphError, match="connected at n = 8, degree = 3; raise the degree"):
+        with pytest.raises(GraphError, match="none of 0 draws was connected; raise the degree"):
             g.random_regular(8, 3)
 
 
@@ -225,19 +208,13 @@ def test_sizes_are_positive_whole_numbers(n):
         (lambda: g.ring(10**12), "n = 1000000000000; give a whole number of at most 1000000"),
         (lambda: g.random_regular(4, -2), "degree = -2"),
         *(
-            (
-                lambda c=case: g.random_regular(*c),
-                f"no connected graph of {case[0]} nodes with {case[1]} neighbors each",
-            )
-            for case in [(5, 3), (4, 4), (4, 7), (4, 1), (2, 0), (3, 0)]
+            (lambda n=n, k=k: g.random_regular(n, k), f"no connected graph of {n} nodes with {k} neighbors each")
+            for n, k in [(5, 3), (4, 4), (4, 7), (4, 1), (2, 0), (3, 0)]
         ),
         (lambda: g.small_world(4, 0, 0.5), "neighbors = 0"),
         *(
-            (
-                lambda c=case: g.small_world(*c, 0.1),
-                f"neighbors = {case[1]} with n = {case[0]}; give an even number below",
-            )
-            for case in [(20, 3), (4, 4), (4, 6)]
+            (lambda n=n, k=k: g.small_world(n, k, 0.1), f"neighbors = {k} with n = {n}; give an even number below")
+            for n, k in [(20, 3), (4, 4), (4, 6)]
         ),
         *((lambda r=r: g.random_geometric(8, r), r"radius = .*finite") for r in (-1.0, np.inf, np.nan)),
         *((lambda s=s: g.random_connected(8, s), r"keep = .*from 0 to 1") for s in (-0.1, 1.5, np.nan)),

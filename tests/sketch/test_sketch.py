@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from builders import normal_rows
 from mixwise.errors import ConfigError, SketchError
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, Sketch
-from mixwise.sketch.count import _BLOCK
+from mixwise.sketch.random import _COORDINATES as _BLOCK
 from processes import in_processes
 from processors import DISPATCHED
 from programs import run_program
@@ -29,10 +30,6 @@ def threads():
     torch.set_num_threads(before)
 
 
-def normal_rows(m: int, d: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((m, d))
-
-
 def on_another_processor(code: str):
     """What `code` prints as JSON in an interpreter of its own that uses no vector extensions of the processor."""
     without = {
@@ -46,11 +43,24 @@ def on_another_processor(code: str):
     return json.loads(run.stdout)
 
 
-def in_new_process(code: str):
-    """What `code` prints as JSON in a process of its own."""
+def extra_memory(prepare: str, call: str) -> int:
+    """How many bytes `call` takes in a process of its own, over what it held after `prepare`.
+
+    The peak of the process (VmHWM; ru_maxrss would start at the parent's) over what it held before (VmRSS).
+    """
+    code = f"""
+        import numpy as np, torch
+        from mixwise.sketch import CountSketch, GaussianSketch
+        def kilobytes(field):
+            return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field))
+        {prepare}
+        before = kilobytes("VmRSS")
+        {call}
+        print((kilobytes("VmHWM") - before) * 1024)
+    """
     run = run_program("-c", textwrap.dedent(code))
     assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    return int(run.stdout)
 
 
 # --- inner products ---
@@ -80,21 +90,6 @@ def test_inner_products_are_unbiased_with_the_stated_variance(make, k, d):
         # The estimated variance has its own spread, which the fourth moment of the sample tells.
         squares = (products - a @ b) ** 2
         assert abs(squares.mean() - variance) <= 4.5 * squares.std() / np.sqrt(runs) + 1e-9 * (a @ b) ** 2
-
-
-def test_the_count_sketch_never_varies_more_than_the_gaussian():
-    u, v = normal_rows(2, 200)
-    assert spread(CountSketch, u, v, 10) < spread(GaussianSketch, u, v, 10)
-
-
-@pytest.mark.parametrize("make", RANDOM)
-def test_proposition_3(make):
-    """|⟨Su_i, Su_j⟩ − ⟨u_i, u_j⟩| ≤ ε max‖u‖² for all pairs, once k ≥ 100 log(m/δ) / ε²."""
-    m, delta, epsilon = 16, 0.01, 0.5
-    k = int(np.ceil(100 * np.log(m / delta) / epsilon**2))
-    G = normal_rows(m, 5000)
-    S = make(k, seed=1)(G)
-    assert np.abs(S @ S.T - G @ G.T).max() <= epsilon * (G**2).sum(axis=1).max()
 
 
 # --- the operators ---
@@ -152,18 +147,13 @@ def test_the_gaussian_sketch_is_a_product_with_a_gaussian_matrix(k, d):
 
 
 @pytest.mark.parametrize("make", RANDOM)
-def test_a_seed_names_the_operator(make):
+def test_a_seed_names_the_operator_and_each_mixing_has_its_own(make):
     G = normal_rows(3, 500)
     sketch: Sketch = make(20, seed=8)
     assert sketch == make(20, seed=8)
     assert hash(sketch) == hash(make(20, seed=8))
     np.testing.assert_array_equal(sketch(G), make(20, seed=8)(G))
     assert (sketch(G) != make(20, seed=9)(G)).any()
-
-
-@pytest.mark.parametrize("make", RANDOM)
-def test_each_mixing_has_its_own_operator(make):
-    sketch = make(20, seed=8)
     family = [sketch, *(sketch.fresh(t) for t in range(5)), sketch.fresh(0).fresh(0), make(20, seed=9).fresh(0)]
     assert len({s.seed for s in family}) == len(family)
     assert all(s.dim == 20 for s in family)
@@ -238,17 +228,15 @@ def test_sketches_take_parameters_and_leave_rows_alone(sketch):
     S = sketch(G)
     assert not S.requires_grad
     assert torch.equal(G.detach(), before)
+    assert torch.equal(sketch.streamed([G[:, :4], G[:, 4:]]), S)
+    assert torch.equal(sketch.streamed([G]), S)
 
 
-def test_the_exact_sketch_is_the_row():
+def test_the_exact_sketch_is_the_row_and_random_ones_have_their_dim():
     G = normal_rows(4, 10)
-    sketch = ExactSketch()
-    np.testing.assert_array_equal(sketch(G), G)
-    assert sketch.fresh(3) is sketch
-    assert sketch.dim is None
-
-
-def test_width():
+    np.testing.assert_array_equal(ExactSketch()(G), G)
+    assert ExactSketch().fresh(3) == ExactSketch()
+    assert ExactSketch().dim is None
     assert [s.width(1234) for s in ALL] == [1234, 7, 7]
     assert [s(normal_rows(2, 55)).shape for s in ALL] == [(2, s.width(55)) for s in ALL]
     assert [s(np.empty((0, 55))).shape for s in ALL] == [(0, s.width(55)) for s in ALL]
@@ -262,20 +250,18 @@ def test_width():
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 @pytest.mark.parametrize(("make", "d"), [(CountSketch, 11_000_000), (GaussianSketch, 600_000)])
 def test_the_operator_is_never_stored(make, d):
-    """The peak of the process (VmHWM; ru_maxrss would start at the parent's) over what it held before (VmRSS)."""
-    extra = in_new_process(f"""
-        import numpy as np
-        from mixwise.sketch import {make.__name__}
-        def kilobytes(field):
-            return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field))
-        sketch = {make.__name__}(100)
-        sketch(np.ones((1, 10), dtype=np.float32))  # what the first call loads is not the sketch's
-        row = np.ones((1, {d}), dtype=np.float32)
-        before = kilobytes("VmRSS")
-        sketch(row)
-        print((kilobytes("VmHWM") - before) * 1024)
-    """)
-    assert extra < 64e6  # the matrices would take 4400 and 240 MB in float32
+    prepare = f"sketch, row = {make.__name__}(100), np.ones((1, {d}), dtype=np.float32)"
+    warm_up = "sketch(np.ones((1, 10), dtype=np.float32))"  # what the first call loads is not the sketch's
+    # The matrices would take 4400 and 240 MB in float32.
+    assert extra_memory(f"{prepare}; {warm_up}", "sketch(row)") < 64e6
+
+
+@in_processes
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
+def test_a_stream_takes_the_memory_of_a_piece():
+    """4 rows of 5 million numbers, 84 MB, in pieces of 1 MB."""
+    pieces = "sketch.streamed(torch.ones(4, 1 << 16) for _ in range({}))"
+    assert extra_memory(f"sketch = CountSketch(10); {pieces.format(2)}", pieces.format(80)) < 32e6
 
 
 # --- errors: the value, the rule, the remedy ---
