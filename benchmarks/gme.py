@@ -22,7 +22,7 @@ from benchmarks.measure import Measurement, fastest, in_turns, in_words, medians
 from mixwise.graphs import Graph, ring, social_network, torus
 from mixwise.mixing import gram_matrix, minimize_gme
 from mixwise.mixing.gme import TIE_BREAK
-from mixwise.mixing.gme_cvxpy import DenseProgram
+from mixwise.mixing.gme_qp import solve_by_cvxpy
 from mixwise.seeding import numpy_generator
 
 SKETCH_DIM = 100  # Γ comes from sketches of this length: its rank is at most 100
@@ -129,7 +129,7 @@ def yardsticks(graph: Graph, large: bool) -> dict[str, Callable[[np.ndarray], fl
 def paper_form(gram: np.ndarray, graph: Graph, solver: str) -> float:
     """The paper's formulation with another solver than minimize_gme(…, solver="cvxpy") takes."""
     scale = np.trace(gram) / graph.n
-    w = DenseProgram(graph, backend=solver).solve(gram / scale, TIE_BREAK).weights
+    w = solve_by_cvxpy(graph, gram / scale, TIE_BREAK, backend=solver).weights
     W = np.zeros((graph.n, graph.n))
     W[graph.pattern.rows, graph.pattern.cols] = w
     return objective(gram, W)

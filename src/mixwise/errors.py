@@ -5,44 +5,44 @@ from difflib import get_close_matches
 
 
 class MixwiseError(ValueError):
-    """Base of every error that a user's input can cause; the command line shows it as one line."""
+    """Base class of all errors that a user's input can cause; the command line shows them as one line."""
 
 
 class GraphError(MixwiseError):
-    """A graph, a graph file or a graph spec that cannot be used as asked."""
+    """A graph, a graph file or a graph spec is invalid, or does not fit its use."""
 
 
 class MixingError(MixwiseError):
-    """Weights or a Gram matrix that break a rule of mixing."""
+    """Weights or a Gram matrix break a rule of mixing."""
 
 
 class SolverError(MixwiseError):
-    """A solver ended without a solution that may be used."""
+    """A solver found no usable solution."""
 
 
 class SketchError(MixwiseError):
-    """A sketch asked of rows, or with a dimension, that it cannot take."""
+    """Rows cannot be sketched, or a sketch has invalid parameters."""
 
 
 class DataError(MixwiseError):
-    """Data that are missing, damaged or not of the expected form, or that cannot be split as asked."""
+    """Data is missing, damaged or malformed, or cannot be partitioned as requested."""
 
 
 class ConfigError(MixwiseError):
-    """A recipe, an override or an option that is not allowed."""
+    """A recipe, an override or an option is not allowed."""
 
 
 class TrainingError(MixwiseError):
-    """A training run that cannot start or cannot go on."""
+    """A training run cannot start or continue."""
 
 
 class NetworkError(MixwiseError):
-    """A process that did not answer in time, went away, or does not fit to the others.
+    """A process did not answer in time, disconnected, or does not match the others.
 
     Attributes:
-        missing: the ranks that are gone or did not answer, as far as it is known.
-        operation: what was being done.
-        step: in which step, if the network was told.
+        missing: the ranks that are known to be gone or did not answer.
+        operation: the operation that failed.
+        step: the step in which it failed, if known.
     """
 
     def __init__(

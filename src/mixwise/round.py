@@ -14,7 +14,8 @@ import torch
 from mixwise.errors import MixingError
 from mixwise.mixing.matrix import FloatArray
 from mixwise.sketch import CountSketch, Sketch
-from mixwise.sketch.base import RandomSketch, as_sketch
+from mixwise.sketch.base import as_sketch
+from mixwise.sketch.random import RandomSketch
 from mixwise.state import State
 
 if TYPE_CHECKING:

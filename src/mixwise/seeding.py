@@ -1,7 +1,7 @@
-"""Named random streams: every random draw in mixwise comes from a seed and the name of what it is for.
+"""Named random streams: every random draw in mixwise comes from a seed and a name for its purpose.
 
-Two streams with different names are independent; the same seed and name give the same draws in every process.
-There is no global generator.
+Streams with different names are independent; the same seed and name give the same draws in every process. There is no
+global generator.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ Name = str | int
 
 
 def stream(seed: int, *names: Name) -> int:
-    """A 63-bit seed for the stream called `names` under `seed`, the same on every machine.
+    """The 63-bit seed of the stream `names` under `seed`, the same on every machine.
 
     >>> stream(0, "noise", 3) == stream(0, "noise", 3)
     True
     >>> stream(0, "noise", 3) == stream(0, "noise", 4)
     False
     """
-    # repr keeps 1 and "1" apart; the separator keeps ("ab", "c") and ("a", "bc") apart.
+    # repr distinguishes 1 from "1"; the separator distinguishes ("ab", "c") from ("a", "bc").
     key = "\x1f".join(repr(part if isinstance(part, str) else int(part)) for part in (seed, *names))
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def generator(seed: int, *names: Name) -> torch.Generator:
-    """A torch generator on the CPU for the stream `names`."""
+    """The torch generator of a stream, on the CPU."""
     import torch  # slow to import: graphs and reports do without it
 
     return torch.Generator().manual_seed(stream(seed, *names))
 
 
 def numpy_generator(seed: int, *names: Name) -> np.random.Generator:
-    """A NumPy generator for the stream `names`."""
+    """The NumPy generator of a stream."""
     return np.random.Generator(np.random.PCG64(stream(seed, *names)))

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -17,8 +16,6 @@ from rich.table import Column, Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from mixwise.experiments import Experiment
-    from mixwise.experiments.memory import Need
     from mixwise.experiments.runner import Progress
     from mixwise.network.world import World
     from mixwise.report.table import Summary
@@ -67,20 +64,21 @@ class _Notes(logging.Handler):
 
 
 # --- progress ---
-def run_with_progress(experiment: Experiment, folder: Path, resume: bool, world: World) -> Summary:
-    """Run with a live bar in a terminal; elsewhere a line per run and one every half minute. Only process 0 prints."""
+@contextmanager
+def progress_shown(world: World, runs: int | None = None) -> Iterator[Callable[[Progress], None]]:
+    """Show the progress of some runs: a live bar in a terminal; elsewhere a line per run and one every half minute.
+
+    Yields the function to call after each record. Only process 0 prints.
+    """
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as ProgressBar
 
-    from mixwise.experiments import run_experiment
-
-    total = len(experiment.recipe.seeds) * len(experiment.runs)
     bar = ProgressBar(
         TextColumn("{task.description}", justify="left"), BarColumn(), TextColumn("{task.fields[detail]}"),
         TimeRemainingColumn(), console=err, transient=True, disable=not err.is_terminal or world.rank > 0,
     )  # fmt: skip
     with bar:
-        task, watch = bar.add_task("preparing", total=total, detail=""), Watch()
+        task, watch = bar.add_task("preparing", total=runs, detail=""), Watch()
         done, printed = 0.0, watch.clock()
 
         def on_progress(progress: Progress) -> None:
@@ -98,11 +96,7 @@ def run_with_progress(experiment: Experiment, folder: Path, resume: bool, world:
                 err.print(f"{name}: {figures}")
                 printed = watch.clock()
 
-        def on_need(need: Need) -> None:
-            if world.rank == 0:
-                err.print(f"memory: {need}")
-
-        return run_experiment(experiment, folder, on_progress, resume, world, on_need)
+        yield on_progress
 
 
 class Watch:
@@ -142,17 +136,9 @@ class Watch:
         if steps > 0 and seconds >= _SHORTEST:  # less is a guess, or records read from a file
             fast = f"{steps / seconds:.{0 if steps / seconds >= 10 else 1}f} steps/s"
             self._rate = f", {fast}" if steps >= seconds else f", {seconds / steps:.1f} s/step"
-        return _figures(progress, self._accuracy) + self._rate
-
-
-def progress_line(progress: Progress) -> str:
-    """The state of a run in one line."""
-    return f"{progress.variant}, seed {progress.seed}: {_figures(progress, progress.values.get('accuracy'))}"
-
-
-def _figures(progress: Progress, accuracy: float | None) -> str:
-    figures = f"step {progress.step + 1}/{progress.steps}, loss {progress.values['loss']:.3g}"
-    return figures if accuracy is None else f"{figures}, accuracy {accuracy:.1%}"
+        figures = f"step {progress.step + 1}/{progress.steps}, loss {progress.values['loss']:.3g}"
+        accuracy = "" if self._accuracy is None else f", accuracy {self._accuracy:.1%}"
+        return figures + accuracy + self._rate
 
 
 # --- tables ---

@@ -102,7 +102,7 @@ def test_rows_of_zeros_stay_zeros_and_rows_keep_their_dtype(compress, dtype):
 
 
 def test_choco_with_rounding_is_the_published_recursion():
-    """As in tests/test_matrix_forms.py, with Q of Alistarh et al. written out, on the same stream of draws."""
+    """As in tests/theory/test_matrix_forms.py, with Q of Alistarh et al. written out, on the same stream of draws."""
     gamma, bits, d = 0.4, 3, 7
     s = 2**bits - 1
     omega = 1 + min(d / s**2, math.sqrt(d) / s)

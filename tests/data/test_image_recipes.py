@@ -74,7 +74,7 @@ def test_the_settings_are_those_of_the_paper():
 
 
 def test_the_schedule_over_the_steps_of_imagenet():
-    from mixwise.experiments.build_optimizer import build_scheduler
+    from mixwise.experiments.build import build_scheduler
 
     config = plan_experiment(load_recipe("imagenet")).runs["ha-dsgd-momentum"]
     steps = round(90 * 1_281_167 / 512)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mixwise import graphs
 from mixwise.errors import GraphError
 from mixwise.graphs import edge_coloring
-from mixwise.graphs.paths import two_coloring
+from mixwise.graphs.trees import two_coloring
 from mixwise.mixing import metropolis_hastings
 from strategies import connected_graphs
 

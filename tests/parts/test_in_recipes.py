@@ -11,8 +11,7 @@ import yaml
 
 from mixwise.errors import ConfigError
 from mixwise.experiments import load_recipe, load_run, plan_experiment, run_experiment
-from mixwise.experiments.config import Recipe
-from mixwise.experiments.strict import validated
+from mixwise.experiments.config import Recipe, validated
 from mixwise.parts import build, registry
 
 TOYS = """

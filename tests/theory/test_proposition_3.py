@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from mixwise.sketch import GaussianSketch
+from mixwise.sketch import CountSketch, GaussianSketch, Sketch
 
 
 def rows(m: int, d: int, seed: int) -> np.ndarray:
@@ -16,14 +16,15 @@ def rows(m: int, d: int, seed: int) -> np.ndarray:
     return U / np.linalg.norm(U, axis=1, keepdims=True)
 
 
-def largest_error(U: np.ndarray, k: int, seed: int) -> float:
+def largest_error(U: np.ndarray, sketch: Sketch) -> float:
     """max_ij |⟨Au_i, Au_j⟩/k − ⟨u_i, u_j⟩| / max‖u‖²; the sketch has the factor 1/√k built in."""
-    S = GaussianSketch(k, seed=seed)(U)
+    S = sketch(U)
     return np.abs(S @ S.T - U @ U.T).max() / np.square(U).sum(1).max()
 
 
 @pytest.mark.parametrize(("m", "epsilon", "delta"), [(2, 0.5, 0.5), (8, 0.5, 0.1), (16, 1.0, 0.01), (8, 0.25, 0.5)])
-def test_proposition_3_all_inner_products_are_kept_except_with_probability_delta(m, epsilon, delta):
+@pytest.mark.parametrize("kind", [GaussianSketch, CountSketch])
+def test_proposition_3_all_inner_products_are_kept_except_with_probability_delta(m, epsilon, delta, kind):
     """Corrected: k = Ω(log(m/δ)/ε²) with the appendix' constant 100 and ε ≤ 1, where the main text prints k = ω(…).
 
     The proof's own constants are generous (its tail bound at this k is below (δ/m)¹⁰), so no failure is expected at
@@ -31,7 +32,7 @@ def test_proposition_3_all_inner_products_are_kept_except_with_probability_delta
     """
     k, draws = math.ceil(100 * math.log(m / delta) / epsilon**2), 60
     U = rows(m, 30, seed=m)
-    failures = sum(largest_error(U, k, seed) > epsilon for seed in range(draws))
+    failures = sum(largest_error(U, kind(k, seed=seed)) > epsilon for seed in range(draws))
     assert failures <= delta * draws
 
 
@@ -40,7 +41,7 @@ def test_proposition_3_needs_k_of_this_order(m, epsilon, delta):
     """With the constant 100 replaced by 1, more than a share δ of the draws fails: the test above can fail too."""
     k, draws = math.ceil(math.log(m / delta) / epsilon**2), 100
     U = rows(m, 30, seed=m)
-    failures = sum(largest_error(U, k, seed) > epsilon for seed in range(draws))
+    failures = sum(largest_error(U, GaussianSketch(k, seed=seed)) > epsilon for seed in range(draws))
     # 100 draws at a rate of exactly δ would pass this with probability below 3e-7 (5 standard deviations)
     assert failures > delta * draws + 5 * math.sqrt(draws * delta * (1 - delta))
 

@@ -1,6 +1,6 @@
 """The command line; with its terminal, the only place that prints.
 
-Each command is a function in the file of its name. A command imports what it needs when it is called, so that help and
+Each command is a function. A command imports what it needs when it is called, so that help and
 shell completion do not wait for torch.
 """
 
@@ -12,18 +12,16 @@ from typing import Annotated
 import typer
 
 from mixwise import __version__
-from mixwise.cli.doctor_command import doctor
-from mixwise.cli.launch_command import launch
-from mixwise.cli.recipes_command import recipes
+from mixwise.cli.recipes_command import doctor, recipes
 from mixwise.cli.report_command import export, figures, report, watch
-from mixwise.cli.run_command import run, sweep
+from mixwise.cli.run_command import launch, run, sweep
 from mixwise.cli.weights_command import graph, weights
 from mixwise.errors import MixwiseError
 from mixwise.terminal import fail, out
 
 app = typer.Typer(add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
-# What typer raises for a wrong option or argument: click's UsageError, or that of the click inside newer typers.
+# The error for a wrong option or argument: click's UsageError, or that of the click inside newer typers.
 UsageError: type[Exception] = typer.BadParameter.mro()[1]
 
 

@@ -1,24 +1,26 @@
-"""`mixwise run` and `mixwise sweep`: train, alone or as one of several processes."""
+"""`mixwise run`, `sweep` and `launch`: train, alone, as one of several processes, or by starting them."""
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from mixwise.cli.completion import offer_overrides, offer_recipes
 from mixwise.errors import ConfigError, MixwiseError, TrainingError
-from mixwise.terminal import err, notes_shown, out, progress_line, run_with_progress, summary_table
+from mixwise.terminal import err, notes_shown, out, progress_shown, summary_table
 
 if TYPE_CHECKING:
-    from mixwise.experiments.runner import Progress
+    from mixwise.experiments.memory import Need
     from mixwise.network.world import World
 
 _RECIPE_HELP = "The name of a recipe (see mixwise recipes) or a YAML file."
@@ -45,7 +47,7 @@ def run(
 
     In several processes: mixwise launch --nproc-per-node 4 -- run digits
     """
-    from mixwise.experiments import load_recipe, plan_experiment
+    from mixwise.experiments import load_recipe, plan_experiment, run_experiment
 
     changes = _changes(overrides, seeds)
     with _world(timeout) as world:
@@ -54,8 +56,14 @@ def run(
         if resume and folder is None:
             raise ConfigError("--resume needs the folder of the interrupted run; name it with --out")
         folder = folder or _new_folder(experiment.recipe.name, world)
+
+        def on_need(need: Need) -> None:
+            if world.rank == 0:
+                err.print(f"memory: {need}")
+
         try:
-            summary = run_with_progress(experiment, folder, resume, world)
+            with progress_shown(world, len(experiment.recipe.seeds) * len(experiment.runs)) as on_progress:
+                summary = run_experiment(experiment, folder, on_progress, resume, world, on_need)
         except KeyboardInterrupt:
             if world.rank == 0:
                 err.print(f"stopped; resume with: mixwise run {folder}/config.yaml --out {folder} --resume")
@@ -89,17 +97,50 @@ def sweep(
     with _world(timeout) as world:
         found = load_recipe(recipe)
         folder = folder or _new_folder(f"{found.name}-sweep", world)
-
-        def on_progress(progress: Progress) -> None:
-            if world.rank == 0 and progress.step + 1 == progress.steps:
-                err.print(progress_line(progress))
-
-        result = run_sweep(found, _changes(overrides, seeds), folder, on_progress, world)
+        with progress_shown(world) as on_progress:
+            result = run_sweep(found, _changes(overrides, seeds), folder, on_progress, world)
     if world.rank == 0:
         for variant, point in result.chosen.items():
             out.print(f"{variant}: {point}")
         out.print(summary_table(result.summary))
         out.print(f"Results on the test set. Table, runs and chosen.yaml: {folder}")
+
+
+def launch(
+    command: Annotated[list[str], typer.Argument(help="After --: run RECIPE …, or your own script.")],
+    processes: Annotated[int, typer.Option("--nproc-per-node", help="Processes on each machine.")],
+    on_loss: Annotated[Literal["stop", "continue"], typer.Option(help="What to do when a process is lost.")] = "stop",
+    count: Annotated[str, typer.Option("--machines", help="Number of machines; with stop, also a range: 1:3.")] = "1",
+    here: Annotated[int, typer.Option("--machine", help="The number of this machine, from 0.")] = 0,
+    master: Annotated[str | None, typer.Option(help="ADDRESS:PORT of machine 0, reachable from the others.")] = None,
+    max_restarts: Annotated[int, typer.Option(help="With stop: restarts from the last checkpoint.")] = 0,
+    grace: Annotated[float, typer.Option(help="With continue: seconds until a silent process counts as lost.")] = 30.0,
+    show: Annotated[bool, typer.Option("--print", help="Only print the command lines of all machines.")] = False,
+) -> None:
+    """Start a recipe or a script in several processes.
+
+    The processes run on one or more machines. When one of them is lost, the others stop, as under torchrun, or
+    continue without it.
+
+    Example: mixwise launch --nproc-per-node 4 --on-loss continue -- run digits
+    """
+    import mixwise.launch as start
+
+    machines = start.Machines(processes, count, here, start.parse_master(master))
+    worker, stops = start.worker_command(command), on_loss == "stop"
+    start.check_options(machines, stops, max_restarts, grace)
+
+    def line(here: start.Machines) -> list[str]:
+        return start.torchrun_line(here, worker, max_restarts) if stops else start.launch_line(here, grace, command)
+
+    if show:
+        for machine in range(machines.most):
+            out.print(shlex.join(line(replace(machines, here=machine))))
+    elif stops:
+        sys.stdout.flush()
+        os.execv(sys.executable, start.python_line(line(machines)))
+    else:
+        raise typer.Exit(start.supervise(machines, worker, grace, lambda said: err.print(f"mixwise launch: {said}")))
 
 
 def _changes(overrides: list[str] | None, seeds: str | None) -> list[str]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import nn
 
 from mixwise.errors import ConfigError
-from mixwise.experiments.build_optimizer import build_optimizer, build_scheduler
-from mixwise.experiments.config import LinkTimes, RunConfig
+from mixwise.experiments.config import LinkTimes, Optimizer, RunConfig, Schedule
 from mixwise.experiments.memory import Need, check_memory
 from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
-from mixwise.mixing.matrix import FloatArray
 from mixwise.network import Link, Links, LossyNetwork, Network, SimulatedNetwork
 from mixwise.network.survivors import remaining_graph
 from mixwise.network.world import Alone, World
@@ -20,26 +22,46 @@ from mixwise.parts import supply, words
 from mixwise.protocols import Context
 from mixwise.seeding import numpy_generator, stream
 from mixwise.tasks import ModuleTask, QuadraticTask, Task
-from mixwise.training import Record, Training, records
-from mixwise.training.training import Step
+from mixwise.training import Record, Training, factor, records
+from mixwise.training.training import OptimizerFactory, SchedulerFactory, Step
+
+_OPTIMIZERS: Mapping[str, tuple[Callable[..., torch.optim.Optimizer], set[str]]] = {  # with the options that each has
+    "sgd": (torch.optim.SGD, {"momentum", "nesterov"}),
+    "adam": (torch.optim.Adam, {"betas", "eps"}),
+    "adamw": (torch.optim.AdamW, {"betas", "eps"}),
+    "rmsprop": (torch.optim.RMSprop, {"momentum", "eps"}),
+    "adagrad": (torch.optim.Adagrad, set()),
+}
+_FIRST_BATCHES = 10  # whose gradients the placement gme fits
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that has been checked and is ready to start."""
+    """A run that has been checked and is ready to start.
 
+    Attributes:
+        config: the configuration of the run.
+        steps, nodes: the number of steps and of nodes.
+        evaluate_every: the number of steps from one evaluation to the next.
+        start: makes the training of all nodes, or, after others were lost, that of the nodes that it is given.
+        need: the estimated memory, if it is large and was checked.
+    """
+
+    config: RunConfig
     steps: int
     nodes: int
-    start: Callable[[], Training]
-    start_with: Callable[[Sequence[int]], Training]  # with these nodes only, after others were lost
-    record_every: int
     evaluate_every: int
-    checkpoint_every: int
-    need: Need | None = None  # of memory, if it is much and was looked at
+    start: Callable[..., Training]
+    need: Need | None
+
+    @property
+    def checkpoint_every(self) -> int:
+        """The number of steps from one checkpoint to the next; by default a quarter of the run."""
+        return self.config.checkpoint_every or max(1, self.steps // 4)
 
     def records_of(self, training: Training, on_step: Callable[[Step], None] = lambda step: None) -> Iterator[Record]:
         """Yield the records from the training's current step to the end; `on_step` is called after every step."""
-        return records(training, self.steps, self.record_every, self.evaluate_every, on_step)
+        return records(training, self.steps, self.config.record_every, self.evaluate_every, on_step)
 
     def __call__(self) -> Iterator[Record]:
         """Run from the beginning and yield the records."""
@@ -54,29 +76,22 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
     """
     world = world or Alone()
     places = base_graph(config, seed)
-    task = build_task(config, places.n, seed)
+    n = places.n
+    task = build_task(config, n, seed)
     steps = _run_length(config, task)
-    optimizer, scheduler = build_optimizer(config.optimizer, task), build_scheduler(config.schedule, steps)
-    algorithm, policy = config.part("algorithm"), config.part("policy")
-
-    def training(own: Task, network: Network, context: Context) -> Training:
-        made = Training(
-            own,
-            network,
-            policy,
-            algorithm,
-            optimizer,
-            scheduler=scheduler,
-            clip=config.optimizer.clip,
-            local_steps=config.local_steps,
-            context=context,
-        )
-        made.survives = world.survives
-        return made
+    make = partial(
+        Training,
+        policy=config.part("policy"),
+        algorithm=config.part("algorithm"),
+        optimizer=build_optimizer(config.optimizer, task),
+        scheduler=build_scheduler(config.schedule, steps),
+        clip=config.optimizer.clip,
+        local_steps=config.local_steps,
+    )
 
     def rehearsal(short: Task) -> Training:
         short.label_counts = task.label_counts
-        return training(short, _network(config, places, None, Alone(), seed), Context(places, seed=seed))
+        return make(short, _network(config, places, None, Alone(), seed), context=Context(places, seed=seed))
 
     need = check_memory(task, places, world, rehearsal) if check else None  # before any rows are made
 
@@ -84,29 +99,34 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
     graph = places.permuted(order)
     links = None if config.links is None else _links(config.links, places).permuted(order)
 
-    def start() -> Training:
-        return training(task, _network(config, graph, links, world, seed), Context(places, order, seed))
-
-    def start_with(nodes: Sequence[int]) -> Training:
-        if len(nodes) == graph.n:
-            return start()
-        left = remaining_graph(graph, nodes)
-        return training(task.restricted(nodes), world.network(left, config.device), Context(left, seed=seed))
+    def start(nodes: Sequence[int] = range(n)) -> Training:
+        if len(nodes) == n:
+            training = make(task, _network(config, graph, links, world, seed), context=Context(places, order, seed))
+        else:
+            left = remaining_graph(graph, nodes)
+            own, context = task.restricted(nodes), Context(left, seed=seed)
+            training = make(own, world.network(left, config.device), context=context)
+        training.survives = world.survives
+        return training
 
     if check:
         start()  # reports a wrong value or combination; the run itself starts again
         if need is not None:
             gc.collect()  # schedulers and optimizers refer to each other, which keeps the rows alive
-    return Prepared(
-        steps,
-        graph.n,
-        start,
-        start_with,
-        config.record_every,
-        config.evaluate_every or (1 if isinstance(task, QuadraticTask) else steps),
-        config.checkpoint_every or max(1, steps // 4),
-        need,
-    )
+    evaluate_every = config.evaluate_every or (1 if isinstance(task, QuadraticTask) else steps)
+    return Prepared(config, steps, n, evaluate_every, start, need)
+
+
+# --- graph, network and task ---
+def base_graph(config: RunConfig, seed: int) -> Graph:
+    """Build the graph of places; a random graph depends on the seed of the run, unless its spec names a seed."""
+    return parse(config.graph, seed=stream(seed, "graph"))
+
+
+def build_task(config: RunConfig, nodes: int, seed: int) -> Task:
+    """Build the task of a run over this many nodes."""
+    task: Task = supply(config.part("task"), nodes=nodes, seed=seed, run=config)
+    return task
 
 
 def _network(config: RunConfig, graph: Graph, links: Links | None, world: World, seed: int) -> Network:
@@ -124,16 +144,28 @@ def _network(config: RunConfig, graph: Graph, links: Links | None, world: World,
 
 def _links(config: LinkTimes, places: Graph) -> Links:
     """Return the links between the places of a graph."""
-    usual = Link(config.latency, config.bandwidth)
-    edges = {}
+    usual, edges = Link(config.latency, config.bandwidth), {}
     known = {tuple(sorted(edge)) for edge in places.edges}
     for name, different in config.edges.items():
         i, j = sorted(map(int, name.split("-")))
         if (i, j) not in known:
             raise ConfigError(f"links.edges: the graph has no edge {name}; name one that mixwise graph shows")
-        latency = usual.latency if different.latency is None else different.latency
-        edges[i, j] = Link(latency, usual.bandwidth if different.bandwidth is None else different.bandwidth)
+        edges[i, j] = replace(usual, **different.model_dump(exclude_none=True))
     return Links(usual, edges)
+
+
+def _order(config: RunConfig, places: Graph, task: Task, seed: int) -> list[int]:
+    """Return the node at each place."""
+    if config.placement == "given":
+        return list(range(places.n))
+    if config.placement == "random":
+        return [int(node) for node in numpy_generator(seed, "placement").permutation(places.n)]
+    if config.placement == "gme":
+        nodes = range(task.nodes)
+        X = task.initial(nodes)
+        grams = [gram_matrix(task.losses_and_gradients(X, nodes, step)[1]) for step in range(_FIRST_BATCHES)]
+        return list(optimize_placement(sum(grams[1:], grams[0]), places, seed=seed).order)
+    return list(config.placement)
 
 
 def _run_length(config: RunConfig, task: Task) -> int:
@@ -146,30 +178,32 @@ def _run_length(config: RunConfig, task: Task) -> int:
     return max(1, round(config.epochs * len(task.data) / (task.nodes * task.batch)))
 
 
-def build_task(config: RunConfig, nodes: int, seed: int) -> Task:
-    """Build the task of a run over this many nodes."""
-    task: Task = supply(config.part("task"), nodes=nodes, seed=seed, run=config)
-    return task
+# --- optimizer and schedule ---
+def build_optimizer(o: Optimizer, task: Task) -> OptimizerFactory:
+    """Return a factory of the optimizer; of two blocks of columns, the second has no weight decay."""
+    if o.nesterov and o.momentum == 0:
+        raise ConfigError("optimizer: nesterov needs a momentum above 0")
+    kind, further = _OPTIMIZERS[o.kind]
+    options = {"lr": _step_size(o.lr, task), "weight_decay": o.weight_decay, **o.model_dump(include=further)}
+
+    def make(blocks: list[nn.Parameter]) -> torch.optim.Optimizer:
+        groups = [{"params": [block]} | ({"weight_decay": 0.0} if i > 0 else {}) for i, block in enumerate(blocks)]
+        return kind(groups, **options)
+
+    return make
 
 
-def base_graph(config: RunConfig, seed: int) -> Graph:
-    """Build the graph of places; a random graph depends on the seed of the run, unless its spec names a seed."""
-    return parse(config.graph, seed=stream(seed, "graph"))
+def build_scheduler(s: Schedule, steps: int) -> SchedulerFactory | None:
+    """Return a factory of the learning rate's schedule, or None if the rate is constant."""
+    if s.warmup == 0 and not s.decay_at and not s.cosine:
+        return None
+    at = factor(steps, **s.model_dump())
+    return lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, at)
 
 
-def _order(config: RunConfig, places: Graph, task: Task, seed: int) -> list[int]:
-    """Return the node at each place."""
-    if config.placement == "given":
-        return list(range(places.n))
-    if config.placement == "random":
-        return [int(node) for node in numpy_generator(seed, "placement").permutation(places.n)]
-    if config.placement == "gme":
-        return list(optimize_placement(_first_gram(task), places, seed=seed).order)
-    return list(config.placement)
-
-
-def _first_gram(task: Task, looks: int = 10) -> FloatArray:
-    """Return the sum of the Gram matrices of the first gradients, over a few batches."""
-    X = task.initial(range(task.nodes))
-    grams = [gram_matrix(task.losses_and_gradients(X, range(task.nodes), step)[1]) for step in range(looks)]
-    return sum(grams[1:], grams[0])
+def _step_size(lr: float | str, task: Task) -> float:
+    if not isinstance(lr, str):
+        return lr
+    if not isinstance(task, QuadraticTask):
+        raise ConfigError(f"optimizer.lr = {lr!r} needs a task whose smoothness L is known; give a number")
+    return float(lr.removesuffix("/L")) / task.smoothness  # checked: a number, then /L

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from inspect import Parameter
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import model_validator
@@ -16,36 +16,19 @@ from mixwise.data import Dataset, FlipsAndCrops, Partition, Splits, TokenSamples
 from mixwise.data.hub_files import model_folder
 from mixwise.data.partition import dirichlet
 from mixwise.errors import ConfigError
-from mixwise.experiments.config import RunConfig
-from mixwise.experiments.strict import Strict
+from mixwise.experiments.config import RunConfig, Strict
 from mixwise.models.features import entry_of
-from mixwise.parts import (
-    FAMILIES,
-    Bound,
-    Count,
-    Declaration,
-    OptionError,
-    Share,
-    Unit,
-    declaration,
-    lookup,
-    part,
-    supply,
-)
+from mixwise.parts import FAMILIES, Bound, Count, OptionError, Share, Unit, declaration, lookup, part, supply
 from mixwise.seeding import stream
 from mixwise.tasks import ModuleTask
 
 _DIRICHLET = Bound(declaration(dirichlet), {})
 PRETRAINED = ("text-classifier", "image-classifier")
 _NEEDED = {  # arguments of some data sets that a run may lack
-    "data_dir": (
-        "data_dir is missing: name the folder of your images with data_dir=…; "
-        "below it are train/CLASS/*.jpg and val/CLASS/*.jpg"
-    ),
-    "tokenizer": (
-        "texts become tokens of a model; take task.model.kind: text-classifier with a name, "
-        "or name a tokenizer with task.data.options.tokenizer"
-    ),
+    "data_dir": "data_dir is missing: name the folder of your images with data_dir=…; "
+    "below it are train/CLASS/*.jpg and val/CLASS/*.jpg",
+    "tokenizer": "texts become tokens of a model; take task.model.kind: text-classifier with a name, "
+    "or name a tokenizer with task.data.options.tokenizer",
 }
 
 
@@ -62,13 +45,13 @@ class _Named(Strict):
         return self
 
     @property
-    def declared(self) -> Declaration:
-        """The part that `kind` names."""
-        return lookup(self.family, self.kind)
+    def defaults(self) -> Mapping[str, Any]:
+        """The arguments of the part that `kind` names, with their defaults."""
+        return lookup(self.family, self.kind).defaults
 
     def bound(self, **changes: Any) -> Callable[..., Any]:
         """The part with its options, some of them changed."""
-        declared = self.declared
+        declared = lookup(self.family, self.kind)
         try:
             made: Callable[..., Any] = declared.build({**self.options, **changes})
         except OptionError as error:
@@ -124,9 +107,9 @@ def classification(
         cache_features: whether features of the frozen part replace the data, and in which precision; by default where
             that is possible.
     """
-    tokenizer = tokenizer_folder(run, data, model) if "tokenizer" in data.declared.defaults else None
-    source = data.model_dump_json(), run.data_dir, augment, tokenizer
-    training, test = _train_and_test(source, data, evaluate_on, seed)
+    tokenizer = tokenizer_folder(run, data, model) if "tokenizer" in data.defaults else None
+    source = _Source(data.model_dump_json(), run.data_dir, augment, tokenizer)
+    training, test = _train_and_test(source, evaluate_on, seed)
     module = build_model(run, model, training.classes, seed, train)
     _check_tokens(module, training)
     training, test = _cached(cache_features, module, training, test)
@@ -153,38 +136,37 @@ def classification(
 
 
 # --- data: read once, split, and divided over the nodes ---
-Source = tuple[str, str | None, bool, str | None]  # the section as JSON, the folder, whether to augment, the tokenizer
+class _Source(NamedTuple):
+    """A data set as a recipe describes it."""
+
+    section: str  # as JSON
+    data_dir: str | None
+    augment: bool
+    tokenizer: str | None
 
 
-def _train_and_test(source: Source, data: DataSection, evaluate_on: str, seed: int) -> tuple[Dataset, Dataset]:
+@lru_cache(maxsize=1)  # the variants of a seed share them
+def _train_and_test(source: _Source, evaluate_on: str, seed: int) -> tuple[Dataset, Dataset]:
     """The training set, and the one that the models are evaluated on."""
-    splits = _splits(*source)
-    if data.validation > 0:
-        train, validation = _held_out(*source, seed)
+    share, splits = DataSection.model_validate_json(source.section).validation, _splits(source)
+    if share > 0:
+        train, validation = holdout(splits.train, share, seed)
         return train, validation if evaluate_on == "validation" else splits.test
     if evaluate_on == "validation":
         raise ConfigError("task.evaluate_on = 'validation' needs task.data.validation, the share that is held out")
     return splits.train, splits.test
 
 
-@lru_cache(maxsize=1)  # the variants of a seed share them
-def _held_out(
-    section: str, data_dir: str | None, augment: bool, tokenizer: str | None, seed: int
-) -> tuple[Dataset, Dataset]:
-    share = DataSection.model_validate_json(section).validation
-    return holdout(_splits(section, data_dir, augment, tokenizer).train, share, seed)
-
-
 @lru_cache(maxsize=2)  # variants and seeds share one data set
-def _splits(section: str, data_dir: str | None, augment: bool, tokenizer: str | None) -> Splits:
-    data = DataSection.model_validate_json(section)
-    available: dict[str, Any] = {"data_dir": data_dir, "augment": augment}
+def _splits(source: _Source) -> Splits:
+    data = DataSection.model_validate_json(source.section)
+    for name, value in (("data_dir", source.data_dir), ("tokenizer", source.tokenizer)):
+        if value is None and data.defaults.get(name) is Parameter.empty:
+            raise ConfigError(_NEEDED[name])
+    available: dict[str, Any] = {"data_dir": source.data_dir, "augment": source.augment}
     if not data.normalize:
         available |= {"mean": None, "std": None}
-    for name, value in (("data_dir", data_dir), ("tokenizer", tokenizer)):
-        if value is None and data.declared.defaults.get(name) is Parameter.empty:
-            raise ConfigError(_NEEDED[name])
-    changes = {} if tokenizer is None else {"tokenizer": tokenizer}
+    changes = {} if source.tokenizer is None else {"tokenizer": source.tokenizer}
     splits: Splits = supply(data.bound(**changes), **available)
     if data.average_down > 1:
         splits = splits.map(lambda each: averaged_down(each, data.average_down))
@@ -197,7 +179,7 @@ def _splits(section: str, data_dir: str | None, augment: bool, tokenizer: str | 
 # --- the model: built or loaded, frozen in part; features of the data in its place ---
 def build_model(run: RunConfig, model: ModelSection, classes: int, seed: int, train: Any = "all") -> nn.Module:
     """The module that every node starts with."""
-    if run.model_dir is not None and "model_dir" not in model.declared.defaults:
+    if run.model_dir is not None and "model_dir" not in model.defaults:
         raise ConfigError(f"model_dir is for pretrained models ({', '.join(PRETRAINED)}), not for {model.kind}")
     available = {"classes": classes, "model_dir": run.model_dir, "data_dir": run.data_dir}
     module: nn.Module = models.seeded(lambda: supply(model.bound(), **available), stream(seed, "model"))
@@ -218,29 +200,20 @@ def tokenizer_folder(run: RunConfig, data: DataSection, model: ModelSection) -> 
     return str(model_folder(name, own, run.data_dir))
 
 
-def _cached(
-    wanted: bool | Literal["float16", "float32"] | None, module: nn.Module, *parts: Dataset
-) -> tuple[Dataset, ...]:
+def _cached(wanted: bool | str | None, module: nn.Module, *parts: Dataset) -> tuple[Dataset, ...]:
     """The data as features of the frozen part of the model; as they are, if that is not possible or not wanted."""
     if wanted is False:
         return parts
-    reason = _no_features(module, parts)
-    if reason is not None:
-        if wanted is None:
-            return parts
-        raise ConfigError(f"task.cache_features = {wanted!r}: {reason}; leave it out")
-    precision = wanted if isinstance(wanted, str) else "float16"
-    assert isinstance(module, models.TextClassifier)
-    return tuple(models.with_features(each, module, precision) for each in parts)
-
-
-def _no_features(module: nn.Module, parts: tuple[Dataset, ...]) -> str | None:
-    """Why no features can be cached, if so."""
     if not isinstance(module, models.TextClassifier) or not all(isinstance(each.x, TokenSamples) for each in parts):
-        return "only features of texts in a text-classifier are kept"
-    if entry_of(module) is None:
-        return "nothing is frozen below what is trained (task.train: head, or a number of blocks)"
-    return None
+        reason = "only features of texts in a text-classifier are kept"
+    elif entry_of(module) is None:
+        reason = "nothing is frozen below what is trained (task.train: head, or a number of blocks)"
+    else:
+        precision: Literal["float16", "float32"] = "float32" if wanted == "float32" else "float16"
+        return tuple(models.with_features(each, module, precision) for each in parts)
+    if wanted is None:
+        return parts
+    raise ConfigError(f"task.cache_features = {wanted!r}: {reason}; leave it out")
 
 
 def _check_tokens(module: nn.Module, data: Dataset) -> None:
@@ -249,20 +222,14 @@ def _check_tokens(module: nn.Module, data: Dataset) -> None:
         return
     if not isinstance(module, models.TextClassifier):
         raise ConfigError(f"{data.name} holds {data.kind}; take a model of kind text-classifier for it")
+    remedy = "take the tokenizer of the model"
     if data.x.pad != module.pad:
-        raise ConfigError(
-            f"{data.name} is padded with token {data.x.pad}, the model expects {module.pad}; "
-            f"take the tokenizer of the model"
-        )
+        raise ConfigError(f"{data.name} is padded with token {data.x.pad}, the model expects {module.pad}; {remedy}")
     model: Any = module.model
     highest, words = int(data.x.rows.values.max()), model.get_input_embeddings().weight.shape[0]
     if highest >= words:
-        raise ConfigError(
-            f"{data.name} has a token {highest}, the model knows {words}; take the tokenizer of the model"
-        )
-    longest = getattr(model.config, "max_position_embeddings", data.x.max_length)
-    if data.x.max_length > longest:
-        raise ConfigError(
-            f"max_length = {data.x.max_length}; the model has {longest} positions: "
-            f"set task.data.options.max_length={longest} or less"
-        )
+        raise ConfigError(f"{data.name} has a token {highest}, the model knows {words}; {remedy}")
+    length, longest = data.x.max_length, getattr(model.config, "max_position_embeddings", data.x.max_length)
+    if length > longest:
+        remedy = f"set task.data.options.max_length={longest} or less"
+        raise ConfigError(f"max_length = {length}; the model has {longest} positions: {remedy}")

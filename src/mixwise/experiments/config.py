@@ -1,22 +1,73 @@
 """The recipe format: the sections of a recipe with their types and bounds.
 
-A recipe is a base configuration, named variants that change parts of it, and seeds (docs/recipes.md). What its task,
-algorithm and policy accept follows from their declarations (`mixwise.parts`); the sections here are fixed.
+A recipe is a base configuration, named variants that change parts of it, and seeds (docs/recipes.md). The options of
+its task, algorithm and policy follow from their declarations (`mixwise.parts`); the sections here are fixed.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from mixwise.experiments.strict import Strict, check_folder_name
+from mixwise.errors import ConfigError, unknown
 from mixwise.parts import NonNegative, Positive, Share, Unit, build
+from mixwise.parts.options import explained
 
+Model = TypeVar("Model", bound=BaseModel)
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
 Count = Annotated[int, Field(ge=1, strict=True)]  # strict: true and yes are no numbers of steps
 _IN_MEMORY = "0.2.0; rows are always kept in memory, in dtype: delete the key (docs/memory.md has other ways to fit)"
+
+
+class Strict(BaseModel):
+    """A section of a recipe; a key that it does not know is an error that lists the keys it knows.
+
+    `removed` explains each key of an earlier version that is gone, and names the one value that is still accepted, and
+    ignored, because it asks for what is now always done.
+    """
+
+    removed: ClassVar[Mapping[str, tuple[object, str]]] = {}  # key -> (accepted value, explanation)
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _know_every_key(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            for key, value in data.items():
+                if key in cls.removed and value != cls.removed[key][0]:
+                    raise ValueError(f"{key}: {value} was removed in {cls.removed[key][1]}")
+                if key not in cls.model_fields and key not in cls.removed:
+                    raise ValueError(unknown("key", str(key), cls.model_fields))
+            return {key: value for key, value in data.items() if key not in cls.removed}
+        return data
+
+
+def check_folder_name(what: str, name: str, nested: bool = False) -> None:
+    """Refuse a name that could not be a folder inside the run folder, such as ../other.
+
+    Args:
+        what: whose name it is.
+        name: the name.
+        nested: whether it may be topology/variant, as in the config.yaml of a run.
+    """
+    if not all(map(_FOLDER_NAME.fullmatch, name.split("/") if nested else [name])):
+        raise ConfigError(
+            f"{what} {name!r} names a folder: at most 100 letters, digits, - _ . and @, beginning with a letter or "
+            f"digit; rename it"
+        )
+
+
+def validated(model: type[Model], data: Any, where: str) -> Model:
+    """`data` as a `model`, or a ConfigError of one line that names the place, the value and the rule."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {explained(error)}" if where else str(explained(error))) from None
 
 
 class Optimizer(Strict):
@@ -35,14 +86,11 @@ class Optimizer(Strict):
     @field_validator("lr")
     @classmethod
     def _positive(cls, lr: float | str) -> float | str:
-        text = str(lr).removesuffix("/L")
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if not 0 < value < float("inf"):
-            raise ValueError("a step size is a positive number, such as 0.01, or one relative to L, such as 0.3/L")
-        return f"{text}/L" if str(lr).endswith("/L") else value
+        number = str(lr).removesuffix("/L")
+        with suppress(ValueError):
+            if 0 < float(number) < float("inf"):
+                return f"{number}/L" if str(lr).endswith("/L") else float(number)
+        raise ValueError("a step size is a positive number, such as 0.01, or one relative to L, such as 0.3/L")
 
 
 class Schedule(Strict):
@@ -56,7 +104,7 @@ class Schedule(Strict):
 
 
 class EdgeLink(Strict):
-    """What is different on one edge."""
+    """The values that differ on one edge."""
 
     latency: NonNegative | None = None
     bandwidth: Positive | None = None
@@ -121,7 +169,7 @@ class RunConfig(Strict):
 
     def part(self, family: Literal["task", "algorithm", "policy"]) -> Any:
         """The task, algorithm or policy of the run, built from the recipe's words."""
-        return build(family, {"task": self.task, "algorithm": self.algorithm, "policy": self.policy}[family], family)
+        return build(family, getattr(self, family), family)
 
     def same_as(self, other: RunConfig) -> bool:
         """Whether both describe the same run, however much of the defaults they spell out."""

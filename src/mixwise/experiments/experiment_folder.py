@@ -1,15 +1,15 @@
-"""The folder of an experiment: what lies where, opened for a new run, and cut back to where an old one goes on.
+"""The folder of an experiment: its files, its lock, and its state when a run begins or resumes.
 
 DIR/config.yaml                           the experiment as it was run; itself a recipe
 DIR/<variant>/seed-<s>/metrics.jsonl      one line per record, the same bits for the same seed and machine
 DIR/<variant>/seed-<s>/timings.jsonl      wall-clock seconds of the same steps
-DIR/<variant>/seed-<s>/scene.json         who talks to whom, and who holds what; for pictures
-DIR/<variant>/seed-<s>/weights.jsonl      the weights over time, thinned; for pictures
-DIR/<variant>/seed-<s>/tensorboard/       if asked for: numbers, graph and weights for TensorBoard
-DIR/<variant>/seed-<s>/checkpoint/        where to go on; at the end, the result
+DIR/<variant>/seed-<s>/scene.json         the graph and the partition, for pictures
+DIR/<variant>/seed-<s>/weights.jsonl      the weights over time, thinned, for pictures
+DIR/<variant>/seed-<s>/tensorboard/       with tensorboard=true: numbers, graph and weights for TensorBoard
+DIR/<variant>/seed-<s>/checkpoint/        the state to resume from; at the end, the result
 DIR/summary.csv, summary.md, figures/     the last window of every run, averaged over seeds; curves
-DIR/report.html                           all of it, to look at
-DIR/run.lock                              while it runs: which process uses the folder
+DIR/report.html                           all of it as a page
+DIR/run.lock                              while it runs: the process that uses the folder
 """
 
 from __future__ import annotations
@@ -18,90 +18,62 @@ import json
 import logging
 import os
 import platform
+import socket
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from mixwise.errors import ConfigError
-from mixwise.experiments.folder_lock import LOCK, FolderLock
 from mixwise.experiments.recipe import Experiment, load_recipe, plan_experiment
 from mixwise.network.world import World
 from mixwise.training.checkpoint import keep_only, names_of_nodes, newest_step
 
 METRICS, TIMINGS, CHECKPOINT = "metrics.jsonl", "timings.jsonl", "checkpoint"
-SCENE, WEIGHTS = "scene.json", "weights.jsonl"
+SCENE, WEIGHTS, LOCK = "scene.json", "weights.jsonl", "run.lock"
 _log = logging.getLogger(__name__)
 
 
 # --- the folder of all runs ---
-def open_folder(folder: Path, experiment: Experiment, resume: bool, world: World, lock: FolderLock) -> None:
-    """Open the folder, which process 0 does and takes its lock, and see that it is there for all."""
-
-    def open_it() -> None:
-        begun_before = hold(lock, world)
-        try:
-            _open(folder, experiment, resume or begun_before)
-        except BaseException:
-            lock.release()
-            raise
-        note_begin(lock, world)
-
-    world.decide(open_it)
-    if not (folder / "config.yaml").exists():
+def open_folder(lock: FolderLock, experiment: Experiment, resume: bool, world: World) -> None:
+    """Lock and open the folder, which process 0 does, and check that all processes see it."""
+    lock.begin(world, lambda begun_before: _open(lock.folder, experiment, resume or begun_before))
+    if not (lock.folder / "config.yaml").exists():
         raise ConfigError(
-            f"process {world.rank} does not see {folder}, which process 0 has made; "
+            f"process {world.rank} does not see {lock.folder}, which process 0 has made; "
             f"choose a folder with --out that all machines share"
         )
 
 
-def hold(lock: FolderLock, world: World) -> bool:
-    """Take the lock, in process 0; whether this run has begun in the folder before, which makes an old lock ours."""
-    before = world.recall(_begun(lock.folder))
-    lock.take(before)
-    return before is not None
-
-
-def note_begin(lock: FolderLock, world: World) -> None:
-    """Note, for those who come after a restart, that the lock is theirs; and for the user, if it was another's."""
-    if lock.left_by:
-        _log.warning("%s was left behind by %s, which is gone; this run takes it over", lock.path, lock.left_by)
-    world.note(_begun(lock.folder), lock.token)
-
-
-def _begun(folder: Path) -> str:
-    """The name of a note to those who come after a restart: the token of the run's lock."""
-    return f"begun {folder.absolute()}"
-
-
 def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
-    """Begin in the folder, or, to resume, see that it belongs to this experiment."""
+    """Begin in the folder; to resume, check that it holds this experiment."""
     config = folder / "config.yaml"
-    occupied = any(path.name != LOCK for path in folder.iterdir())
-    if occupied and not resume:
+    if all(path.name == LOCK for path in folder.iterdir()):
+        packages = ", ".join(f"{name} {version(name)}" for name in ("mixwise", "torch", "numpy", "scipy", "piqp"))
+        command = f"# command: {' '.join(experiment.command.split())}\n" if experiment.command else ""
+        origin = f"# {packages}, Python {platform.python_version()}\n{command}"
+        config.write_text(origin + experiment.to_yaml(), "utf-8")
+    elif not resume:
         raise ConfigError(
             f"the folder {folder} is not empty, and no run is ever overwritten; "
-            f"choose another with --out, or go on there with --resume"
+            f"choose another with --out, or continue there with --resume"
         )
-    if occupied:
-        # Read again, so that a folder of an earlier version, with other defaults written out, can be resumed.
-        if not config.exists() or not plan_experiment(load_recipe(str(config))).same_as(experiment):
-            raise ConfigError(
-                f"{folder} holds another experiment; go on with it: mixwise run {config} --out {folder} --resume"
-            )
-        return
-    config.write_text(_provenance(experiment.command) + experiment.to_yaml(), "utf-8")
-
-
-def _provenance(command: str) -> str:
-    packages = ", ".join(f"{name} {version(name)}" for name in ("mixwise", "torch", "numpy", "scipy", "piqp"))
-    typed = f"# command: {' '.join(command.split())}\n" if command else ""
-    return f"# {packages}, Python {platform.python_version()}\n{typed}"
+    # Read again, so that a folder of an earlier version, with other defaults written out, can be resumed.
+    elif not config.exists() or not plan_experiment(load_recipe(str(config))).same_as(experiment):
+        raise ConfigError(
+            f"{folder} holds another experiment; continue it with: mixwise run {config} --out {folder} --resume"
+        )
 
 
 # --- the folder of one run ---
 def clear_run(place: Path) -> tuple[int, list[int] | None]:
-    """Leave in the folder of a run only what belongs to its newest complete checkpoint; the steps done until then, and
-    the nodes that have done them."""
+    """Cut the folder of a run back to its newest complete checkpoint.
+
+    Returns the number of steps done until then, and the nodes that have done them.
+    """
     place.mkdir(parents=True, exist_ok=True)
     step = newest_step(place / CHECKPOINT) or 0
     keep_only(place / CHECKPOINT, step)
@@ -110,24 +82,163 @@ def clear_run(place: Path) -> tuple[int, list[int] | None]:
 
 
 def cut_run(place: Path, step: int) -> None:
-    """Leave only the records of the first steps."""
+    """Keep only the records of the first steps."""
     for path in (place / METRICS, place / TIMINGS, place / WEIGHTS):
         _, size = records_before(path, step)
         if path.exists() and size < path.stat().st_size:
-            os.truncate(path, size)  # cut, not written anew: a run that is killed here loses nothing that it needs
+            os.truncate(path, size)  # not rewritten: a run that is killed here loses nothing that it needs
 
 
 def records_before(path: Path, steps: int) -> tuple[list[dict[str, Any]], int]:
-    """The records of the first `steps` steps, and their bytes; a line that is cut off, or being written, is none."""
+    """The records of the first `steps` steps, and their bytes, up to a line that is incomplete."""
     kept, size = [], 0
-    if path.exists():
-        for line in path.read_bytes().splitlines(keepends=True):
-            try:
-                record = json.loads(line)
-            except ValueError:
-                break
-            if record["step"] >= steps:
-                break
-            kept.append(record)
-            size += len(line)
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            break
+        if record["step"] >= steps:
+            break
+        kept.append(record)
+        size += len(line)
     return kept, size
+
+
+# --- the lock ---
+class FolderLock:
+    """One run at a time in a folder: a lock file that names the process that uses it.
+
+    The file is created with O_EXCL, which is atomic on network file systems as well: of two runs on any machines, one
+    gets it. Its process also holds a `flock` on it, which the kernel releases however the process ends. So on the same
+    machine it is certain whether the run of a lock is alive, and the lock of a run that was killed is taken over, by
+    one process only. On another machine that would depend on the file system: there the user decides.
+
+    Attributes:
+        token: identifies the run, so that its later processes, after a restart or a loss, recognize their lock.
+        left_by: the process that left the lock behind, in words; empty if there was none.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / LOCK
+        self.token, self.left_by = uuid.uuid4().hex, ""
+        self._note_name = f"begun {folder.absolute()}"
+        self._file: int | None = None
+        self._made = False  # whether the folder was made for the lock
+
+    def __enter__(self) -> FolderLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def begin(self, world: World, open_: Callable[[bool], None] = lambda begun_before: None) -> None:
+        """Take the lock and open the folder, both in process 0, and leave the token for processes after a restart.
+
+        `open_` is told whether this run has begun in the folder before.
+        """
+
+        def take() -> None:
+            open_(self.hold(world))
+            if self.left_by:
+                _log.warning("%s was left behind by %s, which is gone; this run takes it over", self.path, self.left_by)
+            world.note(self._note_name, self.token)
+
+        world.decide(take)
+
+    def hold(self, world: World) -> bool:
+        """Take the lock, or keep it after a restart or a loss; whether this run has begun in the folder before."""
+        before = world.recall(self._note_name)
+        self.take(before)
+        return before is not None
+
+    def take(self, token: str | None = None) -> None:
+        """Make the folder and take the lock, or raise an error that names the process that has it.
+
+        `token` is that of an earlier process of the same run.
+        """
+        self.token = token or self.token
+        while self._file is None:
+            try:
+                if not self.folder.is_dir():
+                    self.folder.mkdir(parents=True)
+                    self._made = True
+                file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+                _flock(file)
+                self._write(file)
+            except FileExistsError:
+                self._take_over()
+            except OSError as error:
+                reason = f"{error.strerror}; choose another with --out"
+                raise ConfigError(f"the folder {self.folder} cannot be made: {reason}") from None
+
+    def release(self) -> None:
+        """Remove the lock, if it is still ours, and a folder that was made for nothing else."""
+        if self._file is None:
+            return
+        with suppress(OSError):
+            if (_note(self.path) or {}).get("token") == self.token:
+                self.path.unlink()
+        os.close(self._file)
+        self._file = None
+        if self._made:
+            with suppress(OSError):  # it is not empty
+                self.folder.rmdir()
+
+    def _write(self, file: int) -> None:
+        """Write whose lock it is: a few bytes, in one call."""
+        since = datetime.now().astimezone().isoformat(" ", "seconds")
+        note = {"host": socket.gethostname(), "pid": os.getpid(), "since": since, "token": self.token}
+        text = json.dumps(note).encode() + b"\n"
+        os.pwrite(file, text, 0)
+        os.ftruncate(file, len(text))
+        self._file = file
+
+    def _take_over(self) -> None:
+        """Take the lock of a process that is gone; return without it if it was removed in the meantime."""
+        try:
+            file = os.open(self.path, os.O_RDWR)
+        except FileNotFoundError:
+            return
+        try:
+            note = _note(self.path)
+            if note is None:
+                raise ConfigError(
+                    f"{self.path} does not name the run that uses the folder: one is just starting, or was killed as "
+                    f"it started; if there is none, remove {self.path}"
+                )
+            user = f"process {note['pid']} on {note['host']} since {note['since']}"
+            ours, here = note["token"] == self.token, note["host"] == socket.gethostname()
+            free = _flock(file) if ours or here else None
+            if not ours and not free:
+                remedy = "wait until it has ended, or choose another folder with --out"
+                remedy = f"if that run is gone, remove {self.path}" if free is None else remedy
+                raise ConfigError(f"{self.folder} is in use by {user}; {remedy}")
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file), os.stat(self.path)):
+                    self.left_by = "" if ours else user
+                    self._write(file)
+        finally:
+            if self._file is None:
+                os.close(file)
+
+
+def _note(path: Path) -> dict[str, Any] | None:
+    """The content of a lock file; None if it is not complete."""
+    try:
+        note = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return note if isinstance(note, dict) and note.keys() >= {"host", "pid", "since", "token"} else None
+
+
+def _flock(file: int) -> bool | None:
+    """Whether this process has the kernel's lock on an open file now; None where such locks do not exist."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return None
+    return True

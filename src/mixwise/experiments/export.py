@@ -1,21 +1,28 @@
-"""A trained model out of a run: a plain, complete safetensors `state_dict`, for any PyTorch program.
+"""Export a trained model from a run, for any PyTorch program or as a folder for Hugging Face's `from_pretrained`.
 
-Everything in it stands in the run's checkpoint, frozen parameters and buffers included: neither the data nor the code
-of the model is needed, and nothing is run.
+The run's checkpoint holds everything, frozen parameters and buffers included: a `state_dict` needs neither the data nor
+the code of the model, and nothing is run.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from mixwise.data.hub_files import model_folder
+from mixwise.data.tokens import has_tokenizer, load_tokenizer
 from mixwise.errors import ConfigError, unknown
-from mixwise.experiments.experiment_folder import CHECKPOINT
-from mixwise.experiments.export_pretrained import export_pretrained
+from mixwise.experiments.classification import PRETRAINED, ModelSection, build_model
+from mixwise.experiments.experiment_folder import CHECKPOINT, SCENE
+from mixwise.experiments.recipe import load_recipe, plan_experiment
+from mixwise.models import ImageClassifier, TextClassifier
+from mixwise.parts import Bound
 from mixwise.state import decode
 from mixwise.tasks.buffers import mean_row
 from mixwise.tasks.model_state import complete
@@ -32,18 +39,7 @@ def export_model(run: Path, variant: str, model: str, out: Path, seed: int | Non
         out: the file to write; a name without the suffix .safetensors is that of a folder, for models of Hugging Face.
         seed: which seed; not needed if there is only one.
     """
-    variants = sorted(str(path.parent.parent.relative_to(run)) for path in run.glob(f"**/seed-*/{CHECKPOINT}"))
-    if not variants:
-        raise ConfigError(f"{run} holds no checkpoint of a run; name a folder that mixwise run has made")
-    if variant not in variants:
-        raise ConfigError(f"{run}: " + unknown("variant", variant, dict.fromkeys(variants)))
-    seeds = sorted(int(path.parent.name.removeprefix("seed-")) for path in (run / variant).glob(f"seed-*/{CHECKPOINT}"))
-    if seed is None and len(seeds) > 1:
-        raise ConfigError(f"{run / variant} has the seeds {', '.join(map(str, seeds))}; choose one with --seed")
-    seed = seeds[0] if seed is None else seed
-    if seed not in seeds:
-        raise ConfigError(f"{run / variant} has no seed {seed}; there are {', '.join(map(str, seeds))}")
-    folder = run / variant / f"seed-{seed}" / CHECKPOINT
+    folder = _checkpoint(run, variant, seed)
     _, values = read_checkpoint(folder, wanted=lambda name: False)
     layout = values["values"]["shared/layout"]["json"]
     if not layout:
@@ -52,16 +48,35 @@ def export_model(run: Path, variant: str, model: str, out: Path, seed: int | Non
     X = parts[values["models"]]
     node = _node(model, len(X))
     row = mean_row(X) if node is None else X[node]
-    trained = {name: row[start : start + _size(shape)].reshape(shape) for name, shape, start in layout}
+    trained = {name: row[start : start + torch.Size(shape).numel()].reshape(shape) for name, shape, start in layout}
     state = complete(trained, decode(parts, values["values"], range(len(X)), "task/"), node)
     if out.suffix != ".safetensors" and (out.suffix == "" or out.is_dir()):
-        export_pretrained(run, variant, state, out)
+        _export_pretrained(run, variant, state, out)
         return state
     try:
         save_file(state, out)
     except (SafetensorError, OSError) as error:
         raise ConfigError(f"{out} cannot be written: {error}") from None
     return state
+
+
+def _checkpoint(run: Path, variant: str, seed: int | None) -> Path:
+    """The checkpoint of a variant and a seed."""
+    found: dict[str, dict[int, Path]] = {}
+    for path in sorted(run.glob(f"**/seed-*/{CHECKPOINT}")):
+        name, number = path.parents[1].relative_to(run).as_posix(), int(path.parent.name.removeprefix("seed-"))
+        found.setdefault(name, {})[number] = path
+    if not found:
+        raise ConfigError(f"{run} holds no checkpoint of a run; name a folder that mixwise run has made")
+    if variant not in found:
+        raise ConfigError(f"{run}: " + unknown("variant", variant, found))
+    seeds = found[variant]
+    listed = ", ".join(map(str, sorted(seeds)))
+    if seed is None and len(seeds) > 1:
+        raise ConfigError(f"{run / variant} has the seeds {listed}; choose one with --seed")
+    if seed is not None and seed not in seeds:
+        raise ConfigError(f"{run / variant} has no seed {seed}; its seeds are {listed}")
+    return next(iter(seeds.values())) if seed is None else seeds[seed]
 
 
 def _node(model: str, nodes: int) -> int | None:
@@ -73,5 +88,27 @@ def _node(model: str, nodes: int) -> int | None:
     return int(node[1])
 
 
-def _size(shape: list[int]) -> int:
-    return int(torch.Size(shape).numel())
+def _export_pretrained(run: Path, variant: str, state: dict[str, torch.Tensor], out: Path) -> None:
+    """Write a folder: configuration with the names of the classes, weights, and the tokenizer of a text model."""
+    config = plan_experiment(load_recipe(str(run / "config.yaml"))).runs[variant]
+    task = config.part("task")
+    model = task.options.get("model") if isinstance(task, Bound) else None
+    if not isinstance(model, ModelSection) or model.kind not in PRETRAINED:
+        raise ConfigError(
+            f"--out {out} is no .safetensors file, and only {' and '.join(PRETRAINED)} models are written as folders"
+        )
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"--out {out} is not empty; choose a new folder")
+    scene = min((run / variant).glob(f"seed-*/{SCENE}"))
+    names = json.loads(scene.read_text("utf-8"))["classes"]
+    options = {**model.options, "pretrained": False}  # the weights are those of the run
+    module = build_model(config, model.model_copy(update={"options": options}), len(names), seed=0)
+    assert isinstance(module, TextClassifier | ImageClassifier)
+    module.load_state_dict(state)
+    settings: Any = module.model.config
+    settings.id2label = dict(enumerate(names))
+    settings.label2id = {name: i for i, name in enumerate(names)}
+    module.save(out)
+    folder = model_folder(str(options["name"]), options.get("model_dir", config.model_dir), config.data_dir)
+    if isinstance(module, TextClassifier) and has_tokenizer(folder):
+        load_tokenizer(folder).backend.save_pretrained(out)

@@ -9,11 +9,12 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+import psutil
 import torch
 
 from mixwise.errors import ConfigError
-from mixwise.experiments.free_memory import free_memory, process_memory
 from mixwise.graphs import Graph
 from mixwise.models.freezing import Trained, blocks_of, trained_parts
 from mixwise.network import block
@@ -26,6 +27,7 @@ from mixwise.training.training import Training
 GB = 10**9
 _LARGE = GB  # smaller runs are neither counted nor announced
 _MOST_TENSORS = 16  # more than any method holds
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -103,12 +105,10 @@ def check_memory(task: Task, graph: Graph, world: World, start: Callable[[Task],
         itemsize=dtype.itemsize,
         rows=count_rows(start, graph.n, task.layout.dim, groups=task.layout.groups, dtype=dtype),
         arriving=_arriving(graph, world.size),
-        process=process_memory() if device.type == "cpu" else 0,
+        process=psutil.Process().memory_info().rss if device.type == "cpu" else 0,
         free=free,
     )
-    if module is not None and (
-        free is None or 4 * task.layout.dim * dtype.itemsize < free
-    ):  # else a pass would not fit
+    if module is not None and (free is None or 4 * need.dim * need.itemsize < free):  # else a pass would not fit
         buffers = m * sum(buffer.nbytes for buffer in module.template.buffers())
         need = replace(need, passes=max(pass_bytes(module, m), evaluation_bytes(module)) + buffers)
     world.decide(lambda: _reject_large(need, task, here))
@@ -127,22 +127,22 @@ def _reject_large(need: Need, task: Task, here: int) -> None:
 
 
 def alternatives(need: Need, task: Task) -> list[str]:
-    """What would fit into the free memory, each with what it would need."""
+    """Changes that would fit into the free memory, each with the memory that it would need."""
     found = []
 
     def fits(changed: Need) -> bool:
         return need.free is None or changed.new_bytes <= need.free
 
-    parts = ((train, replace(need, dim=dim)) for train, dim in _trained_parts(task))  # from the largest
-    if part := next(((train, part) for train, part in parts if fits(part)), None):
-        train, smaller = part
-        found.append(f"task.train={train} ({size(smaller.total)}, {_millions(smaller.dim)} parameters)")
+    for train, dim in _trained_parts(task):  # from the largest
+        if fits(smaller := replace(need, dim=dim)):
+            found.append(f"task.train={train} ({size(smaller.total)}, {_millions(dim)} parameters)")
+            break
     if fits(rows := replace(need, passes=0)):
         found.append(f"a smaller pass: task.batch, task.accumulate, task.autocast ({size(rows.total)} without it)")
     fitting = next((m for m in range(need.nodes - 1, 0, -1) if fits(replace(need, nodes=m))), None)
+    if fitting is not None and need.processes == 1:
+        found.append(f"at most {fitting} nodes ({size(replace(need, nodes=fitting).total)})")
     if fitting is not None:
-        if need.processes == 1:
-            found.append(f"at most {fitting} nodes ({size(replace(need, nodes=fitting).total)})")
         machines = math.ceil(need.nodes / fitting)
         each = replace(need, nodes=math.ceil(need.nodes / machines))
         found.append(f"{machines * need.processes} machines of this size with torchrun ({size(each.total)} each)")
@@ -174,6 +174,50 @@ def _arriving(graph: Graph, processes: int) -> int:
     return most
 
 
+# --- free memory ---
+def free_memory(device: torch.device, processes: int = 1) -> int | None:
+    """The bytes that each of so many processes on this machine may still take; None if unknown."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type != "cpu":
+        return None
+    free = int(psutil.virtual_memory().available)
+    return min([free, *_free_in_groups()]) // processes
+
+
+def _free_in_groups(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> list[int]:
+    """The free bytes in every control group with a limit that this process is in."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:  # not Linux
+        return []
+    found = []
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            place, names = root, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            place, names = root / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        parts = [part for part in path.split("/") if part and part != ".."]
+        for depth in range(len(parts) + 1):  # the limit of a group holds for all groups inside it
+            found += _free_in_group(place.joinpath(*parts[:depth]), *names)
+    return found
+
+
+def _free_in_group(group: Path, limit: str, usage: str, reclaimable: str) -> list[int]:
+    """Limit minus usage; cached files can be dropped and count as free. Empty without a limit."""
+    try:
+        most = int((group / limit).read_text())
+        used = int((group / usage).read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):  # no such group, or "max": no limit
+        return []
+    return [max(0, most - used + int(stat.get(reclaimable, 0)))]
+
+
+# --- words ---
 def size(number: float) -> str:
     """Format bytes for people.
 

@@ -1,4 +1,4 @@
-"""From a recipe's name and `key=value` overrides to the runs that were asked for."""
+"""Recipes by name or from a file, with `key=value` overrides, become planned runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 import yaml
 
 from mixwise.errors import ConfigError, unknown
-from mixwise.experiments.config import Recipe, RunConfig
-from mixwise.experiments.strict import check_folder_name, validated
+from mixwise.experiments.config import Recipe, RunConfig, check_folder_name, validated
 
 # Overrides of the recipe itself; all others go to the runs.
 _RECIPE_KEYS = ("seeds", "window", "variants", "topology", "name")
@@ -72,14 +71,16 @@ def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment
     for_recipe: dict[str, Any] = {}
     for_runs: list[tuple[str, Any]] = []
     for text in overrides:
-        key, value = _assignment(text)
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{text!r} is not an override; write key=value, such as steps=50")
+        parsed = _parsed(value, f"override {key}")
         if key in _RECIPE_KEYS:
-            for_recipe[key] = value
+            for_recipe[key] = parsed
         else:
-            for_runs.append((key, value))
-    named = for_recipe.pop("variants", None)
+            for_runs.append((key, parsed))
     chosen = recipe.variants
-    if named is not None:
+    if (named := for_recipe.pop("variants", None)) is not None:
         chosen = _chosen("variant", recipe.name, {**recipe.variants, **recipe.further}, named)
     topologies = _topologies(recipe, for_recipe.pop("topology", None))
     if "seeds" in for_recipe:
@@ -116,13 +117,6 @@ def parse_seeds(text: Any) -> list[int]:
     return seeds
 
 
-def _assignment(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"{text!r} is not an override; write key=value, such as steps=50")
-    return key, _parsed(value, f"override {key}")
-
-
 def _parsed(text: str, where: str) -> Any:
     try:
         return yaml.safe_load(text)
@@ -142,7 +136,7 @@ def _chosen(what: str, recipe: str, there: dict[str, Any], names: Any) -> dict[s
 
 
 def _topologies(recipe: Recipe, names: Any) -> dict[str, dict[str, str]]:
-    """What each topology changes in the base: its graph; a recipe without topologies has one that changes nothing."""
+    """The changes of each topology to the base: its graph; without topologies, one that changes nothing."""
     if recipe.topologies is None:
         if names is not None:
             raise ConfigError(f"recipe {recipe.name} has one topology; change it with graph=…")

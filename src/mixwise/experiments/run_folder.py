@@ -19,7 +19,7 @@ from mixwise.experiments.recipe import load_recipe
 from mixwise.graphs.drawing import svg
 from mixwise.report.figures import curves_figure
 from mixwise.report.folder import read_folder
-from mixwise.report.records import Results, recorded_steps, series
+from mixwise.report.records import Results, series
 from mixwise.report.table import Summary, summarize
 
 
@@ -55,10 +55,9 @@ class Run:
         """The steps (T,) at which all seeds have recorded the metric, and its values (seeds, T)."""
         if variant not in self.results:
             raise ConfigError(f"{self.folder}: " + unknown("variant", variant, self.results))
-        runs = list(self.results[variant].values())
-        curves = [series(steps, metric) for steps in runs]
-        shortest = min(map(len, curves))
-        return recorded_steps(runs[0], metric)[:shortest], np.array([curve[:shortest] for curve in curves])
+        curves = [series(records, metric) for records in self.results[variant].values()]
+        shortest = min(len(steps) for steps, _ in curves)
+        return curves[0][0][:shortest], np.array([values[:shortest] for _, values in curves])
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Every record with its variant and seed: `pandas.DataFrame(run.rows())`."""

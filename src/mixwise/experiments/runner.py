@@ -1,42 +1,26 @@
-"""Runs an experiment and leaves a folder with everything in it (`experiment_folder` says what lies where).
+"""Runs an experiment and writes its folder (`experiment_folder` lists the files).
 
-With several processes, all of them run the nodes that they own and write those into checkpoints; the first one writes
+With several processes, each of them runs the nodes that it owns and writes those into checkpoints; process 0 writes
 everything else.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mixwise.errors import NetworkError
+from mixwise.experiments import experiment_folder as files
 from mixwise.experiments.build import Prepared, prepare
-from mixwise.experiments.config import RunConfig
-from mixwise.experiments.course import Course
-from mixwise.experiments.experiment_folder import (
-    CHECKPOINT,
-    METRICS,
-    SCENE,
-    TIMINGS,
-    WEIGHTS,
-    clear_run,
-    cut_run,
-    hold,
-    open_folder,
-    records_before,
-)
-from mixwise.experiments.folder_lock import FolderLock
+from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock
 from mixwise.experiments.memory import Need
 from mixwise.experiments.recipe import Experiment
-from mixwise.experiments.scene import scene
-from mixwise.experiments.tensorboard_log import TensorBoardLog, check_installed
-from mixwise.experiments.weights_log import WeightsLog
+from mixwise.experiments.run_log import check_tensorboard, open_logs
+from mixwise.network import block
 from mixwise.network.survivors import listed
 from mixwise.network.world import Alone, World
 from mixwise.protocols import State
@@ -44,26 +28,20 @@ from mixwise.report.figures import save_curves
 from mixwise.report.page import save_page
 from mixwise.report.records import Results
 from mixwise.report.table import Summary, summarize
-from mixwise.training.checkpoint import (
-    load_checkpoint,
-    names_of_nodes,
-    newest_step,
-    read_state,
-    save_checkpoint,
-)
-from mixwise.training.training import Step, Training
+from mixwise.training import Step, Training
+from mixwise.training.checkpoint import load_checkpoint, names_of_nodes, newest_step, read_state, save_checkpoint
 
-_WATCHED = 1.0  # seconds after which somebody who watches the folder may see new records
+_WATCHED = 1.0  # seconds after which new records are visible to readers of the folder
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the experiment is, after each record."""
+    """The progress of an experiment, after each record."""
 
     variant: str
     seed: int
     step: int  # the step of the record
-    steps: int  # how many this run has
+    steps: int  # the number of steps in this run
     values: dict[str, Any]
 
 
@@ -78,155 +56,132 @@ def run_experiment(
     world: World | None = None,
     on_need: Callable[[Need], None] = lambda need: None,
 ) -> Summary:
-    """Run every variant with every seed; a wrong value is found before anything is written.
+    """Run every variant with every seed; a wrong value is reported before anything is written.
 
-    With `resume`, the folder is one that an earlier call with the same experiment left behind: runs that are finished
-    are read, not run again, and a run that was interrupted goes on from its last checkpoint. All processes of a world
-    call this together, with a folder that all of them see. `on_need` hears what the largest run needs of memory, if
-    that is much.
+    Args:
+        experiment: the runs.
+        folder: the run folder; with several processes, all of them must see it.
+        on_progress: called after each record.
+        resume: whether the folder is one that an earlier call with the same experiment left behind. Finished runs are
+            read, not run again, and an interrupted run resumes from its last checkpoint.
+        world: the processes, which must all call this; by default this one alone.
+        on_need: called with the memory that the largest run needs, if that is much.
     """
-    lock = FolderLock(folder)
-    try:
-        return _run_all(experiment, lock, on_progress, resume, world or Alone(), on_need)
-    finally:
-        lock.release()
-
-
-def _run_all(
-    experiment: Experiment,
-    lock: FolderLock,
-    on_progress: OnProgress,
-    resume: bool,
-    world: World,
-    on_need: Callable[[Need], None],
-) -> Summary:
-    recipe, folder = experiment.recipe, lock.folder
-    course = Course(world)
-    while course.begin(0):
-        try:
-            if (need := _check(experiment, world)) is not None:
-                on_need(need)
-            open_folder(folder, experiment, resume, world, lock)
-            break
-        except NetworkError as error:
-            course.lose(error, 0, 0)
-    results: Results = {variant: {} for variant in experiment.runs}
-    runs = [(variant, config, seed) for variant, config in experiment.runs.items() for seed in recipe.seeds]
-    for stage, (variant, config, seed) in enumerate(runs, 1):
-        prepared = prepare(config, seed, world, check=False)
-        steps = results[variant][seed] = []
-        for values in _run(prepared, folder / variant / f"seed-{seed}", course, stage, config, lock):
-            while steps and steps[-1]["step"] >= values["step"]:  # of nodes that are lost since
-                steps.pop()
-            steps.append(values)
-            on_progress(Progress(variant, seed, values["step"], prepared.steps, values))
-    summary = summarize(results, recipe.metrics, recipe.window)
-    if world.rank == 0:
-        (folder / "summary.csv").write_text(summary.to_csv(), "utf-8")
-        (folder / "summary.md").write_text(summary.to_markdown(recipe.name), "utf-8")
-        save_curves(results, recipe.metrics, recipe.window, folder / "figures")
-        save_page([folder], folder / "report.html")
-    return summary
+    recipe, world = experiment.recipe, world or Alone()
+    with FolderLock(folder) as lock:
+        cursor = RunCursor(world)
+        while cursor.begin(0):
+            try:
+                if (need := _check(experiment, world)) is not None:
+                    on_need(need)
+                files.open_folder(lock, experiment, resume, world)
+                break
+            except NetworkError as error:
+                cursor.lose(error, 0, 0)
+        results: Results = {variant: {} for variant in experiment.runs}
+        runs = [(variant, config, seed) for variant, config in experiment.runs.items() for seed in recipe.seeds]
+        for stage, (variant, config, seed) in enumerate(runs, 1):
+            prepared = prepare(config, seed, world, check=False)
+            steps = results[variant][seed] = []
+            for values in _run(prepared, folder / variant / f"seed-{seed}", cursor, stage, lock):
+                while steps and steps[-1]["step"] >= values["step"]:  # of nodes that were lost since
+                    steps.pop()
+                steps.append(values)
+                on_progress(Progress(variant, seed, values["step"], prepared.steps, values))
+        summary = summarize(results, recipe.metrics, recipe.window)
+        if world.rank == 0:
+            (folder / "summary.csv").write_text(summary.to_csv(), "utf-8")
+            (folder / "summary.md").write_text(summary.to_markdown(recipe.name), "utf-8")
+            save_curves(results, recipe.metrics, recipe.window, folder / "figures")
+            save_page([folder], folder / "report.html")
+        return summary
 
 
 def _check(experiment: Experiment, world: World) -> Need | None:
-    """Find wrong values, and runs that do not fit, before anything is written; the largest need."""
+    """Find wrong values, and runs that do not fit, before anything is written; returns the largest need."""
     needs = []
     for seed in experiment.recipe.seeds:  # seeds first: the variants of one seed share its data
         for config in experiment.runs.values():
             if config.tensorboard:
-                check_installed()
+                check_tensorboard()
             needs.append(prepare(config, seed, world).need)  # one by one: all would not fit
     return max((need for need in needs if need is not None), key=lambda need: need.total, default=None)
 
 
-def _run(
-    prepared: Prepared, place: Path, course: Course, stage: int, config: RunConfig, lock: FolderLock
-) -> Iterator[dict[str, Any]]:
-    """The records of one run: those that are there already, then new ones; if nodes are lost, those of the others."""
+# --- one run ---
+def _run(prepared: Prepared, place: Path, cursor: RunCursor, stage: int, lock: FolderLock) -> Iterator[dict[str, Any]]:
+    """The records of one run: those in the folder, then new ones; after a loss of nodes, those of the others."""
     rows: State | None = None
-    going = course.begin(stage)
-    while going:
+    ahead = cursor.begin(stage)
+    while ahead:
         training = None
         try:
-            training = _started(prepared, place, course) if course.is_whole else _left(prepared, place, course, rows)
-            if course.is_whole:
-                yield from records_before(place / METRICS, training.t)[0]
-            yield from _records(prepared, training, place, course, config)
+            training = _started(prepared, place, cursor) if cursor.is_whole else _left(prepared, place, cursor, rows)
+            if cursor.is_whole:
+                yield from files.records_before(place / files.METRICS, training.t)[0]
+            yield from _records(prepared, training, place, cursor)
             return
         except NetworkError as error:
             rows = rows if training is None else training.state()
-            # The last step is done again, so that there is a last record.
-            t = course.t if training is None else min(training.t, prepared.steps - 1)
-            going = course.lose(error, stage, t)
-            if course.world.rank == 0:
-                hold(lock, course.world)  # its process may be the lost one
+            # The last step is done again, so that the run ends with a record.
+            t = cursor.t if training is None else min(training.t, prepared.steps - 1)
+            ahead = cursor.lose(error, stage, t)
+            if cursor.world.rank == 0:
+                lock.hold(cursor.world)  # its process may be the lost one
 
 
-def _started(prepared: Prepared, place: Path, course: Course) -> Training:
+def _started(prepared: Prepared, place: Path, cursor: RunCursor) -> Training:
     """The run at its beginning, or at its last checkpoint."""
-    saved, names = course.world.decide(lambda: clear_run(place))
-    course.names = names or list(range(prepared.nodes))
-    training = prepared.start_with(course.names)
+    saved, names = cursor.world.decide(lambda: files.clear_run(place))
+    cursor.names = names or list(range(prepared.nodes))
+    training = prepared.start(cursor.names)
     if saved > 0:
         load_checkpoint(training, place / CHECKPOINT, saved)
     return training
 
 
-def _left(prepared: Prepared, place: Path, course: Course, rows: State | None) -> Training:
-    """The run with the nodes that are left, with their rows, and at the step that the farthest has come to."""
+def _left(prepared: Prepared, place: Path, cursor: RunCursor, rows: State | None) -> Training:
+    """The run of the remaining nodes, with their rows, at the furthest step that any process has reached."""
     saved = newest_step(place / CHECKPOINT) if rows is None else None
-    if course.names is None:  # lost before this process has begun
-        course.names = names_of_nodes(place / CHECKPOINT, saved) if saved else list(range(prepared.nodes))
+    if cursor.names is None:  # lost before this process has begun
+        cursor.names = names_of_nodes(place / CHECKPOINT, saved) if saved else list(range(prepared.nodes))
     if saved:
-        rows = read_state(place / CHECKPOINT, course.own_places(len(course.names)), saved)
-    training = prepared.start_with(course.remaining(course.names))
+        rows = read_state(place / CHECKPOINT, cursor.own_places(len(cursor.names)), saved)
+    training = prepared.start(cursor.remaining(cursor.names))
     if rows is None:
-        training.begin_at(course.t)
+        training.begin_at(cursor.t)
     else:
-        training.take_over(rows, course.t)
-    if course.world.rank == 0:
-        cut_run(place, course.t)
+        training.take_over(rows, cursor.t)
+    if cursor.world.rank == 0:
+        files.cut_run(place, cursor.t)
     return training
 
 
-def _records(
-    prepared: Prepared, training: Training, place: Path, course: Course, config: RunConfig
-) -> Iterator[dict[str, Any]]:
+def _records(prepared: Prepared, training: Training, place: Path, cursor: RunCursor) -> Iterator[dict[str, Any]]:
     """New records, written as they come."""
-    world, saved, n = course.world, training.t, training.network.graph.n
-    writes, whole = world.rank == 0, n == prepared.nodes
-    if writes and whole and not (place / SCENE).exists():
-        (place / SCENE).write_text(json.dumps(scene(config, training, prepared.steps)), "utf-8")
-    lost = _lost(course)
-    with ExitStack() as files:
-        mixings = prepared.steps // training.local_steps
-        path = place / WEIGHTS if writes and whole else None  # a picture is of all nodes
-        weights = files.enter_context(closing(WeightsLog(path, training.network.graph, mixings, training.local_steps)))
-        metrics, timings = (
-            files.enter_context((place / name if writes else Path(os.devnull)).open("a", encoding="utf-8"))
-            for name in (METRICS, TIMINGS)
-        )
-        path = place if writes and config.tensorboard else None
-        board = files.enter_context(closing(TensorBoardLog(path, training.network.graph, saved, prepared.steps)))
+    saved, n, flushed = training.t, training.network.graph.n, time.monotonic()
+    assert cursor.names is not None
+    lost = listed(sorted({*cursor.names} - {*cursor.remaining(cursor.names)}))  # since the run began or was resumed
+    logs = open_logs(place, prepared, training) if cursor.world.rank == 0 else []
 
-        def see(step: Step) -> None:
-            weights.see(step)
-            board.see(step)
+    def see(step: Step) -> None:
+        for log in logs:
+            log.see(step)
 
-        flushed = time.monotonic()
+    with ExitStack() as stack:
+        for log in logs:
+            stack.callback(log.file.close)
         for record in prepared.records_of(training, see):
-            if not whole:
+            if n < prepared.nodes:
                 record.values["nodes"] = n
             if lost:
-                record.values["lost_nodes"], lost = lost, ""  # told once
-            board.add(record)
-            metrics.write(record.to_json() + "\n")
-            timings.write(record.timings_to_json() + "\n")
+                record.values["lost_nodes"], lost = lost, ""  # reported once
+            for log in logs:
+                log.add(record)
             due = training.t - saved >= prepared.checkpoint_every or training.t == prepared.steps
             if due or time.monotonic() - flushed > _WATCHED:
-                for file in (metrics, timings, weights, board):
-                    file.flush()  # a checkpoint must not know of steps that the records do not
+                for log in logs:
+                    log.file.flush()  # a checkpoint must not know of steps that the records do not
                 flushed = time.monotonic()
             if due:
                 save_checkpoint(training, place / CHECKPOINT)
@@ -234,8 +189,51 @@ def _records(
             yield {"step": record.step, **record.values}
 
 
-def _lost(course: Course) -> str:
-    """The nodes that were lost since the run has begun, or was resumed."""
-    assert course.names is not None
-    left = set(course.remaining(course.names))
-    return listed([name for name in course.names if name not in left])
+class RunCursor:
+    """The position of one process in an experiment, so that the processes left after a loss continue at the same point.
+
+    An experiment has stages: the checks, then one run after the other. A run has steps. Processes may be at different
+    points when they notice a loss; all continue at the furthest. A process that was still at the end of an earlier
+    stage leaves that stage as it is.
+
+    Attributes:
+        world: the processes that are left.
+        stage, t: where to continue.
+        crew: the processes that have begun the stage, by their rank at the first start.
+        names: the nodes that the stage has begun with; None while that is unknown.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world, self.crew = world, world.members
+        self.stage, self.t = -1, 0
+        self.names: list[int] | None = None
+
+    def begin(self, stage: int) -> bool:
+        """Whether a stage is still to be done: others may have been beyond it at a loss."""
+        if stage > self.stage:
+            self.stage, self.t, self.crew, self.names = stage, 0, self.world.members, None
+        return stage == self.stage
+
+    def lose(self, error: NetworkError, stage: int, t: int) -> bool:
+        """Form a group with the remaining processes, or raise the error; whether the stage is still to be done."""
+        before = self.world.members
+        self.stage, self.t = self.world.reform(error, (stage, t))
+        if self.stage > stage:  # it was begun by all processes before the loss
+            self.crew, self.names = before, None
+        return self.stage == stage
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all processes that have begun the stage are left."""
+        return self.crew == self.world.members
+
+    def own_places(self, n: int) -> range:
+        """The places of this process's nodes among the n that the stage has begun with."""
+        return block(n, self.crew.index(self.world.members[self.world.rank]), len(self.crew))
+
+    def remaining(self, names: list[int]) -> list[int]:
+        """Of the nodes that the stage has begun with, those whose process is left; each process keeps its own."""
+        blocks = (
+            block(len(names), i, len(self.crew)) for i, rank in enumerate(self.crew) if rank in self.world.members
+        )
+        return [names[place] for places in blocks for place in places]

@@ -2,7 +2,7 @@
 
 from mixwise.graphs.cliques import Cliques, clique_skew, d_cliques
 from mixwise.graphs.coloring import edge_coloring
-from mixwise.graphs.converters import from_adjacency, from_edges, from_networkx
+from mixwise.graphs.conversion import from_adjacency, from_edges, from_networkx, load
 from mixwise.graphs.families import (
     chain,
     complete,
@@ -22,16 +22,15 @@ from mixwise.graphs.families import (
     star,
     torus,
 )
-from mixwise.graphs.files import load
 from mixwise.graphs.graph import Graph, Pattern
 from mixwise.graphs.matchings import edge_sample, heaviest_matching, matching_decomposition, random_matching
 from mixwise.graphs.spec import SPECS, parse
-from mixwise.graphs.trees import gram_tree, spanning_tree, tree_bias
+from mixwise.graphs.trees import spanning_tree
 
 __all__ = [
     "SPECS", "Cliques", "Graph", "Pattern", "chain", "clique_skew", "complete", "d_cliques", "directed_exponential",
     "directed_ring", "edge_coloring", "edge_sample", "erdos_renyi", "exponential", "from_adjacency", "from_edges",
-    "from_networkx", "gram_tree", "grid", "heaviest_matching", "hypercube", "load", "matching_decomposition",
+    "from_networkx", "grid", "heaviest_matching", "hypercube", "load", "matching_decomposition",
     "one_peer_exponential", "parse", "random_connected", "random_geometric", "random_matching", "random_regular",
-    "ring", "small_world", "social_network", "spanning_tree", "star", "torus", "tree_bias",
+    "ring", "small_world", "social_network", "spanning_tree", "star", "torus",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from mixwise.graphs.graph import Graph, IntArray
 from mixwise.graphs.matchings import matching_decomposition
-from mixwise.graphs.paths import two_coloring
+from mixwise.graphs.trees import two_coloring
 
 _MAX_PATHS = 2_000_000  # paths of three edges that are followed in the search for squares
 

@@ -1,4 +1,4 @@
-"""Pictures of a graph: node positions, a matplotlib figure, and Braille dots for the terminal."""
+"""Pictures of graphs and mixing matrices: node positions, matplotlib figures, and Braille dots for the terminal."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ Positions = npt.NDArray[np.float64]  # (n, 2) in the unit square; y points down,
 
 _MAX_NODES, _MAX_EDGES = 300, 4000  # a larger graph is unreadable
 _MAX_NUMBERED = 64  # nodes; the numbers of more would overlap
+MAX_MATRIX = 300  # nodes; the cells of a larger matrix are too small to see
+_MAX_WRITTEN = 20  # nodes; up to here the weights are written into the cells
 _MAX_HOP_DISTANCES = 120  # nodes; the layout by hop distances takes too long for more
 _DENSE = 3.2  # edges per node above which only a circle keeps nodes and edges apart
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # the bit of each dot in a 4 × 2 Braille cell
@@ -51,18 +53,14 @@ def layout(graph: Graph) -> Positions:
 
 def _walk(graph: Graph) -> list[int] | None:
     """The nodes of a ring or a chain in the order of its edges; None for any other graph."""
-    neighbors: list[set[int]] = [set() for _ in range(graph.n)]
-    for i, j in graph.edges:
-        neighbors[i].add(j)
-        neighbors[j].add(i)
-    if any(len(near) > 2 for near in neighbors):
+    from scipy.sparse import csgraph  # imports all of scipy.linalg
+
+    both_ways = Graph(graph.n, graph.edge_array)
+    if max(both_ways.degrees) > 2:
         return None
-    at: int | None = next((i for i in range(graph.n) if len(neighbors[i]) < 2), 0)
-    order: dict[int, None] = {}
-    while at is not None:
-        order[at] = None
-        at = min(neighbors[at] - order.keys(), default=None)
-    return list(order) if len(order) == graph.n else None
+    end = next((i for i, degree in enumerate(both_ways.degrees) if degree < 2), 0)
+    order: list[int] = csgraph.depth_first_order(both_ways.adjacency, end, return_predecessors=False).tolist()
+    return order if len(order) == graph.n else None
 
 
 def _spread_out(graph: Graph) -> Positions:
@@ -110,6 +108,23 @@ def graph_figure(graph: Graph) -> Figure:
         panel.text(x, y, str(name), ha="center", va="center", color="white", fontsize=8, zorder=3, parse_math=False)
     panel.set(xlim=(-0.08, 1.08), ylim=(1.08, -0.08), aspect="equal")
     panel.axis("off")
+    return figure
+
+
+def matrix_figure(W: npt.NDArray[np.float64]) -> Figure:
+    """W (n, n) as a heat map: row i is what node i sends, column j what node j receives; darker is larger."""
+    from matplotlib.colors import PowerNorm
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 4.4), layout="constrained")
+    panel = figure.subplots()
+    norm = PowerNorm(0.5, vmin=0, vmax=1)  # small weights stay visible
+    figure.colorbar(panel.imshow(W, cmap="Blues", norm=norm), shrink=0.8)
+    panel.set(xlabel="receiver", ylabel="sender")
+    panel.locator_params(integer=True)
+    for i, j in np.argwhere(W >= 0.005) if len(W) <= _MAX_WRITTEN else ():
+        color, text = "white" if W[i, j] > 0.4 else "black", f"{W[i, j]:.2f}".removeprefix("0")
+        panel.text(j, i, text, ha="center", va="center", fontsize=7, color=color)
     return figure
 
 

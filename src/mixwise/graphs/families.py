@@ -14,7 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from mixwise.errors import GraphError
-from mixwise.graphs.converters import from_networkx
+from mixwise.graphs.conversion import from_networkx
 from mixwise.graphs.graph import Graph, IntArray
 from mixwise.parts import part
 from mixwise.seeding import numpy_generator, stream
@@ -133,10 +133,7 @@ def random_connected(n: int, keep: float = 0.5, seed: int = 0) -> Graph:
     i, j = _all_pairs(n)
     edges = round(_fraction("keep", keep) * len(i))
     if edges < n - 1:
-        raise GraphError(
-            f"keep = {keep} of {len(i)} edges is {edges}, but {n} nodes need {n - 1} to be connected; "
-            f"keep at least {2 / n:.4g}"
-        )
+        raise GraphError(f"keep = {keep} leaves {edges} edges, but {n} nodes need {n - 1}; keep at least {2 / n:.4g}")
     from scipy.sparse import csgraph  # imports all of scipy.linalg
 
     # An edge survives the removals if and only if it is in the minimum spanning tree under "last tried is cheapest"
@@ -156,10 +153,8 @@ def random_regular(n: int, degree: int, seed: int = 0) -> Graph:
     """A connected graph in which every node has `degree` neighbors, redrawn until it is connected."""
     n, degree = _whole("n", n), _whole("degree", degree, least=0)
     if degree >= n or n * degree % 2 or (degree < 2 and n > degree + 1):
-        raise GraphError(
-            f"there is no connected graph of {n} nodes with {degree} neighbors each; "
-            f"use 2 ≤ degree < n with n · degree even"
-        )
+        rule = "use 2 ≤ degree < n with n · degree even"
+        raise GraphError(f"there is no connected graph of {n} nodes with {degree} neighbors each; {rule}")
     if degree == 2:  # the only connected one is a cycle, which a draw hits about once in √n times
         return ring(n).permuted(numpy_generator(seed, "random_regular").permutation(n).tolist())
     _check_room(f"n = {n}, degree = {degree}", n * degree / 2)
@@ -171,7 +166,7 @@ def random_regular(n: int, degree: int, seed: int = 0) -> Graph:
         graph = Graph(n, list((drawn if degree <= absent else nx.complement(drawn)).edges()))
         if graph.is_connected:
             return graph
-    raise GraphError(f"none of {_TRIES} draws was connected at n = {n}, degree = {degree}; raise the degree")
+    raise GraphError(f"none of {_TRIES} draws was connected; raise the degree")
 
 
 @part("erdos-renyi", "graph", title="Erdős–Rényi graph")
@@ -217,10 +212,7 @@ def small_world(n: int, neighbors: int, rewire: float, seed: int = 0) -> Graph:
     try:
         drawn = nx.connected_watts_strogatz_graph(n, neighbors, rewire, _TRIES, stream(seed, "small_world"))
     except nx.NetworkXError:
-        raise GraphError(
-            f"none of {_TRIES} draws was connected at n = {n}, neighbors = {neighbors}, rewire = {rewire}; "
-            f"raise neighbors or lower rewire"
-        ) from None
+        raise GraphError(f"none of {_TRIES} draws was connected; raise neighbors or lower rewire") from None
     return Graph(n, list(drawn.edges()))
 
 
@@ -277,8 +269,6 @@ def _fraction(name: str, value: float) -> float:
 
 
 def _check_room(what: str, edges: float) -> None:
-    """Refuse a graph that would not fit into memory."""
+    """Raise `GraphError` for a graph that would not fit into memory."""
     if edges > MAX_EDGES:
-        raise GraphError(
-            f"{what} makes about {edges:.2g} edges, allowed are {MAX_EDGES:.0e}; use fewer nodes or a sparser graph"
-        )
+        raise GraphError(f"{what} makes about {edges:.2g} edges, allowed are {MAX_EDGES:.0e}; use fewer nodes")

@@ -184,9 +184,7 @@ class Graph:
     def require_undirected(self, user: str) -> None:
         """Raise `GraphError` if the graph is directed; `user` names what needs undirected edges."""
         if self.directed:
-            raise GraphError(
-                f"{user} needs an undirected graph, got {self}; drop the directions: Graph(graph.n, graph.edges)"
-            )
+            raise GraphError(f"{user} needs an undirected graph, got {self}; use Graph(graph.n, graph.edges)")
 
     def require_connected(self, user: str) -> None:
         """Raise `GraphError` unless the graph is undirected and connected."""
@@ -195,10 +193,8 @@ class Graph:
 
     def _check_connected(self, consequence: str) -> None:
         if not self.is_connected:
-            raise GraphError(
-                f"the graph has {len(self.components)} components, {consequence}; add edges, or use one component: "
-                f"graph.subgraph(max(graph.components, key=len))"
-            )
+            remedy = "add edges, or use one component: graph.subgraph(max(graph.components, key=len))"
+            raise GraphError(f"the graph has {len(self.components)} components, {consequence}; {remedy}")
 
     # --- derived graphs ---
     def permuted(self, order: Sequence[int]) -> Graph:

@@ -13,15 +13,13 @@ import numpy.typing as npt
 
 from mixwise.errors import GraphError
 from mixwise.graphs.graph import Graph, IntArray
-from mixwise.graphs.paths import two_coloring
+from mixwise.graphs.trees import two_coloring
 from mixwise.seeding import numpy_generator
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 _Colors: TypeAlias = list[dict[int, int]]
 _WEIGHT_STEPS = 2.0**40  # resolution of the weights, relative to the largest
 _BLOSSOM_LIMIT = 20_000  # nodes × edges
-
-need_undirected = Graph.require_undirected
 
 
 def edge_sample(graph: Graph, probability: float, seed: int = 0, t: int = 0) -> Graph:
@@ -59,9 +57,7 @@ def heaviest_matching(graph: Graph, weights: FloatArray) -> Graph:
     """
     graph.require_undirected("heaviest_matching")
     if len(weights) != len(graph.edge_array) or not np.all(weights >= 0):
-        raise GraphError(
-            f"{len(weights)} weights for {len(graph.edge_array)} edges; give one number per edge, 0 or larger"
-        )
+        raise GraphError(f"got {len(weights)} weights; give one number per edge ({len(graph.edge_array)}), 0 or larger")
     # Whole numbers, so that no rounding error inside the algorithm decides.
     steps = np.rint(weights / max(float(weights.max(initial=0.0)), 1e-300) * _WEIGHT_STEPS).astype(np.int64)
     if graph.n * len(steps) > _BLOSSOM_LIMIT:

@@ -8,7 +8,7 @@ from inspect import Parameter
 from types import MappingProxyType
 
 from mixwise.errors import GraphError
-from mixwise.graphs.files import load
+from mixwise.graphs.conversion import load
 from mixwise.graphs.graph import Graph
 from mixwise.parts import Declaration, entries, lookup, names
 

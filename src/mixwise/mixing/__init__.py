@@ -39,9 +39,3 @@ __all__ = [
     "max_degree", "metropolis_hastings", "minimize_gme", "optimal_gap", "optimize_placement", "relative_heterogeneity",
     "search_placement", "spectral_gap", "symmetrized", "topology_from_gram", "uniform", "uniform_sender",
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> object:
-    if name == "fastest_mixing":
-        raise AttributeError("mixing.fastest_mixing is now mixing.optimal_gap")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,7 +23,6 @@ simple construction; then the nodes of the same number in all groups run a hyper
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import combinations
@@ -45,16 +44,9 @@ def base_graph(n: int, peers: int) -> tuple[MixingMatrix, ...]:
     >>> len(base_graph(8, 1)), len(base_graph(6, 1)), len(base_graph(5, 4))
     (3, 4, 1)
     """
-    try:
-        n, k = operator.index(n), operator.index(peers)
-    except TypeError:
-        raise MixingError(f"n = {n!r}, peers = {peers!r}; a Base-(k+1) graph needs whole numbers") from None
-    if n < 2:
-        raise MixingError(f"n = {n}; a Base-(k+1) graph needs at least 2 nodes")
-    if not 1 <= k < n:
-        raise MixingError(
-            f"peers = {k} with n = {n}; a Base-(k+1) graph has 1 ≤ k < n: k = {n - 1} is full averaging in one round"
-        )
+    if n != int(n) or peers != int(peers) or not 1 <= peers < n:
+        raise MixingError(f"n = {n}, peers = {peers}; a Base-(k+1) graph needs whole numbers with 1 ≤ peers < n")
+    n, k = int(n), int(peers)
     nodes, factors = range(n), _factors(n, k + 1)
     candidates = [] if factors is None else [_hyper_hypercube(nodes, factors)]
     candidates += [_composed(nodes, k), _simple(nodes, k)]

@@ -31,10 +31,10 @@ import numpy.typing as npt
 import piqp
 from scipy import sparse
 
-from mixwise.errors import MixingError, SolverError
+from mixwise.errors import SolverError
 from mixwise.graphs import Graph
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
-from mixwise.mixing.spectra import highest, incidence, laplacian, lowest
+from mixwise.mixing.metrics import highest, incidence, laplacian, lowest
 from mixwise.mixing.weights import from_edge_weights, metropolis_hastings
 from mixwise.parts import part
 
@@ -64,13 +64,7 @@ def optimal_gap(graph: Graph) -> MixingMatrix:
     >>> optimal_gap(Graph(3, [(0, 1), (1, 2), (2, 0)])).to_dense().round(4).tolist()[0]
     [0.3333, 0.3333, 0.3333]
     """
-    if graph.directed:
-        raise MixingError("optimal_gap needs an undirected graph, because its weights are the same both ways")
-    if not graph.is_connected:
-        raise MixingError(
-            f"the graph has {len(graph.components)} components, so its spectral gap is 0 for all weights; "
-            f"use metropolis_hastings(graph), or one component"
-        )
+    graph.require_connected("optimal_gap")
     if graph.n == 1:
         return metropolis_hastings(graph)
     return from_edge_weights(graph, exact_weights(graph) if graph.n <= LARGEST_EXACT else approximate_weights(graph))
@@ -128,11 +122,12 @@ def minimize_norm(graph: Graph, start: FloatArray, accuracy: float = 0.005) -> F
     """
     center = start
     best, cuts = _cuts(graph, start)
-    program, rho, failures = _Program(graph), 0.05, 0
+    at_node, crowded = abs(incidence(graph)), np.zeros(graph.n, dtype=bool)
+    rho, failures = 0.05, 0
     if best <= _ZERO_NORM:
         return start  # full averaging already
     for _ in range(max(_LEAST_ROUNDS, min(_ROUNDS, _EDGE_ROUNDS // len(start)))):
-        step = program.solve(cuts, center, rho)
+        step = _solved_round(at_node, crowded, cuts, center, rho)
         if step is None:
             break  # the quadratic program stalled: return the best weights so far
         value, new_cuts = _cuts(graph, step.w)
@@ -155,43 +150,41 @@ def minimize_norm(graph: Graph, start: FloatArray, accuracy: float = 0.005) -> F
 
 
 class _Step(NamedTuple):
-    """The solution of one round's quadratic program."""
+    """The solution of one round's quadratic program in the variables (w, t)."""
 
     w: FloatArray  # (E,)
     bound: float  # t, the value of the model at w
     active: npt.NDArray[np.bool_]  # (K,), which cuts hold with equality
 
 
-class _Program:
-    """The quadratic program of a round in the variables (w, t); node constraints are added once they are violated."""
+def _solved_round(
+    at_node: sparse.csr_array, crowded: npt.NDArray[np.bool_], cuts: FloatArray, center: FloatArray, rho: float
+) -> _Step | None:
+    """The solution of a round for the cuts (K, E + 1) of `_cuts`, or None if the solver fails.
 
-    def __init__(self, graph: Graph) -> None:
-        self.at_node = abs(incidence(graph))
-        self.crowded = np.zeros(graph.n, dtype=bool)  # the nodes whose constraint was ever violated
-
-    def solve(self, cuts: FloatArray, center: FloatArray, rho: float) -> _Step | None:
-        """The solution for the cuts (K, E + 1) of `_cuts`, or None if the solver fails."""
-        E = len(center)
-        P, q = sparse.diags(np.append(np.full(E, rho), 0.0)).tocsc(), np.append(-rho * center, 1.0)
-        lower = np.append(np.zeros(E), -1.0)
-        while True:
-            nodes = self.at_node[np.flatnonzero(self.crowded)]
-            t = np.append(-np.ones(len(cuts)), np.zeros(nodes.shape[0]))
-            rows = sparse.vstack([sparse.csc_matrix(cuts[:, :-1]), nodes])
-            constraints = sparse.csc_matrix(sparse.hstack([rows, sparse.csc_matrix(t[:, None])]))
-            upper = np.append(cuts[:, -1], np.ones(nodes.shape[0]))
-            solver = piqp.SparseSolver()
-            solver.settings.eps_abs = solver.settings.eps_duality_gap_abs = 1e-8
-            solver.settings.eps_rel = solver.settings.eps_duality_gap_rel = 1e-6
-            solver.setup(P, q, None, None, constraints, None, upper, lower, None)
-            if solver.solve() != piqp.PIQP_SOLVED:
-                return None
-            w = np.asarray(solver.result.x[:-1]).clip(min=0)
-            over = (self.at_node @ w > 1 + 1e-9) & ~self.crowded
-            if not over.any():
-                active = np.asarray(solver.result.z_u)[: len(cuts)] > 1e-7
-                return _Step(_feasible(self.at_node, w), float(solver.result.x[-1]), active)
-            self.crowded |= over
+    Node constraints are added to `crowded` (n,) once they are violated, and kept for the next rounds.
+    """
+    E = len(center)
+    P, q = sparse.diags(np.append(np.full(E, rho), 0.0)).tocsc(), np.append(-rho * center, 1.0)
+    lower = np.append(np.zeros(E), -1.0)
+    while True:
+        nodes = at_node[np.flatnonzero(crowded)]
+        t = np.append(-np.ones(len(cuts)), np.zeros(nodes.shape[0]))
+        rows = sparse.vstack([sparse.csc_matrix(cuts[:, :-1]), nodes])
+        constraints = sparse.csc_matrix(sparse.hstack([rows, sparse.csc_matrix(t[:, None])]))
+        upper = np.append(cuts[:, -1], np.ones(nodes.shape[0]))
+        solver = piqp.SparseSolver()
+        solver.settings.eps_abs = solver.settings.eps_duality_gap_abs = 1e-8
+        solver.settings.eps_rel = solver.settings.eps_duality_gap_rel = 1e-6
+        solver.setup(P, q, None, None, constraints, None, upper, lower, None)
+        if solver.solve() != piqp.PIQP_SOLVED:
+            return None
+        w = np.asarray(solver.result.x[:-1]).clip(min=0)
+        over = (at_node @ w > 1 + 1e-9) & ~crowded
+        if not over.any():
+            active = np.asarray(solver.result.z_u)[: len(cuts)] > 1e-7
+            return _Step(_feasible(at_node, w), float(solver.result.x[-1]), active)
+        crowded |= over
 
 
 def _cuts(graph: Graph, w: FloatArray) -> tuple[float, FloatArray]:

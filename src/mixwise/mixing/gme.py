@@ -17,7 +17,6 @@ for both kinds, so an optimum always exists.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import time
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -30,14 +29,12 @@ import torch
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
-from mixwise.mixing.gme_cvxpy import DenseProgram
-from mixwise.mixing.gme_qp import EdgeQP, RawSolution
-from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, column_sums, row_sums
+from mixwise.mixing.gme_qp import EdgeQP, RawSolution, check_cvxpy, solve_by_cvxpy
+from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, check_kind, column_sums, row_sums
 from mixwise.mixing.metrics import error_after_mixing
-from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme, check_limits, check_regularization, need_doubly
-from mixwise.mixing.neighbor_objective import TIE_BREAK, tie_broken
+from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme, need_doubly
 from mixwise.mixing.neighborhoods import exchange_here
-from mixwise.mixing.solution import GmeSolution, SolveStatus
+from mixwise.mixing.solution import TIE_BREAK, GmeSolution, SolveStatus, check_regularization, tie_broken
 
 Solver: TypeAlias = Literal["auto", "piqp", "cvxpy", "local"]
 
@@ -67,29 +64,30 @@ class GmeProblem:
     solver: Solver = "auto"
     tolerance: float = 1e-3
     max_iterations: int = MAX_ITERATIONS
-    _program: EdgeQP | DenseProgram | NeighborGme = field(init=False, repr=False)
+    _program: EdgeQP | NeighborGme | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_solver(self.solver)
-        check_limits(self.tolerance, self.max_iterations)
+        check_kind(self.kind)
+        if not 0 < self.tolerance < 1:  # NaN fails every comparison
+            raise MixingError(f"tolerance = {self.tolerance}; a distance relative to the optimum lies in (0, 1)")
+        if self.max_iterations < 1:
+            raise MixingError(f"max_iterations = {self.max_iterations}; a solve takes at least 1")
         if self.symmetric and self.graph.directed:
             raise MixingError("symmetric weights need an undirected graph; drop symmetric=True or the directions")
-        if self.kind not in ("doubly", "sender"):
-            raise MixingError(f'kind = {self.kind!r}; a mixing matrix is "doubly" or "sender" stochastic')
         if self.symmetric and self.kind == "sender":
             raise MixingError('symmetric weights whose rows sum to 1 are doubly stochastic; drop kind="sender"')
-        if not 0 <= self.least_heard <= 1:  # NaN fails every comparison
+        if not 0 <= self.least_heard <= 1:
             raise MixingError(f"least_heard = {self.least_heard}; column sums average 1, so their least lies in [0, 1]")
         if self.least_heard and self.kind != "sender":
-            raise MixingError(
-                f'least_heard = {self.least_heard}, but columns sum to 1 anyway; drop it or use kind="sender"'
-            )
+            raise MixingError(f'least_heard = {self.least_heard}, but columns sum to 1; drop it or use kind="sender"')
+        program: EdgeQP | NeighborGme | None = None
         if self.solver == "local":
             need_doubly(self.kind)
-            vars(self)["_program"] = NeighborGme(self.graph, range(self.graph.n), exchange_here)
-        else:
-            program = DenseProgram if self.solver == "cvxpy" else EdgeQP
-            vars(self)["_program"] = program(self.graph, self.symmetric, self.kind, self.least_heard)
+            program = NeighborGme(self.graph, range(self.graph.n), exchange_here)
+        elif self.solver != "cvxpy":
+            program = EdgeQP(self.graph, self.symmetric, self.kind, self.least_heard)
+        vars(self)["_program"] = program
 
     def solve(self, gram: npt.ArrayLike | torch.Tensor, regularization: float = 0.0) -> GmeSolution:
         """The best weights for the Gram matrix `gram` (n, n) of the nodes' centered updates."""
@@ -97,15 +95,14 @@ class GmeProblem:
         check_regularization(regularization)
         Gamma, scale = scaled_gram(gram, self.graph.n)
         if isinstance(self._program, NeighborGme):
-            solution, _ = self._program.solve(
-                self._program.blocks(Gamma),
-                regularization,
-                tolerance=self.tolerance,
-                max_iterations=self.max_iterations,
-                symmetric=self.symmetric,
-            )
+            blocks, limits = self._program.blocks(Gamma), (self.tolerance, self.max_iterations)
+            solution, _ = self._program.solve(blocks, regularization, *limits, self.symmetric)
             return replace(solution, objective=solution.objective * scale, seconds=time.perf_counter() - start)
-        raw = self._program.solve(Gamma, tie_broken(regularization, scale))
+        penalty = tie_broken(regularization, scale)
+        if self._program is None:
+            raw = solve_by_cvxpy(self.graph, Gamma, penalty, self.symmetric, self.kind, self.least_heard)
+        else:
+            raw = self._program.solve(Gamma, penalty)
         W, residual = self._feasible(raw)
         status = SolveStatus.INVALID if W is None and raw.status is SolveStatus.OPTIMAL else raw.status
         objective = math.nan if W is None else error_after_mixing(Gamma, W) * scale
@@ -187,11 +184,8 @@ def check_solver(solver: str) -> None:
     """Raise `MixingError` if the solver does not exist or is not installed."""
     if solver not in SOLVERS:
         raise MixingError(f"solver = {solver!r}; choose {', '.join(SOLVERS)}")
-    if solver == "cvxpy" and importlib.util.find_spec("cvxpy") is None:
-        raise MixingError(
-            "solver = 'cvxpy' needs the package cvxpy, which is not installed; pip install cvxpy, or choose piqp, "
-            "which finds the same optimum"
-        )
+    if solver == "cvxpy":
+        check_cvxpy()
 
 
 def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray, float]:
@@ -200,9 +194,7 @@ def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray,
         gram = gram.detach().cpu().double().numpy()  # NumPy has no bfloat16
     Gamma: npt.NDArray[Any] = np.asarray(gram, dtype=np.float64)
     if Gamma.shape != (n, n):
-        raise MixingError(
-            f"the Gram matrix has shape {Gamma.shape}, but the graph has {n} nodes; it must be ({n}, {n})"
-        )
+        raise MixingError(f"the Gram matrix has shape {Gamma.shape}, but for {n} nodes it must be ({n}, {n})")
     largest = float(np.abs(Gamma).max())
     if not math.isfinite(largest):
         i, j = np.argwhere(~np.isfinite(Gamma))[0]
@@ -215,10 +207,8 @@ def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray,
     Gamma = Gamma / scale
     skew = float((Gamma - Gamma.T).max())  # the difference is antisymmetric: its largest entry is its largest modulus
     if skew > _REPAIR * n:
-        raise MixingError(
-            f"Γ is not symmetric: its entries differ from their mirror images by up to {skew / n:.1e} · Tr Γ, "
-            f"allowed is {_REPAIR:g}; {_REMEDY}"
-        )
+        difference = f"by up to {skew / n:.1e} · Tr Γ, allowed is {_REPAIR:g}"
+        raise MixingError(f"Γ is not symmetric: Γ and Γᵀ differ {difference}; {_REMEDY}")
     Gamma = (Gamma + Gamma.T) / 2
     try:  # positive semidefinite up to a tenth of the tie-break: the program is convex as it is
         shifted = Gamma.copy()
@@ -227,9 +217,7 @@ def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray,
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(Gamma)
         if values[0] < -_REPAIR * n:
-            raise MixingError(
-                f"Γ is indefinite: its smallest eigenvalue is {values[0] / n:.1e} · Tr Γ, allowed is {-_REPAIR:g}; "
-                f"{_REMEDY}"
-            ) from None
+            smallest = f"{values[0] / n:.1e} · Tr Γ, allowed is {-_REPAIR:g}"
+            raise MixingError(f"Γ is indefinite: its smallest eigenvalue is {smallest}; {_REMEDY}") from None
         Gamma = (vectors * values.clip(min=0)) @ vectors.T
     return Gamma, scale

@@ -1,4 +1,4 @@
-"""GME-opt as a sparse quadratic program on the edges, solved by PIQP.
+"""GME-opt as a sparse quadratic program on the edges, solved by PIQP, and as the paper poses it, solved by CVXPY.
 
     minimize    Σ_j w_jᵀ Γ w_j + λ ‖w‖²          (w_j: column j of W, restricted to the senders that j hears)
     subject to  Σ_j W[i, j] = 1 for all i,  Σ_i W[i, j] = 1 for all j,  W ≥ 0.
@@ -12,12 +12,14 @@ The sparsity pattern depends on the graph alone: it is laid out once, and each �
 
 from __future__ import annotations
 
+import importlib.util
 from typing import NamedTuple
 
 import numpy as np
 import piqp
 from scipy.sparse import csc_matrix, vstack
 
+from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing.matrix import FloatArray, Kind
 from mixwise.mixing.solution import SolveStatus
@@ -28,6 +30,11 @@ _STATUS = {
     piqp.PIQP_PRIMAL_INFEASIBLE: SolveStatus.INFEASIBLE,
     piqp.PIQP_DUAL_INFEASIBLE: SolveStatus.UNBOUNDED,
     piqp.PIQP_NUMERICS: SolveStatus.NUMERICAL_ERROR,
+    # CVXPY's
+    "infeasible": SolveStatus.INFEASIBLE,
+    "unbounded": SolveStatus.UNBOUNDED,
+    "optimal_inaccurate": SolveStatus.NOT_CONVERGED,
+    "user_limit": SolveStatus.NOT_CONVERGED,
 }
 
 # Optimal W are far from unique, so the KKT systems are nearly singular. Each is factored with a shift added to its
@@ -111,7 +118,7 @@ def _prepared(P: csc_matrix, A: csc_matrix, floor: tuple[csc_matrix, float] | No
     solver = piqp.SparseSolver()
     settings = solver.settings
     # With its own preconditioner, PIQP 0.6.4 ends `update` + `solve` in MAX_ITER with a wrong W; without it, and with
-    # Γ scaled by us, a reused solver returns the same bits as a fresh one (tests/test_gme.py keeps watch).
+    # Γ scaled by us, a reused solver returns the same bits as a fresh one (tests/mixing/test_gme.py keeps watch).
     settings.preconditioner_iter = 0
     settings.iterative_refinement_always_enabled = True
     settings.iterative_refinement_static_regularization_eps = shift
@@ -122,3 +129,46 @@ def _prepared(P: csc_matrix, A: csc_matrix, floor: tuple[csc_matrix, float] | No
     C, least = (None, None) if floor is None else (floor[0], np.full(floor[0].shape[0], floor[1]))
     solver.setup(P, np.zeros(size), A, np.ones(height), C, least, None, np.zeros(size), None)
     return solver
+
+
+def check_cvxpy() -> None:
+    """Raise `MixingError` unless the optional package CVXPY is installed."""
+    if importlib.util.find_spec("cvxpy") is None:
+        raise MixingError("solver = 'cvxpy' needs the package cvxpy: pip install cvxpy, or choose piqp")
+
+
+def solve_by_cvxpy(
+    graph: Graph,
+    gram: FloatArray,
+    regularization: float,
+    symmetric: bool = False,
+    kind: Kind = "doubly",
+    least_heard: float = 0.0,
+    backend: str = "CLARABEL",
+) -> RawSolution:
+    """The program as the paper poses it: all n² entries are variables, those off the graph are set to 0.
+
+        minimize    ‖R W‖²_F   with RᵀR = Γ + λ I
+        subject to  W𝟏 = 𝟏,  Wᵀ𝟏 = 𝟏 (kind="sender": Wᵀ𝟏 ≥ c),  0 ≤ W ≤ 1,  W[i, j] = 0 where (i, j) is not an edge
+
+    It is slow and shares no code with `EdgeQP`: the reference of the tests and of the benchmarks. `backend` is the
+    solver that CVXPY calls.
+    """
+    import cvxpy as cp  # an optional package, slow to import
+
+    n, pattern = graph.n, graph.pattern
+    values, vectors = np.linalg.eigh(gram + regularization * np.eye(n))
+    R = (vectors * np.sqrt(values.clip(min=0))).T
+    off_graph = np.ones((n, n))
+    off_graph[pattern.rows, pattern.cols] = 0
+    W, one = cp.Variable((n, n)), np.ones(n)
+    columns = one @ W >= least_heard if kind == "sender" else one @ W == 1
+    constraints = [W @ one == 1, columns, W >= 0, W <= 1, cp.multiply(off_graph, W) == 0]
+    constraints += [W == W.T] if symmetric else []
+    problem = cp.Problem(cp.Minimize(cp.sum_squares(R @ W)), constraints)
+    problem.solve(solver=backend)
+    if problem.status != cp.OPTIMAL:
+        failed = _STATUS.get(problem.status, SolveStatus.FAILED)
+        return RawSolution(np.full(len(pattern.rows), np.nan), failed, 0)
+    iterations = int(problem.solver_stats.num_iters or 0)
+    return RawSolution(W.value[pattern.rows, pattern.cols], SolveStatus.OPTIMAL, iterations)

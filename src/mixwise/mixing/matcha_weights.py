@@ -24,7 +24,7 @@ from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.graphs.matchings import matching_decomposition
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
-from mixwise.mixing.spectra import laplacian, largest_off_constant, lowest
+from mixwise.mixing.metrics import laplacian, largest_off_constant, lowest
 from mixwise.mixing.weights import from_edge_weights
 from mixwise.seeding import numpy_generator
 
@@ -80,12 +80,8 @@ def matcha(graph: Graph, budget: float) -> MatchaWeights:
     """
     if not 0 < budget <= 1:  # NaN fails every comparison
         raise MixingError(f"budget = {budget}; the expected fraction of active matchings lies in (0, 1]")
+    graph.require_connected("MATCHA")
     matchings = matching_decomposition(graph)
-    if not graph.is_connected:
-        raise MixingError(
-            f"the graph has {len(graph.components)} components, so no probabilities connect it; "
-            f"use one component: graph.subgraph(max(graph.components, key=len))"
-        )
     if not matchings:
         return MatchaWeights((), (), 0.0, 0.0, 0.0, 0.0, graph.n)
     probabilities, connectivity, bound = _best_probabilities(matchings, budget * len(matchings))

@@ -8,6 +8,7 @@ Legend: n nodes, A arcs; weights (A + n,) are in the order of `graph.pattern`: a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Literal, TypeAlias
@@ -30,6 +31,7 @@ _REMEDIES = {
 }
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class MixingMatrix:
     """Non-negative weights on the arcs and loops of a graph whose sums are 1, validated on construction.
 
@@ -95,24 +97,16 @@ class MixingMatrix:
         off_graph[graph.pattern.rows, graph.pattern.cols] = 0
         if off_graph.any():
             i, j = np.argwhere(off_graph)[0]
-            raise MixingError(
-                f"W[{i}, {j}] = {dense[i, j]:.6g}, but node {i} has no edge to node {j}; "
-                f"set the entry to 0 or add the edge to the graph"
-            )
+            entry = f"W[{i}, {j}] = {dense[i, j]:.6g}, but node {i} has no edge to node {j}"
+            raise MixingError(f"{entry}; set the entry to 0 or add the edge to the graph")
         return cls(graph, dense[graph.pattern.rows, graph.pattern.cols], kind, tolerance)
 
     # --- the rows and columns of some nodes ---
-    def part(self, nodes: range) -> tuple[FloatArray, FloatArray]:
-        """The weights of what `nodes` send, sorted by (i, j), and of what they hear, sorted by (j, i).
-
-        `part_weights` is the inverse. Parts of adjacent ranges of nodes can be concatenated.
-        """
-        sent, heard = entries_of(self.graph, nodes)
-        return self.weights[sent], self.weights[heard]
-
     def restricted_to(self, nodes: range) -> MixingMatrix:
         """The same matrix as known to the owner of `nodes`: their rows and columns."""
-        weights = part_weights(self.graph, nodes, *self.part(nodes))
+        weights = np.zeros_like(self.weights)
+        for entries in entries_of(self.graph, nodes):
+            weights[entries] = self.weights[entries]
         return MixingMatrix(self.graph, weights, self.kind, self.tolerance, nodes)
 
     @property
@@ -193,9 +187,6 @@ class MixingMatrix:
         return MixingMatrix(graph, self.weights[in_order], self.kind, self.tolerance)
 
     # --- value semantics ---
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a mixing matrix is immutable, so {name} cannot be set; build another one")
-
     def __deepcopy__(self, memo: dict[int, object]) -> MixingMatrix:
         return self
 
@@ -219,28 +210,23 @@ class MixingMatrix:
 
     def _repr_svg_(self) -> str | None:
         """A heat map for notebooks; None if its cells would be too small to see."""
-        from mixwise.graphs.drawing import svg
-        from mixwise.mixing.drawing import MAX_NODES, matrix_figure  # it needs this module
+        from mixwise.graphs.drawing import MAX_MATRIX, matrix_figure, svg  # slow to import
 
-        return svg(matrix_figure(self), f"{self!r}; rows send, columns receive") if self.n <= MAX_NODES else None
+        if self.n > MAX_MATRIX:
+            return None
+        return svg(matrix_figure(self.to_dense()), f"{self!r}; rows send, columns receive")
 
     # --- validation ---
     def _check(self) -> None:
         pattern, w = self.graph.pattern, self.weights
-        if self.kind not in ("doubly", "sender"):
-            raise MixingError(f'kind = {self.kind!r}; a mixing matrix is "doubly" or "sender" stochastic')
+        check_kind(self.kind)
         if w.shape != pattern.rows.shape:
-            raise MixingError(
-                f"{w.size} weights for {len(pattern.rows)} entries; give one per arc and one per loop, "
-                f"in the order of graph.pattern"
-            )
+            raise MixingError(f"{w.size} weights for {len(pattern.rows)} entries; give one per entry of graph.pattern")
         highest = 1 + self.tolerance
         if not (w.min(initial=0.0) >= 0 and w.max(initial=0.0) <= highest):  # NaN fails every comparison
             e = int(np.argmax(w < 0) or np.argmax(~((w >= 0) & (w <= highest))))  # a negative weight enlarges a loop
-            raise MixingError(
-                f"{self._entry(e)}; weights lie between 0 and 1; clip them and normalize the sums, "
-                f"or use a builder such as metropolis_hastings(graph)"
-            )
+            remedy = "clip them and normalize the sums, or use a builder such as metropolis_hastings(graph)"
+            raise MixingError(f"{self._entry(e)}; weights lie between 0 and 1; {remedy}")
         if not self.whole:
             self._check_part()
         self._check_sums("row", pattern.rows, row_sums(self.graph, w))
@@ -254,23 +240,25 @@ class MixingMatrix:
         for entries in entries_of(self.graph, nodes):
             unknown[entries] = False
         if unknown.any():
-            raise MixingError(
-                f"{self._entry(int(unknown.argmax()))}, but only the weights of nodes {nodes[0]} to {nodes[-1]} "
-                f"are known here; set the others to 0"
-            )
+            only = f"only the weights of nodes {nodes[0]} to {nodes[-1]} are known here"
+            raise MixingError(f"{self._entry(int(unknown.argmax()))}, but {only}; set the others to 0")
 
     def _check_sums(self, name: str, lines: IntArray, sums: FloatArray) -> None:
         error = np.abs(sums - 1)[self.nodes.start : self.nodes.stop]
         if error.max() > self.tolerance:
             worst = self.nodes[int(error.argmax())]
             e = int(np.argmax(np.where(lines == worst, self.weights, -1)))
-            raise MixingError(
-                f"{name} {worst} of W sums to {sums[worst]:.9g}, expected 1 within {self.tolerance:g} "
-                f"(its largest entry is {self._entry(e)}); {_REMEDIES[name]}"
-            )
+            found = f"{name} {worst} of W sums to {sums[worst]:.9g}, expected 1 within {self.tolerance:g}"
+            raise MixingError(f"{found} (its largest entry is {self._entry(e)}); {_REMEDIES[name]}")
 
     def _entry(self, e: int) -> str:
         return f"W[{self.graph.pattern.rows[e]}, {self.graph.pattern.cols[e]}] = {self.weights[e]:.6g}"
+
+
+def check_kind(kind: str) -> None:
+    """Raise `MixingError` unless weights can be stochastic in this way."""
+    if kind not in ("doubly", "sender"):
+        raise MixingError(f'kind = {kind!r}; a mixing matrix is "doubly" or "sender" stochastic')
 
 
 def entries_of(graph: Graph, nodes: range) -> tuple[IntArray, IntArray]:
@@ -278,14 +266,6 @@ def entries_of(graph: Graph, nodes: range) -> tuple[IntArray, IntArray]:
     pattern = graph.pattern
     first, last = np.searchsorted(pattern.cols[pattern.by_column], [nodes.start, nodes.stop])
     return np.arange(pattern.indptr[nodes.start], pattern.indptr[nodes.stop]), pattern.by_column[first:last]
-
-
-def part_weights(graph: Graph, nodes: range, sent: FloatArray, heard: FloatArray) -> FloatArray:
-    """Weights (A + n,) with the given rows and columns of `nodes`, as in `MixingMatrix.part`, and 0 elsewhere."""
-    weights = np.zeros(len(graph.pattern.rows))
-    rows, columns = entries_of(graph, nodes)
-    weights[columns], weights[rows] = heard, sent
-    return weights
 
 
 def row_sums(graph: Graph, weights: FloatArray) -> FloatArray:

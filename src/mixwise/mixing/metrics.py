@@ -1,4 +1,4 @@
-"""What a mixing matrix does to the disagreement between nodes, in the paper's quantities.
+"""Metrics of the paper: the disagreement between nodes, and how much of it a mixing matrix removes.
 
 Legend: W (n, n) a MixingMatrix or an array; G (n, d) one row per node, NumPy or torch; Ḡ its mean row; J = 𝟏𝟏ᵀ/n.
 Everything is computed in float64, one block of columns at a time, so that large G are never copied as a whole.
@@ -15,6 +15,8 @@ import torch
 from scipy import sparse
 
 from mixwise.errors import MixingError
+from mixwise.graphs import Graph
+from mixwise.graphs.graph import IntArray
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
 
 Rows: TypeAlias = npt.NDArray[Any] | torch.Tensor
@@ -22,6 +24,7 @@ Weights: TypeAlias = MixingMatrix | npt.NDArray[Any] | torch.Tensor
 
 _BLOCK = 1 << 18  # numbers in one block of columns: 2 MB in float64
 _DENSE_LIMIT = 1500  # above this many nodes, the norm of W − J is found by Lanczos iteration
+_DENSE_LAPLACIAN = 400  # above this many nodes, Lanczos iteration finds a few of its eigenvectors faster
 
 
 def gradient_mixing_error(G: Rows, W: Weights) -> float:
@@ -79,9 +82,7 @@ def consensus_factor(W: Weights | Sequence[Weights], probabilities: Sequence[flo
         raise MixingError("consensus_factor of no matrix; give one or several")
     chances = np.full(len(matrices), 1 / len(matrices)) if probabilities is None else np.asarray(probabilities, float)
     if len(chances) != len(matrices) or (chances < 0).any() or not abs(chances.sum() - 1) <= 1e-9:
-        raise MixingError(
-            f"probabilities = {chances.tolist()} for {len(matrices)} matrices; give one each, none negative, sum 1"
-        )
+        raise MixingError(f"probabilities = {chances.tolist()}; give one per matrix, none negative, of sum 1")
     second_moment = sum(q * w @ w.T for q, w in zip(chances, matrices, strict=True))
     return float(1 - np.linalg.eigvalsh(second_moment - 1 / len(matrices[0]))[-1])
 
@@ -133,3 +134,66 @@ def _dense(W: Weights) -> FloatArray:
         W.need_whole("the effect of W on all nodes")
         return W.to_dense()
     return np.asarray(W.detach().cpu() if isinstance(W, torch.Tensor) else W, dtype=np.float64)
+
+
+# --- the ends of the spectrum of a weighted Laplacian L(w) = B diag(w) Bᵀ; B (n, E) the node-edge incidence matrix ---
+def incidence(graph: Graph) -> sparse.csr_array:
+    """B (n, E): column e has 1 at node i and −1 at node j of the edge e = (i, j)."""
+    E = len(graph.edge_array)
+    entries = graph.edge_array.T.ravel(), np.tile(np.arange(E), 2)
+    return sparse.csr_array((np.repeat([1.0, -1.0], E), entries), shape=(graph.n, E))
+
+
+def laplacian(n: int, edges: IntArray, weights: FloatArray) -> sparse.csr_array:
+    """L(w) = Σ_e w_e (e_i − e_j)(e_i − e_j)ᵀ (n, n) of the edges (E, 2) with weights w (E,)."""
+    A = sparse.csr_array((weights, tuple(edges.T)), shape=(n, n))
+    A = A + A.T
+    return sparse.csr_array(sparse.diags_array(A.sum(axis=1)) - A)
+
+
+def lowest(L: sparse.csr_array, count: int) -> tuple[FloatArray, FloatArray]:
+    """λ₂ ≤ λ₃ ≤ … of a Laplacian, at most `count`, and their unit eigenvectors (n, count), all orthogonal to 𝟏."""
+    n = L.shape[0]
+    count = min(count, n - 1)
+    if n <= _DENSE_LAPLACIAN:
+        # Adding 𝟏𝟏ᵀ times more than any eigenvalue moves the constant vector to the other end.
+        values, vectors = np.linalg.eigh(L.toarray() + (2 * L.diagonal().max() + 1) / n)
+        return values[:count], vectors[:, :count]
+    from scipy.sparse.linalg import eigsh
+
+    # Inverted around a point just below 0, which separates small eigenvalues that lie close together.
+    shift = 1e-4 * float(L.diagonal().mean()) + 1e-300
+    values, vectors = eigsh(L.tocsc(), count + 1, sigma=-shift, v0=_start(n))
+    order = np.argsort(values)[1:]
+    vectors = vectors[:, order] - vectors[:, order].mean(axis=0)
+    return values[order], vectors / np.linalg.norm(vectors, axis=0)
+
+
+def highest(L: sparse.csr_array, count: int) -> tuple[FloatArray, FloatArray]:
+    """The largest eigenvalues of a Laplacian, descending, and their unit eigenvectors (n, count)."""
+    n = L.shape[0]
+    count = min(count, n - 1)
+    if n <= _DENSE_LAPLACIAN:
+        values, vectors = np.linalg.eigh(L.toarray())
+        return values[: -count - 1 : -1], vectors[:, : -count - 1 : -1]
+    from scipy.sparse.linalg import eigsh
+
+    values, vectors = eigsh(L, count, which="LA", v0=_start(n), tol=1e-6)
+    order = np.argsort(-values)
+    return values[order], vectors[:, order]
+
+
+def largest_off_constant(E: sparse.csr_array) -> float:
+    """λ_max(E − J) of a symmetric positive semidefinite E (n, n) with E𝟏 = 𝟏."""
+    n = E.shape[0]
+    if n <= _DENSE_LAPLACIAN:
+        return float(np.linalg.eigvalsh(E.toarray() - 1 / n)[-1])
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    operator = LinearOperator((n, n), matvec=lambda x: E @ x - x.mean(), dtype=np.float64)
+    return float(eigsh(operator, 1, which="LA", v0=_start(n), return_eigenvectors=False, tol=1e-8)[0])
+
+
+def _start(n: int) -> FloatArray:
+    """A fixed start vector, so that the same graph gives the same result."""
+    return np.random.Generator(np.random.PCG64(0)).standard_normal(n)

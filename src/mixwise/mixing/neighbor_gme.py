@@ -33,19 +33,28 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
-from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, part_weights
-from mixwise.mixing.neighbor_objective import Blocks, Candidate, Jumps, ScaledObjective, Steering
-from mixwise.mixing.neighborhoods import Exchange, Neighborhoods, TreeSweeps
-from mixwise.mixing.solution import GmeSolution, SolveStatus
+from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix
+from mixwise.mixing.neighborhoods import Exchange, Neighborhoods
+from mixwise.mixing.solution import TIE_BREAK, GmeSolution, SolveStatus, check_regularization, tie_broken
 from mixwise.mixing.weights import metropolis_hastings
 
+Blocks: TypeAlias = list[FloatArray]  # Γ on the neighborhoods: (g, D, D) per group
+
+
+_BALANCE = 5.0  # how unequal the two parts of the gap may be before ρ is doubled or halved
+_DAMPING = 0.7  # how much smaller a step of ρ is than the one in the other direction before it
+_PENALTIES = (2.0**-5, 2.0**10)  # the range of ρ, for Γ of mean diagonal 1; below it, flat directions of F take ages
+_NEAR_ZERO = 1e-3  # of the error of Metropolis-Hastings weights: smaller optima count as 0
+_STEPS = 10  # K, the steps that a jump looks back
+_RIDGE = 1e-8  # of the mean ‖r‖², so that nearly equal steps do not blow up α
+_PROGRESS = 0.9  # a jump needs steps that are shorter by this factor than at the last jump
 _RELAXATION = 1.6  # α
 _BETWEEN_TESTS = 10  # iterations; a test takes three ways through the tree
 _BETWEEN_JUMPS = 20  # iterations; ρ changes at most this often, because steps of different ρ cannot be compared
@@ -77,9 +86,8 @@ class NeighborGme:
         graph.require_connected('solver="local"')
         self.graph, self.nodes, self._exchange = graph, nodes, exchange
         self._near = near = Neighborhoods(graph, nodes, exchange)
-        self._tree = TreeSweeps(graph, nodes, exchange)
         # The entry of each owned node for its parent in the tree; node 0 has none.
-        to_parent = near.others == self._tree.parents[near.owners + nodes.start]
+        to_parent = near.others == near.tree.parents[near.owners + nodes.start]
         self._upwards = np.flatnonzero(to_parent & (near.others != near.owners + nodes.start))
         self._M = metropolis_hastings(graph).weights[near.heard]  # symmetric: sent = heard
 
@@ -95,12 +103,10 @@ class NeighborGme:
         ids = np.arange(self.nodes.start, self.nodes.stop)
         summands = np.where(bad[:, None], 0.0, values)
         local = np.column_stack([summands, values[:, :unless_zero].any(axis=1), np.where(bad, -ids, -n)])
-        *sums, some, first = self._tree.total(local, maxima=1).tolist()
+        *sums, some, first = self._near.tree.total(local, maxima=1).tolist()
         if -first < n:
-            raise MixingError(
-                f"the sketch of node {-first:.0f} is not finite, or above {_LARGEST:g}; look for NaN in its update, "
-                f"or use smaller steps"
-            )
+            remedy = "look for NaN in its update, or use smaller steps"
+            raise MixingError(f"the sketch of node {-first:.0f} is not finite, or above {_LARGEST:g}; {remedy}")
         if unless_zero and not some:
             return None
         mean = np.array(sums) / n
@@ -126,20 +132,16 @@ class NeighborGme:
 
     def from_rows(self, rows: FloatArray) -> Blocks:
         """The blocks from one row per owned node; the inverse of `by_node`."""
-        blocks, width = [], self._near.width
-        for members, entries in self._near.groups:
-            D = entries.shape[1]
-            block = np.zeros((len(members), D, D))
-            block[:, :width, :width] = rows[members, :D, :D]
-            blocks.append(block)
-        return blocks
+        sizes = [group.entries.shape[1] for group in self._near.groups]
+        extra = max(0, max(sizes) - self._near.width)
+        padded = np.pad(rows, [(0, 0), (0, extra), (0, extra)])
+        return [padded[group.nodes, :D, :D] for group, D in zip(self._near.groups, sizes, strict=True)]
 
     # --- the solve ---
     def solve(
         self,
         blocks: Blocks,
         regularization: float = 0.0,
-        *,
         tolerance: float = 1e-3,
         max_iterations: int = MAX_ITERATIONS,
         symmetric: bool = False,
@@ -154,13 +156,13 @@ class NeighborGme:
         began = time.perf_counter()
         check_regularization(regularization)
         near, M = self._near, self._M
-        work = ScaledObjective(near, self._tree, M, blocks, regularization, symmetric)
+        work = ScaledObjective(near, M, blocks, regularization, symmetric)
         b, u, rho = M, np.zeros_like(M), 1.0
         if start is not None:  # but not with its ρ, which at the end may be one for the last digits
             b, u = near.from_rows(start.heard), near.from_rows(start.dual)
         best, lowest, highest = (0.0, Candidate(M, M)), work.usual_total, -math.inf
         objective, residual, iteration = work.usual_error, math.inf, 0
-        steering, jumps = Steering(), Jumps(near, self._tree)
+        steering, jumps = Steering(), Jumps(near)
         jumps.begin_at(b + u)
         while residual > tolerance and iteration < max_iterations:
             iteration += 1
@@ -211,7 +213,7 @@ class NeighborGme:
             w = heard.copy()
             w[near.loops] += 1 - near.sums(heard)
             return Candidate(w, w)
-        imbalance = self._tree.subtree_sums(near.sums(heard)[:, None] - 1)[:, 0]
+        imbalance = near.tree.subtree_sums(near.sums(heard)[:, None] - 1)[:, 0]
         flow = np.zeros_like(heard)
         flow[self._upwards] = imbalance[near.owners[self._upwards]]
         gain = (near.across(flow) - flow) / 2  # of what a node hears along the tree's edges
@@ -223,8 +225,165 @@ class NeighborGme:
     def _matrix(self, theta: float, found: Candidate) -> MixingMatrix:
         """(1 − θ) R + θ M, of which the rows and columns of the owned nodes are known here."""
         sent, heard = (np.maximum((1 - theta) * part + theta * self._M, 0.0) for part in found)
-        weights = part_weights(self.graph, self.nodes, sent, heard)
+        weights = np.zeros(len(self.graph.pattern.rows))
+        weights[self._near.heard], weights[self._near.sent] = heard, sent
         return MixingMatrix(self.graph, weights, "doubly", _EXACT, self.nodes)
+
+
+# --- the objective and its lower bound ---
+class Candidate(NamedTuple):
+    """Weights R whose sums are 1, as senders and as receivers know them, (E,) each; they may be negative."""
+
+    sent: FloatArray
+    heard: FloatArray
+
+
+class Verdict(NamedTuple):
+    """The result of testing a candidate, the same at all nodes."""
+
+    theta: float  # the share of Metropolis-Hastings weights that makes the candidate a W ≥ 0
+    total: float  # F(W), in the unit of the solve
+    error: float  # Tr(WᵀΓW), in the caller's unit
+    receivers: float  # F(A)
+    bound: float  # a lower bound of F over all feasible W
+
+
+class ScaledObjective:
+    """The objective of one solve in its own unit: Γ has mean diagonal 1, and Γ and λ are divided by 1 + λ.
+
+    Args:
+        near: how to reach the neighbors, and all nodes.
+        M: Metropolis-Hastings weights, (E,).
+        blocks: Γ on the neighborhoods.
+        regularization: λ.
+        symmetric: whether W = Wᵀ is required, which improves the bound.
+    """
+
+    def __init__(
+        self, near: Neighborhoods, M: FloatArray, blocks: Blocks, regularization: float, symmetric: bool
+    ) -> None:
+        self._near, self._M, self.n = near, M, near.graph.n
+        self._symmetric, self._Gamma = symmetric, blocks
+        loop = np.zeros_like(M)
+        loop[near.loops] = 1.0
+        local = np.column_stack([self._quadratic(loop, loop), self._quadratic(M, M), near.sums(M * M)])
+        trace, self.usual_error, norm = (float(total) for total in near.tree.total(local))
+        self.scale = trace / self.n
+        penalty = tie_broken(regularization, self.scale)
+        self._shrink, self.penalty = 1 / (1 + penalty), penalty / (1 + penalty)
+        self._Gamma = [block / (self.scale or 1.0) * self._shrink for block in blocks]
+        self._usual_quadratic = self.usual_error / (self.scale or 1.0) * self._shrink
+        self.usual_total = self._usual_quadratic + self.penalty * norm
+        self._present = near.filled(np.ones_like(M))  # 1 where a padded entry exists
+        self._solvers: dict[float, list[tuple[FloatArray, FloatArray]]] = {}
+
+    def _quadratic(self, x: FloatArray, y: FloatArray) -> FloatArray:
+        """x_jᵀ Γ_j y_j per node, (m,)."""
+        result, parts = np.empty(len(self._near.starts)), zip(self._near.filled(x), self._near.filled(y), strict=True)
+        for group, Gamma, (left, right) in zip(self._near.groups, self._Gamma, parts, strict=True):
+            result[group.nodes] = (left * (Gamma @ right[:, :, None])[:, :, 0]).sum(axis=1)
+        return result
+
+    def nearest(self, z: FloatArray, rho: float) -> FloatArray:
+        """argmin_a f_j(a) + ρ/2 ‖a − z_j‖² with sum 1, for all nodes.
+
+        With K = (2Γ + 2λ + ρ)⁻¹ it is ρ (K − K𝟏𝟏ᵀK / 𝟏ᵀK𝟏) z + K𝟏 / 𝟏ᵀK𝟏.
+        """
+        if rho not in self._solvers:
+            self._solvers[rho] = [self._solver(*part, rho) for part in zip(self._Gamma, self._present, strict=True)]
+        parts = zip(self._solvers[rho], self._near.filled(z), strict=True)
+        return self._near.flat([(P @ part[:, :, None])[:, :, 0] + q for (P, q), part in parts])
+
+    def _solver(self, Gamma: FloatArray, present: FloatArray, rho: float) -> tuple[FloatArray, FloatArray]:
+        K = np.linalg.inv(2 * Gamma + (2 * self.penalty + rho) * np.eye(Gamma.shape[1]))
+        k = (K @ present[:, :, None])[:, :, 0]
+        q = k / k.sum(axis=1, keepdims=True)
+        return rho * (K - k[:, :, None] * q[:, None, :]), q
+
+    def judge(self, found: Candidate, a: FloatArray, y: FloatArray) -> Verdict:
+        """Test a candidate R, the receivers' copy a and the dual y in one sweep over the tree."""
+        near, M, R = self._near, self._M, found.heard
+        negative = found.sent < 0
+        needed = np.where(negative, -found.sent / np.where(negative, M - found.sent, 1.0), 0.0)
+        f_a = self._quadratic(a, a) + self.penalty * near.sums(a * a)
+        y_sent = near.across(y)
+        y_sent = (y + y_sent) / 2 if self._symmetric else y_sent
+        local = [
+            *(self._quadratic(R, R), self._quadratic(R, M), near.sums(R * R), near.sums(R * M), near.sums(M * M)),
+            *(f_a, f_a + near.sums(y * a) - near.largest(y_sent), near.largest(needed)),
+        ]
+        totals = near.tree.total(np.column_stack(local), maxima=1)
+        RR, RM, rr, rm, mm, F_a, bound, theta = (float(total) for total in totals)
+        keep = 1 - theta
+        error = max(keep**2 * RR + 2 * keep * theta * RM + theta**2 * self._usual_quadratic, 0.0)
+        norm = keep**2 * rr + 2 * keep * theta * rm + theta**2 * mm
+        return Verdict(theta, error + self.penalty * norm, error / self._shrink * self.scale, F_a, bound)
+
+    def reference(self, bound: float, tolerance: float) -> float:
+        """The unit of a gap: at most the optimum, unless that is near 0; ‖W − J‖²_F is ‖W‖²_F − 1."""
+        least = TIE_BREAK * self.n / tolerance
+        return max(bound - self.penalty, _NEAR_ZERO * (self.usual_total - self.penalty), least)
+
+
+# --- what speeds up the iteration ---
+class Steering:
+    """Chooses ρ: a larger one closes the part of the gap above F(A) faster, a smaller one the part below.
+
+    Alternating steps up and down would never end, so each change of direction makes the next steps smaller.
+    """
+
+    def __init__(self) -> None:
+        self._step, self._last = 1.0, 0  # log₂ of the factor; the last direction
+
+    def next_penalty(self, rho: float, verdict: Verdict) -> float:
+        """ρ until the next test."""
+        above, below = abs(verdict.total - verdict.receivers), verdict.receivers - verdict.bound
+        direction = 1 if above > _BALANCE * below else -1 if below > _BALANCE * above else 0
+        if direction == -self._last != 0:
+            self._step *= _DAMPING
+        self._last = direction or self._last
+        return min(max(rho * 2 ** (direction * self._step), _PENALTIES[0]), _PENALTIES[1])
+
+
+class Jumps:
+    """Anderson acceleration of an iteration v ← T(v) by messages between neighbors (Anderson, 1965).
+
+    With r_k = v_{k+1} − v_k, the weights α that sum to 1 and minimize ‖Σ α_k r_k‖ tell where the steps would cancel:
+    v = Σ α_k v_{k+1}. This needs only the products ⟨r_k, r_j⟩, which are sums over all nodes.
+
+    Jumps alone could cycle, so one is made only where the steps are shorter than at any jump before. Otherwise the
+    plain iteration continues, and converges.
+    """
+
+    def __init__(self, near: Neighborhoods) -> None:
+        self._near, self._limit = near, math.inf
+        self._points: list[FloatArray] = []
+
+    def begin_at(self, v: FloatArray) -> None:
+        """Forget all points but v: the iteration continues there, perhaps with another T."""
+        self._points = [v]
+
+    def add(self, v: FloatArray) -> None:
+        """Add the next point of the iteration."""
+        self._points = [*self._points[-_STEPS:], v]
+
+    def ahead(self) -> FloatArray | None:
+        """The point to jump to, the same at all nodes, or None to continue from the last point."""
+        points = np.array(self._points)
+        r = np.diff(points, axis=0)
+        k, j = np.triu_indices(len(r))
+        products = self._near.tree.total(np.add.reduceat(r[k] * r[j], self._near.starts, axis=1).T)
+        R = np.zeros((len(r), len(r)))
+        R[k, j] = R[j, k] = products
+        length, trace = math.sqrt(R[-1, -1]), float(np.trace(R))
+        if not 0 < length < self._limit:
+            return None
+        self._limit = _PROGRESS * length
+        alpha = np.linalg.solve(R / trace + _RIDGE / len(r) * np.eye(len(r)), np.ones(len(r)))
+        target: FloatArray = np.zeros_like(points[0])
+        for weight, point in zip(alpha / alpha.sum(), points[1:], strict=True):
+            target += weight * point  # a matrix product would round differently with other nodes beside them
+        return target
 
 
 def on_simplex(V: FloatArray) -> FloatArray:
@@ -242,24 +401,7 @@ def on_simplex(V: FloatArray) -> FloatArray:
     return nearest
 
 
-def check_limits(tolerance: float, max_iterations: int) -> tuple[float, int]:
-    """The limits of a local solve, checked."""
-    if not 0 < tolerance < 1:  # NaN fails every comparison
-        raise MixingError(f"tolerance = {tolerance}; the relative distance from the optimum lies in (0, 1), e.g. 1e-3")
-    if max_iterations < 1:
-        raise MixingError(f"max_iterations = {max_iterations}; a solve takes at least 1")
-    return tolerance, max_iterations
-
-
-def check_regularization(regularization: float) -> None:
-    """Raise `MixingError` unless λ is finite and not negative."""
-    if not (math.isfinite(regularization) and regularization >= 0):
-        raise MixingError(f"regularization = {regularization}; λ is a finite number, 0 or larger")
-
-
 def need_doubly(kind: Kind) -> None:
     """Raise `MixingError` unless the weights are doubly stochastic, the only kind that a local solve finds."""
     if kind != "doubly":
-        raise MixingError(
-            f'kind = {kind!r} with solver="local", which finds doubly stochastic weights only; use solver="auto"'
-        )
+        raise MixingError(f'solver="local" finds doubly stochastic weights only; for kind = {kind!r} use solver="auto"')

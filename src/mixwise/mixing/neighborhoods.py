@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
-from mixwise.graphs.paths import breadth_first
+from mixwise.graphs.trees import breadth_first
 from mixwise.mixing.matrix import FloatArray, entries_of
 
 # `Network.exchange` on arrays of any dtype: one row per arc of a graph, from those that the owned nodes send, sorted by
@@ -51,6 +51,7 @@ class Neighborhoods:
         loop = self.owners + nodes.start == self.others
         self.loops, self.arcs = np.flatnonzero(loop), np.flatnonzero(~loop)
         self.width = 1 + max(graph.degrees)  # the size of the largest neighborhood in the whole graph
+        self.tree = TreeSweeps(graph, nodes, exchange)
         self.groups = self._grouped()
 
     def _grouped(self) -> list[Group]:
@@ -129,26 +130,19 @@ class TreeSweeps:
     """
 
     def __init__(self, graph: Graph, nodes: range, exchange: Exchange) -> None:
-        graph.require_connected("a sum over neighbors' messages")
         self._exchange = exchange
         order, self.parents = breadth_first(graph, 0)  # (n,), node 0 is its own parent
         depths = np.zeros(graph.n, dtype=np.int64)
         for node in order[1:].tolist():
             depths[node] = depths[self.parents[node]] + 1
-        self._levels = [
-            self._level(graph.n, nodes, np.flatnonzero(depths == depth)) for depth in range(depths.max(), 0, -1)
-        ]
-
-    def _level(self, n: int, nodes: range, children: IntArray) -> _Level:
-        parents = self.parents[children]
-        by_parent = parents[np.lexsort((children, parents))]
-        own_children, own_parents = (x[(x >= nodes.start) & (x < nodes.stop)] for x in (children, by_parent))
-        return _Level(
-            up=Graph(n, np.stack([children, parents], axis=1), directed=True),
-            down=Graph(n, np.stack([parents, children], axis=1), directed=True),
-            children=own_children - nodes.start,
-            parents=own_parents - nodes.start,
-        )
+        self._levels = []
+        for depth in range(depths.max(), 0, -1):
+            children = np.flatnonzero(depths == depth)
+            arcs = np.stack([children, self.parents[children]], axis=1)
+            up, down = Graph(graph.n, arcs, directed=True), Graph(graph.n, arcs[:, ::-1], directed=True)
+            senders = (level.arcs.senders for level in (up, down))
+            owned = (x[(x >= nodes.start) & (x < nodes.stop)] - nodes.start for x in senders)
+            self._levels.append(_Level(up, down, *owned))
 
     def subtree_sums(self, values: FloatArray) -> FloatArray:
         """The sum of values (m, w) over the subtree of each owned node, itself included, (m, w)."""

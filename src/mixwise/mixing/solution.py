@@ -1,12 +1,26 @@
-"""The outcome of solving GME-opt: a value with a status."""
+"""Shared by all solvers of GME-opt: the tie-break, and the outcome as a value with a status."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mixwise.errors import SolverError
+from mixwise.errors import MixingError, SolverError
 from mixwise.mixing.matrix import MixingMatrix
+
+TIE_BREAK = 1e-8  # λ₀ on the scaled Γ: of all optimal W, it picks the one of smallest ‖W‖_F, which mixes the most
+
+
+def tie_broken(regularization: float, scale: float) -> float:
+    """The λ that is solved for: at least λ₀, and 1 for Γ = 0, where any λ > 0 gives the W of smallest norm."""
+    return 1.0 if scale == 0 else max(regularization, TIE_BREAK)
+
+
+def check_regularization(regularization: float) -> None:
+    """Raise `MixingError` unless λ is finite and not negative."""
+    if not (math.isfinite(regularization) and regularization >= 0):
+        raise MixingError(f"regularization = {regularization}; λ is a finite number, 0 or larger")
 
 
 class SolveStatus(StrEnum):

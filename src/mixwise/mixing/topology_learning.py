@@ -20,8 +20,6 @@ because g(J) = 0 and the curvature of g over doubly stochastic matrices, 2 max (
 
 from __future__ import annotations
 
-import operator
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -31,7 +29,7 @@ from mixwise.graphs import Graph
 from mixwise.mixing.gme import scaled_gram
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
 from mixwise.mixing.metrics import gram_matrix
-from mixwise.mixing.neighbor_gme import check_regularization
+from mixwise.mixing.solution import check_regularization
 
 
 def learn_topology(
@@ -58,10 +56,8 @@ def learn_topology(
     wrong = ~((Pi >= 0).all(axis=1) & (np.abs(Pi.sum(axis=1) - 1) <= 1e-6))  # NaN fails every comparison
     if wrong.any():
         i = int(wrong.argmax())
-        raise MixingError(
-            f"the label proportions of node {i} are {Pi[i].tolist()}; they are non-negative and sum to 1: "
-            f"divide counts by their row sums"
-        )
+        found = f"the label proportions of node {i} are {Pi[i].tolist()}"
+        raise MixingError(f"{found}; they are non-negative and sum to 1: divide counts by their row sums")
     Gamma, scale = scaled_gram(gram_matrix(Pi), len(Pi))
     check_regularization(regularization)
     return _frank_wolfe(Gamma, 1.0 if scale == 0 else regularization / scale, steps, allowed)
@@ -85,7 +81,7 @@ def _frank_wolfe(Gamma: FloatArray, penalty: float, steps: int, allowed: Graph |
     from scipy.optimize import linear_sum_assignment
 
     n = len(Gamma)
-    if operator.index(steps) < 0:
+    if steps < 0:
         raise MixingError(f"steps = {steps}; a node has 0 neighbors or more")
     if allowed is not None and allowed.n != n:
         raise MixingError(f"the graph of allowed arcs has {allowed.n} nodes, but there are {n} nodes of data")

@@ -44,10 +44,8 @@ def uniform(graph: Graph) -> MixingMatrix:
     """w_ij = w_ii = 1 / (1 + d) on a graph where every node has the same degree d, directed or not."""
     if not graph.is_regular:
         low, high = min(graph.degrees + graph.in_degrees), max(graph.degrees + graph.in_degrees)
-        raise MixingError(
-            f"uniform weights need a regular graph, but the degrees run from {low} to {high}; "
-            f"use metropolis_hastings(graph) or max_degree(graph)"
-        )
+        found = f"uniform weights need a regular graph, but the degrees run from {low} to {high}"
+        raise MixingError(f"{found}; use metropolis_hastings(graph) or max_degree(graph)")
     return MixingMatrix(graph, np.full(len(graph.pattern.rows), 1 / (1 + graph.degrees[0])))
 
 
@@ -72,7 +70,7 @@ def lazy_metropolis_hastings(graph: Graph) -> MixingMatrix:
 
 @part("full-averaging", "scheme", title="full averaging: every node hears all others")
 def full_averaging(graph: Graph) -> MixingMatrix:
-    """w_ij = 1/n for all pairs, whatever the edges of the graph: a baseline, not gossip."""
+    """w_ij = 1/n for all pairs, on any graph: a baseline, not gossip."""
     return uniform(complete(graph.n))
 
 
@@ -151,10 +149,8 @@ def _with_loops(graph: Graph, weights: FloatArray, kind: Kind = "doubly") -> Mix
     left = 1 - row_sums(graph, w)
     if left.min() < -1e-12:
         i = int(left.argmin())
-        raise MixingError(
-            f"the weights on the edges of node {i} sum to {1 - left[i]:.6g}, which leaves {left[i]:.6g} for its loop; "
-            f"they may sum to 1 at most: scale them down"
-        )
+        found = f"the weights on the edges of node {i} sum to {1 - left[i]:.6g}"
+        raise MixingError(f"{found}, which leaves {left[i]:.6g} for its loop; scale them down to a sum of 1 at most")
     w[loops] = left.clip(min=0)
     return MixingMatrix(graph, w, kind)
 
@@ -166,15 +162,11 @@ def _positions(graph: Graph, arcs: IntArray) -> IntArray:
     wanted = np.where(inside, arcs[:, 0] * graph.n + arcs[:, 1], -1)
     positions = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
     for i, j in arcs[keys[positions] != wanted]:
-        raise MixingError(
-            f"a weight is given for ({i}, {j}), but node {i} has no edge to node {j}; drop it or add the edge"
-        )
+        raise MixingError(f"a weight is given for ({i}, {j}), which is not an edge; drop it or add the edge")
     return positions
 
 
 def _require_undirected(graph: Graph, builder: str) -> None:
     if graph.directed:
-        raise MixingError(
-            f"{builder} needs an undirected graph, because its weights are the same both ways; on a directed graph "
-            f"use minimize_gme(gram, graph), uniform(graph) if it is regular, or uniform_sender(graph) for push-sum"
-        )
+        remedy = "on a directed graph use minimize_gme, uniform if it is regular, or uniform_sender for push-sum"
+        raise MixingError(f"{builder} needs an undirected graph; {remedy}")

@@ -19,7 +19,7 @@ from mixwise.mixing.matrix import FloatArray
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme, Start
 from mixwise.protocols import Context, Network, Round, State
 from mixwise.sketch import CountSketch, Sketch
-from mixwise.sketch.base import RandomSketch
+from mixwise.sketch.random import RandomSketch
 
 Objective: TypeAlias = Literal["updates", "parameters", "both"]
 

@@ -14,8 +14,7 @@ import numpy.typing as npt
 from mixwise.errors import ConfigError
 from mixwise.graphs.drawing import is_drawable, layout
 from mixwise.report.folder import Run, RunFolder, read_folder
-from mixwise.report.metric_names import MetricName, metric_name
-from mixwise.report.records import Results, Steps, is_number, rolling_mean
+from mixwise.report.records import MetricName, Results, Steps, is_number, metric_name, rolling_mean, thinned
 from mixwise.report.weights import Frame, frames, graph_of
 
 if TYPE_CHECKING:
@@ -71,8 +70,6 @@ def save_paper_figures(
     for name in formats:
         if name not in FORMATS:
             raise ConfigError(f"--format {name}: choose from {', '.join(FORMATS)}, such as pdf,png")
-    if not run.is_dir():
-        raise ConfigError(f"there is no folder {run}; name a folder that mixwise run has made")
     folder, target, paths = read_folder(run), out or run / "figures", []
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -132,8 +129,8 @@ def _escaped(text: str) -> str:
 def _curve(runs: Iterable[Steps], metric: str, window: int) -> Curve:
     """The trailing average over a window of steps, as mean and standard deviation over seeds."""
     finite = [[record for record in records if is_number(record.get(metric))] for records in runs]
-    steps = np.unique([record["step"] for records in finite for record in records])
-    kept = steps[np.unique(np.linspace(0, len(steps) - 1, min(len(steps), _MAX_POINTS)).round().astype(int))]
+    steps = sorted({record["step"] for records in finite for record in records})
+    kept = np.array(thinned(steps, _MAX_POINTS), dtype=np.int64)
     window = max(window, int(np.diff(kept).max(initial=0)))  # no record is left out
     values = np.full((len(finite), len(kept)), np.nan)
     for mine, records in zip(values, finite, strict=True):

@@ -73,20 +73,18 @@ class RunFolder:
 
 def read_folders(paths: Sequence[Path], cache: Cache | None = None) -> list[RunFolder]:
     """Read run folders; a folder of run folders, such as that of a sweep, stands for the ones inside it."""
-    cache = {} if cache is None else cache
     return [read_folder(place, cache) for path in paths for place in _run_folders(path)]
 
 
 def _run_folders(path: Path) -> list[Path]:
-    if not path.is_dir():
-        raise ConfigError(f"there is no folder {path}; name a folder that mixwise run has made")
     inside = sorted(config.parent for config in path.glob("*/config.yaml"))
     return inside if inside and not (path / "config.yaml").exists() else [path]
 
 
 def read_folder(path: Path, cache: Cache | None = None) -> RunFolder:
     """Read one run folder."""
-    cache = {} if cache is None else cache
+    if not path.is_dir():
+        raise ConfigError(f"there is no folder {path}; name a folder that mixwise run has made")
     folder = RunFolder(path, path.resolve().name or "run")
     steps = _read_config(folder)
     found = {
@@ -101,7 +99,7 @@ def read_folder(path: Path, cache: Cache | None = None) -> RunFolder:
         if seed not in folder.seeds:
             folder.seeds.append(seed)
         if (variant, seed) in found:
-            _read_run(folder, found[variant, seed], variant, seed, steps.get(variant), cache)
+            _read_run(folder, found[variant, seed], variant, seed, steps.get(variant), {} if cache is None else cache)
     missing = [f"{variant}, seed {seed}" for variant, seed in planned if (variant, seed) not in found]
     if missing and len(missing) == len(planned):
         folder.problems.append(f"none of the {len(planned)} planned runs has started")
@@ -119,23 +117,19 @@ def read_folder(path: Path, cache: Cache | None = None) -> RunFolder:
 # --- config.yaml ---
 def _read_config(folder: RunFolder) -> dict[str, int]:
     """Fill in the folder from its configuration; returns the number of steps of each variant, where it is given."""
+    config, problem = None, "config.yaml is damaged: it is not valid YAML"
     try:
         folder.config = (folder.path / "config.yaml").read_text("utf-8")
+        config = yaml.safe_load(folder.config)
     except FileNotFoundError:
-        folder.problems.append("config.yaml is missing, so the planned runs are not known")
-        return {}
-    except (OSError, UnicodeDecodeError):
-        folder.problems.append("config.yaml cannot be read")
-        return {}
+        problem = "config.yaml is missing, so the planned runs are not known"
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        problem = problem if isinstance(error, yaml.YAMLError) else "config.yaml cannot be read"
     comments = [line[1:].strip() for line in folder.config.splitlines() if line.startswith("#")]
     folder.command = next((line.removeprefix("command: ") for line in comments if line.startswith("command: ")), "")
     folder.versions = next((line for line in comments if line.startswith("mixwise ")), "")
-    try:
-        config = yaml.safe_load(folder.config)
-    except yaml.YAMLError:
-        config = None
     if not isinstance(config, dict):
-        folder.problems.append("config.yaml is damaged: it is not valid YAML")
+        folder.problems.append(problem)
         return {}
 
     def value(key: str, kind: type, default: Any) -> Any:

@@ -2,61 +2,57 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from mixwise.report.folder import RunFolder
-from mixwise.report.metric_names import MetricName, metric_name
-from mixwise.report.standings import Standing, Standings
-from mixwise.report.table import Cell
-
-Part: TypeAlias = tuple[str, bool]  # text, and whether to emphasize it
-Words: TypeAlias = list[str | Standing]  # a variant stands for its emphasized name
+from mixwise.report.records import MetricName, metric_name
+from mixwise.report.table import Cell, Standing, Standings
 
 _ENOUGH_SEEDS = 5  # the standard deviation of fewer is a rough estimate
+_MARK = "\0"  # around the name of a variant, which is emphasized
 
 
-def narrative(folder: RunFolder, table: Standings) -> list[Part]:
-    """A paragraph about a folder."""
-    if not table.ranked():
+def narrative(folder: RunFolder, table: Standings) -> list[tuple[str, bool]]:
+    """A paragraph about a folder: texts, and whether to emphasize each."""
+    ranked = table.ranked()
+    if not ranked:
         return [("There is nothing to compare yet: no run has recorded the metrics of the table.", False)]
-    words: Words = [] if folder.finished else ["Not all runs are finished; so far: "]
-    words += _result(table.ranked(), metric_name(table.metrics[0]))
-    return [(word, False) if isinstance(word, str) else (word.variant, True) for word in words]
+    so_far = "" if folder.finished else "Not all runs are finished; so far: "
+    story = so_far + _result(ranked, metric_name(table.metrics[0]))
+    return [(text, k % 2 == 1) for k, text in enumerate(story.split(_MARK)) if text]
 
 
-def _result(ranked: list[Standing], metric: MetricName) -> Words:
+def _result(ranked: list[Standing], metric: MetricName) -> str:
     gossip = [row for row in ranked if row.gossip] or ranked
     winner, *others = gossip
     seeds = min(row.seeds for row in ranked)
     if len(ranked) == 1:
         over = f" over {seeds} seeds" if seeds > 1 else ""
         cost = f", after sending {in_bytes(winner.bytes_per_node)} per node" if winner.bytes_per_node else ""
-        return [winner, f" reaches {_text(winner, metric)}{over}{cost}.{_doubt(seeds)}"]
+        return f"{_name(winner)} reaches {_text(winner, metric)}{over}{cost}.{_doubt(seeds)}"
     among = f" of {len(gossip)} methods" if len(gossip) > 2 else ""
     spread = " (mean ± standard deviation)" if _cell(winner).std is not None else ""
     label = f"{metric.label[0].lower()}{metric.label[1:]}"
-    words: Words = [winner, f" did best{among}: {label} {_text(winner, metric)}{spread}."]
+    story = f"{_name(winner)} did best{among}: {label} {_text(winner, metric)}{spread}."
     if others:
         baseline = next((row for row in others if row.plain), others[0])
-        words += _comparison(winner, baseline, metric)
+        story += _comparison(winner, baseline, metric)
         if others[0] is not baseline:
             close = ", too close to call" if _overlap(winner, others[0]) else ""
-            words += [" Second is ", others[0], f" with {_text(others[0], metric)}{close}."]
+            story += f" Second is {_name(others[0])} with {_text(others[0], metric)}{close}."
     bound = next((row for row in ranked if not row.gossip), None)
     if bound is not None and winner.gossip:
-        words += [" For comparison, ", bound, f" averages over all nodes and reaches {_text(bound, metric)}."]
-    return [*words, _doubt(seeds)]
+        story += f" For comparison, {_name(bound)} averages over all nodes and reaches {_text(bound, metric)}."
+    return story + _doubt(seeds)
 
 
-def _comparison(winner: Standing, other: Standing, metric: MetricName) -> Words:
+def _comparison(winner: Standing, other: Standing, metric: MetricName) -> str:
     role = " (plain gossip with Metropolis-Hastings weights)" if other.plain else ""
     unclear = "; the standard deviations overlap, so the difference is not clear" if _overlap(winner, other) else ""
-    words: Words = [f" That is {_difference(winner, other, metric)} than ", other]
-    words.append(f"{role}, which reached {_text(other, metric)}{unclear}.")
+    story = f" That is {_difference(winner, other, metric)} than {_name(other)}{role}, "
+    story += f"which reached {_text(other, metric)}{unclear}."
     mine, theirs = winner.bytes_per_node, other.bytes_per_node
     if mine and theirs:
-        words.append(f" It sent {_ratio(mine, theirs)} ({in_bytes(mine)} per node, compared with {in_bytes(theirs)}).")
-    return words
+        story += f" It sent {_ratio(mine, theirs)} ({in_bytes(mine)} per node, compared with {in_bytes(theirs)})."
+    return story
 
 
 def _doubt(seeds: int) -> str:
@@ -67,7 +63,11 @@ def _doubt(seeds: int) -> str:
     return ""
 
 
-# --- numbers in words ---
+# --- names and numbers in words ---
+def _name(row: Standing) -> str:
+    return f"{_MARK}{row.variant}{_MARK}"
+
+
 def _cell(row: Standing) -> Cell:
     cell = row.cells[0]
     assert cell is not None  # it is ranked

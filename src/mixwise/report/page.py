@@ -9,18 +9,27 @@ import re
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from mixwise.errors import ConfigError
-from mixwise.report.folder import RunFolder, read_folders
-from mixwise.report.page_data import page_data
+from mixwise.graphs.drawing import is_drawable, layout
+from mixwise.report.folder import Run, RunFolder, read_folders
+from mixwise.report.narrative import in_bytes, narrative
+from mixwise.report.records import X_AXES, columns, in_order, is_number, metric_name, rounded
+from mixwise.report.table import Standing, Standings, caption, standings
+from mixwise.report.weights import graph_of, packed_size, packed_weights
 
 # In the order in which they are joined: later files use names that earlier ones define.
 SCRIPTS = (
     "dom.js", "format.js", "model.js", "results.js", "curves.js", "frames.js", "ribbons.js", "heat.js", "network.js",
     "partition.js", "reproduce.js", "main.js",
 )  # fmt: skip
+_MAX_POINTS = 600  # of a curve: a screen has no more columns for it
+_MAX_VALUES = 700_000  # of all curves together
+_MAX_LETTERS = 4_000_000  # of all weights together
+_MAX_PROBLEMS = 12  # shown in full
 
 
 def save_page(folders: Sequence[Path], out: Path) -> list[RunFolder]:
@@ -59,3 +68,146 @@ def in_html(data: dict[str, Any]) -> str:
 
 def _digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+# --- the data of the page ---
+def page_data(folders: list[RunFolder]) -> dict[str, Any]:
+    """Everything that the page shows about these folders, as one JSON value."""
+    runs_read = [run for folder in folders for run in folder.runs]
+    metrics = in_order(_recorded_metrics(runs_read), [metric for folder in folders for metric in folder.metrics])
+    points = max(50, min(_MAX_POINTS, _MAX_VALUES // max(1, len(runs_read) * len(metrics))))
+    looks = max(10, min(200, 200 * _MAX_LETTERS // max(1, sum(map(packed_size, runs_read)))))
+    names = _distinct_names(folders)
+    scenes: dict[str, dict[str, Any]] = {}  # listed once: the variants of one seed share theirs
+    experiments: list[dict[str, Any]] = []
+    variants: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
+    for folder, name in zip(folders, names, strict=True):
+        table, first = standings(folder), len(variants)
+        ranked = table.ranked()
+        baseline = next((row for row in ranked if row.gossip and row.plain), None)
+        for row in table.rows:
+            mine = folder.of(row.variant)
+            for run, groups in zip(mine, columns([run.records for run in mine], metrics, points), strict=True):
+                weights = packed_weights(run, looks)
+                if weights is None and run.weights and run.scene is not None:
+                    folder.problems.append(f"{run.variant}, seed {run.seed}: weights.jsonl does not fit the graph")
+                place = {"variant": len(variants), "scene": _scene_index(run.scene, scenes)}
+                runs.append({**place, "seed": run.seed, "done": run.done, "groups": groups, "weights": weights})
+            variants.append(
+                {
+                    "name": row.variant if len(folders) == 1 else f"{name}: {row.variant}",
+                    "note": _method(mine),
+                    "rank": ranked.index(row) if row in ranked else len(ranked),
+                    "baseline": row is baseline,
+                    "plain": row.plain,
+                }
+            )
+        experiments.append(_experiment(folder, name, table, first))
+    curves = {name for run in runs for group in run["groups"] if len(group["steps"]) > 1 for name in group["y"]}
+    return {
+        "version": version("mixwise"),
+        "title": " and ".join(names) or "nothing",
+        "experiments": experiments,
+        "metrics": [{**metric_name(key)._asdict(), "curve": key in curves} for key in metrics],
+        "variants": variants,
+        "runs": runs,
+        "scenes": list(scenes.values()),
+    }
+
+
+def _recorded_metrics(runs: list[Run]) -> set[str]:
+    """The numbers in the first and last records: some metrics are not evaluated at every step."""
+    records = [record for run in runs for record in [*run.records[:3], *run.records[-3:]]]
+    return {name for record in records for name, value in record.items() if is_number(value)} - {"step", *X_AXES}
+
+
+def _distinct_names(folders: list[RunFolder]) -> list[str]:
+    names = [folder.name for folder in folders]
+    return [
+        name if names.count(name) == 1 else f"{name} ({folder.path.resolve().name})"
+        for folder, name in zip(folders, names, strict=True)
+    ]
+
+
+def _method(runs: list[Run]) -> str:
+    """The algorithm and the policy of a variant, in words."""
+    scene = next((run.scene for run in runs if run.scene is not None), {})
+    return ", ".join(str(scene[key]) for key in ("algorithm", "policy") if scene.get(key))
+
+
+def _experiment(folder: RunFolder, name: str, table: Standings, first: int) -> dict[str, Any]:
+    hidden = len(folder.problems) - _MAX_PROBLEMS
+    return {
+        "name": name,
+        "description": folder.description,
+        "story": narrative(folder, table),
+        "figures": _key_figures(folder, table),
+        "metrics": [metric_name(metric)._asdict() for metric in table.metrics],
+        "rows": [
+            {
+                "name": row.variant,
+                "variant": first + v,
+                "note": _method(folder.of(row.variant)),
+                "cells": [_cell(table, row, column) for column in range(len(table.metrics))],
+                "bytes": row.bytes_per_node,
+            }
+            for v, row in enumerate(table.rows)
+        ],
+        "caption": _caption(folder, table),
+        "problems": folder.problems[:_MAX_PROBLEMS] + ([f"and {hidden} more"] if hidden > 0 else []),
+        "command": folder.command or ("mixwise run config.yaml" if folder.config else ""),
+        "config": folder.config,
+        "versions": folder.versions,
+    }
+
+
+def _cell(table: Standings, row: Standing, column: int) -> dict[str, Any] | None:
+    cell, ranked = row.cells[column], table.ranked(column)
+    if cell is None or row not in ranked:
+        return None
+    best = ranked[0].cells[column]
+    return {
+        "mean": rounded(cell.mean, 8),
+        "std": None if cell.std is None else rounded(cell.std, 8),
+        "text": cell.text(metric_name(table.metrics[column]).percent),
+        "best": best is not None and cell.mean == best.mean,
+    }
+
+
+def _caption(folder: RunFolder, table: Standings) -> str:
+    unfinished = [row.variant for row in table.rows if not row.finished]
+    note = f" Not finished: {', '.join(unfinished)}." if unfinished else ""
+    return f"{caption(table.steps, folder.seeds)}. ★ marks the best of each column.{note}"
+
+
+def _key_figures(folder: RunFolder, table: Standings) -> list[tuple[str, str]]:
+    """A few numbers for the top of the page."""
+    if not folder.runs:
+        return []
+    found = [("variants", str(len(table.rows))), ("seeds each", str(len(folder.seeds)))]
+    scene = next((run.scene for run in folder.runs if run.scene is not None), {})
+    if scene:
+        found.append((f"nodes on {scene.get('graph', 'a graph')}", str(scene["n"])))
+    if is_number(scene.get("row_bytes")):
+        found.append(("per parameter message", in_bytes(scene["row_bytes"])))
+    if is_number(scene.get("steps")):
+        found.append(("steps", f"{scene['steps']:,}"))
+    return found
+
+
+def _scene_index(scene: dict[str, Any] | None, scenes: dict[str, dict[str, Any]]) -> int | None:
+    """The place of a scene among the listed ones, by content, to which it is added if it is new."""
+    if scene is None:
+        return None
+    shown = {key: scene.get(key) for key in ("n", "labels", "data", "counts", "classes")}
+    key = json.dumps([shown, scene["edges"], scene.get("directed")], sort_keys=True)
+    if key not in scenes:
+        graph, epoch = graph_of(scene), scene.get("steps_per_epoch")
+        scenes[key] = {
+            **shown,
+            "edges": graph.edge_array.ravel().tolist(),
+            "xy": layout(graph).round(4).ravel().tolist() if is_drawable(graph) else None,
+            "epoch": epoch if is_number(epoch) and epoch > 0 else None,
+        }
+    return list(scenes).index(key)

@@ -1,11 +1,11 @@
-"""The records of runs, and the numbers that tables and figures take from them."""
+"""The records of runs: the names of their metrics, and the numbers that tables, figures and pages take from them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,25 +14,69 @@ from mixwise.errors import ConfigError
 
 Steps: TypeAlias = list[dict[str, Any]]  # one dictionary of values per recorded step
 Results: TypeAlias = dict[str, dict[int, Steps]]  # variant -> seed -> steps
+Item = TypeVar("Item")
+
+X_AXES = ("bytes_parameters", "bytes_sketches", "network_seconds")  # shown as axes, not as curves
+_PERCENT = ("accuracy", "gradient_mixing_error_relative")
+_NAMES = {
+    "accuracy": ("Accuracy", "mean over the nodes' own models"),
+    "accuracy_worst": ("Accuracy of the worst node", "the lowest accuracy of any node's model"),
+    "accuracy_average_model": ("Accuracy of the averaged model", "one model, the mean of all nodes' parameters"),
+    "accuracy_spread": ("Spread of accuracy", "standard deviation over the nodes"),
+    "distance_to_optimum": ("Distance to the optimum", "(1/n) Σ ‖x_i − x*‖²"),
+    "loss": ("Training loss", "mean over nodes, each on its own data"),
+    "consensus_distance": ("Consensus distance", "(1/n) ‖X − X̄‖²: how far apart the nodes' models are"),
+    "gradient_mixing_error": ("Gradient mixing error", "‖Wᵀ(G − Ḡ)‖²: gradient disagreement left by one mixing"),
+    "gradient_mixing_error_relative": ("Gradient disagreement left", "GME after mixing as a share of before"),
+    "consensus_factor": ("Consensus factor p", "1 − ‖W − J‖²: how much of any disagreement one mixing removes"),
+    "heterogeneity": ("Heterogeneity ζ²", "how much the nodes' gradients differ"),
+    "relative_heterogeneity": ("Heterogeneity after mixing ζ′²", "the part of ζ² that one mixing leaves"),
+    "gradient_mixing_error_before": ("Gradient disagreement", "‖G − Ḡ‖² before mixing"),
+    "solve_iterations": ("Solver iterations", "iterations of the weight optimization"),
+}
 
 
+# --- metrics ---
+class MetricName(NamedTuple):
+    """A metric as pages and figures show it."""
+
+    key: str
+    label: str
+    note: str  # what it measures, in a few words
+    percent: bool
+    higher: bool  # whether higher is better
+
+
+def metric_name(key: str) -> MetricName:
+    """How to show a metric; an unknown one is shown by its key."""
+    label, note = _NAMES.get(key, (key.replace("_", " "), ""))
+    return MetricName(key, label, note, key.startswith(_PERCENT), higher_is_better(key))
+
+
+def higher_is_better(metric: str) -> bool:
+    """Whether higher is better: true for accuracies; every other metric is an error."""
+    return metric.startswith("accuracy") and metric != "accuracy_spread"
+
+
+def in_order(found: set[str], first: list[str]) -> list[str]:
+    """Metrics in the order of a menu: those of the recipe, then the known ones, then the rest."""
+    known = [*first, *_NAMES, *sorted(found)]
+    return [key for key in dict.fromkeys(known) if key in found and key not in X_AXES]
+
+
+# --- numbers ---
 def is_number(value: object) -> TypeGuard[float]:
     """Whether a value can be drawn: a finite int or float."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def series(steps: Steps, metric: str) -> npt.NDArray[np.float64]:
-    """One metric over all records that hold it, (T,)."""
-    found = [step[metric] for step in steps if metric in step]
+def series(records: Steps, metric: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """The steps (T,) whose records hold a metric, and its values (T,)."""
+    found = [record for record in records if metric in record]
     if not found:
-        numbers = [name for name, value in steps[-1].items() if isinstance(value, int | float)] if steps else []
+        numbers = [name for name, value in records[-1].items() if isinstance(value, int | float)] if records else []
         raise ConfigError(f"no record holds the metric {metric!r}; choose from {', '.join(numbers)}")
-    return np.array(found, dtype=np.float64)
-
-
-def recorded_steps(steps: Steps, metric: str) -> npt.NDArray[np.int64]:
-    """The steps whose records hold the metric."""
-    return np.array([step["step"] for step in steps if metric in step])
+    return np.array([record["step"] for record in found]), np.array([record[metric] for record in found], np.float64)
 
 
 def last_records(records: Steps, metric: str, window: int) -> Steps:
@@ -46,7 +90,7 @@ def last_records(records: Steps, metric: str, window: int) -> Steps:
 
 def rolling_mean(records: Steps, metric: str, window: int) -> npt.NDArray[np.float64]:
     """The metric at every step that recorded it, averaged over the last `window` steps, (T,)."""
-    steps, values = recorded_steps(records, metric), series(records, metric)
+    steps, values = series(records, metric)
     sums = np.cumsum(np.concatenate([[0.0], values]))
     last = np.arange(1, len(values) + 1)
     first = np.searchsorted(steps, steps - window, side="right")
@@ -54,6 +98,55 @@ def rolling_mean(records: Steps, metric: str, window: int) -> npt.NDArray[np.flo
     return means
 
 
+def thinned(items: Sequence[Item], most: int) -> list[Item]:
+    """At most so many of the items: the first, the last, and evenly spaced ones."""
+    return [items[k] for k in np.unique(np.linspace(0, len(items) - 1, min(len(items), most)).round().astype(int))]
+
+
+def rounded(value: float, digits: int = 4) -> float | int | None:
+    """A number with so many significant digits; None if it is not finite, which JSON cannot hold."""
+    if not math.isfinite(value):
+        return None
+    short = float(f"{value:.{digits}g}")
+    return int(short) if short == int(short) and abs(short) < 1e15 else short
+
+
+# --- curves of a page ---
+def columns(runs: Sequence[Steps], metrics: Sequence[str], most: int) -> list[list[dict[str, Any]]]:
+    """The metrics of each run, in groups recorded at the same steps: {steps, x: axes, y: metrics}.
+
+    Where there are more than `most` records, a point is the mean of the records since the previous point. All runs
+    have their points at the same steps.
+    """
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for metric in metrics:
+        steps = sorted({record["step"] for records in runs for record in records if is_number(record.get(metric))})
+        if steps:
+            groups.setdefault(tuple(thinned(steps, most)), []).append(metric)
+    return [[group for kept, names in groups.items() if (group := _group(run, kept, names))] for run in runs]
+
+
+def _group(records: Steps, kept: tuple[int, ...], names: list[str]) -> dict[str, Any] | None:
+    found = [record for record in records if is_number(record.get(names[0]))]
+    if not found:
+        return None
+    ends = np.searchsorted([record["step"] for record in found], kept, side="right")
+    keep = np.flatnonzero(np.diff(ends, prepend=0) > 0)  # points that stand for at least one record of this run
+    ends = ends[keep]
+    last = [found[end - 1] for end in ends]
+    group: dict[str, Any] = {"steps": [kept[k] for k in keep], "x": {}, "y": {}}
+    for axis in X_AXES:
+        if all(is_number(record.get(axis)) for record in last):
+            group["x"][axis] = [rounded(record[axis], 6) for record in last]
+    starts = np.concatenate([[0], ends[:-1]])
+    for name in names:
+        values = np.array([value if is_number(value := record.get(name)) else np.nan for record in found], dtype=float)
+        means = np.add.reduceat(values[: ends[-1]], starts) / (ends - starts)
+        group["y"][name] = [rounded(mean) for mean in means.tolist()]
+    return group
+
+
+# --- steps in words ---
 def steps_in_words(used: Mapping[str, Sequence[Sequence[int]]]) -> str:
     """The steps that the numbers of a table come from; `used` holds the steps of every run, by metric.
 

@@ -1,4 +1,8 @@
-"""The result table: each metric averaged over the last window of a run, then mean and standard deviation over seeds."""
+"""The result table: each metric averaged over the last window of a run, then mean and standard deviation over seeds.
+
+A `Summary` is the table of a finished experiment. `Standings` are the table of a folder in any state: they rank its
+variants, with the bytes that each has sent.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,10 @@ from html import escape
 
 import numpy as np
 
-from mixwise.report.metric_names import higher_is_better
-from mixwise.report.records import Results, Steps, last_records, series, steps_in_words
+from mixwise.report.folder import Run, RunFolder
+from mixwise.report.records import Results, Steps, higher_is_better, is_number, last_records, series, steps_in_words
+
+_NOT_GOSSIP = ("full-averaging", "all-reduce", "local-sgd")  # every node hears all others: bounds for gossip
 
 
 @dataclass(frozen=True)
@@ -67,9 +73,8 @@ class Summary:
 
     def to_markdown(self, title: str) -> str:
         """The table in Markdown, the best of each column in bold."""
-        head = ["variant", *self._head()]
         lines = [f"# {title}", "", f"{self.caption}; the best of each column in bold.", ""]
-        lines += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+        lines += [f"| {' | '.join(self._head)} |", "|" + "---|" * len(self._head)]
         for variant, cells in self.rows.items():
             shown = [f"**{cell}**" if cell.mean == self.best(i) else str(cell) for i, cell in enumerate(cells)]
             lines.append(f"| {variant} | {' | '.join(shown)} |")
@@ -77,7 +82,7 @@ class Summary:
 
     def _repr_html_(self) -> str:
         """The table for notebooks, with every name escaped."""
-        head = "".join(f"<th>{escape(name)}</th>" for name in ["variant", *self._head()])
+        head = "".join(f"<th>{escape(name)}</th>" for name in self._head)
         body = ""
         for variant, cells in self.rows.items():
             shown = (f"<b>{cell}</b>" if cell.mean == self.best(i) else str(cell) for i, cell in enumerate(cells))
@@ -86,16 +91,21 @@ class Summary:
         caption = escape(f"{self.caption}; the best of each column in bold")
         return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
+    @property
     def _head(self) -> list[str]:
-        return [metric.replace("_", " ") for metric in self.metrics]
+        return ["variant", *(metric.replace("_", " ") for metric in self.metrics)]
 
     @property
     def caption(self) -> str:
         """The steps and seeds behind the numbers."""
-        over = f"seed {self.seeds[0]}"
-        if len(self.seeds) > 1:
-            over = f"mean ± standard deviation over {len(self.seeds)} seeds ({', '.join(map(str, self.seeds))})"
-        return f"{self.steps[0].upper()}{self.steps[1:]}; {over}"
+        return caption(self.steps, self.seeds)
+
+
+def caption(steps: str, seeds: Sequence[int]) -> str:
+    """The steps and seeds behind the numbers of a table."""
+    listed = ", ".join(map(str, seeds))
+    over = f"mean ± standard deviation over {len(seeds)} seeds ({listed})" if len(seeds) > 1 else f"seed {listed}"
+    return f"{steps[0].upper()}{steps[1:]}; {over}" if steps else over
 
 
 def summarize(results: Results, metrics: Sequence[str], window: int) -> Summary:
@@ -111,6 +121,71 @@ def summarize(results: Results, metrics: Sequence[str], window: int) -> Summary:
 def cell_over(runs: Iterable[Steps], metric: str, window: int, used: dict[str, list[list[int]]]) -> Cell:
     """The cell of a metric over some runs; the steps that it averages are added to `used`."""
     lasts = [last_records(records, metric, window) or records for records in runs]
-    finals = np.array([series(last, metric).mean() for last in lasts])
+    finals = np.array([series(last, metric)[1].mean() for last in lasts])
     used.setdefault(metric, []).extend([record["step"] for record in last] for last in lasts)
     return Cell(float(finals.mean()), float(finals.std(ddof=1)) if len(finals) > 1 else None)
+
+
+# --- the ranking of a folder ---
+@dataclass(frozen=True)
+class Standing:
+    """One variant; a cell is None if no record holds its metric."""
+
+    variant: str
+    cells: tuple[Cell | None, ...]  # one per metric of the folder
+    bytes_per_node: float | None
+    seeds: int
+    finished: bool
+    gossip: bool  # whether nodes talk to neighbors only
+    plain: bool  # whether it is D-SGD with Metropolis-Hastings weights: the baseline of the field
+
+
+@dataclass(frozen=True)
+class Standings:
+    """All variants of a folder."""
+
+    metrics: tuple[str, ...]
+    rows: tuple[Standing, ...]
+    steps: str  # the steps that the numbers come from, in words; empty if there are none
+
+    def ranked(self, column: int = 0) -> list[Standing]:
+        """The variants that have a finite mean in this column, the best first."""
+        if not self.metrics:
+            return []
+        sign = -1 if higher_is_better(self.metrics[column]) else 1
+        found = [(cell.mean, row) for row in self.rows if (cell := row.cells[column]) and math.isfinite(cell.mean)]
+        return [row for _, row in sorted(found, key=lambda pair: sign * pair[0])]
+
+
+def standings(folder: RunFolder) -> Standings:
+    """The ranking of a folder, from the runs that have records."""
+    used: dict[str, list[list[int]]] = {}
+    rows = []
+    for variant in folder.variants:
+        runs = [run for run in folder.of(variant) if run.records]
+        sent = [size for run in runs if (size := _bytes_sent(run)) is not None]
+        scene = next((run.scene for run in runs if run.scene is not None), {})
+        kinds = scene.get("algorithm_kind"), scene.get("policy_kind")
+        rows.append(
+            Standing(
+                variant,
+                cells=tuple(_cell(runs, metric, folder.window, used) for metric in folder.metrics),
+                bytes_per_node=float(np.mean(sent)) if sent else None,
+                seeds=len(runs),
+                finished=bool(runs) and len(runs) == len(folder.seeds) and all(run.finished for run in runs),
+                gossip=not any(kind in _NOT_GOSSIP for kind in kinds),
+                plain=kinds == ("dsgd", "metropolis-hastings"),
+            )
+        )
+    return Standings(tuple(folder.metrics), tuple(rows), steps_in_words(used) if used else "")
+
+
+def _cell(runs: list[Run], metric: str, window: int, used: dict[str, list[list[int]]]) -> Cell | None:
+    finite = [[record for record in run.records if is_number(record.get(metric))] for run in runs]
+    return cell_over(filter(None, finite), metric, window, used) if any(finite) else None
+
+
+def _bytes_sent(run: Run) -> float | None:
+    sizes = [run.records[-1].get(name) for name in ("bytes_parameters", "bytes_sketches")]
+    known = [size for size in sizes if is_number(size)]
+    return sum(known) if known else None

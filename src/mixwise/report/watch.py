@@ -14,8 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from mixwise.errors import ConfigError, MixwiseError
 from mixwise.report.folder import Cache, read_folders
-from mixwise.report.page import page
-from mixwise.report.page_data import page_data
+from mixwise.report.page import page, page_data
 
 ADDRESS = "127.0.0.1"  # not reachable from other machines
 _FILES = ("config.yaml", "metrics.jsonl", "weights.jsonl", "scene.json")
@@ -38,9 +37,9 @@ class WatchServer(ThreadingHTTPServer):
         read_folders(self.folders, self._cache)  # a missing folder is an error now, not in the browser
         try:
             super().__init__((ADDRESS, port), _Handler)
-        except (OSError, OverflowError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or error
-            raise ConfigError(f"--port {port} cannot be used: {reason}; choose another, or leave it out") from None
+        except OSError as error:
+            reason = f"{error.strerror}; choose another, or leave it out"
+            raise ConfigError(f"--port {port} cannot be used: {reason}") from None
 
     @property
     def url(self) -> str:

@@ -1,6 +1,6 @@
 """The weights of a run over time, read from `weights.jsonl` and packed for a page.
 
-`mixwise.experiments.weights_log` describes the file. On a page, all arcs that ever carry a weight are listed once; a
+`mixwise.experiments.run_log` describes the file. On a page, all arcs that ever carry a weight are listed once; a
 round is a string with two letters per arc, its weight in thousandths in base 64, or, if few arcs carry a weight, a
 list: arc, weight, arc, weight, …
 """
@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from mixwise.graphs import Graph
 from mixwise.report.folder import Run
-from mixwise.report.records import Steps
+from mixwise.report.records import Steps, thinned
 
 Arcs: TypeAlias = list[tuple[int, int, int]]  # (i, j, thousandths) of one round
 Frame: TypeAlias = dict[str, list[Arcs]]  # channel -> rounds
@@ -39,10 +37,7 @@ def packed_weights(run: Run, most: int) -> dict[str, Any] | None:
 
     None if there is nothing to show.
     """
-    lines = run.weights
-    if len(lines) > most:
-        lines = [lines[k] for k in np.unique(np.linspace(0, len(lines) - 1, most).round().astype(int))]
-    looks = frames(run, lines)
+    looks = frames(run, thinned(run.weights, most))
     arcs = sorted({(i, j) for _, frame in looks for rounds in frame.values() for r in rounds for i, j, _ in r})
     index = {arc: k for k, arc in enumerate(arcs)}
     packed: dict[str, Any] = {"arcs": [end for arc in arcs for end in arc], "at": [step for step, _ in looks]}

@@ -1,0 +1,192 @@
+"""Random sketches, applied row by row, one block of coordinates after the other.
+
+Legend: G (m, d) rows, or pieces (m, c₁), (m, c₂), … of their columns; S (m, k) their sketches; u (c,) the numbers of
+one row in one block of c coordinates.
+
+A row's sketch is the same to the last bit for any rows beside it, any memory layout and any number of threads. So each
+row is copied into the same buffer, and only serial NumPy kernels touch it; a BLAS product would be faster, but its last
+bits change with the number of threads and with the rows beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Self, TypeAlias
+
+import numpy as np
+import torch
+
+from mixwise.errors import SketchError
+from mixwise.parts import Count, part
+from mixwise.seeding import numpy_generator, stream
+from mixwise.sketch.base import Array, FloatArray, Rows, as_sketch, check_rows, checked_pieces, sketch_dtype
+
+BlockMap: TypeAlias = Callable[[FloatArray], FloatArray]  # u (c,) -> its contribution to the sketch (k,)
+
+# Both are part of the definition of the operators.
+_COORDINATES = 1 << 16  # that a count sketch draws at a time: 0.5 MB of indices
+_NUMBERS = 1 << 18  # of the Gaussian matrix in one block: 2 MB in float64
+
+
+@dataclass(frozen=True)
+class RandomSketch(ABC):
+    """A sketch with random draws: S[i] = Σ_b M_b u_ib over the blocks b of coordinates, in order and in float64.
+
+    Args:
+        dim: k, the length of a sketch.
+        seed: of the operator.
+
+    The maps M_b are drawn on the CPU, one at a time, and never stored; rows on a GPU are copied, block by block.
+    """
+
+    dim: Count = 100
+    seed: int = 0
+
+    @property
+    @abstractmethod
+    def _block_length(self) -> int:
+        """The number of coordinates in a block; the last block of a row may have fewer."""
+
+    @abstractmethod
+    def _block_map(self, b: int, c: int) -> BlockMap:
+        """M_b, the map of the c coordinates in block b."""
+
+    def width(self, d: int) -> int:
+        """k, for any d."""
+        return self.dim
+
+    def fresh(self, t: int) -> Self:
+        """The sketch of mixing t: same kind and size, independent draws."""
+        return replace(self, seed=stream(self.seed, "sketch", t))
+
+    def __call__(self, G: Rows) -> Rows:
+        """The sketches (m, k) of the rows G (m, d)."""
+        return as_sketch(self.sums(G), G)
+
+    def streamed(self, pieces: Iterable[Rows]) -> Rows:
+        """The same sketches of rows that arrive as pieces of their columns, (m, c₁), (m, c₂), …, such as layers."""
+        like, pieces = checked_pieces(pieces)
+        return as_sketch(self._sum_over(_in_blocks(pieces, self._block_length)), like)
+
+    def sums(self, G: Array | torch.Tensor) -> FloatArray:
+        """The sketches in float64, before rounding: sums(X) − sums(X′) is sums(X − X′), without that tensor."""
+        check_rows(G)
+        c = self._block_length
+        return self._sum_over(G[:, start : start + c] for start in range(0, G.shape[1], c))
+
+    def _sum_over(self, blocks: Iterable[Array | torch.Tensor]) -> FloatArray:
+        S: FloatArray | None = None
+        for b, G in enumerate(blocks):
+            S = np.zeros((len(G), self.dim)) if S is None else S
+            u = np.empty(G.shape[1])
+            M = self._block_map(b, len(u))
+            for i in range(len(G)):
+                u[:] = _on_host(G[i])
+                S[i] += M(u)
+        if S is None:
+            raise SketchError("rows without coordinates have no sketch; pass rows of length 1 or more")
+        return S
+
+
+@part("count", "sketch", title="count sketches of {dim} numbers", cite="Charikar, Chen and Farach-Colton 2002")
+@dataclass(frozen=True)
+class CountSketch(RandomSketch):
+    """S = C u with one ±1 in every column of C (k, d): each coordinate is added to, or subtracted from, one of k sums.
+
+    Sum and sign come from one draw r_j, uniform on 0 … 2k − 1:  T[r] = Σ_{j: r_j = r} u_j  and  S = T[:k] − T[k:].
+
+    E⟨Su, Sv⟩ = ⟨u, v⟩ with variance (‖u‖²‖v‖² + ⟨u, v⟩² − 2 Σ_j u_j² v_j²) / k, never above that of the Gaussian
+    sketch. It costs d draws and d additions, for any k.
+
+    Args:
+        dim: k, the length of a sketch.
+        seed: of the operator.
+
+    Reference: Charikar, Chen, Farach-Colton, "Finding frequent items in data streams", 2002.
+
+    >>> abs(CountSketch(dim=5, seed=0)(np.eye(3))).sum(axis=1)
+    array([1., 1., 1.])
+    >>> G = np.arange(12.0).reshape(2, 6)
+    >>> bool((CountSketch(3).streamed([G[:, :4], G[:, 4:]]) == CountSketch(3)(G)).all())
+    True
+    """
+
+    @property
+    def _block_length(self) -> int:
+        return _COORDINATES
+
+    def _block_map(self, b: int, c: int) -> BlockMap:
+        k = self.dim
+        short = np.uint16 if 2 * k <= 1 << 16 else np.uint32  # short draws are faster
+        signed_bucket = numpy_generator(self.seed, "count", b).integers(2 * k, size=c, dtype=short).astype(np.intp)
+
+        def signed_sums(u: FloatArray) -> FloatArray:
+            T: FloatArray = np.bincount(signed_bucket, weights=u, minlength=2 * k).astype(np.float64, copy=False)
+            return T[:k] - T[k:]
+
+        return signed_sums
+
+
+@part("gaussian", "sketch", title="Gaussian sketches of {dim} numbers", cite="the paper, Algorithm CE-GME")
+@dataclass(frozen=True)
+class GaussianSketch(RandomSketch):
+    """S = A u / √k with A (k, d) of independent N(0, 1) entries.
+
+    E⟨Su, Sv⟩ = ⟨u, v⟩ with variance (‖u‖²‖v‖² + ⟨u, v⟩²) / k; for m rows, all inner products are within ε max‖u‖² of
+    the true ones with probability 1 − δ once k ≥ 100 log(m / δ) / ε² (paper, Prop. 3). It costs k·d normal draws.
+
+    Args:
+        dim: k, the length of a sketch.
+        seed: of the operator.
+
+    >>> GaussianSketch(dim=5, seed=0)(np.ones((3, 1000))).shape
+    (3, 5)
+    """
+
+    @property
+    def _block_length(self) -> int:
+        return max(1, _NUMBERS // self.dim)
+
+    def _block_map(self, b: int, c: int) -> BlockMap:
+        A = numpy_generator(self.seed, "gaussian", b).standard_normal((self.dim, c))
+
+        def product(u: FloatArray) -> FloatArray:
+            s: FloatArray = np.einsum("kc,c->k", A, u)  # not A @ u: see above
+            return s / math.sqrt(self.dim)
+
+        return product
+
+
+def _in_blocks(pieces: Iterable[Array | torch.Tensor], length: int) -> Iterator[Array | torch.Tensor]:
+    """The columns of the pieces in blocks of `length`; only blocks that span pieces are copied."""
+    begun: Array = np.empty((0, 0))  # a block, of which the first columns are filled
+    filled = 0
+    for G in pieces:
+        start = 0
+        while start < G.shape[1]:
+            c = min(length - filled, G.shape[1] - start)
+            part = G[:, start : start + c]
+            if c == length:
+                yield part
+            else:
+                if not begun.size:
+                    begun = np.empty((len(G), length), dtype=sketch_dtype(G))
+                for i in range(len(G)):
+                    begun[i, filled : filled + c] = _on_host(part[i])
+                filled += c
+                if filled == length:
+                    yield begun
+                    filled = 0
+            start += c
+    if filled:
+        yield begun[:, :filled]
+
+
+def _on_host(u: Array | torch.Tensor) -> Array:
+    if not isinstance(u, torch.Tensor):
+        return u
+    u = u.detach().cpu()
+    return (u if u.dtype == torch.float64 else u.float()).numpy()  # NumPy has no bfloat16

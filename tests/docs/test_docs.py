@@ -1,0 +1,154 @@
+"""The documentation is true: its code runs and prints what stands below it, and no public name is left out."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import mixwise
+from image_trees import image_tree
+from tiny_text import save_csv, save_model
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+# Pages that need no files; the others have tests of their own.
+RUN_AS_THEY_ARE = ("start.md", "tutorial.md", "extending.md", "looking.md", "memory.md")
+RUN_ELSEWHERE = {
+    "your-own-model.md": "test_docs.py",
+    "text-and-images.md": "test_docs.py",
+    "your-own-loop.md": "test_gossip_processes.py",
+}
+PACKAGES = pkgutil.walk_packages(mixwise.__path__, "mixwise.")
+MODULES = sorted(module.name for module in PACKAGES if not module.name.endswith("__main__"))
+
+
+def blocks(page):
+    """(code, what it prints or None) of every Python block of a page."""
+    found = re.findall(
+        r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```$)?", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    return [(code, printed or None) for code, printed in found]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Runs the blocks of a page one after the other, which must print what stands below them; returns all of it."""
+    monkeypatch.chdir(tmp_path)
+
+    def run_blocks(page, chosen=slice(None)):
+        names, text = {}, ""
+        for number, (code, printed) in enumerate(blocks(page)[chosen]):
+            exec(compile(code, f"{page.name}, block {number}", "exec"), names)
+            shown = capsys.readouterr().out
+            assert printed in (None, shown), f"{page.name}, block {number}"
+            text += shown
+        return text
+
+    return run_blocks
+
+
+# --- code on pages ---
+@pytest.mark.parametrize("page", RUN_AS_THEY_ARE)
+def test_a_page_runs_and_prints_what_it_says(page, run):
+    run(DOCS / page)
+
+
+def test_your_own_model(run):
+    shown = run(DOCS / "your-own-model.md")
+    assert "torch.Size([16, 162])" in shown  # as the comments beside the code say
+    assert "\n130\n" in shown
+
+
+@pytest.mark.xdist_group("transformers")
+def test_text_and_images(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("MIXWISE_DATA", str(tmp_path))
+    image_tree(tmp_path / "photos", classes=("ant", "bee"), train=20, val=4)
+    save_csv(tmp_path / "ag_news")
+    save_model(tmp_path / "minilm", "bert")
+    shown = run(DOCS / "text-and-images.md")
+    assert "('ant', 'bee') images of 32 × 32 pixels with 2 classes" in shown
+    assert "'accuracy_worst'" in shown
+    assert "numbers per node" in shown
+
+
+def test_weights_for_a_graph_in_the_readme(run):
+    shown = run(ROOT / "README.md", slice(1, 2))
+    assert [float(line) for line in shown.split()] == pytest.approx([8.0, 0.0], abs=1e-5)
+
+
+def test_the_example_of_the_readme_beats_ordinary_gossip_at_the_same_bytes(run):
+    """And prints what stands below it, up to 3 points: rounding differs between processors, and steps amplify it."""
+    page = ROOT / "README.md"
+    printed = re.search(r"^```text\n(all neighbors.*?)^```", page.read_text("utf-8"), flags=re.M | re.S)[1]
+    shown, expected = (
+        [tuple(map(float, found)) for found in re.findall(r"accuracy ([\d.]+)% +([\d.]+) MB", text)]
+        for text in (run(page, slice(1)), printed)
+    )
+    (ordinary, sent), *others = shown
+    assert [accuracy for accuracy, _ in shown] == pytest.approx([accuracy for accuracy, _ in expected], abs=3.0)
+    assert {mb for _, mb in [*shown, *expected]} == {sent}
+    assert all(accuracy > ordinary + 8 for accuracy, _ in others)
+
+
+def test_every_page_with_code_is_run_by_a_test():
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if "_build" not in page.parts}
+    assert {page for page in pages if blocks(DOCS / page)} == {*RUN_AS_THEY_ARE, *RUN_ELSEWHERE} & pages
+    for page, test in RUN_ELSEWHERE.items():
+        (path,) = (ROOT / "tests").rglob(test)
+        assert page in path.read_text("utf-8")
+
+
+# --- docstrings and the reference ---
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings(name):
+    assert doctest.testmod(importlib.import_module(name), verbose=False).failed == 0
+
+
+def test_docstrings_have_examples():
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    found = [test for name in MODULES for test in finder.find(importlib.import_module(name)) if test.examples]
+    assert len(found) > 20
+
+
+def test_the_reference_has_every_public_name(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    missing_names = importlib.import_module("public_names").missing_names
+    sys.modules.pop("public_names", None)
+    described = set()
+    for page in (DOCS / "api").glob("*.md"):
+        module = ""
+        for directive, name in re.findall(r"^\.\. (\S+):: (\S+)$", page.read_text("utf-8"), flags=re.MULTILINE):
+            if directive in ("module", "currentmodule"):
+                module = name
+            described.add(name if "module" in directive else f"{module}.{name}")
+    assert missing_names(described) == []
+    assert "mixwise.graphs.ring" in missing_names(described - {"mixwise.graphs.ring"})
+    assert missing_names(described - {"mixwise.Graph"}) == []  # known by one of its two names
+
+
+# --- pictures ---
+def pictures(page):
+    """(text, path) of every picture of a page, in Markdown or HTML."""
+    text = page.read_text("utf-8")
+    yield from re.findall(r"!\[(.*?)\]\((.*?)\)", text)
+    for tag in re.findall(r"<img .*?>", text, flags=re.DOTALL):
+        yield re.search(r'alt="(.*?)"', tag)[1], re.search(r'src="(.*?)"', tag)[1]
+    for path in re.findall(r'srcset="(.*?)"', text):
+        yield "in place of another one", path
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda page: page.name)
+def test_pictures_exist_and_have_a_text(page):
+    for text, path in pictures(page):
+        assert text, f"{path} has no alternative text"
+        assert (page.parent / path).is_file(), f"{path} does not exist"
+
+
+def test_readme_shows_a_picture_of_the_report_first():
+    shown = [path for _, path in pictures(ROOT / "README.md")]
+    assert shown[0] == "docs/images/report-light.png"
+    assert "<picture>" in "\n".join((ROOT / "README.md").read_text("utf-8").splitlines()[:15])

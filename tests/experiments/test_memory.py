@@ -1,0 +1,199 @@
+"""Memory use is estimated before a run starts; a run that would not fit is rejected with alternatives."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from builders import refused
+from mixwise.errors import ConfigError, TrainingError
+from mixwise.experiments import build, memory, plan_experiment, run_experiment
+from mixwise.experiments.config import Recipe
+from mixwise.experiments.memory import GB, Need, _free_in_groups, alternatives, free_memory
+from mixwise.layout import Layout
+from mixwise.tasks import ModuleTask
+from mixwise.tasks.devices import checked_device
+from mixwise.training.row_count import RowCount
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+TASK = {
+    "kind": "classification",
+    "data": {"kind": "gaussian-mixture", "options": {"dim": 30, "samples": 100}},
+    "partition": {"kind": "iid"},
+    "model": {"kind": "mlp", "options": {"sizes": [30, 300, 10]}},
+    "batch": 4,
+}
+BASE = {"graph": "ring:4", "steps": 2, "task": TASK, "optimizer": {"kind": "adam", "lr": 1e-3}}
+VARIANTS = {"ha": {"policy": {"kind": "heterogeneity-aware"}}}
+RECIPE = Recipe(name="memory", seeds=[0], metrics=["loss"], base=BASE, variants=VARIANTS)
+ADAM = RowCount(optimizer=2, algorithm=0, gradients=4, most=4)
+
+
+def experiment(*overrides):
+    return plan_experiment(RECIPE, overrides)
+
+
+@pytest.fixture
+def looked_at(monkeypatch):
+    """Small runs are counted as well."""
+    monkeypatch.setattr(memory, "_LARGE", 0)
+
+
+@pytest.fixture
+def little(looked_at, monkeypatch):
+    """Two megabytes are free."""
+    monkeypatch.setattr(memory, "free_memory", lambda device, processes=1: 2_000_000)
+
+
+def test_the_announcement_of_a_run():
+    need = Need(nodes=16, processes=1, dim=66_000_000, itemsize=4, rows=ADAM, passes=10**9, process=10**9, free=2 * GB)
+    assert str(need) == (
+        "16 nodes × 66.0 M parameters × 4 tensors (X, G, 2 optimizer) = 16.9 GB; "
+        "18.9 GB with the program, the data and a pass; 2.0 GB free"
+    )
+
+
+def test_the_peak_is_in_a_mixing_or_in_a_pass():
+    base = {"nodes": 2, "processes": 1, "dim": 100, "itemsize": 4}
+    mixing = RowCount(optimizer=0, algorithm=1, gradients=3, most=5)
+    assert Need(**base, rows=mixing, passes=100).new_bytes == 5 * 800
+    assert Need(**base, rows=mixing, passes=5000).new_bytes == 3 * 800 + 5000
+    assert Need(**base, rows=mixing, arriving=2).new_bytes == 5 * 800 + 2 * 400
+
+
+def test_small_runs_are_not_counted():
+    (config,) = experiment().runs.values()
+    assert build.prepare(config, 0).need is None
+
+
+def test_a_run_reports_its_need(looked_at, tmp_path):
+    heard = []
+    run_experiment(experiment(), tmp_path / "run", on_need=heard.append)
+    (need,) = heard
+    assert (need.nodes, need.dim, need.itemsize) == (4, 30 * 300 + 300 + 3010, 4)
+    assert need.rows.optimizer == 2
+    assert need.passes > 4 * 300 * 4 * 4  # the activations of four nodes: a small dense model is stacked
+    assert need.process > 10**7
+    assert need.free > 10**7
+
+
+def test_a_run_that_does_not_fit_is_refused_before_rows_are_made(little, monkeypatch, tmp_path):
+    monkeypatch.setattr(ModuleTask, "initial", lambda self, nodes: pytest.fail("rows were made"))
+    with pytest.raises(ConfigError) as refused:
+        run_experiment(experiment("graph=ring:16", "placement=gme"), tmp_path / "run")
+    text = str(refused.value)
+    assert text.startswith(
+        "the run does not fit into memory: 16 nodes × 12,310 parameters × 4 tensors (X, G, 2 optimizer) = 0.00 GB"
+    )
+    for option in ("task.train=head", "at most ", "machines of this size with torchrun"):
+        assert option in text
+    assert "\n" not in text
+    assert not (tmp_path / "run").exists()
+
+
+def needed(*overrides):
+    """The need of a run on 16 nodes, and its task."""
+    (config,) = experiment("graph=ring:16", *overrides).runs.values()
+    return build.prepare(config, 0).need, build.build_task(config, 16, 0)
+
+
+def test_alternatives_fit(looked_at):
+    need, task = needed()
+    for free in (need.new_bytes * 3 // 4, need.new_bytes // 3, need.new_bytes // 20):
+        offered = alternatives(replace(need, free=free), task)
+        nodes = next((int(option.split()[2]) for option in offered if option.startswith("at most")), 0)
+        if nodes:
+            fitting, more = (replace(need, nodes=count).new_bytes for count in (nodes, nodes + 1))
+            assert fitting <= free < more
+
+
+def test_a_smaller_pass_is_offered_if_the_rows_fit(looked_at):
+    need, task = needed("task.batch=1000")
+    assert "task.accumulate" in str(alternatives(replace(need, free=need.row_bytes), task))
+    assert "task.accumulate" not in str(alternatives(replace(need, free=need.row_bytes - 1), task))
+
+
+def test_parts_of_a_model_that_can_be_trained_alone():
+    task = type("Fake", (ModuleTask,), {"__init__": lambda self: None})()
+    task.template = nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 2))
+    task.layout = Layout(sum(p.numel() for p in task.template.parameters()))
+    assert list(memory._trained_parts(task)) == [(1, 20 * 20 + 20 + 42), ("head", 42)]
+    task.template[0].requires_grad_(False)
+    assert list(memory._trained_parts(task)) == []  # the user has chosen already
+
+
+@pytest.mark.parametrize("override", ["rows=disk", "rows_dir=/tmp", "param_dtype=bfloat16", "ha.rows=disk"])
+def test_removed_keys_are_explained(override):
+    with pytest.raises(ConfigError, match=r"was removed in 0\.2\.0; rows are always kept in memory.*: delete the key"):
+        experiment(override)
+
+
+def test_a_removed_key_that_changed_nothing_is_ignored():
+    """Every config.yaml that version 0.1 wrote has `rows: memory`."""
+    assert experiment("rows=memory").to_yaml() == experiment().to_yaml()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [("task.accumulate=9", "accumulate = 9 pieces of a batch of 4"), ("task.autocast=float16", "take torch.bfloat16")],
+)
+def test_passes_that_are_impossible_are_refused(override, message, tmp_path):
+    with pytest.raises(Exception, match=message):
+        run_experiment(experiment(override), tmp_path / "run")
+
+
+@pytest.mark.parametrize("override", ["task.accumulate=2", "task.autocast=bfloat16"])
+def test_smaller_passes_run_with_rows_in_float32(override, looked_at, tmp_path):
+    heard = []
+    run_experiment(experiment(override), tmp_path / "run", on_need=heard.append)
+    assert heard[0].itemsize == 4
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "message"),
+    [
+        ("cpu", torch.bfloat16, "torch.bfloat16.*take torch.float32 or torch.float64"),
+        ("meta", torch.float32, "'meta' holds no numbers"),
+        ("cuda:99", torch.float32, "'cuda:99'"),
+    ],
+)
+def test_rows_in_other_precisions_and_places_are_refused(device, dtype, message):
+    refused(TrainingError, message, checked_device, device, dtype)
+
+
+# --- free memory ---
+def test_free_memory_is_shared_by_processes():
+    one, four = free_memory(torch.device("cpu")), free_memory(torch.device("cpu"), 4)
+    assert 0 < four < one
+    assert free_memory(torch.device("meta")) is None
+
+
+def group(folder, limit, usage, cached):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{usage}\n")
+    (folder / "memory.stat").write_text(f"anon 5\ninactive_file {cached}\n")
+
+
+def test_limits_of_control_groups(tmp_path):
+    own = tmp_path / "own"
+    own.write_text("12:cpu:/elsewhere\n0::/user/job\n")
+    root = tmp_path / "cgroup"
+    group(root / "user", "1000", 700, 50)
+    group(root / "user" / "job", "max", 100, 0)
+    assert _free_in_groups(root, own) == [350]
+    group(root / "user" / "job", "200", 150, 20)
+    assert sorted(_free_in_groups(root, own)) == [70, 350]
+    own.write_text("0::/\n")
+    group(root, "500", 900, 0)
+    assert _free_in_groups(root, own) == [0]
+    old = root / "memory" / "docker"
+    old.mkdir(parents=True)
+    for name, value in {"limit_in_bytes": 900, "usage_in_bytes": 400}.items():
+        (old / f"memory.{name}").write_text(str(value))
+    (old / "memory.stat").write_text("total_inactive_file 100\n")
+    own.write_text("4:memory:/docker\n")
+    assert _free_in_groups(root, own) == [600]
+    assert _free_in_groups(root, tmp_path / "nothing") == []

@@ -1,0 +1,218 @@
+"""Recipes: those of mixwise, their variants and overrides, and values and names that are refused."""
+
+import inspect
+import re
+
+import pytest
+import yaml
+
+from builders import refused
+from every_algorithm import algorithm
+from mixwise import algorithms
+from mixwise.errors import ConfigError
+from mixwise.experiments import Recipe, load_recipe, plan_experiment, recipe_names
+from mixwise.experiments.build import prepare
+from mixwise.experiments.config import validated
+from mixwise.experiments.recipe import Experiment, parse_seeds
+from mixwise.parts import entries
+
+
+def small(**changes):
+    base = {"steps": 3, "graph": "ring:4", "task": {"noise": 0.5}, "optimizer": {"lr": 0.01}}
+    base |= {"policy": "metropolis-hastings"}
+    variants = {"one": {}, "two": {"policy": {"kind": "heterogeneity-aware", "period": 2}}}
+    recipe = {"name": "small", "seeds": [0], "metrics": ["loss"], "base": base, "variants": variants}
+    return validated(Recipe, {**recipe, **changes}, "recipe small")
+
+
+# --- the recipes of mixwise ---
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_of_mixwise_can_be_planned(name):
+    experiment = plan_experiment(load_recipe(name))
+    assert experiment.recipe.description
+    assert len(experiment.runs) >= 2
+
+
+@pytest.mark.parametrize("name", ["digits", "permutations-four", "permutations-ring", "quadratics"])
+def test_every_recipe_that_needs_no_download_runs(name):
+    experiment = plan_experiment(load_recipe(name), ["steps=1"])
+    for config in experiment.runs.values():
+        assert next(prepare(config, experiment.recipe.seeds[0])()).step == 0
+
+
+def test_the_variants_of_quadratics_are_those_of_the_specification():
+    variants = {"dsgd-metropolis", "dsgd-optimal-gap", "ha-dsgd", "gme-every-step"}
+    assert set(load_recipe("quadratics").variants) == variants
+
+
+@pytest.mark.parametrize("name", list(entries("algorithm")))
+def test_the_source_of_an_algorithm_cites_what_its_declaration_cites(name):
+    work = re.compile(r"\w+ (?:et al\.|and \w+) \d{4}")
+    kind = type(algorithm(name))
+    cited = set(work.findall(f"{inspect.getmodule(kind).__doc__} {kind.__doc__}"))
+    assert cited <= set(work.findall(entries("algorithm")[name]["cite"]))
+
+
+def test_every_algorithm_class_is_built_by_a_variant_of_cifar10_small():
+    recipe = load_recipe("cifar10-small")
+    names = ",".join([*recipe.variants, *recipe.further])
+    runs = plan_experiment(recipe, [f"variants={names}", "topology=ring"]).runs
+    built = {type(config.part("algorithm")) for config in runs.values()}
+    public = {getattr(algorithms, name) for name in algorithms.__all__}
+    assert built == {part for part in public if issubclass(part, algorithms.Algorithm)} - {algorithms.Algorithm}
+
+
+# --- variants and overrides ---
+def test_variants_merge_with_the_base_and_parts_with_a_kind_replace_it():
+    recipe = small(variants={"one": {"task": {"dim": 3}}, "two": {"task": {"kind": "quadratics"}}})
+    runs = plan_experiment(recipe).runs
+    assert runs["one"].task == {"dim": 3, "noise": 0.5}
+    assert runs["two"].task == {"kind": "quadratics"}  # the base's task was replaced
+
+
+def test_overrides_reach_all_variants_or_the_one_that_is_named():
+    runs = plan_experiment(small(), ["steps=7", "two.policy.period=5", "two.task.noise=0"]).runs
+    assert [config.steps for config in runs.values()] == [7, 7]
+    assert runs["two"].policy == {"kind": "heterogeneity-aware", "period": 5}
+    assert (runs["one"].task, runs["two"].task) == ({"noise": 0.5}, {"noise": 0})
+
+
+def test_overrides_choose_variants_and_seeds():
+    experiment = plan_experiment(small(), ["variants=two", "seeds=1,3-5", "window=2"])
+    assert list(experiment.runs) == ["two"]
+    assert (experiment.recipe.seeds, experiment.recipe.window) == ([1, 3, 4, 5], 2)
+
+
+def test_planning_leaves_the_recipe_as_it_was():
+    recipe = small()
+    before = recipe.model_dump()
+    plan_experiment(recipe, ["two.policy.period=9", "task.noise=3"])
+    assert recipe.model_dump() == before
+
+
+def test_the_yaml_of_an_experiment_is_a_recipe_that_gives_it_again():
+    experiment = plan_experiment(load_recipe("permutations-four"), ["steps=5", "seeds=0-1"])
+    again = plan_experiment(Recipe.model_validate(yaml.safe_load(experiment.to_yaml())))
+    assert again.runs == experiment.runs
+    assert again.recipe.seeds == experiment.recipe.seeds
+
+
+def test_topologies_give_one_run_each_and_can_be_chosen():
+    recipe = small(topologies={"ring": "ring:4", "star": "star:4"})
+    both = plan_experiment(recipe, ["two.policy.period=7"])
+    assert list(both.runs) == ["ring/one", "ring/two", "star/one", "star/two"]
+    assert [both.runs[name].graph for name in ("ring/one", "star/two")] == ["ring:4", "star:4"]
+    assert both.runs["star/two"].policy["period"] == 7
+    assert list(plan_experiment(recipe, ["topology=star"]).runs) == ["one", "two"]
+    again = plan_experiment(Recipe.model_validate(yaml.safe_load(both.to_yaml())))
+    assert again.runs == both.runs
+    refused(ConfigError, "unknown topology 'torus'", plan_experiment, recipe, ["topology=torus"])
+
+
+def test_distinct_placements_of_a_chain_of_four_are_its_twelve_labelings():
+    recipe = small(placements="distinct", base={**small().base, "graph": "chain:4"}, variants={"one": {}})
+    runs = plan_experiment(recipe).runs
+    assert len(runs) == 12  # 4! orders, each chain read from both ends
+    assert next(iter(runs)) == "one@0123"
+    assert next(iter(runs.values())).placement == [0, 1, 2, 3]
+
+
+def test_distinct_placements_need_the_same_graph_for_every_seed():
+    base = {**small().base, "graph": "random-connected:5"}
+    with pytest.raises(ConfigError, match="seed=0"):
+        plan_experiment(small(placements="distinct", base=base, seeds=[0, 1, 2, 3]))
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("stepz=3", "did you mean steps"),
+        ("steps=0", "steps = 0.*greater than or equal to 1"),
+        ("steps=2.5", "steps = 2.5: input should be a valid integer"),
+        ("steps=yes", "steps = True: input should be a valid integer"),
+        ("local_steps=1.5", "local_steps = 1.5: input should be a valid integer"),
+        ("record_every=0.5", "record_every = 0.5: input should be a valid integer"),
+        ("evaluate_every=true", "evaluate_every = True: input should be a valid integer"),
+        ("window=2.5", "window = 2.5: input should be a valid integer"),
+        ("steps=few", "steps = 'few'.*integer"),
+        ("two.policy.perod=3", "policy: unknown key 'perod'; did you mean period"),
+        ("two.policy.smoothing=1", "policy.smoothing = 1: input should be less than 1"),
+        ("two.policy.sketch.kind=magic", "policy.sketch: unknown sketch 'magic'; allowed: count, exact, gaussian"),
+        ("policy=fastest", "metropolis-hastings"),
+        ("two.policy={kind: magic}", "unknown policy 'magic'.*heterogeneity-aware"),
+        ("two.policy=[1]", r"policy = \[1\]: a policy is written as its name, or as {kind: NAME, option: …}"),
+        ("policy.period=3", "variant one.*VARIANT.policy.period=3"),
+        ("three.steps=1", "unknown key 'three.steps'"),
+        ("variants=three", "unknown variant 'three'.*one, two"),
+        ("seeds=x", "0-9"),
+        ("seeds=1,1", "twice"),
+        ("optimizer.lr=0", "positive"),
+        ("optimizer.lr=0.3/K", "0.3/L"),
+        ("steps", "key=value"),
+        ("=3", "key=value"),
+        ("steps=[", "not valid YAML"),
+        ("placement=upside-down", "'given', 'random' or 'gme'"),
+    ],
+)
+def test_a_wrong_override_is_one_line_that_says_what_is_allowed(override, says):
+    refused(ConfigError, says, plan_experiment, small(), [override])
+
+
+# --- names become folders ---
+@pytest.mark.parametrize(
+    "name", ["../other", "..", ".", "", "/tmp/other", "a\\b", "a\n", "-a", "a b", "é", "x" * 101, "~"]
+)
+@pytest.mark.parametrize("key", ["name", "topologies", "variants", "further"])
+def test_a_name_that_is_no_folder_inside_of_the_run_is_refused(name, key, tmp_path):
+    named = name if key == "name" else {name: "ring:4" if key == "topologies" else {}}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**small().model_dump(), key: named}))
+    says = rf"{re.escape(repr(name))} names a folder: at most 100 letters.*rename it"
+    refused(ConfigError, says, load_recipe, str(tmp_path / "recipe.yaml"))
+
+
+@pytest.mark.parametrize("name", ["ring/../../other", "ring//one", "/one", "ring/"])
+def test_the_config_of_a_run_folder_cannot_lead_out_of_it_either(name):
+    refused(ConfigError, "rename it", small, variants={name: {}})
+    refused(ConfigError, "rename it", Experiment, small(), {name: plan_experiment(small()).runs["one"]})
+
+
+def test_a_variant_with_a_dot_could_not_be_named_in_an_override():
+    refused(ConfigError, r"'a\.b' has a dot", small, variants={"a.b": {}})
+    assert "torus.v2/one" in small(variants={"torus.v2/one": {}}).variants
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"name: [\n", r"broken\.yaml, line \d+: not valid YAML"),
+        (b"name: x\nseeds: [0]\nmetrics: [loss]\nvariant: {}\n", "unknown key 'variant'.*did you mean variants"),
+        (b"just words", r"broken\.yaml"),
+        (b"\xff\xfe\x00", r"broken\.yaml"),
+        (None, "No such file"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_refused(content, says, tmp_path):
+    if content is not None:
+        (tmp_path / "broken.yaml").write_bytes(content)
+    refused(ConfigError, says, load_recipe, str(tmp_path / "broken.yaml"))
+
+
+def test_seeds_are_numbers_or_ranges():
+    assert parse_seeds(4) == [4]
+    assert parse_seeds([1, "5-6"]) == [1, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"graph": "ring:5", "task": {"classes": "two"}}, "even"),
+        ({"placement": [0, 0, 1, 2]}, "permutation"),
+        ({"algorithm": "decoupled"}, "fit together"),
+        ({"policy": {"kind": "decoupled", "params": "uniform", "updates": "uniform"}}, "fit together"),
+        ({"policy": {"kind": "fixed", "weights": {"cliques": [[0, 2]]}}}, "no edge"),
+        ({"graph": "star:4", "policy": "uniform"}, "regular"),
+    ],
+)
+def test_a_configuration_that_cannot_run_is_refused_before_the_first_step(changes, says):
+    config = plan_experiment(small(variants={"one": changes})).runs["one"]
+    refused(ValueError, says, prepare, config, seed=0)

@@ -1,0 +1,169 @@
+"""A sweep chooses on the validation split and tests the winner once; an export is a complete, plain state_dict."""
+
+import json
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import nn
+
+from builders import simulated
+from mixwise.data import Dataset, partition
+from mixwise.errors import ConfigError, TrainingError
+from mixwise.experiments import load_recipe, plan_experiment
+from mixwise.experiments.build import prepare
+from mixwise.experiments.export import export_model
+from mixwise.experiments.sweep import split_grid, sweep
+from mixwise.graphs import ring
+from mixwise.models import seeded
+from mixwise.tasks import ModuleTask
+from mixwise.training.checkpoint import load_checkpoint, save_checkpoint
+
+OVERRIDES = ["steps=8", "seeds=0-1", "variants=d2,dsgd", "task.data.validation=0.2"]
+NODES = 4
+STREAM = torch.Generator().manual_seed(0)
+DATA = Dataset(torch.randint(7, (60, 3), generator=STREAM), torch.arange(60) % 7, 7)
+
+
+# --- sweep ---
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory, no_pictures):
+    folder = tmp_path_factory.mktemp("sweep")
+    return folder, sweep(load_recipe("digits"), [*OVERRIDES, "lr=0.0001,0.1"], folder)
+
+
+def evaluated(folder, point, variant, seed, split):
+    """The metrics of a run's final rows on a split, computed apart from the sweep."""
+    experiment = plan_experiment(load_recipe("digits"), [*OVERRIDES, point, f"task.evaluate_on={split}"])
+    training = prepare(experiment.runs[variant], seed).start()
+    load_checkpoint(training, folder / point / variant / f"seed-{seed}" / "checkpoint")
+    return training.task.evaluate(training.X)
+
+
+def test_the_point_with_the_best_validation_accuracy_wins(swept):
+    folder, result = swept
+    for variant in ("d2", "dsgd"):
+        accuracy = {
+            point: sum(evaluated(folder, point, variant, seed, "validation")["accuracy"] for seed in (0, 1))
+            for point in ("optimizer.lr=0.0001", "optimizer.lr=0.1")
+        }
+        assert result.chosen[variant] == max(accuracy, key=accuracy.__getitem__)
+
+
+def test_the_winner_is_tested_on_the_test_set(swept):
+    folder, result = swept
+    lines = [json.loads(line) for line in (folder / "test.jsonl").read_text().splitlines()]
+    assert [(line["variant"], line["seed"]) for line in lines] == [("d2", 0), ("d2", 1), ("dsgd", 0), ("dsgd", 1)]
+    for line in lines:
+        expected = evaluated(folder, result.chosen[line["variant"]], line["variant"], line["seed"], "test")
+        assert line["accuracy"] == expected["accuracy"]
+
+
+def test_the_chosen_recipe_can_be_run(swept):
+    folder, result = swept
+    runs = plan_experiment(load_recipe(str(folder / "chosen.yaml"))).runs
+    assert {name: f"optimizer.lr={config.optimizer.lr:g}" for name, config in runs.items()} == result.chosen
+
+
+def test_a_grid_is_what_has_several_values():
+    assert split_grid(["a.b=1,2", "variants=x,y", "lr=3"]) == (["variants=x,y", "optimizer.lr=3"], [["a.b=1", "a.b=2"]])
+    with pytest.raises(ConfigError, match="several values"):
+        sweep(load_recipe("digits"), ["lr=0.1"], None)
+
+
+@pytest.mark.parametrize(
+    ("variant", "model", "seed", "says"),
+    [
+        ("d3", "average", 0, "unknown variant 'd3'.*d2, dsgd"),
+        ("d2", "average", None, "choose one with --seed"),
+        ("d2", "average", 7, "no seed 7"),
+        ("d2", "node:16", 0, "node:0 to node:15"),
+        ("d2", "best", 0, "average"),
+    ],
+)
+def test_a_wrong_export_says_what_is_there(swept, variant, model, seed, says, tmp_path):
+    with pytest.raises(ConfigError, match=says):
+        export_model(swept[0] / "optimizer.lr=0.1", variant, model, tmp_path / "m.safetensors", seed)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- export ---
+class Everything(nn.Module):
+    """Tied and frozen weights, BatchNorm, a buffer that is not saved."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(7, 6)
+        self.frozen = nn.Linear(6, 6).requires_grad_(False)
+        self.again = self.frozen  # frozen and tied
+        self.norm = nn.BatchNorm1d(6)
+        self.output = nn.Linear(6, 7, bias=False)
+        self.output.weight = self.embedding.weight
+        self.register_buffer("scale", torch.tensor(0.5), persistent=False)
+
+    def forward(self, tokens):
+        hidden = torch.relu(self.again(self.frozen(self.embedding(tokens).mean(1))))
+        return self.output(self.norm(hidden)) * self.scale
+
+
+def make_training(seed=0, module=Everything):
+    task = ModuleTask(lambda: seeded(module, seed), DATA, partition.iid(60, NODES, 0), batch=6)
+    return simulated("metropolis-hastings", graph=ring(NODES), task=task, lr=0.1)
+
+
+@pytest.fixture
+def run(tmp_path):
+    training = make_training()
+    for _ in range(5):
+        training.step()
+    place = tmp_path / "run" / "v" / "seed-0"
+    place.mkdir(parents=True)
+    save_checkpoint(training, place / "checkpoint")
+    return tmp_path / "run", training
+
+
+@pytest.mark.parametrize("model", ["average", "node:3"])
+def test_an_export_loads_strictly_and_is_the_trained_model(run, model, tmp_path):
+    folder, training = run
+    export_model(folder, "v", model, tmp_path / "m.safetensors")
+    module = seeded(Everything, 99)  # nothing of it may survive
+    module.load_state_dict(load_file(tmp_path / "m.safetensors"), strict=True)
+    task, X = training.task, training.X
+    expected = task.average_module(X) if model == "average" else task.node_module(X, 3)
+    for name, value in expected.state_dict().items():
+        assert torch.equal(module.state_dict()[name], value), name
+    assert torch.equal(module.eval()(DATA.x), expected.eval()(DATA.x))
+    with safe_open(tmp_path / "m.safetensors", framework="pt") as file:
+        assert set(file.keys()) == set(module.state_dict())
+
+
+def test_a_resumed_run_goes_on_with_the_frozen_parameters_it_began_with(run):
+    folder, training = run
+    other = make_training(seed=1)  # as if the factory drew other values
+    load_checkpoint(other, folder / "v" / "seed-0" / "checkpoint")
+    for _ in range(3):
+        training.step()
+        other.step()
+    assert torch.equal(other.X, training.X)
+
+
+def test_nodes_share_frozen_parameters():
+    training = make_training()
+    training.step()
+    modules = training.task._run._way._modules
+    assert len({id(module) for module in modules}) == len(modules)
+    assert len({module.frozen.weight.data_ptr() for module in modules}) == 1
+    assert training.task.node_module(training.X, 0).frozen.weight is not training.task.template.frozen.weight
+
+
+def test_a_frozen_parameter_that_changes_is_one_clear_error():
+    class Teacher(Everything):
+        def forward(self, tokens):
+            with torch.no_grad():
+                self.frozen.weight.mul_(0.9)
+            return super().forward(tokens)
+
+    training = make_training(module=Teacher)
+    with pytest.raises(TrainingError, match=r"changes a frozen parameter.*as a buffer"):
+        training.step()

@@ -1,0 +1,108 @@
+"""Pictures and tables in notebooks are well-formed, complete, and have every text escaped."""
+
+import base64
+import re
+import shutil
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+import mixwise as mw
+from mixwise.errors import ConfigError
+from mixwise.experiments import load_recipe, load_run, plan_experiment, run_experiment
+from mixwise.report.table import Cell, Summary
+
+SVG = "{http://www.w3.org/2000/svg}"
+EVIL = '<script>alert("x")</script>&'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "quadratics"
+    changes = ["steps=12", "seeds=0,1", "variants=dsgd-metropolis,gme-every-step"]
+    run_experiment(plan_experiment(load_recipe("quadratics"), changes), folder)
+    return folder
+
+
+def text_of(html):
+    return ET.fromstring(f"<div>{html}</div>")  # raises if it is not well-formed
+
+
+def texts(svg):
+    """The text in a picture; raises if the picture is not well-formed."""
+    return [text.text for text in ET.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_a_mixing_matrix_is_a_heat_map_with_its_weights():
+    W = mw.minimize_gme(np.diag([1.0, 2.0, 3.0, 4.0]), mw.graphs.ring(4)).W
+    shown = texts(W._repr_svg_())
+    for weight in W.weights[W.weights >= 0.005]:
+        assert f"{weight:.2f}".removeprefix("0") in shown
+    assert mw.mixing.metropolis_hastings(mw.graphs.ring(100))._repr_svg_() is not None
+    assert mw.mixing.metropolis_hastings(mw.graphs.ring(5000))._repr_svg_() is None
+
+
+def curves_of(html):
+    return base64.b64decode(re.search(r"data:image/svg\+xml;base64,([\w+/=]+)", html)[1]).decode()
+
+
+def test_a_run_is_its_table_and_one_panel_per_metric(folder):
+    run = load_run(folder)
+    assert run.missing == ()
+    assert list(run.results) == ["dsgd-metropolis", "gme-every-step"]
+    shown = run._repr_html_()
+    page = text_of(shown)
+    assert len(page.findall(".//tbody/tr")) == 2
+    assert str(run.summary.rows["gme-every-step"][0]) in "".join(page.itertext())
+    drawn = texts(curves_of(shown))
+    assert drawn.count("step") == len(run.recipe.metrics) == 3
+    assert drawn[-2:] == ["dsgd-metropolis", "gme-every-step"]  # one legend for all panels
+
+
+def test_the_table_of_a_run_is_the_one_that_was_written(folder):
+    assert load_run(folder).summary.to_csv() == (folder / "summary.csv").read_text("utf-8")
+
+
+def test_curves_and_rows_hold_the_records(folder):
+    run = load_run(folder)
+    steps, values = run.curve("gme-every-step", "loss")
+    assert steps.tolist() == list(range(12))
+    assert values.shape == (2, 12)
+    rows = [row for row in run.rows() if row["variant"] == "gme-every-step" and row["seed"] == 1]
+    assert [row["loss"] for row in rows] == values[1].tolist()
+    with pytest.raises(ConfigError, match="dsgd-metropolis"):
+        run.curve("no-such-variant", "loss")
+
+
+def test_a_run_that_was_interrupted_shows_what_was_recorded(folder, tmp_path):
+    half = tmp_path / "half"
+    shutil.copytree(folder, half)
+    shutil.rmtree(half / "dsgd-metropolis" / "seed-1")
+    records = half / "gme-every-step" / "seed-0" / "metrics.jsonl"
+    records.write_text(records.read_text("utf-8")[:-40], "utf-8")  # cut off in the middle of a line
+    run = load_run(half)
+    assert run.missing == ("gme-every-step, seed 0: 11 of 12 steps", "not started: dsgd-metropolis, seed 1")
+    assert "not started: dsgd-metropolis, seed 1" in run._repr_html_()
+    assert repr(run).endswith("2 variants, 3 runs, not finished)")
+    assert run.curve("gme-every-step", "loss")[1].shape == (2, 11)
+    shutil.rmtree(half / "dsgd-metropolis")
+    shutil.rmtree(half / "gme-every-step")
+    assert "holds no run" in "".join(text_of(load_run(half)._repr_html_()).itertext())
+
+
+def test_a_folder_that_is_no_run_is_rejected(tmp_path):
+    with pytest.raises(ConfigError, match=r"config\.yaml"):
+        load_run(tmp_path)
+
+
+def test_names_in_tables_and_legends_are_text(folder):
+    summary = Summary(("loss",), {EVIL: (Cell(1.0, None),)}, "step 0", (0,))
+    assert EVIL in list(text_of(summary._repr_html_()).itertext())
+    run = load_run(folder)
+    strange = type(run)(
+        run.folder, run.recipe.model_copy(update={"description": EVIL}), {EVIL: run.results["gme-every-step"]}, ()
+    )
+    shown = strange._repr_html_()
+    assert "".join(text_of(shown).itertext()).count(EVIL) == 2  # the description, the table
+    assert EVIL in texts(curves_of(shown))

@@ -1,0 +1,394 @@
+"""The data behind a report, and the page as text; tests/report/test_browser.py opens it."""
+
+import json
+import re
+import shutil
+import threading
+import urllib.error
+import urllib.request
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from benchmarks.report import large_folder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mixwise.experiments import load_recipe, plan_experiment, run_experiment
+from mixwise.experiments.run_log import MAX_LINES, encoded, stride
+from mixwise.graphs import complete, directed_ring, star
+from mixwise.mixing import metropolis_hastings, minimize_gme, uniform_sender
+from mixwise.plan import Plan
+from mixwise.report.figures import save_paper_figures
+from mixwise.report.folder import Run, read_folder
+from mixwise.report.narrative import narrative
+from mixwise.report.page import in_html, page, page_data, save_page
+from mixwise.report.records import columns
+from mixwise.report.table import standings, summarize
+from mixwise.report.watch import WatchServer
+from mixwise.report.weights import LETTERS, decoded, packed_weights
+from strategies import connected_graphs
+
+
+def quadratics(*overrides):
+    return plan_experiment(load_recipe("quadratics"), ["steps=14", "variants=dsgd-metropolis,ha-dsgd", *overrides])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_curves():
+    """The figures of a run folder are not those of papers, and nothing here looks at them."""
+    with patch("mixwise.experiments.runner.save_curves"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page") / "run"
+    run_experiment(quadratics("seeds=0,1"), folder)
+    return folder
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    return tmp_path / "run"
+
+
+# --- weights over time ---
+def matrix(arcs, n):
+    """W from the arcs that carry something; a loop has what its row lacks of 1."""
+    W = np.zeros((n, n))
+    for i, j, w in arcs:
+        W[i, j] = w / 1000
+    return W + np.diag(1 - W.sum(axis=1))
+
+
+def unpacked(packed, k, channel="params"):
+    """The rounds of look k as the page reads them."""
+    arcs = list(zip(packed["arcs"][::2], packed["arcs"][1::2], strict=True))
+    for round_ in packed[channel][k]:
+        if isinstance(round_, str):
+            pairs = zip(round_[::2], round_[1::2], strict=True)
+            weights = [64 * LETTERS.index(a) + LETTERS.index(b) for a, b in pairs]
+        else:
+            weights = [0] * len(arcs)
+            for arc, weight in zip(round_[::2], round_[1::2], strict=True):
+                weights[arc] = weight
+        yield [(i, j, w) for (i, j), w in zip(arcs, weights, strict=True) if w]
+
+
+@given(graph=connected_graphs(min_nodes=2, max_nodes=9), seed=st.integers(0, 99))
+def test_weights_survive_the_file_and_the_page_to_a_thousandth(graph, seed):
+    n = graph.n
+    G = np.random.default_rng(seed).standard_normal((n, 4))
+    G -= G.mean(axis=0)
+    rounds = (metropolis_hastings(graph), minimize_gme(G @ G.T, graph).W, metropolis_hastings(complete(n)))
+    plan = Plan(rounds, updates=rounds[::-1])
+    line = json.loads(json.dumps(encoded(plan, graph)))
+    scene = {"n": n, "edges": graph.edge_array.tolist()}
+    packed = json.loads(json.dumps(packed_weights(Run("v", 0, [], scene, [{"step": 3, **line}]), most=10)))
+    # Half a thousandth per arc, and a loop takes the error of its whole row.
+    for W, from_file, on_page in zip(rounds, line["params"], unpacked(packed, 0), strict=True):
+        assert matrix(decoded(from_file, graph), n) == pytest.approx(W.to_dense(), abs=0.0006 * n)
+        assert sorted(on_page) == sorted(decoded(from_file, graph))
+    assert [sorted(r) for r in unpacked(packed, 0, "updates")] == [sorted(r) for r in unpacked(packed, 0)][::-1]
+
+
+def test_weights_on_directed_graphs_and_trees_are_kept():
+    graph = directed_ring(5)
+    W = uniform_sender(graph)
+    (only,) = encoded(Plan((W,)), graph)["params"]
+    assert matrix(decoded(only, graph), 5) == pytest.approx(W.to_dense(), abs=0.003)
+    line = {"step": 0, **encoded(Plan((), tree=star(4)), star(4))}
+    packed = packed_weights(Run("v", 0, [], {"n": 4, "edges": star(4).edge_array.tolist()}, [line]), most=10)
+    assert packed["tree"]
+    assert set(zip(packed["arcs"][::2], packed["arcs"][1::2], strict=True)) == {
+        arc for i in (1, 2, 3) for arc in ((0, i), (i, 0))
+    }
+
+
+@pytest.mark.parametrize("mixings", [1, 2, 199, 200, 201, 400, 1000, 12345])
+def test_recorded_mixings_are_few_and_include_both_turns_of_an_alternating_policy(mixings):
+    recorded = range(0, mixings, stride(mixings, arcs=32))
+    assert len(recorded) <= MAX_LINES
+    assert mixings < 2 or {t % 2 for t in recorded} == {0, 1}
+
+
+def test_large_graphs_do_not_fill_the_disk():
+    assert stride(1000, arcs=10_000_000) is None
+    assert 1000 / stride(1000, arcs=10_000) * 10_000 <= 500_000
+
+
+def test_a_fixed_policy_writes_its_weights_once_and_an_optimized_one_at_every_look(run):
+    lines = {v: (run / v / "seed-0" / "weights.jsonl").read_text().splitlines() for v in ("dsgd-metropolis", "ha-dsgd")}
+    assert len(lines["dsgd-metropolis"]) == 1
+    assert [json.loads(line)["step"] for line in lines["ha-dsgd"]] == list(range(14))
+
+
+def test_an_interrupted_run_leaves_the_same_weights(run, tmp_path):
+    folder = tmp_path / "run"
+
+    def interrupt(progress):
+        if (progress.variant, progress.seed, progress.step) == ("ha-dsgd", 0, 9):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(quadratics("seeds=0,1"), folder, interrupt)
+    half = (folder / "ha-dsgd" / "seed-0" / "weights.jsonl").read_text()
+    run_experiment(quadratics("seeds=0,1"), folder, resume=True)
+    for name in ("metrics.jsonl", "weights.jsonl", "scene.json"):
+        path = f"ha-dsgd/seed-0/{name}"
+        assert (folder / path).read_bytes() == (run / path).read_bytes()
+    assert 0 < len(half.splitlines()) < 14
+    assert (folder / "report.html").read_text() == (run / "report.html").read_text()
+
+
+# --- incomplete folders ---
+def test_an_empty_folder_gives_a_report_that_says_so(tmp_path):
+    data = page_data([read_folder(tmp_path)])
+    missing = "config.yaml is missing, so the planned runs are not known"
+    assert data["experiments"][0]["problems"] == [missing, "the folder contains no runs"]
+    assert data["runs"] == []
+
+
+def test_runs_that_have_not_begun_or_not_ended_are_named(copy):
+    shutil.rmtree(copy / "ha-dsgd" / "seed-1")
+    path = copy / "ha-dsgd" / "seed-0" / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:5]) + lines[5][:40])  # being written, not damaged
+    data = page_data([read_folder(copy)])
+    (experiment,) = data["experiments"]
+    assert experiment["problems"] == ["ha-dsgd, seed 0: 5 of 14 steps", "not started: ha-dsgd, seed 1"]
+    assert len(data["runs"]) == 3
+    assert "Not all runs are finished" in experiment["story"][0][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("config.yaml", "variants: [unclosed", "config.yaml is damaged"),
+        ("config.yaml", "- 1\n- 2\n", "config.yaml is damaged"),
+        ("config.yaml", "variants: 3\nseeds: x\nmetrics: {a: 1}\nwindow: -1\n", ""),
+        ("ha-dsgd/seed-0/metrics.jsonl", "", "ha-dsgd, seed 0: no records"),
+        ("ha-dsgd/seed-0/metrics.jsonl", 'nonsense\n{"step": 1, "loss": NaN}\n[3]\n{"loss": 1}\n', "3 damaged lines"),
+        ("ha-dsgd/seed-0/metrics.jsonl", '{"step": 0, "loss": "text", "x": [1]}\n', "1 of 14 steps"),
+        ("ha-dsgd/seed-0/scene.json", "{", "its graph cannot be drawn"),
+        ("ha-dsgd/seed-0/scene.json", '{"n": 2, "edges": [[0, 7]]}', "its graph cannot be drawn"),
+        ("ha-dsgd/seed-0/scene.json", '{"n": 2, "edges": [], "counts": [[1]], "classes": ["a"]}', "cannot be drawn"),
+        ("ha-dsgd/seed-0/weights.jsonl", "{{\n", "damaged lines in weights.jsonl"),
+        ("ha-dsgd/seed-0/weights.jsonl", '{"step": 0, "params": [{"edges": [1]}]}\n', "does not fit the graph"),
+        ("ha-dsgd/seed-0/weights.jsonl", '{"step": 0, "params": [{"list": [[0, 99, 5]]}]}\n', "does not fit the graph"),
+    ],
+)
+def test_a_damaged_file_takes_nothing_else_with_it(copy, tmp_path, name, text, says):
+    (copy / name).write_text(text)
+    (found,) = save_page([copy], tmp_path / "out.html")
+    assert says in " | ".join(found.problems)
+    assert sum(bool(run.records) for run in found.runs) >= 3
+    if "weights" in name:
+        save_paper_figures(copy, ["svg"], out=tmp_path / "figures")
+
+
+def test_a_folder_of_run_folders_stands_for_those_in_it(run, tmp_path):
+    for name in ("a", "b"):
+        shutil.copytree(run, tmp_path / "both" / name)
+    found = save_page([tmp_path / "both"], tmp_path / "out.html")
+    assert [folder.path.name for folder in found] == ["a", "b"]
+    data = page_data(found)
+    assert data["title"] == "quadratics (a) and quadratics (b)"
+    assert len({variant["name"] for variant in data["variants"]}) == 4
+
+
+@pytest.mark.parametrize(("window", "caption"), [(None, "Step 32; seed 0"), (8, "Average of steps 25 and 32; seed 0")])
+def test_the_page_and_the_table_take_the_same_steps_and_name_them(tmp_path, window, caption):
+    made_folder(tmp_path, {"a": [0.0]})
+    config = json.loads((tmp_path / "config.yaml").read_text())
+    (tmp_path / "config.yaml").write_text(json.dumps(config | ({} if window is None else {"window": window})))
+    records = [{"step": t, "loss": 1.0} | ({"accuracy": t / 100} if t in (12, 25, 32) else {}) for t in range(33)]
+    (tmp_path / "a" / "seed-0" / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    (experiment,) = page_data([read_folder(tmp_path)])["experiments"]
+    table = summarize({"a": {0: records}}, ["accuracy"], window or 1)
+    assert experiment["rows"][0]["cells"][0]["mean"] == pytest.approx(table.rows["a"][0].mean)
+    assert experiment["caption"].startswith(caption)
+    assert table.caption == caption
+
+
+# --- the story ---
+def made_folder(tmp_path, finals, kinds=None, metric="accuracy", sent=None):
+    """A folder whose runs end at these values, variant by variant and seed by seed."""
+    seeds = list(range(max(map(len, finals.values()))))
+    config = {"name": "made", "metrics": [metric], "seeds": seeds, "variants": {v: {"steps": 1} for v in finals}}
+    tmp_path.mkdir(exist_ok=True)
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    for variant, values in finals.items():
+        for seed, value in enumerate(values):
+            place = tmp_path / variant / f"seed-{seed}"
+            place.mkdir(parents=True)
+            record = {"step": 0, metric: value, "bytes_parameters": (sent or {}).get(variant, 1e6), "bytes_sketches": 0}
+            (place / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+            algorithm, policy = (kinds or {}).get(variant, ("dsgd", "auto"))
+            scene = {"n": 2, "edges": [[0, 1]], "steps": 1, "algorithm_kind": algorithm, "policy_kind": policy}
+            (place / "scene.json").write_text(json.dumps(scene))
+    return tmp_path
+
+
+def told(folder):
+    found = read_folder(folder)
+    return "".join(text for text, _ in narrative(found, standings(found)))
+
+
+PLAIN = {"plain": ("dsgd", "metropolis-hastings"), "all": ("dsgd", "full-averaging")}
+
+
+def test_the_story_names_the_winner_the_gap_and_the_bytes(tmp_path):
+    finals = {"plain": [0.60] * 5, "aware": [0.70] * 5, "all": [0.9] * 5}
+    text = told(made_folder(tmp_path / "r", finals, PLAIN, sent={"plain": 1e6, "aware": 2e6}))
+    assert text.startswith("aware did best: accuracy 70.0 ± 0.0 %")  # full averaging is no gossip
+    role = "plain gossip with Metropolis-Hastings weights"
+    assert f"10.0 points higher than plain ({role}), which reached 60.0 ± 0.0 %" in text
+    assert "2 times as many bytes (2 MB per node, compared with 1 MB)" in text
+    assert "all averages over all nodes and reaches 90.0 ± 0.0 %" in text
+    assert "chance" not in text
+
+
+def test_the_story_is_honest_about_overlaps_and_few_seeds(tmp_path):
+    text = told(made_folder(tmp_path / "r", {"plain": [0.5, 0.7], "aware": [0.6, 0.7]}, PLAIN))
+    assert "the standard deviations overlap, so the difference is not clear" in text
+    assert "With only 2 seeds" in text
+    text = told(made_folder(tmp_path / "s", {"plain": [0.5], "aware": [0.6]}, PLAIN))
+    assert "With a single seed, a difference may be due to chance." in text
+    assert "overlap" not in text
+
+
+def test_the_story_of_an_error_is_that_less_is_better(tmp_path):
+    finals = {"plain": [0.04] * 6, "aware": [0.01] * 6}
+    text = told(made_folder(tmp_path / "r", finals, PLAIN, metric="distance_to_optimum"))
+    assert text.startswith("aware did best")
+    assert "lower by a factor of 4 than plain" in text
+    assert "the same number of bytes" in text
+
+
+def test_the_story_of_one_variant_and_of_none(tmp_path):
+    assert told(made_folder(tmp_path / "r", {"only": [0.5]})).startswith("only reaches 50.0 %")
+    (tmp_path / "s").mkdir()
+    assert "nothing to compare" in told(tmp_path / "s")
+
+
+# --- the page ---
+def test_what_users_write_cannot_leave_the_data(run):
+    found = read_folder(run)
+    found.description = "</script><script>alert(1)</script><!-- \u2028 & <b>"
+    data = page_data([found])
+    text = in_html(data)
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == json.loads(json.dumps(data))
+    html = page({**data, "title": "<script>"})
+    assert html.count("<script") == 2
+    assert "<title>&lt;script&gt; – mixwise</title>" in html
+
+
+def test_the_page_names_no_other_host_and_allows_none(run):
+    html = (run / "report.html").read_text()
+    assert set(re.findall(r"https?://[^\s'\"<]+", html)) == {"http://www.w3.org/2000/svg"}  # a name, never loaded
+    assert "default-src 'none'" in html
+    assert "unsafe" not in html
+
+
+def test_numbers_that_json_does_not_know_are_left_out(copy):
+    path = copy / "ha-dsgd" / "seed-0" / "metrics.jsonl"
+    path.write_text('{"step": 0, "loss": Infinity, "consensus_distance": 1}\n{"step": 1, "loss": 2.0}\n')
+    json.loads(in_html(page_data([read_folder(copy)])), parse_constant=pytest.fail)
+
+
+def test_thinned_curves_keep_the_ends_and_the_mean():
+    values = np.random.default_rng(0).standard_normal(1000) + 5
+    records = [{"step": 3 * t, "loss": v, "bytes_parameters": t} for t, v in enumerate(values)]
+    ((group,),) = columns([records], ["loss"], most=100)
+    assert len(group["steps"]) == 100
+    assert (group["steps"][0], group["steps"][-1]) == (0, 2997)
+    ends = np.array(group["steps"]) // 3
+    weights = np.diff(ends, prepend=-1)  # records per point
+    assert np.average(group["y"]["loss"], weights=weights) == pytest.approx(values.mean(), rel=1e-3)
+    assert group["x"]["bytes_parameters"] == ends.tolist()
+
+
+def test_a_short_seed_is_thinned_at_the_steps_of_the_long_one():
+    runs = [[{"step": t, "loss": 1.0} for t in range(n)] for n in (1000, 400)]
+    long, short = (groups[0]["steps"] for groups in columns(runs, ["loss"], most=50))
+    assert short[:-1] == long[: len(short) - 1]
+
+
+def test_metrics_that_are_evaluated_seldom_have_their_own_steps():
+    records = [{"step": t, "loss": 1.0} | ({"accuracy": 0.5} if t % 10 == 9 else {}) for t in range(30)]
+    ((first, second),) = columns([records], ["loss", "accuracy"], most=100)
+    assert len(first["steps"]) == 30
+    assert second["steps"] == [9, 19, 29]
+
+
+def test_a_run_of_1000_records_adds_less_than_150_kb_to_a_report(tmp_path):
+    """15 MB for 100 runs, which `make bench` measures."""
+    sizes = []
+    for variants in (1, 2):
+        folder = tmp_path / f"{variants}"
+        large_folder(folder, variants=variants, seeds=5, records=1000)
+        save_page([folder], tmp_path / "report.html")
+        sizes.append((tmp_path / "report.html").stat().st_size)
+    assert sizes[1] - sizes[0] < 5 * 150e3
+    assert sizes[1] < 10 * 150e3
+
+
+# --- figures for papers ---
+@pytest.mark.parametrize(
+    ("width", "formats", "points"), [("column", ["pdf", "png"], 3.25 * 72), ("text", ["pdf"], 6.75 * 72)]
+)
+def test_paper_figures_fit_their_column(run, tmp_path, width, formats, points):
+    paths = save_paper_figures(run, formats, width, tmp_path)
+    names = {path.name for path in paths}
+    assert {"curve-distance_to_optimum.pdf", "curve-loss.pdf", "graph-ha-dsgd.pdf"} <= names
+    assert len(names) == len(paths) == 6 * len(formats)
+    assert all(path.stat().st_size > 1000 for path in paths)
+    box = re.search(rb"/MediaBox \[\s*0 0 ([\d.]+)", (tmp_path / "curve-loss.pdf").read_bytes())
+    assert float(box[1]) == pytest.approx(points)
+
+
+# --- watch ---
+def test_watch_answers_this_machine_only_and_tells_what_is_new(copy):
+    with WatchServer([copy]) as server:
+        assert server.server_address[0] == "127.0.0.1"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+
+        def get(path, **headers):
+            return urllib.request.urlopen(urllib.request.Request(server.url + path, headers=headers), timeout=20)
+
+        try:
+            first = json.load(get("data.json"))
+            assert (first["live"], first["running"]) == (True, False)
+            newer = f"data.json?since={first['stamp']}"
+            assert get(newer).status == 204
+            path = copy / "ha-dsgd" / "seed-1" / "metrics.jsonl"
+            path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
+            second = json.load(get(newer))
+            assert second["running"]
+            assert [run["done"] for run in second["runs"]] == [14, 14, 14, 3]
+            assert b"<html" in get("").read()
+            for path, host, code in (("", "example.org", 403), ("../config.yaml", "127.0.0.1", 404)):
+                with pytest.raises(urllib.error.HTTPError) as refused:
+                    get(path, Host=host)
+                assert refused.value.code == code
+                refused.value.close()
+        finally:
+            server.shutdown()
+
+
+# --- commands ---
+def test_the_commands_work_on_a_run_folder(copy, mixwise, tmp_path):
+    assert mixwise("report", copy, copy, "--out", "new/page.html").returncode == 0
+    assert (tmp_path / "new" / "page.html").exists()
+    assert "curve-loss.svg" in mixwise("figures", copy, "--format", "svg", "--out", "figures").stdout
+
+
+def test_a_port_that_is_taken_is_refused(copy, mixwise):
+    with WatchServer([copy]) as server:
+        done = mixwise("watch", copy, "--port", server.server_port)
+    assert done.returncode == 2
+    assert f"--port {server.server_port} cannot be used" in done.stderr
