@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import mixwise as mw
 from mixwise.algorithms import Quantize
 from mixwise.data import FlipsAndCrops
-from mixwise.data.batches import batch_indices
+from mixwise.data.partition import batch_indices
 from mixwise.seeding import generator, numpy_generator, stream
 from processes import in_processes
 from programs import run_program

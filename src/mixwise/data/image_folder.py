@@ -76,27 +76,21 @@ class ImageListing:
 
     def __init__(self, root: Path) -> None:
         self.root, self.folders = root, _class_folders(root)
-        # One string for all names instead of one per image: an object of Python is three times as large as a name, and
-        # counting references to it would copy it into every worker.
-        names: list[bytes] = []
-        counts = []
-        for folder in self.folders:
-            found = [os.fsencode(name) for name in sorted(_images(os.path.join(root, folder)))]
-            if not found:
-                raise DataError(f"{root / folder}: no images ({', '.join(SUFFIXES)}); add some, or remove the folder")
-            names += found
-            counts.append(len(found))
-        self.folder_of = np.repeat(np.arange(len(counts)), counts)
-        self._names, self._ends = b"".join(names), np.cumsum([len(name) for name in names])
+        images = [sorted(_images(os.path.join(root, folder))) for folder in self.folders]
+        if [] in images:
+            empty = root / self.folders[images.index([])]
+            raise DataError(f"{empty}: no images ({', '.join(SUFFIXES)}); add some, or remove the folder")
+        self.folder_of = np.repeat(np.arange(len(images)), [len(names) for names in images])
+        # One array instead of an object per name: an object of Python is three times as large as a name, and counting
+        # references to it would copy it into every worker.
+        self._names = np.array([os.fsencode(name) for names in images for name in names])
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self._names)
 
     def source(self, index: int) -> str:
         """Return the path of an image."""
-        start = self._ends[index - 1] if index > 0 else 0
-        name = os.fsdecode(self._names[start : self._ends[index]])
-        return os.path.join(self.root, self.folders[self.folder_of[index]], name)
+        return os.path.join(self.root, self.folders[self.folder_of[index]], os.fsdecode(bytes(self._names[index])))
 
     name = source
 

@@ -17,8 +17,7 @@ from mixwise.errors import ConfigError, unknown
 from mixwise.experiments.experiment_folder import CHECKPOINT
 from mixwise.experiments.export_pretrained import export_pretrained
 from mixwise.state import decode
-from mixwise.tasks.buffers import mean_row
-from mixwise.tasks.model_state import complete
+from mixwise.tasks.buffers import complete, mean_row
 from mixwise.training.checkpoint import read_checkpoint
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mixwise.data.hub_files import model_folder
+from mixwise.data.files import model_folder
 from mixwise.data.tokens import has_tokenizer, load_tokenizer
 from mixwise.errors import ConfigError
 from mixwise.experiments.classification import PRETRAINED, ModelSection, build_model

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from mixwise.errors import ConfigError
+from builders import refused
+from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import build, memory, plan_experiment, run_experiment
 from mixwise.experiments.config import Recipe
 from mixwise.experiments.free_memory import _free_in_groups, free_memory
@@ -72,13 +73,11 @@ def test_the_peak_is_in_a_mixing_or_in_a_pass():
     assert Need(**base, rows=mixing, arriving=2).new_bytes == 5 * 800 + 2 * 400
 
 
-def test_small_runs_are_not_counted():
-    (config,) = experiment().runs.values()
-    assert build.prepare(config, 0).need is None
-
-
-def test_a_run_reports_its_need(looked_at, tmp_path):
+def test_a_run_reports_its_need_unless_it_is_small(tmp_path, monkeypatch):
     heard = []
+    run_experiment(experiment(), tmp_path / "small", on_need=heard.append)
+    assert heard == []
+    monkeypatch.setattr(memory, "_LARGE", 0)
     run_experiment(experiment(), tmp_path / "run", on_need=heard.append)
     (need,) = heard
     assert (need.nodes, need.dim, need.itemsize) == (4, 30 * 300 + 300 + 3010, 4)
@@ -144,29 +143,18 @@ def test_a_removed_key_that_changed_nothing_is_ignored():
     assert experiment("rows=memory").to_yaml() == experiment().to_yaml()
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["task.accumulate=9"], r"accumulate = 9 pieces of a batch of 4"),
-        (["task.autocast=float16"], r"take torch.bfloat16"),
-    ],
-)
-def test_words_of_a_recipe_that_do_not_fit(overrides, message, tmp_path):
-    with pytest.raises(Exception, match=message):
-        run_experiment(experiment(*overrides), tmp_path / "run")
+def test_options_of_a_pass_in_a_recipe(tmp_path):
+    (config,) = experiment("task.accumulate=2", "task.autocast=bfloat16").runs.values()
+    local = build.build_task(config, 4, 0).local
+    assert (local.accumulate, local.autocast) == (2, torch.bfloat16)
+    (config,) = experiment("task.accumulate=9").runs.values()
+    refused(TrainingError, r"accumulate = 9 pieces of a batch of 4", build.build_task, config, 4, 0)
 
 
-@pytest.mark.parametrize("overrides", [["task.accumulate=2"], ["task.autocast=bfloat16"]])
-def test_words_of_a_recipe_that_do(overrides, looked_at, tmp_path):
-    heard = []
-    run_experiment(experiment(*overrides), tmp_path / "run", on_need=heard.append)
-    assert heard[0].itemsize == 4
+# --- free memory ---
 
 
-# --- what is free ---
-
-
-def test_what_is_free_is_shared():
+def test_free_memory_is_shared_by_processes():
     one, four = free_memory(torch.device("cpu")), free_memory(torch.device("cpu"), 4)
     assert 0 < four < one
     assert free_memory(torch.device("meta")) is None

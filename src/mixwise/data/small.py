@@ -1,4 +1,4 @@
-"""Points around random centers: a classification problem whose difficulty is one number."""
+"""Small datasets that need no download: handwritten digits of scikit-learn, and points around random centers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,20 @@ from mixwise.data.dataset import Dataset, Splits, holdout
 from mixwise.errors import DataError
 from mixwise.parts import part
 from mixwise.seeding import numpy_generator
+
+
+@part("digits", "data", title="handwritten digits of 8 × 8 pixels")
+def digits() -> Splits:
+    """Load 1,438 training and 359 test images, float32 (N, 1, 8, 8) in [0, 1]; the random split is always the same.
+
+    They come with scikit-learn (UCI Optical Recognition of Handwritten Digits, test part).
+    """
+    from sklearn.datasets import load_digits  # takes a second to import
+
+    bunch = load_digits()
+    x = torch.from_numpy(bunch.images / 16).float()[:, None]  # each value counts the dark pixels of a 4 × 4 block
+    whole = Dataset(x, torch.from_numpy(bunch.target).long(), 10, "digits")
+    return Splits(*holdout(whole, 0.2, seed=0))
 
 
 @part("gaussian-mixture", "data", title="Gaussian mixture")
@@ -25,10 +39,8 @@ def gaussian_mixture(
         seed: of the centers, the points and the split.
     """
     if classes < 1 or dim < 1 or samples < max(classes, 2) or not 0 <= spread < np.inf:
-        raise DataError(
-            f"classes = {classes}, dim = {dim}, samples = {samples}, spread = {spread}; there must be at least one "
-            f"class, one dimension, a sample per class (and two in all), and a finite spread of 0 or more"
-        )
+        found = f"classes = {classes}, dim = {dim}, samples = {samples}, spread = {spread}"
+        raise DataError(f"{found}; use at least 1 class, 1 dimension, 2 samples, a sample per class, and spread ≥ 0")
     stream = numpy_generator(seed, "gaussian mixture")
     centers = stream.standard_normal((classes, dim))
     y = np.arange(samples) % classes
