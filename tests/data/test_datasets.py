@@ -18,7 +18,7 @@ from builders import refused
 from mixwise import data
 from mixwise.data import Dataset, Splits, averaged_down, from_torch, holdout, normalized
 from mixwise.data.files import RemoteFile
-from mixwise.data.published import FILES, LAYOUTS
+from mixwise.data.standard import FILES, LAYOUTS
 from mixwise.errors import DataError
 
 BINARY, PYTHON = LAYOUTS
@@ -110,7 +110,7 @@ def cifar10(monkeypatch):
     """Loads CIFAR-10 in one of these layouts."""
 
     def load(data_dir, *layouts):
-        monkeypatch.setattr("mixwise.data.published.LAYOUTS", layouts)
+        monkeypatch.setattr("mixwise.data.standard.LAYOUTS", layouts)
         return data.cifar10(data_dir)
 
     return load

@@ -11,8 +11,8 @@ from scipy.stats import ks_2samp
 from sklearn.datasets import load_sample_images
 
 from image_trees import picture, ramps
-from mixwise.data import image_samples as decoding
-from mixwise.data.image_samples import center_box, decoded, random_box
+from mixwise.data import images as decoding
+from mixwise.data.images import center_box, decoded, random_box
 
 SIZE = 32
 

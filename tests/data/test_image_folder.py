@@ -16,8 +16,7 @@ import torch
 from builders import refused
 from image_trees import image_tree, picture
 from mixwise.data import holdout, image_folder
-from mixwise.data.image_folder import ImageListing
-from mixwise.data.image_samples import default_workers
+from mixwise.data.images import ImageListing, default_workers
 from mixwise.errors import DataError
 from processes import in_processes
 

@@ -10,7 +10,7 @@ import torch
 
 from mixwise.data.dataset import Dataset, Samples, Splits, drawn
 from mixwise.data.files import Folder, hub_folder, optional, quiet
-from mixwise.data.image_samples import IMAGENET_MEAN, IMAGENET_STD, Colors, ImageForm, ImageSamples, Source
+from mixwise.data.images import IMAGENET_MEAN, IMAGENET_STD, Colors, ImageForm, ImageSamples, Source
 from mixwise.data.tokens import Text, tokenized
 from mixwise.errors import DataError
 from mixwise.parts import part

@@ -235,17 +235,16 @@ def cached_rows(key: str, write: Callable[[Path], None]) -> Ragged:
             new.mkdir()
             write(new)
             (new / _SEAL).write_text(json.dumps(_fingerprint(new)), "utf-8")
-            if _opened(place) is None:  # else another process was faster
-                shutil.rmtree(place, ignore_errors=True)
-                with suppress(OSError):
+            for _ in range(2):
+                with suppress(OSError):  # another process was faster, or a damaged folder is in the way
                     new.rename(place)
-            found = _opened(place)
+                if (found := _opened(place)) is not None:
+                    return found
+                shutil.rmtree(place, ignore_errors=True)
     except OSError as error:
         reason = error.strerror or error
         raise DataError(f"{place}: cannot be written ({reason}); set MIXWISE_CACHE to another folder") from None
-    if found is None:
-        raise DataError(f"{place}: cannot be replaced; delete it, or set MIXWISE_CACHE to another folder")
-    return found
+    raise DataError(f"{place}: cannot be replaced; delete it, or set MIXWISE_CACHE to another folder")
 
 
 def write_rows(folder: Path, lengths: npt.ArrayLike, row: tuple[int, ...], dtype: Any, parts: Iterable[Array]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -23,6 +23,7 @@ from mixwise.tasks.rows import RowLayout
 
 Gradients: TypeAlias = Literal["auto", "measure", "loop", "stacked"]
 Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Pass: TypeAlias = Callable[[Sequence[int], int, Inputs], torch.Tensor]  # (nodes, step, inputs) -> losses (m,)
 
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 _RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
@@ -103,20 +104,6 @@ class LocalPass:
         return None
 
 
-class Way(Protocol):
-    """Writes the gradients at X into G."""
-
-    G: torch.Tensor  # (m, d)
-
-    def bind(self, X: torch.Tensor) -> None:
-        """Use these rows from now on."""
-        ...
-
-    def __call__(self, nodes: Sequence[int], step: int, inputs: Inputs) -> torch.Tensor:
-        """Return the losses (m,)."""
-        ...
-
-
 class NodeByNode:
     """One module per node: its parameters are views of a row of X, their gradients of a row of G.
 
@@ -174,9 +161,9 @@ class NodeByNode:
         return [(p._version, p.data_ptr()) for p in self._frozen]
 
 
-def faster(loop: Way, stacked: Way, nodes: Sequence[int], step: int, inputs: Inputs) -> Literal["loop", "stacked"]:
+def faster(loop: Pass, stacked: Pass, nodes: Sequence[int], step: int, inputs: Inputs) -> Literal["loop", "stacked"]:
     """Return the faster one on this batch, timed in turns after a first call each; the loop if stacking fails."""
-    seconds: dict[Way, list[float]] = {loop: [], stacked: []}
+    seconds: dict[Pass, list[float]] = {loop: [], stacked: []}
     try:
         for _ in range(1 + _REPEATS):
             for way, times in seconds.items():

@@ -22,13 +22,14 @@ from mixwise.protocols import State, Task
 from mixwise.seeding import stream
 from mixwise.tasks.buffers import NodeBuffers, load_model_state, mean_of_all, mean_row, model_state, set_buffers
 from mixwise.tasks.devices import checked_device, own_randomness
-from mixwise.tasks.gradients import Gradients, LocalPass, Loss, NodeByNode, Way, faster
+from mixwise.tasks.gradients import Gradients, LocalPass, Loss, NodeByNode, faster
 from mixwise.tasks.inputs import Augment, Inputs
 from mixwise.tasks.others import AllHere, Others
 from mixwise.tasks.rows import GroupOf, RowLayout
 from mixwise.tasks.stacked import Stacked
 
 BufferPolicy: TypeAlias = Literal["local", "averaged"]
+Way: TypeAlias = NodeByNode | Stacked  # called for the losses, it writes the gradients at X into G
 
 
 class ModuleTask(Task):
@@ -131,9 +132,7 @@ class ModuleTask(Task):
         return Stacked(self.local, X, G) if name == "stacked" else NodeByNode(self.local, X, G, buffers)
 
     def _measured(self, X: torch.Tensor, run: _Run, step: int) -> Literal["loop", "stacked"]:
-        buffers = self._new_buffers(X)
-        for name, rows in buffers.rows().items():
-            rows.copy_(run.buffers.rows()[name])
+        buffers = copy.deepcopy(run.buffers)
         loop, stacked = (self.way(name, X, torch.empty_like(X), buffers) for name in ("loop", "stacked"))
         return faster(loop, stacked, run.nodes, step, self.inputs)
 

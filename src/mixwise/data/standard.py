@@ -1,5 +1,5 @@
-"""Published image datasets: CIFAR-10 (Krizhevsky 2009), MNIST (LeCun, Cortes and Burges 1998) and Fashion-MNIST (Xiao,
-Rasul and Vollgraf 2017), from the files of their authors.
+"""Standard datasets: CIFAR-10 (Krizhevsky 2009), MNIST (LeCun, Cortes and Burges 1998) and Fashion-MNIST (Xiao, Rasul
+and Vollgraf 2017) from the files of their authors; and two that need no files, digits and a Gaussian mixture.
 
 CIFAR-10 has two layouts; an image is 3072 bytes: 1024 red, 1024 green, 1024 blue, each 32 × 32 row by row. The others
 are IDX files of bytes, which may be gzipped: 0, 0, 8, the number of axes, the length of each axis as four bytes (most
@@ -22,10 +22,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mixwise.data.dataset import Dataset, Splits
+from mixwise.data.dataset import Dataset, Splits, holdout
 from mixwise.data.files import Folder, RemoteFile, contents, data_folder, fetch
 from mixwise.errors import DataError
 from mixwise.parts import part
+from mixwise.seeding import numpy_generator
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -231,3 +232,42 @@ def _read_idx(path: Path, axes: int) -> npt.NDArray[np.uint8]:
     if len(content) != expected:
         raise DataError(f"{path}: {len(content)} bytes, but its header {shape} requires {expected}; replace it")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+# --- without files ---
+@part("digits", "data", title="handwritten digits of 8 × 8 pixels")
+def digits() -> Splits:
+    """Load 1,438 training and 359 test images, float32 (N, 1, 8, 8) in [0, 1]; the random split is always the same.
+
+    They come with scikit-learn (UCI Optical Recognition of Handwritten Digits, test part).
+    """
+    from sklearn.datasets import load_digits  # takes a second to import
+
+    bunch = load_digits()
+    x = torch.from_numpy(bunch.images / 16).float()[:, None]  # each value counts the dark pixels of a 4 × 4 block
+    whole = Dataset(x, torch.from_numpy(bunch.target).long(), 10, "digits")
+    return Splits(*holdout(whole, 0.2, seed=0))
+
+
+@part("gaussian-mixture", "data", title="Gaussian mixture")
+def gaussian_mixture(
+    classes: int = 10, dim: int = 20, samples: int = 5000, spread: float = 1.0, seed: int = 0
+) -> Splits:
+    """Draw x = c_y + spread · ε with centers c_k ~ N(0, I) and ε ~ N(0, I), float32 (N, dim); 80 % for training.
+
+    Args:
+        classes: the number of centers; all labels are equally frequent, up to one sample.
+        dim: the length of x.
+        samples: for training and testing together.
+        spread: 0 puts every point on its center; two centers are about √(2 dim) apart.
+        seed: of the centers, the points and the split.
+    """
+    if classes < 1 or dim < 1 or samples < max(classes, 2) or not 0 <= spread < np.inf:
+        found = f"classes = {classes}, dim = {dim}, samples = {samples}, spread = {spread}"
+        raise DataError(f"{found}; use at least 1 class, 1 dimension, 2 samples, a sample per class, and spread ≥ 0")
+    stream = numpy_generator(seed, "gaussian mixture")
+    centers = stream.standard_normal((classes, dim))
+    y = np.arange(samples) % classes
+    x = centers[y] + spread * stream.standard_normal((samples, dim))
+    whole = Dataset(torch.from_numpy(x).float(), torch.from_numpy(y).long(), classes, "gaussian mixture")
+    return Splits(*holdout(whole, 0.2, seed))
