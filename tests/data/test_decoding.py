@@ -1,4 +1,4 @@
-"""What is cut out of an image: against PIL by hand, against a sampler written apart, and read back from the pixels."""
+"""Crops of images compared with Pillow, with an independent sampler, and with positions read back from the pixels."""
 
 import io
 import math
@@ -82,7 +82,7 @@ def test_a_fraction_of_a_photograph_is_cut_out_where_the_whole_would_be(monkeypa
 
 def box_and_flip(image):
     """Where a crop of `ramps` was, from its pixels: value = edge + (i + ½) · side / size − ½, so a line fits it."""
-    at = np.arange(2, len(image) - 2) + 0.5  # at the edges of an image, what lies outside counts as its last pixel
+    at = np.arange(2, len(image) - 2) + 0.5  # beyond an edge, the last pixel is repeated
     slope_x, left = np.polyfit(at, image[2:-2, 2:-2, 0].mean(0) + 0.5, 1)
     slope_y, top = np.polyfit(at, image[2:-2, 2:-2, 1].mean(1) + 0.5, 1)
     flip = slope_x < 0

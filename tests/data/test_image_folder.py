@@ -121,6 +121,13 @@ def test_a_stream_yields_what_is_taken_and_leaves_no_process(root, expected, wor
     assert torch.equal(torch.get_rng_state(), state)  # a DataLoader would draw its workers' seed
 
 
+def test_the_default_number_of_workers_is_shared_by_the_processes_of_torchrun(monkeypatch):
+    cores = default_workers()
+    for processes, workers in (("2", max(1, cores // 2)), ("1000", 1)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+        assert default_workers() == workers
+
+
 def test_draws_belong_to_the_seed_and_the_place_in_the_batch(root, decoded_here, expected):
     first, _, _, other, _ = expected
     assert not torch.equal(first[1], first[2])  # one image twice, two crops
@@ -158,14 +165,6 @@ def test_a_stream_without_end_stops_with_its_consumer(root, workers_alive, end):
             stream.throw(ZeroDivisionError())
     del stream
     assert not workers_alive()
-
-
-def test_processes_of_torchrun_share_the_cores(monkeypatch):
-    cores = default_workers()
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert default_workers() == max(1, cores // 2)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1000")
-    assert default_workers() == 1
 
 
 # --- what goes wrong ---

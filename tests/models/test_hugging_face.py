@@ -6,18 +6,14 @@ import logging
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 from torch import nn
 
 from builders import refused
-from mixwise.data import TokenSamples, ag_news, partition, tokenized
+from mixwise.data import ag_news, tokenized
 from mixwise.errors import ConfigError, DataError
-from mixwise.experiments import load_recipe, plan_experiment
-from mixwise.experiments.build import prepare
 from mixwise.models import build, freeze, mlp, resnet20, small_cnn, text_classifier, with_features
 from mixwise.models.features import entry_of
-from mixwise.tasks import ModuleTask
 from tiny_text import save_csv, save_model
 
 pytestmark = pytest.mark.xdist_group("transformers")  # importing it takes seconds: once
@@ -281,32 +277,6 @@ def test_features_too_large_for_float16_are_rejected(folders, news):
     assert with_features(news.train, module, "float32")
 
 
-def test_a_task_with_features_takes_the_steps_of_one_with_tokens(folders, news):
-    """Rows hold the trained part alone; gradients and accuracies agree, and the model is complete."""
-    parts = partition.iid(len(news.train), 3, 0)
-
-    def task(keep):
-        module = freeze(classifier(folders["distilbert"], dropout=0.0), 1)
-        data = [with_features(part, module, "float32") if keep else part for part in (news.train, news.test)]
-        return ModuleTask(lambda: module, data[0], parts, batch=5, test=data[1])
-
-    whole, features = task(False), task(True)
-    assert isinstance(whole.data.x, TokenSamples)
-    assert whole.layout.dim == sum(p.numel() for p in whole.template.parameters() if p.requires_grad)
-    X = whole.initial(range(3))
-    X += 0.1 * torch.randn(X.shape, generator=torch.Generator().manual_seed(0))
-    features.initial(range(3))
-    losses, G = (found.clone() for found in whole.losses_and_gradients(X, range(3), 2))
-    own_losses, own_G = features.losses_and_gradients(X, range(3), 2)
-    torch.testing.assert_close(own_losses, losses, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(own_G, G, rtol=1e-4, atol=1e-5)
-    assert whole.evaluate(X) == features.evaluate(X)
-    model = features.node_module(X, 1).eval()
-    torch.testing.assert_close(
-        model(news.test.x.take(torch.arange(3))), model(features.test.x.take(torch.arange(3))), rtol=1e-5, atol=1e-5
-    )
-
-
 # --- through the command line ---
 TINY = ("graph=ring:4", "seeds=0", "task.batch=3", "task.data.options.max_length=12", "optimizer.lr=0.01")
 
@@ -379,36 +349,3 @@ def test_mistakes_in_a_recipe_are_one_line(mixwise, folders, changes, says):
     done = mixwise("run", "agnews", *where, *TINY, "steps=2", "variants=dadam", *changes, "--out", "run")
     assert done.returncode == 2
     assert says in done.stderr.splitlines()[-1]
-
-
-def test_a_dataset_of_hugging_face_in_a_recipe(folders, tmp_path, monkeypatch):
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "arrow")
-    (tmp_path / "set").mkdir()
-    for part in ("train", "test"):
-        lines = [json.dumps({"text": ["war news", "goal"][i % 2], "label": i % 2}) for i in range(24)]
-        (tmp_path / "set" / f"{part}.jsonl").write_text("\n".join(lines))
-    recipe = yaml.safe_load("""
-        name: own
-        seeds: [0]
-        metrics: [accuracy]
-        base:
-          steps: 2
-          graph: ring:4
-          task:
-            kind: classification
-            data: {kind: hugging-face, options: {name: set, max_length: 8}}
-            partition: {kind: iid}
-            batch: 3
-            train: head
-          optimizer: {kind: adamw, lr: 0.01}
-          policy: auto
-        variants: {a: {}}
-    """)
-    recipe["base"]["task"]["model"] = {"kind": "text-classifier", "options": {"name": str(folders["bert"])}}
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump(recipe))
-    config = plan_experiment(load_recipe(str(tmp_path / "own.yaml")), [f"data_dir={tmp_path}"]).runs["a"]
-    steps = list(prepare(config, 0)())
-    assert steps[-1].values["accuracy"] >= 0
-    assert steps[-1].step == 1

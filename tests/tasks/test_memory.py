@@ -87,11 +87,11 @@ def test_a_run_reports_its_need_unless_it_is_small(tmp_path, monkeypatch):
     assert need.free > 10**7
 
 
-def test_a_run_that_does_not_fit_is_refused_before_rows_are_made(little, monkeypatch, tmp_path):
+def test_a_run_that_does_not_fit_is_rejected_before_rows_are_made(little, monkeypatch, tmp_path):
     monkeypatch.setattr(ModuleTask, "initial", lambda self, nodes: pytest.fail("rows were made"))
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as error:
         run_experiment(experiment("graph=ring:16", "placement=gme"), tmp_path / "run")
-    text = str(refused.value)
+    text = str(error.value)
     assert text.startswith(
         "the run does not fit into memory: 16 nodes × 12,310 parameters × 4 tensors (X, G, 2 optimizer) = 0.00 GB"
     )
