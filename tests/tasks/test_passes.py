@@ -46,7 +46,7 @@ def test_a_batch_in_pieces_has_the_gradients_of_the_batch(pieces):
 def test_options_that_would_give_other_gradients_are_rejected():
     for message, module, options in (
         ("accumulate = 8 pieces of a batch of 7; use 1 to 7", normed, {"accumulate": 8}),
-        ("accumulate = 2 would take the statistics of the batch normalization '1'", batch_normed, {"accumulate": 2}),
+        ("accumulate = 2 would change the statistics of the batch normalization '1'", batch_normed, {"accumulate": 2}),
         ("autocast = torch.float16 loses small gradients; use torch.bfloat16", normed, {"autocast": torch.float16}),
         ("not of torch.float64; drop one", normed, {"autocast": torch.bfloat16, "dtype": torch.float64}),
     ):

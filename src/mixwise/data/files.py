@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from mixwise.errors import ConfigError, DataError
+from mixwise.errors import ConfigError, DataError, MixwiseError
 
 Folder: TypeAlias = str | os.PathLike[str]
 
@@ -214,3 +214,16 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(disabled)
+
+
+@contextmanager
+def loading(failure: str, remedy: str) -> Iterator[None]:
+    """Call a library of the hub without its messages; its errors, which are of any type, become a `DataError`."""
+    try:
+        with quiet():
+            yield
+    except MixwiseError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error.__cause__ or error).split())[:300]
+        raise DataError(f"{failure} ({reason}); {remedy}") from None

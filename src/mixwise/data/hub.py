@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from mixwise.data.dataset import Dataset, Samples, Splits, drawn
-from mixwise.data.files import Folder, hub_folder, optional, quiet
+from mixwise.data.files import Folder, hub_folder, loading, optional
 from mixwise.data.images import IMAGENET_MEAN, IMAGENET_STD, Colors, ImageForm, ImageSamples, Source
 from mixwise.data.tokens import Text, tokenized
 from mixwise.errors import DataError
@@ -158,16 +158,12 @@ class HubImages:
 def _loaded(folder: Path, config: str | None) -> dict[str, Any]:
     """Return the splits of a dataset by name."""
     datasets = optional("datasets", "hub")
-    with quiet():
-        try:
-            if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
-                found = datasets.load_from_disk(str(folder))
-            else:
-                found = datasets.load_dataset(str(folder), config)
-        except Exception as error:  # of arrow, pandas or datasets: unreadable files, an ambiguous configuration
-            reason = " ".join(str(error.__cause__ or error).split())[:300]
-            rule = "expected the output of save_to_disk, or parquet, csv or json files"
-            raise DataError(f"{folder} cannot be read as a dataset ({reason}); {rule}") from None
+    rule = "expected the output of save_to_disk, or parquet, csv or json files"
+    with loading(f"{folder} cannot be read as a dataset", rule):
+        if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
+            found = datasets.load_from_disk(str(folder))
+        else:
+            found = datasets.load_dataset(str(folder), config)
     return {"train": found} if isinstance(found, datasets.Dataset) else dict(found)
 
 

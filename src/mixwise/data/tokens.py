@@ -30,7 +30,7 @@ import numpy.typing as npt
 import torch
 
 from mixwise.data.dataset import Samples
-from mixwise.data.files import Folder, ProgressLog, data_folder, model_folder, optional, quiet
+from mixwise.data.files import Folder, ProgressLog, data_folder, loading, model_folder, optional
 from mixwise.errors import DataError
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -173,12 +173,8 @@ def _loaded(folder: str) -> Tokenizer:
     if not has_tokenizer(Path(folder)):
         remedy = "copy the files of the model's tokenizer there, or name another one with tokenizer=…"
         raise DataError(f"{folder} contains no tokenizer ({', '.join(_FILES[:3])}, …); {remedy}")
-    with quiet():
-        try:
-            backend = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        except Exception as error:  # each of its many classes raises its own for files that it cannot read
-            reason = " ".join(str(error).split())[:200]
-            raise DataError(f"{folder}: its tokenizer cannot be read ({reason}); download it again") from None
+    with loading(f"{folder}: its tokenizer cannot be read", "download it again"):
+        backend = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     pad = backend.pad_token_id if backend.pad_token_id is not None else backend.eos_token_id
     if pad is None:
         raise DataError(f"{folder}: its tokenizer has neither a padding nor an end-of-text token; set its pad_token")

@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import nn
 
-from mixwise.data.files import Folder, model_folder, optional, quiet
+from mixwise.data.files import Folder, loading, model_folder, optional
 from mixwise.data.tokens import has_tokenizer, load_tokenizer
-from mixwise.errors import ConfigError, DataError, MixwiseError
+from mixwise.errors import ConfigError, DataError
 from mixwise.models.freezing import blocks_of, trained_parts
 from mixwise.parts import Count, Unit, part
 
@@ -231,20 +231,14 @@ def _loaded(
     if pretrained and not any((folder / name).exists() for name in _WEIGHTS):
         raise DataError(f"{folder} contains no weights ({_WEIGHTS[0]}); download them, or set pretrained: false")
     make: Any = getattr(transformers, auto)
-    try:
-        with quiet():
-            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-            _configure(config, classes, dropout, overrides or {}, folder)
-            if not pretrained:
-                return make.from_config(config, attn_implementation=attention).train()  # type: ignore[no-any-return]
-            options = {"attn_implementation": attention, "dtype": torch.float32, "local_files_only": True}
-            options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
-            model, info = make.from_pretrained(folder, config=config, **options)
-    except MixwiseError:
-        raise
-    except Exception as error:  # each of its many classes raises its own for files that it cannot read
-        reason = " ".join(str(error).split())[:300]
-        raise DataError(f"{folder} cannot be loaded as {auto}: {reason}") from None
+    with loading(f"{folder} cannot be loaded as {auto}", "download the model again"):
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        _configure(config, classes, dropout, overrides or {}, folder)
+        if not pretrained:
+            return make.from_config(config, attn_implementation=attention).train()  # type: ignore[no-any-return]
+        options = {"attn_implementation": attention, "dtype": torch.float32, "local_files_only": True}
+        options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
+        model, info = make.from_pretrained(folder, config=config, **options)
     _check_loaded(model, info, folder, classes)
     return model.train()  # type: ignore[no-any-return]
 

@@ -59,10 +59,8 @@ class LocalPass:
         parts = self.template.named_modules()
         norm = next((name for name, part in parts if isinstance(part, _BATCH_NORMS) and part.training), None)
         if self.accumulate > 1 and norm is not None:
-            raise TrainingError(
-                f"accumulate = {self.accumulate} would take the statistics of the batch normalization {norm!r} from "
-                f"a piece of the batch; use a norm of single samples (group, layer, EvoNorm-S0), or no pieces"
-            )
+            found = f"accumulate = {self.accumulate} would change the statistics of the batch normalization {norm!r}"
+            raise TrainingError(f"{found}; use a norm of single samples (group, layer, EvoNorm-S0), or accumulate=1")
         if self.autocast is None:
             return
         if self.autocast != torch.bfloat16:
@@ -70,10 +68,8 @@ class LocalPass:
         if dtype != torch.float32:
             raise TrainingError(f"autocast shortens products of torch.float32, not of {dtype}; drop one of the two")
         if device.type == "cpu" and (killed := broken_bfloat16()) is not None:
-            raise TrainingError(
-                f"autocast = {self.autocast}: bfloat16 products kill a process on this CPU ({killed}), which announces "
-                f"AMX instructions that it does not execute; {REMEDY}"
-            )
+            found = f"autocast = {self.autocast}: bfloat16 products kill a process on this CPU ({killed})"
+            raise TrainingError(f"{found}, which announces AMX instructions that it does not execute; {REMEDY}")
 
     def chosen(self, gradients: Gradients, data: Dataset) -> Literal["measure", "loop", "stacked"]:
         """Return how gradients are computed, as far as it is known before the first batch."""
@@ -136,10 +132,8 @@ class NodeByNode:
                 losses[i] = self._passed(self._modules[i], x, y)
                 collect(self._places[i])
         if self._frozen_versions() != self._versions:
-            raise TrainingError(
-                "the module changes a frozen parameter, which all nodes share; "
-                "register a value that changes without being trained as a buffer"
-            )
+            rule = "register a value that changes without being trained as a buffer"
+            raise TrainingError(f"the module changes a frozen parameter, which all nodes share; {rule}")
         return losses
 
     def _passed(self, module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
