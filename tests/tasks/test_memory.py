@@ -19,24 +19,17 @@ from mixwise.training.row_count import RowCount
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
 RECIPE = {
-    "name": "memory",
-    "seeds": [0],
-    "metrics": ["loss"],
+    "name": "memory", "seeds": [0], "metrics": ["loss"], "variants": {"ha": {}},
     "base": {
-        "graph": "ring:4",
-        "steps": 2,
+        "graph": "ring:4", "steps": 2,
+        "optimizer": {"kind": "adam", "lr": 1e-3}, "policy": {"kind": "heterogeneity-aware"},
         "task": {
-            "kind": "classification",
+            "kind": "classification", "partition": {"kind": "iid"}, "batch": 4,
             "data": {"kind": "gaussian-mixture", "options": {"dim": 30, "samples": 100}},
-            "partition": {"kind": "iid"},
             "model": {"kind": "mlp", "options": {"sizes": [30, 300, 10]}},
-            "batch": 4,
         },
-        "optimizer": {"kind": "adam", "lr": 1e-3},
-        "policy": {"kind": "heterogeneity-aware"},
     },
-    "variants": {"ha": {}},
-}
+}  # fmt: skip
 ADAM = RowCount(optimizer=2, algorithm=0, gradients=4, most=4)
 
 
