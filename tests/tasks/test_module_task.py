@@ -136,6 +136,12 @@ def test_loop_and_stacked_agree_for_fixed_weights(module, data):
     assert (loop.X - start).norm() > 0.1  # they went somewhere
 
 
+class OneLayer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+
+
 class Tied(nn.Module):
     """Two layers with one weight, a frozen layer, and a buffer that stays."""
 
@@ -187,11 +193,7 @@ def test_frozen_parameters_have_no_place_and_tied_ones_stay_tied():
 
 @pytest.mark.usefixtures("directly")
 def test_a_module_that_takes_gradients_itself_cannot_be_stacked():
-    class Penalty(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(8, 4)
-
+    class Penalty(OneLayer):
         def forward(self, x):
             y = self.linear(x)
             (slope,) = torch.autograd.grad(y.sum(), [self.linear.weight], create_graph=True)
@@ -214,11 +216,7 @@ def test_layers_that_cannot_be_stacked_are_named(module, named):
 
 
 def test_randomness_outside_of_layers_is_one_clear_error():
-    class Hidden(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(8, 4)
-
+    class Hidden(OneLayer):
         def forward(self, x):
             return nn.functional.dropout(self.linear(x), training=self.training)
 
@@ -258,12 +256,11 @@ def test_measuring_changes_nothing_of_the_run():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-class CountsRows(nn.Module):
+class CountsRows(OneLayer):
     """Has a buffer that stacking would not keep, which no layer shows."""
 
     def __init__(self):
         super().__init__()
-        self.linear = nn.Linear(8, 4)
         self.register_buffer("rows", torch.tensor(0.0))
 
     def forward(self, x):

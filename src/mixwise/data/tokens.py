@@ -206,7 +206,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("MIXWISE_CACHE") or data_folder(None, "prepared")).expanduser()
 
 
-def content_key(kind: str, *parts: str | bytes) -> str:
+def content_key(kind: str, *parts: str) -> str:
     """Return a name for what is computed from these parts.
 
     >>> content_key("tokens", "a", "b") == content_key("tokens", "ab")
@@ -214,7 +214,7 @@ def content_key(kind: str, *parts: str | bytes) -> str:
     """
     digest = hashlib.sha256()
     for part in parts:
-        data = part.encode() if isinstance(part, str) else part
+        data = part.encode()
         digest.update(len(data).to_bytes(8, "little") + data)
     return f"{kind}-{digest.hexdigest()[:32]}"
 

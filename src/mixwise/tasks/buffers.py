@@ -53,9 +53,6 @@ class NodeBuffers:
         columns = self.B.split([rows.shape[1] for rows in flat], dim=1) if flat else ()
         self._rows |= {name: part.view(own[name].shape) for name, part in zip(own, columns, strict=True)}
 
-    def __len__(self) -> int:
-        return len(self.B)
-
     def views(self, i: int) -> Tensors:
         """Return the buffers in row i by name, as views."""
         return self._named({first: rows[i] for first, rows in self._rows.items()})
