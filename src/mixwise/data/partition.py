@@ -24,6 +24,7 @@ from mixwise.seeding import generator, numpy_generator
 IntArray: TypeAlias = npt.NDArray[np.int64]
 Labels: TypeAlias = npt.ArrayLike | torch.Tensor
 
+_DIRICHLET = "by label, in proportions from Dir({alpha:g})"
 _GROUP = 10  # nodes that share one slice of the data in `dirichlet`
 _TRIES = 20_000  # a few seconds
 
@@ -101,9 +102,6 @@ def iid(samples: int, nodes: int, seed: int = 0) -> Partition:
     _check_nodes(nodes, samples)
     order = numpy_generator(seed, "partition").permutation(samples)
     return Partition(tuple(np.array_split(order, nodes)))
-
-
-_DIRICHLET = "by label, in proportions from Dir({alpha:g})"
 
 
 @part("dirichlet", "partition", title=_DIRICHLET, cite="Lin et al. 2021", former={"labels_per_node": None})

@@ -17,6 +17,8 @@ from mixwise.protocols import Layout, Task
 from mixwise.seeding import generator
 from mixwise.tasks.others import AllHere, Others
 
+Classes: TypeAlias = Literal["random", "two"]
+
 
 class QuadraticTask(Task):
     """n quadratics in d dimensions, in float64; all nodes start from one x₀ ~ N(0, I).
@@ -91,9 +93,6 @@ class QuadraticTask(Task):
     def _standard_noise(self, node: int, step: int) -> torch.Tensor:
         stream = generator(self.seed, "noise", node, step)
         return torch.randn(self.layout.dim, generator=stream, dtype=torch.float64, device="cpu")
-
-
-Classes: TypeAlias = Literal["random", "two"]
 
 
 @part("quadratics", "task", title="quadratics in {dim} dimensions", cite="the paper, Section 6.1 and Appendix C")
