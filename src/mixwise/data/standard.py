@@ -112,8 +112,8 @@ def _decoded(where: str, content: bytes, layout: Layout) -> tuple[Array, Array]:
         if len(wrong := labels[(labels < 0) | (labels >= len(_CLASSES))]):
             raise ValueError(f"a label {wrong[0]}, expected 0 to 9")
     except Exception as error:  # a broken pickle can fail in any way
-        found = f"{where}: not a batch of CIFAR-10 ({type(error).__name__}: {error})"
-        raise DataError(f"{found}; delete it or replace it by the original") from None
+        reason = f"{where}: not a batch of CIFAR-10 ({type(error).__name__}: {error})"
+        raise DataError(f"{reason}; delete it or replace it by the original") from None
     return pixels, labels
 
 

@@ -50,7 +50,7 @@ class NodeBuffers:
         own = {name: rows for name, rows in self._rows.items() if rows.dtype == dtype}
         flat = [rows.reshape(nodes, -1) for rows in own.values()]
         self.B = torch.cat(flat or [torch.empty(nodes, 0, dtype=dtype)], dim=1)
-        columns = self.B.split([rows.shape[1] for rows in flat], dim=1) if flat else ()
+        columns = torch.split(self.B, [rows.shape[1] for rows in flat], dim=1) if flat else ()
         self._rows |= {name: part.view(own[name].shape) for name, part in zip(own, columns, strict=True)}
 
     def views(self, i: int) -> Tensors:
@@ -114,7 +114,7 @@ def mean_of_all(rows: torch.Tensor, others: Others) -> torch.Tensor:
     Every process takes the same columns at the same time, however many rows it has.
     """
     flat, wide = rows.reshape(len(rows), -1), _wide(rows)
-    means = [others.average(part.to(wide)).to(rows.dtype) for part in flat.split(_COLUMNS, dim=1) if part.numel()]
+    means = [others.average(part.to(wide)).to(rows.dtype) for part in torch.split(flat, _COLUMNS, dim=1) if part.numel()]
     return torch.cat(means).view(rows.shape[1:]) if means else mean_row(rows)
 
 
