@@ -114,8 +114,10 @@ def mean_of_all(rows: torch.Tensor, others: Others) -> torch.Tensor:
     Every process takes the same columns at the same time, however many rows it has.
     """
     flat, wide = rows.reshape(len(rows), -1), _wide(rows)
-    means = [others.average(part.to(wide)).to(rows.dtype) for part in torch.split(flat, _COLUMNS, dim=1) if part.numel()]
-    return torch.cat(means).view(rows.shape[1:]) if means else mean_row(rows)
+    if flat.shape[1] == 0:
+        return mean_row(rows)
+    means = [others.average(part.to(wide)).to(rows.dtype) for part in torch.split(flat, _COLUMNS, dim=1)]
+    return torch.cat(means).view(rows.shape[1:])
 
 
 def average(rows: torch.Tensor, others: Others | None = None) -> torch.Tensor:
