@@ -49,10 +49,6 @@ def test_the_mean_gradient_is_zero_at_the_optimum_only(seed):
     assert float(at_optimum.mean(0).norm()) <= 1e-9 * float(at_optimum.norm())
     elsewhere = task.full_gradients(task.optimum + 1).mean(0)
     assert float(elsewhere.norm()) > 1e-3
-    # f is convex, so no point around has a smaller f
-    f = lambda x: float(task.losses_and_gradients(x.expand(5, -1), range(5), 0)[0].mean())  # noqa: E731
-    for step in torch.randn(20, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64):
-        assert f(task.optimum + 0.1 * step) >= f(task.optimum)
 
 
 @property_test
@@ -61,10 +57,6 @@ def test_smoothness_is_the_largest_curvature_of_any_node(n, d, r, seed):
     task = any_task(n, d, r, seed)
     curvature = max(float(np.linalg.eigvalsh(2 * (a.T @ a).numpy())[-1]) for a in task.A)
     assert task.smoothness == pytest.approx(curvature, rel=1e-10)
-    X, Y = somewhere(task, 1), somewhere(task, 2)
-    gradients = (task.losses_and_gradients(Z, range(n), 0)[1] for Z in (X, Y))
-    change = next(gradients) - next(gradients)
-    assert (change.norm(dim=1) <= task.smoothness * (X - Y).norm(dim=1) * (1 + 1e-9)).all()
 
 
 def test_distance_to_the_optimum():

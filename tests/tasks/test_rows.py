@@ -118,17 +118,6 @@ def test_the_state_dict_has_the_keys_and_values_it_always_had(tied):
     Tied().double().load_state_dict(after)  # strict
 
 
-def test_views_of_stacked_rows_are_the_views_of_each_row(tied):
-    layout = RowLayout(tied)
-    X, _, modules = bound(tied, layout)
-    X += torch.randn(X.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    for name, views in layout.named_views(X):
-        for i, module in enumerate(modules):
-            assert torch.equal(views[i], dict(module.named_parameters())[name])
-            assert views[i].shape == dict(module.named_parameters())[name].shape
-        assert views.untyped_storage().data_ptr() == X.untyped_storage().data_ptr()
-
-
 def test_modules_without_rows_are_refused():
     with pytest.raises(TrainingError, match="no parameter to train; let some"):
         RowLayout(nn.Linear(2, 2).requires_grad_(False))
