@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 import mixwise as mw
 from mixwise.network.loopback import TwoProcesses, back_ends
 from mixwise.seeding import generator
-from mixwise.tasks.bfloat16 import REMEDY, broken_bfloat16
+from mixwise.tasks.devices import REMEDY, broken_bfloat16
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A CPU whose bfloat16 products kill the process is found out in a child process, and the remedy is told."""
+"""A CPU on which bfloat16 products kill the process is detected in a child process."""
 
 import signal
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from mixwise import doctor
 from mixwise.data import gaussian_mixture, partition
 from mixwise.errors import TrainingError
 from mixwise.models import logistic_regression
-from mixwise.tasks import ModuleTask, bfloat16
+from mixwise.tasks import ModuleTask, devices
 
 REMEDY = "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
 
@@ -28,12 +28,12 @@ def children(monkeypatch):
         started.append(command)
         return SimpleNamespace(returncode=started.code)
 
-    monkeypatch.setattr(bfloat16, "_announces_amx", lambda: True)
-    monkeypatch.setattr(bfloat16.subprocess, "run", run)
+    monkeypatch.setattr(devices, "_announces_amx", lambda: True)
+    monkeypatch.setattr(devices.subprocess, "run", run)
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
-    bfloat16.broken_bfloat16.cache_clear()
+    devices.broken_bfloat16.cache_clear()
     yield started
-    bfloat16.broken_bfloat16.cache_clear()
+    devices.broken_bfloat16.cache_clear()
 
 
 def task(**options):
@@ -61,44 +61,34 @@ def test_a_product_that_works_is_tried_once(children):
     assert len(children) == 1
 
 
-def test_nothing_is_tried_without_autocast(children):
-    task()
+@pytest.mark.parametrize(
+    ("isa", "tried"), [("AVX512_CORE_BF16", False), ("avx2", False), ("", True), ("AVX512_CORE_AMX", True), ("?", True)]
+)
+def test_it_is_tried_only_where_onednn_may_use_amx(children, monkeypatch, isa, tried):
+    task()  # without autocast
     assert children == []
-
-
-@pytest.mark.parametrize("isa", ["AVX512_CORE_BF16", "avx2", "SSE41"])
-def test_nothing_is_tried_where_onednn_may_not_use_amx(children, monkeypatch, isa):
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", isa)
-    assert bfloat16.broken_bfloat16() is None
-    assert children == []
+    assert devices.broken_bfloat16() is None
+    assert len(children) == tried
+    devices.broken_bfloat16.cache_clear()
+    monkeypatch.setattr(devices, "_announces_amx", lambda: False)  # another processor
+    assert devices.broken_bfloat16() is None
+    assert len(children) == tried
 
 
-@pytest.mark.parametrize("isa", ["", "DEFAULT", "AVX512_CORE_AMX", "no such thing"])
-def test_it_is_tried_where_onednn_may_use_amx(children, monkeypatch, isa):
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", isa)
-    assert bfloat16.broken_bfloat16() is None
-    assert len(children) == 1
-
-
-def test_nothing_is_tried_on_other_processors(children, monkeypatch):
-    monkeypatch.setattr(bfloat16, "_announces_amx", lambda: False)
-    assert bfloat16.broken_bfloat16() is None
-    assert children == []
-
-
-def test_a_child_that_dies_is_noticed(monkeypatch):
-    monkeypatch.setattr(bfloat16, "_announces_amx", lambda: True)
-    monkeypatch.setattr(bfloat16, "_PRODUCT", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+def test_a_child_killed_by_a_signal_is_noticed(monkeypatch):
+    monkeypatch.setattr(devices, "_announces_amx", lambda: True)
+    monkeypatch.setattr(devices, "_PRODUCT", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
-    bfloat16.broken_bfloat16.cache_clear()
-    assert bfloat16.broken_bfloat16() == "SIGILL"
-    monkeypatch.setattr(bfloat16, "_PRODUCT", "raise SystemExit(1)")  # died of something else
-    bfloat16.broken_bfloat16.cache_clear()
-    assert bfloat16.broken_bfloat16() is None
-    bfloat16.broken_bfloat16.cache_clear()
+    devices.broken_bfloat16.cache_clear()
+    assert devices.broken_bfloat16() == "SIGILL"
+    monkeypatch.setattr(devices, "_PRODUCT", "raise SystemExit(1)")  # died of something else
+    devices.broken_bfloat16.cache_clear()
+    assert devices.broken_bfloat16() is None
+    devices.broken_bfloat16.cache_clear()
 
 
-def test_the_product_that_is_tried_is_one_of_torch():
+def test_the_product_that_is_tried_is_a_bfloat16_product_of_torch():
     names = {}
-    exec(bfloat16._PRODUCT, names)
+    exec(devices._PRODUCT, names)
     assert names["a"].dtype == torch.bfloat16
