@@ -9,7 +9,7 @@ import pytest
 
 from mixwise.graphs import ring
 from mixwise.mixing import gram_matrix, minimize_gme
-from processes import in_processes
+from process_pool import in_processes
 from programs import run_program
 
 pytestmark = in_processes

@@ -11,7 +11,7 @@ from mixwise.algorithms import Quantize
 from mixwise.data import FlipsAndCrops
 from mixwise.data.batches import batch_indices
 from mixwise.seeding import generator, numpy_generator, stream
-from processes import in_processes
+from process_pool import in_processes
 from programs import run_program
 
 PINNED = (1110601894404161091, 7963289934258591976, [254, 506, 777], [923, 447, 381])

@@ -13,7 +13,7 @@ import torch
 from mixwise.errors import ConfigError, SketchError
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, Sketch
 from mixwise.sketch.count import _BLOCK
-from processes import in_processes
+from process_pool import in_processes
 from processors import DISPATCHED
 from programs import run_program
 

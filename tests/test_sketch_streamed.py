@@ -15,7 +15,7 @@ from mixwise.mixing import gram_matrix
 from mixwise.models import mlp, seeded
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, count, gaussian
 from mixwise.tasks.rows import RowLayout
-from processes import in_processes
+from process_pool import in_processes
 from programs import run_program
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]

@@ -20,7 +20,7 @@ from mixwise.data import holdout, image_folder
 from mixwise.data.image_folder import ImageListing
 from mixwise.data.image_samples import default_workers
 from mixwise.errors import DataError
-from processes import in_processes
+from process_pool import in_processes
 
 SIZE = 16
 

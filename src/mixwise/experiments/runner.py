@@ -38,7 +38,7 @@ from mixwise.experiments.scene import scene
 from mixwise.experiments.tensorboard_log import TensorBoardLog, check_installed
 from mixwise.experiments.weights_log import WeightsLog
 from mixwise.network.survivors import listed
-from mixwise.network.world import Alone, World
+from mixwise.network.world import World
 from mixwise.protocols import State
 from mixwise.report.figures import save_curves
 from mixwise.report.page import save_page
@@ -87,7 +87,7 @@ def run_experiment(
     """
     lock = FolderLock(folder)
     try:
-        return _run_all(experiment, lock, on_progress, resume, world or Alone(), on_need)
+        return _run_all(experiment, lock, on_progress, resume, world or World(), on_need)
     finally:
         lock.release()
 

@@ -22,7 +22,7 @@ from mixwise.experiments.experiment_folder import CHECKPOINT, hold, note_begin
 from mixwise.experiments.folder_lock import FolderLock
 from mixwise.experiments.recipe import Experiment, plan_experiment
 from mixwise.experiments.runner import OnProgress, run_experiment
-from mixwise.network.world import Alone, World
+from mixwise.network.world import World
 from mixwise.report.metric_names import higher_is_better
 from mixwise.report.records import Results
 from mixwise.report.table import Summary, summarize
@@ -65,7 +65,7 @@ def sweep(
     world: World | None = None,
 ) -> SweepResult:
     """Run the grid on the validation split, choose per variant by the recipe's first metric, test the winners."""
-    world = world or Alone()
+    world = world or World()
     plain, axes = split_grid(overrides)
     if not axes:
         raise ConfigError("a sweep needs a key with several values, such as lr=0.03,0.1")

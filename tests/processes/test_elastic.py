@@ -17,7 +17,7 @@ import yaml
 from mixwise.experiments import Recipe, plan_experiment, run_experiment
 from mixwise.experiments import runner as runner_module
 from mixwise.launch import Machines, torchrun_line
-from processes import in_processes
+from process_pool import in_processes
 from programs import Program
 
 pytestmark = [in_processes, pytest.mark.timeout(600)]

@@ -15,7 +15,7 @@ from mixwise import cli, doctor
 from mixwise.errors import NetworkError
 from mixwise.network import loopback
 from mixwise.network.loopback import TwoProcesses
-from processes import in_processes
+from process_pool import in_processes
 from programs import Program
 
 
@@ -65,7 +65,7 @@ def test_two_processes_that_are_not_done_in_time_are_ended():
 @in_processes
 def test_the_last_words_of_a_process_that_fails_are_told(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(NetworkError, match="process 0 ended with exit code 1: it said nothing"):
+    with pytest.raises(NetworkError, match="process 0 ended with exit code 1: no output"):
         TwoProcesses(timeout=30).wait()
 
 
@@ -115,7 +115,7 @@ def test_a_version_that_does_not_fit_is_found(monkeypatch):
 
 
 def test_missing_packages_are_failures_only_if_mixwise_needs_them(monkeypatch):
-    pyproject = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
+    pyproject = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
     real = metadata.version
 
     def version(name):

@@ -24,8 +24,8 @@ from mixwise.launch.command import python_line
 from mixwise.launch.torchrun import JsonBackend
 from mixwise.network import board
 from mixwise.network.board import listening_store
-from mixwise.network.processes import Processes
-from processes import in_processes
+from mixwise.network.world import Processes
+from process_pool import in_processes
 from programs import Program
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="sockets are looked up in /proc")

@@ -12,7 +12,7 @@ from mixwise.experiments.build import prepare
 from mixwise.graphs import Graph, ring
 from mixwise.mixing import MixingMatrix, metropolis_hastings
 from mixwise.network import Link, Links, LossyNetwork, SimulatedNetwork
-from mixwise.network.packing import Cast
+from mixwise.network.traffic import Cast
 
 FAST, SLOW = Link(0.01, 1e6), Link(0.5, 1e3)
 ROWS = torch.zeros(4, 25, dtype=torch.float64)  # 200 bytes each

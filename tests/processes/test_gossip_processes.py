@@ -15,12 +15,12 @@ from mixwise.errors import MixwiseError, NetworkError
 from mixwise.models import seeded
 from mixwise.sketch import CountSketch
 from mixwise.training import Training, records
-from processes import Others, in_processes, run_in_processes
+from process_pool import Others, in_processes, run_in_processes
 from programs import run_program
 
 pytestmark = [in_processes, pytest.mark.timeout(400)]
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TIMEOUT = 100.0  # of the network in tests that are not about it
 
 

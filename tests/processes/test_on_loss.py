@@ -14,7 +14,7 @@ from mixwise.experiments import load_recipe, plan_experiment, run_experiment, ru
 from mixwise.launch import Machines, supervise, torchrun_line, workers
 from mixwise.tasks import random_quadratics
 from mixwise.training.checkpoint import names_of_nodes, read_checkpoint
-from processes import in_processes
+from process_pool import in_processes
 from programs import Program
 
 pytestmark = [in_processes, pytest.mark.timeout(600)]
@@ -300,4 +300,4 @@ def test_a_machine_that_is_unplugged_is_left_behind(machines, start):
     assert "lost: rank 2 (" in stays.err.splitlines()[-1]
     assert "rank 3 (" in stays.err.splitlines()[-1]
     assert goes.code not in (0, None)
-    assert "without the supervisor that hosts it the run cannot go on" in goes.err
+    assert "without the supervisor that hosts it the run cannot continue" in goes.err

@@ -28,12 +28,12 @@ from mixwise.mixing import metropolis_hastings
 from mixwise.models import seeded
 from mixwise.network import DistributedNetwork, SimulatedNetwork
 from mixwise.network.board import Board
-from mixwise.network.processes import Processes
+from mixwise.network.world import Processes
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask
 from mixwise.training import Training
 from mixwise.training.checkpoint import load_checkpoint, newest_step, save_checkpoint
-from processes import in_processes, run_in_processes
+from process_pool import in_processes, run_in_processes
 from programs import Program
 
 pytestmark = [in_processes, pytest.mark.timeout(400)]

@@ -12,7 +12,7 @@ from mixwise.errors import NetworkError
 from mixwise.graphs import complete, ring
 from mixwise.mixing import uniform
 from mixwise.network import DistributedNetwork, SimulatedNetwork, block
-from processes import Others, in_processes, run_in_fresh_processes, run_in_processes
+from process_pool import Others, in_processes, run_in_fresh_processes, run_in_processes
 from programs import run_program
 
 pytestmark = [in_processes, pytest.mark.timeout(400)]

@@ -14,12 +14,11 @@ from mixwise import cli
 from mixwise.errors import ConfigError, NetworkError
 from mixwise.launch import Machines, supervise, torchrun_line, worker_command
 from mixwise.launch.command import check_options, parse_master
-from mixwise.launch.generations import FINISHED, Generations
-from mixwise.network import board as board_module
+from mixwise.launch.supervisor import FINISHED, Generations
 from mixwise.network.board import Board
 from mixwise.network.membership import END, Membership, check_supervised
-from mixwise.network.processes import Processes
-from processes import in_processes
+from mixwise.network.world import Processes
+from process_pool import in_processes
 
 THERE = ("10.0.0.1", 29500)
 
@@ -172,11 +171,10 @@ def test_a_supervisor_that_forms_no_generation_is_not_waited_for_long(board, mon
         Membership(board, 1, 3, grace=0.1).reform((3,), timeout=1.0)
 
 
-def test_a_board_whose_host_is_silent_is_given_up(monkeypatch):
-    monkeypatch.setattr(board_module, "_ANSWER", 0.1)
+def test_a_board_whose_host_is_silent_is_given_up():
     silent = SimpleNamespace(add=lambda name, more: time.sleep(2.0))
     with pytest.raises(NetworkError, match="did not answer"):
-        Board(silent, "the board at 10.0.0.1:29500").count("events")
+        Board(silent, "the board at 10.0.0.1:29500", answer=0.1).count("events")
 
 
 @pytest.mark.parametrize(("environment", "words"), [({"TORCHELASTIC_RUN_ID": "1"}, "under torchrun"), ({}, "needs a")])

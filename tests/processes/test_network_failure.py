@@ -12,8 +12,7 @@ from mixwise.errors import NetworkError
 from mixwise.graphs import complete, ring
 from mixwise.mixing import metropolis_hastings, uniform
 from mixwise.network import DistributedNetwork
-from mixwise.network import notes as notes_of
-from processes import Others, in_processes, run_in_fresh_processes
+from process_pool import Others, in_processes, run_in_fresh_processes, run_in_processes
 
 pytestmark = [in_processes, pytest.mark.timeout(400)]
 
@@ -191,9 +190,12 @@ def test_the_process_that_hosts_the_store_is_killed():
         assert outcome.result["seconds"] < 60
 
 
-def test_the_notes_do_not_hold_up_who_has_no_store(monkeypatch):
-    """Without a process group there is no store; what was seen here is what is said."""
-    monkeypatch.setattr(notes_of, "GRACE", 0.1)
-    notes = notes_of.Notes("nobody", 0)
-    notes.leave(3)
-    assert notes.follow(3) == (3, None)
+def without_a_store(rank, world):
+    transport = DistributedNetwork(ring(world), timeout=20).transport
+    dist.destroy_process_group()
+    with pytest.raises(NetworkError, match=f"mix, step 3: rank {1 - rank} is gone, its connection was closed"):
+        transport.fail(1 - rank, RuntimeError("closed"), "mix", 3)
+
+
+def test_a_loss_after_the_group_was_destroyed_is_still_named():
+    run_in_processes(2, without_a_store)

@@ -14,7 +14,7 @@ from mixwise.graphs import Graph, complete, random_connected, ring, star
 from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, uniform, uniform_sender
 from mixwise.network import DistributedNetwork, SimulatedNetwork, block
 from mixwise.network.routes import Router
-from processes import in_processes, run_in_processes
+from process_pool import in_processes, run_in_processes
 
 pytestmark = in_processes
 
@@ -392,8 +392,14 @@ def disagreeing(rank, world, what):
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("graph", "rank 2 and rank 0 have not the same graph (here: Graph(n=4, 4 edges)); give every process the same"),
-        ("wire_dtype", "ranks 1, 2 and rank 0 have not the same wire_dtype (here: None); give every process the same"),
+        (
+            "graph",
+            "rank 2 and rank 0 do not have the same graph (here: Graph(n=4, 4 edges)); pass the same on every process",
+        ),
+        (
+            "wire_dtype",
+            "ranks 1, 2 and rank 0 do not have the same wire_dtype (here: None); pass the same on every process",
+        ),
     ],
 )
 def test_processes_that_do_not_agree_say_so_everywhere(what, message):

@@ -11,8 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mixwise as mw
 from mixwise.errors import TrainingError
-from mixwise.gossip.agreement import difference, report
-from mixwise.gossip.description import describe, describe_model
+from mixwise.gossip.agreement import describe, describe_model, difference, report
 from mixwise.sketch import CountSketch, GaussianSketch
 
 ALONE = mw.Graph(1, [])
@@ -314,7 +313,7 @@ def test_join_alone():
     with gossip.join():
         train(model, gossip.optimizer, gossip.step, 3)
     assert gossip.t == 2  # the third step is mixed, too
-    with gossip.join(), pytest.raises(TrainingError, match="inside of join"), gossip.join():
+    with gossip.join(), pytest.raises(TrainingError, match="inside join"), gossip.join():
         pass
 
 
@@ -335,8 +334,8 @@ def gossip_of(change=None, graph=ALONE, optimizer=None, **options):
         ({"local_steps": 0}, "local_steps = 0; give a whole number of at least 1"),
         ({"local_steps": 1.5}, "local_steps = 1.5; give a whole number of at least 1"),
         ({"buffers": "mixed"}, "buffers = 'mixed'; choose"),
-        ({"algorithm": mw.algorithms.AllReduceSGD()}, "take torch's DistributedDataParallel"),
-        ({"algorithm": mw.algorithms.D2(), "overlap": True}, "which D2 does not know; leave out"),
+        ({"algorithm": mw.algorithms.AllReduceSGD()}, "use torch's DistributedDataParallel"),
+        ({"algorithm": mw.algorithms.D2(), "overlap": True}, "which D2 does not support; omit"),
         ({"algorithm": mw.algorithms.QuasiGlobalMomentum()}, "SGD with momentum would count it twice"),
         ({"policy": mw.policies.NoMixing()}, "DSGD and NoMixing do not fit together"),
         ({"change": lambda m: m.first.bfloat16()}, r"'first.weight' is torch.bfloat16 on cpu"),
@@ -429,7 +428,7 @@ def assign(model):
     [
         (assign, "is another tensor than when Gossip was made"),
         (lambda model: model.frozen.requires_grad_(True), "'frozen.weight' was frozen when Gossip was made"),
-        (lambda model: model.float(), "moved from torch.float64 on cpu to torch.float32"),
+        (lambda model: model.float(), "is torch.float32 on cpu, others are torch.float64 on cpu"),
         (lambda model: model.scale.data.fill_(torch.nan), "mixing 0: a parameter of rank 0 is no longer finite"),
     ],
 )
@@ -486,7 +485,7 @@ def test_the_one_that_differs_is_named():
     assert difference([model(), model(more="yes")]) == "rank 1 differs from rank 0: it alone has: more yes"
     assert difference([model(more="yes"), model()]) == "rank 1 differs from rank 0: it lacks: more yes"
     bad = report({}, TrainingError("no parameter to train"))
-    assert difference([model(), bad, model()]) == "rank 1 cannot go on: no parameter to train"
+    assert difference([model(), bad, model()]) == "rank 1 cannot continue: no parameter to train"
 
 
 def test_orders_of_the_same_parameters_are_compared_too():
