@@ -9,7 +9,7 @@ Legend: X, G (1, d), the row of this node; B (1, b) its buffers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
 import torch
@@ -159,7 +159,7 @@ class Gossip:
             self.steps.behind -= 1
         else:
             try:
-                with restored_on_loss([self.row.X] if self._survival is not None else []):
+                with restored_on_loss([self.row.X]) if self._survival is not None else nullcontext():
                     if not wanted():
                         return False
                     self._mix()

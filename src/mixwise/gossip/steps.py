@@ -55,7 +55,11 @@ class Steps:
     def _before(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         while self.driver.turns_gradients or not self.driver.begun:
             try:
-                self._prepare(optimizer, args, kwargs)
+                if not self.driver.begun:
+                    self.row.settle()
+                    self.begin()
+                if self.driver.turns_gradients and not self.behind and not _is_skipped(optimizer):
+                    self._turn_gradients(optimizer, len(args) > 1 or kwargs.get("closure") is not None)
                 break
             except NetworkError as error:
                 if self.on_loss is None:
@@ -63,13 +67,9 @@ class Steps:
                 self.on_loss(error)
 
     @torch.no_grad()
-    def _prepare(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self.driver.begun:
-            self.row.settle()
-            self.begin()
-        if not self.driver.turns_gradients or self.behind or _is_skipped(optimizer):
-            return
-        if len(args) > 1 or kwargs.get("closure") is not None:  # the first one is the optimizer
+    def _turn_gradients(self, optimizer: torch.optim.Optimizer, in_closure: bool) -> None:
+        """Let the algorithm change the gradients that the optimizer sees."""
+        if in_closure:
             raise TrainingError(
                 f"{type(self.driver.algorithm).__name__} changes the gradients before the step, but with a closure "
                 f"they are computed inside of it; call backward() before the step, or use algorithm=None (D-SGD)"

@@ -11,11 +11,10 @@ import torch
 from mixwise.errors import NetworkError
 from mixwise.gossip.start import connected
 from mixwise.graphs import Graph
-from mixwise.needs import Needs
 from mixwise.network.membership import Membership, current_backend
 from mixwise.network.survivors import keep_counting, remaining_graph
 from mixwise.policies.choice import PolicyLike, policy_for
-from mixwise.protocols import Network, Policy
+from mixwise.protocols import Needs, Network, Policy
 
 Place = tuple[int, int]  # mixings done, and collective answers (average, metrics) since the last of them
 

@@ -106,9 +106,10 @@ class Workers:
 
 
 def _pass_on(source: IO[str], prefix: str, target: IO[bytes]) -> None:
-    for line in source:
-        target.write((prefix + line.removesuffix("\n") + "\n").encode("utf-8", "surrogateescape"))
-        target.flush()
+    with source:
+        for line in source:
+            target.write((prefix + line.removesuffix("\n") + "\n").encode("utf-8", "surrogateescape"))
+            target.flush()
 
 
 def _die_with_parent() -> None:

@@ -104,7 +104,7 @@ class PendingMix:
         memory = None if self._alone else self._memory(2, block_width(rows.shape[1], 1))
         for columns in column_blocks(rows.shape[1], 1):
             sources = self._sources(columns)
-            for target, terms in zip(rows[:, columns].unbind(), self._routes.moves, strict=True):
+            for target, terms in zip(_columns(rows, columns).unbind(), self._routes.moves, strict=True):
                 if terms and memory is None:
                     target.add_(sum_in_place(sources, terms))
                 elif terms and memory is not None:
@@ -138,7 +138,7 @@ class PendingMix:
 
     def _sources(self, columns: slice) -> list[torch.Tensor]:
         """The rows by position: the owned ones, and those that have arrived."""
-        rows, arrived = self._rows[:, columns], self._arriving[:, columns]
+        rows, arrived = _columns(self._rows, columns), _columns(self._arriving, columns)
         return [*rows.unbind(), *arrived.to(rows.dtype).unbind()]
 
     def _memory(self, rows: int, width: int) -> torch.Tensor:
@@ -149,6 +149,11 @@ class PendingMix:
     def _give_back(self) -> None:
         for tensor in self._lent:
             self._buffers.give_back(tensor)
+
+
+def _columns(rows: torch.Tensor, columns: slice) -> torch.Tensor:
+    """Some columns; the tensor itself, without slicing, if that is all of them."""
+    return rows if columns.stop - columns.start == rows.shape[1] else rows[:, columns]
 
 
 class PendingAverage:
