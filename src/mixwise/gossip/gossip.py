@@ -88,8 +88,7 @@ class Gossip:
             return Parts(model, optimizer, graph, policy, algorithm, options)
 
         options = Options(local_steps, buffers, overlap, wire_dtype, seed, on_loss)
-        in_group = network is None and process_count() is not None
-        parts = agreed(make, Transport(None, timeout) if in_group else None)
+        parts = agreed(make, Transport(None, timeout) if network is None and process_count() is not None else None)
         self.model, self.optimizer, self.local_steps, self.buffers = model, optimizer, local_steps, buffers
         self.network = connected(graph, wire_dtype, timeout) if network is None else network
         self.network.traffic.reset()
@@ -108,10 +107,8 @@ class Gossip:
         self._start_early()
 
     def _make_driver(self) -> None:
-        context = Context(self.network.graph, seed=self._seed)
-        self.driver = make_driver(
-            self.network, self.policy, self.algorithm, self.row.X, context, local_steps=self.local_steps
-        )
+        parts = self.network, self.policy, self.algorithm, self.row.X, Context(self.network.graph, seed=self._seed)
+        self.driver = make_driver(*parts, local_steps=self.local_steps)
 
     @property
     def t(self) -> int:

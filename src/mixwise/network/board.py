@@ -112,9 +112,11 @@ class Board:
         """Whether all of these notes exist."""
         return self._within(lambda: self.store.check([f"mixwise/{name}" for name in names]))
 
-    def awaited(self, name: str, seconds: float) -> Any:
-        """Return the note as soon as it exists, or None if it does not within so many seconds."""
-        return self.read(name) if until(lambda: self.has(name), seconds) else None
+    def awaited(self, name: str, seconds: float, otherwise: str) -> Any:
+        """Return the note as soon as it exists; raise an error with this text if it does not within so many seconds."""
+        if not until(lambda: self.has(name), seconds):
+            raise NetworkError(otherwise)
+        return self.read(name)
 
     def count(self, name: str, more: int = 0) -> int:
         """Add `more` to a number that starts at 0, and return it."""

@@ -112,12 +112,8 @@ class Membership:
     def _next(self) -> Generation:
         """Return the next generation as soon as it is published."""
         number, bound = self.generation.number + 1, self.grace + 2 * END
-        note = self.board.awaited(f"generation/{number}", bound)
-        if note is None:
-            raise NetworkError(
-                f"rank {self.rank} has waited {bound:g} s for generation {number}; the supervisor has not formed it"
-            )
-        return Generation.from_note(note)
+        late = f"rank {self.rank} has waited {bound:g} s for generation {number}; the supervisor has not formed it"
+        return Generation.from_note(self.board.awaited(f"generation/{number}", bound, late))
 
     def _connect(self, backend: str | None, timeout: float) -> bool:
         """Make the process group of the generation, if all of its members are ready."""

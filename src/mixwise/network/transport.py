@@ -138,9 +138,8 @@ class Transport:
         with suppress(ValueError):
             while missing not in seen:
                 seen.add(missing)
-                note = self._board().awaited(f"{self.notes}/{missing}", deadline - time.monotonic())
-                if note is None:
-                    break  # it left no note, so it is the one
+                name = f"{self.notes}/{missing}"
+                note = self._board().awaited(name, deadline - time.monotonic(), "it left no note, so it is the one")
                 missing, reporter = note, missing
         if missing == own:
             what = f"rank {reporter} gave up waiting for this process, rank {own}, which exceeded the timeout"

@@ -172,9 +172,9 @@ class Processes(World):
         name, self._decisions = f"{self.group}/decision/{self._decisions}", self._decisions + 1
         value: Value
         if self.rank > 0:
-            note = self.board.awaited(name, self.timeout)
-            if note is None:
-                raise _no_answer(f"rank {self.rank} waits for a decision of rank 0", self.timeout)
+            note = self.board.awaited(
+                name, self.timeout, f"no decision of rank 0 within {self.timeout:g} s; see what rank 0 wrote last"
+            )
             if "error" in note:
                 raise getattr(errors, note["error"])(note["message"])
             value = note["value"]
@@ -209,9 +209,8 @@ def _name_of_group(board: Board, rank: int, size: int, timeout: float) -> str:
     if rank > 0:
         word = uuid.uuid4().hex
         board.write(f"asks/{rank}", word)
-        told: str | None = board.awaited(f"answer/{word}", timeout)
-        if told is None:
-            raise _no_answer(f"rank {rank} looks for rank 0", timeout)
+        late = f"rank {rank} looks for rank 0: no answer within {timeout:g} s; see what rank 0 wrote last"
+        told: str = board.awaited(f"answer/{word}", timeout, late)
         board.write(f"{told}/met/{rank}", True)
         return told
     name, answered, missing = uuid.uuid4().hex, dict.fromkeys(range(1, size), ""), list(range(1, size))
@@ -231,7 +230,3 @@ def _name_of_group(board: Board, rank: int, size: int, timeout: float) -> str:
             f"check that they were started, and that they reach {os.environ['MASTER_ADDR']}"
         )
     return name
-
-
-def _no_answer(what: str, timeout: float) -> NetworkError:
-    return NetworkError(f"{what}: no answer within {timeout:g} s; see what rank 0 wrote last")
