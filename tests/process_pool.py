@@ -45,6 +45,12 @@ class Outcome:
     error: str | None = None
     exitcode: int | None = None
 
+    @property
+    def value(self) -> Any:
+        """The result; the error of the process is an error here."""
+        assert self.error is None, self.error
+        return self.result
+
 
 class ProcessesError(AssertionError):
     """One or more of the processes failed; the message holds their tracebacks."""

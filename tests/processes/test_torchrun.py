@@ -1,14 +1,10 @@
 """Recipes with their nodes divided over processes: the same folder as a simulation, whoever goes on with it."""
 
 import json
-import os
 import re
 import shutil
 import signal
-import socket
-import subprocess
 import sys
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -20,8 +16,7 @@ from torch import nn
 from mixwise.algorithms import DSGD
 from mixwise.data import gaussian_mixture, partition
 from mixwise.errors import MixwiseError
-from mixwise.experiments import Recipe, plan_experiment, run_experiment
-from mixwise.experiments import runner as runner_module
+from mixwise.experiments import Recipe, plan_experiment, run_experiment, runner
 from mixwise.experiments.export import export_model
 from mixwise.graphs import ring
 from mixwise.mixing import metropolis_hastings
@@ -34,7 +29,7 @@ from mixwise.tasks import ModuleTask
 from mixwise.training import Training
 from mixwise.training.checkpoint import load_checkpoint, newest_step, save_checkpoint
 from process_pool import in_processes, run_in_processes
-from programs import Program
+from programs import free_port, running
 
 pytestmark = [in_processes, pytest.mark.timeout(400)]
 
@@ -103,19 +98,13 @@ def only(*variants, **changes):
     return {**RECIPE, "variants": {name: {**RECIPE["variants"][name], **changes} for name in variants}}
 
 
-def hide_pictures(replace):
-    """They take half a second and show nothing here."""
-    for name in ("save_curves", "save_page"):
-        replace(runner_module, name, lambda *args: None)
-
-
 class StoppedError(Exception):
     """The run was interrupted."""
 
 
 def run_recipe(rank, world, recipe, folder, stop_at=None, resume=False):
     """One process of a run, which all of them stop after the record of step `stop_at` of the last variant."""
-    hide_pictures(setattr)
+    runner.save_curves = runner.save_page = lambda *args: None
     processes = Processes(Board(dist.distributed_c10d._get_default_store()), rank, world, "test", timeout=30.0)
     last = list(recipe["variants"])[-1]
 
@@ -149,13 +138,6 @@ def assert_same_records(one, other, rel=1e-11):
                     assert theirs[field] == value
                 else:
                     assert theirs[field] == pytest.approx(value, rel=rel, abs=1e-20), (name, mine["step"], field)
-
-
-@pytest.fixture(scope="module")
-def no_pictures():
-    with pytest.MonkeyPatch.context() as patch:
-        hide_pictures(patch.setattr)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -366,33 +348,7 @@ main()
 """
 
 
-def environment(**more):
-    return {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **more}
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-@contextmanager
-def started(command, cwd, env=None):
-    """A process group that is gone afterwards, whatever happens."""
-    process = Program(
-        list(map(str, command)), cwd=cwd, env=env or environment(STARTS_PROGRAMS="1"), start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.terminate()  # torchrun ends its own
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=60)
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 
 
 def torchrun(processes, *words, options=()):
@@ -411,7 +367,7 @@ def test_a_killed_process_leads_to_a_restart_and_the_same_records(folder):
     """Neither --out nor --resume is given: those who are started again know where the others were."""
     run_in_processes(2, run_recipe, TYPED, folder / "whole")
     command = torchrun(2, "killed.py", "run", "typed.yaml", options=["--max-restarts", 2])
-    with started(command, folder) as process:
+    with running(command, folder, LOOPBACK) as process:
         output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output
     assert "exitcode: -9" in output  # so it was hit
@@ -425,7 +381,7 @@ def test_a_killed_process_leads_to_a_restart_and_the_same_records(folder):
 def test_an_error_of_all_processes_is_one_line(folder):
     (folder / "run").mkdir()
     (folder / "run" / "thesis.tex").write_text("years of work")
-    with started(torchrun(2, "-m", "mixwise", "run", "typed.yaml", "--out", "run"), folder) as process:
+    with running(torchrun(2, "-m", "mixwise", "run", "typed.yaml", "--out", "run"), folder, LOOPBACK) as process:
         output, _ = process.communicate(timeout=200)
     assert process.returncode != 0
     assert [line for line in output.splitlines() if line.startswith("error: ")] == [
@@ -437,14 +393,14 @@ def test_an_error_of_all_processes_is_one_line(folder):
 
 def test_without_a_lost_process_the_others_end_with_its_name(folder):
     """Started by hand, so that nobody but the network notices: what torchrun would hide by ending all of them."""
-    port = str(free_port())
+    port = free_port()
     command = [sys.executable, "killed.py", "run", "typed.yaml", "--out", "run"]
 
     def place(rank):
         names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        return environment(**{name: str(value) for name, value in names.items()})
+        return LOOPBACK | {name: str(value) for name, value in names.items()}
 
-    with started(command, folder, place(0)) as first, started(command, folder, place(1)) as second:
+    with running(command, folder, place(0)) as first, running(command, folder, place(1)) as second:
         output, _ = first.communicate(timeout=200)
         assert second.wait(60) == -signal.SIGKILL
     assert first.returncode not in (0, None)
