@@ -320,11 +320,11 @@ def test_join_alone():
         ({"local_steps": 1.5}, "local_steps = 1.5; give a whole number of at least 1"),
         ({"buffers": "mixed"}, "buffers = 'mixed'; choose"),
         ({"algorithm": mw.algorithms.AllReduceSGD()}, "use torch's DistributedDataParallel"),
-        ({"algorithm": mw.algorithms.D2(), "overlap": True}, "which D2 does not support; omit"),
+        ({"algorithm": mw.algorithms.D2(), "overlap": True}, "D2 does not support overlap=True; omit"),
         ({"algorithm": mw.algorithms.QuasiGlobalMomentum()}, "SGD with momentum would count it twice"),
         ({"policy": mw.policies.NoMixing()}, "DSGD and NoMixing do not fit together"),
         ({"change": lambda m: m.first.bfloat16()}, r"'first.weight' is torch.bfloat16 on cpu"),
-        ({"change": lambda m: m.bfloat16()}, r"loses small updates when they are mixed; keep them in torch.float32"),
+        ({"change": lambda m: m.bfloat16()}, r"loses small updates; keep them in torch.float32"),
         ({"change": lambda m: m.requires_grad_(False)}, "no parameter to train"),
         (
             {"change": lambda m: m.scale.data.fill_(torch.nan)},

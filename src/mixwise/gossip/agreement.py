@@ -80,10 +80,10 @@ def _texts_of_all(text: str, transport: Transport) -> list[str]:
 
 def objection(values: dict[str, Any], rank: int, world: int, parameters: int) -> TrainingError | None:
     """Why the saved state with these values does not fit this rank, whose parameters have this checksum."""
-    if (values["rank"], values["world"]) != (rank, world):
+    r, n = values["rank"], values["world"]
+    if (r, n) != (rank, world):
         return TrainingError(
-            f"this is the state of rank {values['rank']} of {values['world']}, loaded on rank {rank} of {world}; "
-            f"every rank saves and loads its own"
+            f"the state of rank {r} of {n}, loaded on rank {rank} of {world}; every rank loads its own"
         )
     if values["parameters"] != parameters:
         return TrainingError(

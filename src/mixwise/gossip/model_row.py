@@ -36,8 +36,7 @@ class ModelRow:
         self._check_uniform()
         if self.dtype not in (torch.float32, torch.float64):
             raise TrainingError(
-                f"the parameters are {self.dtype}, which loses small updates when they are mixed; keep them in "
-                f"torch.float32 and compute with torch.autocast"
+                f"{self.dtype} loses small updates; keep parameters in torch.float32, use torch.autocast"
             )
         checked_device(self.device, self.dtype)
         self.X = torch.empty(1, self.layout.dim, dtype=self.dtype, device=self.device)
@@ -100,9 +99,8 @@ class ModelRow:
         """Raise an error if the row is not finite before mixing t."""
         if not self.is_finite:
             raise TrainingError(
-                f"mixing {t}: a parameter of rank {rank} is no longer finite, so nothing was sent; "
-                + ("check its data and its loss for NaN, or " if t == 0 else "")
-                + "lower the learning rate"
+                f"mixing {t}: a parameter of rank {rank} is no longer finite, so nothing was sent; lower the learning "
+                f"rate, or check its data and its loss for NaN"
             )
 
     def checksum(self) -> int:
@@ -148,7 +146,6 @@ class ModelRow:
     @torch.no_grad()
     def put_buffers(self, B: torch.Tensor) -> None:
         """Write such a row to the buffers of the module."""
-        start = 0
-        for buffer in self.mixable_buffers.values():
-            buffer.copy_(B[0, start : start + buffer.numel()].view_as(buffer))
-            start += buffer.numel()
+        buffers = list(self.mixable_buffers.values())
+        for buffer, values in zip(buffers, B[0].split([buffer.numel() for buffer in buffers]), strict=True):
+            buffer.copy_(values.view_as(buffer))

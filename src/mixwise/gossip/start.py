@@ -91,15 +91,9 @@ def agreed(make: Callable[[], Parts], transport: Transport | None) -> Parts:
 def _chosen_algorithm(algorithm: Algorithm | None, overlap: bool) -> Algorithm:
     """Return D-SGD by default, or its variant whose rows travel while gradients are computed."""
     if isinstance(algorithm, AllReduceSGD):
-        raise TrainingError(
-            "AllReduceSGD averages gradients over all ranks before every step, which is not gossip; "
-            "use torch's DistributedDataParallel instead"
-        )
+        raise TrainingError("AllReduceSGD averages over all ranks without gossip; use torch's DistributedDataParallel")
     if overlap and not isinstance(algorithm, CombineWhileAdapt | None):
-        raise TrainingError(
-            f"overlap=True lets rows travel while gradients are computed, which {type(algorithm).__name__} does "
-            f"not support; omit algorithm= or overlap="
-        )
+        raise TrainingError(f"{type(algorithm).__name__} does not support overlap=True; omit algorithm= or overlap=")
     if algorithm is not None:
         return algorithm
     return CombineWhileAdapt() if overlap else DSGD()
@@ -153,9 +147,8 @@ def _check_unsynchronized(model: nn.Module) -> None:
             if known.__name__ in _SYNCHRONIZED:
                 which = f"the part {name!r} of the model" if name else "the model"
                 raise TrainingError(
-                    f"{which} is a {known.__name__}, which averages the gradients of all ranks in backward(), so that "
-                    f"nothing is left to gossip; pass the plain module, model.module, to the optimizer and to Gossip, "
-                    f"and call it in the loop"
+                    f"{which} is a {known.__name__}, which averages gradients over all ranks; pass the plain module, "
+                    f"model.module, to the optimizer and to Gossip, and call it in the loop"
                 )
 
 

@@ -36,10 +36,7 @@ class Machines:
         if not 0 <= self.here < self.most:
             raise ConfigError(f"--machine {self.here}: the machines are 0 to {self.most - 1}")
         if self.most > 1 and self.master is None:
-            raise ConfigError(
-                "several machines must know where machine 0 is; add --master ADDRESS:PORT, "
-                "with the address of machine 0 that the others reach"
-            )
+            raise ConfigError("several machines need --master ADDRESS:PORT, where the others reach machine 0")
 
     @property
     def fewest(self) -> int:
@@ -75,10 +72,7 @@ def check_options(machines: Machines, stops: bool, max_restarts: int, grace: flo
     if not grace > 0:
         raise ConfigError(f"--grace {grace:g}: a process may be silent for some seconds, so above 0")
     if not stops and machines.fewest < machines.most:
-        raise ConfigError(
-            f"--machines {machines.count} with --on-loss continue: it continues with fewer by itself; "
-            f"give the number at the start"
-        )
+        raise ConfigError(f"--machines {machines.count}: with --on-loss continue, give the number at the start")
 
 
 def worker_command(words: Sequence[str]) -> list[str]:

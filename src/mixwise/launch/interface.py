@@ -24,9 +24,7 @@ def address_towards(host: str, port: int) -> str:
         try:
             probe.connect((host, port))  # of a datagram socket: chooses a route, sends nothing
         except OSError as error:
-            raise NetworkError(
-                f"this machine has no route to {host} ({error.strerror}); check its network, and --master"
-            ) from None
+            raise NetworkError(f"no route to {host} ({error.strerror}); check the network, and --master") from None
         return str(probe.getsockname()[0])
 
 

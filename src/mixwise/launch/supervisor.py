@@ -171,10 +171,8 @@ def _gather_machines(board: Board, machines: Machines, interrupts: _Interrupts) 
     for machine, name in enumerate(names):
         processes = board.read(name)
         if processes != machines.processes:
-            raise ConfigError(
-                f"machine {machine} starts {processes} processes, machine {machines.here} {machines.processes}; "
-                f"give the same --nproc-per-node on all machines"
-            )
+            here = f"machine {machines.here} {machines.processes}; give the same --nproc-per-node"
+            raise ConfigError(f"machine {machine} starts {processes} processes, {here}")
 
 
 def _environment(machines: Machines, address: tuple[str, int], grace: float) -> dict[str, str]:

@@ -41,20 +41,11 @@ def listening_store(host: str, port: int, timeout: float = 300.0) -> TCPStore:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         if is_loopback(str(address[0])) and not is_loopback(host):
-            raise ConfigError(
-                f"--master {host}:{port}: on this machine that name means {address[0]}, which no other machine "
-                f"reaches; give the address itself"
-            )
+            raise ConfigError(f"--master {host}:{port}: that name means {address[0]} here; give the address itself")
         with socket.create_server(address, family=family, backlog=1024) as listening:
             port = listening.getsockname()[1]
-            return TCPStore(
-                host,
-                port,
-                is_master=True,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=timeout),
-                master_listen_fd=listening.detach(),
-            )
+            options = {"timeout": timedelta(seconds=timeout), "master_listen_fd": listening.detach()}
+            return TCPStore(host, port, is_master=True, wait_for_workers=False, **options)
     except OSError as error:
         raise ConfigError(
             f"machine 0 cannot listen on {host}:{port} ({str(error.strerror).partition(' (while')[0]}); "

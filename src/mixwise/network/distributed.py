@@ -115,11 +115,8 @@ class DistributedNetwork:
     def _start(
         self, rows: torch.Tensor, W: MixingMatrix, packing: Packing | None, *, ahead: bool = False
     ) -> PendingMix | PendingAverage:
-        if W.n != self.graph.n or rows.ndim != 2 or rows.shape[0] != len(self.nodes):
-            raise MixingError(
-                f"rows of shape {tuple(rows.shape)} cannot be mixed by a matrix for {W.n} nodes: this process has "
-                f"{len(self.nodes)} of {self.graph.n} nodes, one row each"
-            )
+        self._check_nodes(W.n)
+        _check_rows(rows, len(self.nodes))
         routes, (m, d) = self._mixing_routes(W), rows.shape
         if packing is None and self.wire_dtype is not None and d > _SHORT and rows.dtype != self.wire_dtype:
             packing = Cast(rows, self.wire_dtype)
@@ -174,14 +171,9 @@ class DistributedNetwork:
     # --- exchange, gather, average ---
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
         """Send one row along every arc of `graph`."""
-        if graph.n != self.graph.n:
-            raise MixingError(f"an exchange on a graph of {graph.n} nodes, but the network has {self.graph.n}")
+        self._check_nodes(graph.n)
         routes = self._exchange_routes(graph)
-        if messages.ndim != 2 or len(messages) != routes.outgoing:
-            raise MixingError(
-                f"messages of shape {tuple(messages.shape)} for {routes.outgoing} arcs out of the owned nodes; "
-                f"one row each"
-            )
+        _check_rows(messages, routes.outgoing)
         (_, d), device = messages.shape, messages.device
         wire = self.wire_dtype if self.wire_dtype and cargo == "parameters" and d > _SHORT else messages.dtype
         self.traffic.add(cargo, routes.messages * d * wire.itemsize)
@@ -211,10 +203,7 @@ class DistributedNetwork:
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the rows of all nodes, in their order; counted as in a simulation: each reaches n − 1 nodes."""
-        if rows.ndim != 2 or len(rows) != len(self.nodes):
-            raise MixingError(
-                f"rows of shape {tuple(rows.shape)} to gather: one row for each of {len(self.nodes)} nodes"
-            )
+        _check_rows(rows, len(self.nodes))
         n = self.graph.n
         self.traffic.sketches += (n - 1) * n * rows.shape[1] * rows.element_size()
         return self.transport.gather(rows, "gather", self.step, self._blocks)
@@ -231,9 +220,18 @@ class DistributedNetwork:
     def _averaged(self, row: torch.Tensor, operation: str, *, ahead: bool = False) -> PendingAverage:
         return PendingAverage(self.transport, self._buffers, row, 1 / self.graph.n, operation, self.step, ahead=ahead)
 
+    def _check_nodes(self, n: int) -> None:
+        if n != self.graph.n:
+            raise MixingError(f"a matrix or a graph for {n} nodes; the network has {self.graph.n}")
+
     def uncounted(self) -> AbstractContextManager[None]:
         """Return a context in which `traffic` stays the same; `sent` counts everything."""
         return self.traffic.unchanged()
+
+
+def _check_rows(rows: torch.Tensor, count: int) -> None:
+    if rows.ndim != 2 or len(rows) != count:
+        raise MixingError(f"rows of shape {tuple(rows.shape)}; expected {count} rows, those of this process")
 
 
 def _part(rows: torch.Tensor, first: int, count: int) -> torch.Tensor:

@@ -28,10 +28,7 @@ class Link:
 
     def __post_init__(self) -> None:
         if not self.latency >= 0 or not self.bandwidth > 0:
-            raise NetworkError(
-                f"a link of latency {self.latency} and bandwidth {self.bandwidth}; "
-                f"the latency is 0 seconds or more, the bandwidth above 0 bytes per second"
-            )
+            raise NetworkError(f"{self}: the latency is 0 seconds or more, the bandwidth above 0 bytes per second")
 
     def seconds(self, size: float) -> float:
         """How long a message of so many bytes takes."""

@@ -32,10 +32,7 @@ def block(n: int, rank: int, world: int) -> range:
     [range(0, 3), range(3, 6), range(6, 8), range(8, 10)]
     """
     if world > n:
-        raise NetworkError(
-            f"{world} processes for {n} nodes: every process needs at least one; start {n} or fewer, "
-            f"or take a graph with {world} or more nodes"
-        )
+        raise NetworkError(f"{world} processes for {n} nodes: every process needs at least one; start at most {n}")
     size, larger = divmod(n, world)
     start = rank * size + min(rank, larger)
     return range(start, start + size + (rank < larger))

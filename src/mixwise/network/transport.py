@@ -49,9 +49,7 @@ class Transport:
 
     def __init__(self, group: dist.ProcessGroup | None, timeout: float) -> None:
         if process_count() is None:
-            raise NetworkError(
-                "there is no process group; call torch.distributed.init_process_group first, and start with torchrun"
-            )
+            raise NetworkError("there is no process group; call torch.distributed.init_process_group under torchrun")
         if not (timeout > 0 and math.isfinite(timeout)):
             raise NetworkError(f"timeout = {timeout}; every wait is bounded, by a number of seconds above 0")
         self.group, self.timeout = group, timeout

@@ -137,9 +137,7 @@ class Processes(World):
         if not dist.is_initialized():
             self._connect(backend)
         elif backend not in (self._backend, "gloo"):
-            raise NetworkError(
-                f"device = {device!r} after another kind of device; choose variants that all run on the same kind"
-            )
+            raise NetworkError(f"device = {device!r} after another kind; choose variants on one kind of device")
         return DistributedNetwork(graph, timeout=self.timeout)
 
     def _connect(self, backend: str) -> None:
