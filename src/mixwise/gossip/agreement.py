@@ -82,9 +82,7 @@ def objection(values: dict[str, Any], rank: int, world: int, parameters: int) ->
     """Why the saved state with these values does not fit this rank, whose parameters have this checksum."""
     r, n = values["rank"], values["world"]
     if (r, n) != (rank, world):
-        return TrainingError(
-            f"the state of rank {r} of {n}, loaded on rank {rank} of {world}; every rank loads its own"
-        )
+        return TrainingError(f"state of rank {r} of {n}, loaded on rank {rank} of {world}; every rank loads its own")
     if values["parameters"] != parameters:
         return TrainingError(
             "the parameters are not those that were saved with this state; after making Gossip, load the state dicts "

@@ -35,9 +35,7 @@ class ModelRow:
         self.dtype, self.device = first.dtype, first.device
         self._check_uniform()
         if self.dtype not in (torch.float32, torch.float64):
-            raise TrainingError(
-                f"{self.dtype} loses small updates; keep parameters in torch.float32, use torch.autocast"
-            )
+            raise TrainingError(f"{self.dtype} loses small updates; keep them in torch.float32, with torch.autocast")
         checked_device(self.device, self.dtype)
         self.X = torch.empty(1, self.layout.dim, dtype=self.dtype, device=self.device)
         self._G: torch.Tensor | None = None

@@ -86,7 +86,9 @@ class _Watch:
             self._look_at_machines(now)
             generation = self.generations.look(now)
             if generation is not None:
-                self.say(_description(generation))
+                members = ", ".join(map(str, generation.members))
+                without = f" without {_list(generation.lost)}" if generation.lost else ""
+                self.say(f"generation {generation.number}: ranks {members} continue{without}")
 
     def report_ended(self) -> None:
         """Report processes that have ended since the last time."""
@@ -130,12 +132,6 @@ class _Watch:
                     self.board.write(f"end/{rank}", "taken for lost by machine 0")  # should it come back
                     self.board.write(f"ended/{rank}", f"machine {machine} silent for {self.grace:g} s")
                     self.say(f"rank {rank} is lost: machine {machine} silent for {self.grace:g} s")
-
-
-def _description(generation: Generation) -> str:
-    members = ", ".join(map(str, generation.members))
-    without = f" without {_list(generation.lost)}" if generation.lost else ""
-    return f"generation {generation.number}: ranks {members} continue{without}"
 
 
 def _list(lost: dict[int, str]) -> str:

@@ -44,8 +44,8 @@ def listening_store(host: str, port: int, timeout: float = 300.0) -> TCPStore:
             raise ConfigError(f"--master {host}:{port}: that name means {address[0]} here; give the address itself")
         with socket.create_server(address, family=family, backlog=1024) as listening:
             port = listening.getsockname()[1]
-            options = {"timeout": timedelta(seconds=timeout), "master_listen_fd": listening.detach()}
-            return TCPStore(host, port, is_master=True, wait_for_workers=False, **options)
+            wait, listen = timedelta(seconds=timeout), listening.detach()
+            return TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=wait, master_listen_fd=listen)
     except OSError as error:
         raise ConfigError(
             f"machine 0 cannot listen on {host}:{port} ({str(error.strerror).partition(' (while')[0]}); "
