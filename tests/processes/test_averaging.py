@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from builders import random_rows
-from mixwise.graphs import complete, ring
+from mixwise.graphs import complete
 from mixwise.mixing import uniform
 from mixwise.network import DistributedNetwork, SimulatedNetwork, block
 from process_pool import Others, in_processes, run_in_fresh_processes, run_in_processes
@@ -18,7 +18,6 @@ pytestmark = [in_processes, pytest.mark.timeout(400)]
 LONG = 20_002  # numbers; shorter rows go to everybody as they are
 
 
-# --- what it is ---
 def averaged(rank, world, X):
     network = DistributedNetwork(complete(world), timeout=20)
     W, mine = uniform(network.graph), X[rank : rank + 1].clone()
@@ -81,22 +80,7 @@ def test_what_is_counted_is_what_the_processes_have_sent(world):
         assert traffic == sum(sent for sent, _ in ranks)
 
 
-def averaged_rows(rank, world, X):
-    network = DistributedNetwork(ring(len(X)), timeout=20)
-    mine = X[network.nodes.start : network.nodes.stop].clone()
-    found = network.average(mine)
-    assert torch.equal(mine, X[network.nodes.start : network.nodes.stop])
-    return found
-
-
-@pytest.mark.parametrize(("n", "world"), [(5, 2), (7, 3), (4, 4), (3, 1)])
-def test_several_rows_per_process(n, world):
-    X = random_rows(n, LONG)
-    for found in run_in_processes(world, averaged_rows, X):
-        torch.testing.assert_close(found, X.mean(dim=0), rtol=0, atol=1e-14)
-
-
-# --- what happens while it is under way ---
+# --- while it is under way ---
 def something_else_in_between(rank, world, X):
     """Between setting out and waiting, other operations and a collective of torch, in another order on one rank."""
     network = DistributedNetwork(complete(world), timeout=20)

@@ -1,4 +1,4 @@
-"""Recipes with their nodes divided over processes: the same folder as a simulation, whoever goes on with it."""
+"""Recipes with their nodes divided over processes: the same folder as a simulation, in any division."""
 
 import json
 import re
@@ -170,26 +170,17 @@ def test_processes_leave_the_folder_that_a_simulation_leaves(world, recipe, simu
         assert newest_step(place) == STEPS
 
 
-@pytest.mark.soak
-def test_whoever_comes_goes_on_with_the_rows_that_it_owns(simulated, tmp_path):
-    """4 processes, then 3, then one alone, then 2: each takes the run from the last checkpoint of those before."""
-    folder = tmp_path / "run"
-    for variant in RECIPE["variants"]:  # each variant is interrupted in its middle
-        recipe, place = only(variant), folder / variant
-        run_in_processes(4, run_recipe, recipe, place, 5)
-        assert newest_step(place / variant / "seed-0" / "checkpoint") in (4, 6)
-        run_in_processes(3, run_recipe, recipe, place, 8, True)
-        run_in_processes(2, run_recipe, recipe, place, None, True)
-        assert_same_records(lines(simulated, recipe), lines(place))
-
-
-def test_a_simulation_goes_on_with_what_processes_left_and_the_other_way_round(simulated, tmp_path):
-    recipe = only("aware", "relay")
-    folder = tmp_path / "run"
+@pytest.mark.parametrize(
+    "variant", [v if v in ("aware", "relay") else pytest.param(v, marks=pytest.mark.soak) for v in RECIPE["variants"]]
+)
+def test_simulations_and_processes_resume_each_other(variant, simulated, tmp_path):
+    """3 processes, then a simulation, then 4: each takes the run from the last checkpoint of those before."""
+    recipe, folder = only(variant), tmp_path / "run"
     run_in_processes(3, run_recipe, recipe, folder, 5)
+    assert newest_step(folder / variant / "seed-0" / "checkpoint") in (4, 6)
 
     def stop(progress):
-        if (progress.variant, progress.step) == ("relay", 8):
+        if progress.step == 8:
             raise StoppedError
 
     with pytest.raises(StoppedError):
@@ -199,7 +190,7 @@ def test_a_simulation_goes_on_with_what_processes_left_and_the_other_way_round(s
 
 
 @pytest.mark.parametrize("variant", ["aware", "relay", "early", "quadratics"])
-def test_the_same_processes_go_on_to_the_same_bits(variant, tmp_path):
+def test_the_same_processes_resume_to_the_same_bits(variant, tmp_path):
     whole, folder = tmp_path / "whole", tmp_path / "run"
     run_in_processes(2, run_recipe, only(variant), whole)
     run_in_processes(2, run_recipe, only(variant), folder, 6)
@@ -245,7 +236,7 @@ def test_statistics_of_nodes_are_judged_and_kept_where_they_are(buffers, tmp_pat
         assert bytes_sent == sent
 
 
-def test_weights_that_are_known_in_part_go_on_in_any_division(tmp_path, no_pictures):
+def test_weights_that_are_known_in_part_resume_in_any_division(tmp_path, no_pictures):
     """Neighbors' weights on a graph of unequal degrees: no process knows all of them, so none can tell p."""
     policy = {**AWARE, "solver": "local", "smoothing": 0.5}
     recipe = {**RECIPE, "variants": {"v": {"policy": policy, "graph": "star:6", "optimizer": {"momentum": 0.9}}}}

@@ -145,5 +145,5 @@ class ModelRow:
     def put_buffers(self, B: torch.Tensor) -> None:
         """Write such a row to the buffers of the module."""
         buffers = list(self.mixable_buffers.values())
-        for buffer, values in zip(buffers, B[0].split([buffer.numel() for buffer in buffers]), strict=True):
+        for buffer, values in zip(buffers, torch.split(B[0], [b.numel() for b in buffers]), strict=True):
             buffer.copy_(values.view_as(buffer))
