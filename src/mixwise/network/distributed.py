@@ -73,7 +73,7 @@ class DistributedNetwork:
         self.links: Links | None = None  # time between processes is measured, not simulated
         self.step: int | None = None
         self._router = Router(graph.n, self.rank, self.world)
-        self._buffers = BufferPool()
+        self.buffers = BufferPool()
         self._mixing: dict[int, tuple[MixingMatrix, MixingRoutes]] = {}  # by id, the last used at the end
         self._exchange_routes = lru_cache(_KEPT_GRAPHS)(self._router.exchange)
         self._blocks = [block(graph.n, rank, self.world) for rank in range(self.world)]
@@ -124,19 +124,19 @@ class DistributedNetwork:
         averages = W.is_average and packing is None
         self.traffic.parameters += average_bytes(self.graph.n, size) if averages else routes.messages * size
         if averages and routes.averages and size >= LONG_ROW:  # of short rows one round is faster
-            return self._averaged(rows.contiguous(), "mix", ahead=ahead)
+            return PendingAverage(self, rows.contiguous(), "mix", ahead=ahead)
         source, lent = rows.contiguous(), []
         if packing is not None:
-            source = self._buffers.take(m, packing.width, packing.dtype, rows.device)
+            source = self.buffers.take(m, packing.width, packing.dtype, rows.device)
             lent.append(source)
             for position in {position for route in routes.sends for position in route.positions}:
                 packing.pack(position, source[position])
-        arriving = self._buffers.take(routes.arriving, source.shape[1], source.dtype, rows.device)
+        arriving = self.buffers.take(routes.arriving, source.shape[1], source.dtype, rows.device)
         lent.append(arriving)
         sends, receives, at = [], [], 0
         for route in routes.sends:
             if self._packed(route, size):
-                packed = self._buffers.take(len(route.positions), source.shape[1], source.dtype, rows.device)
+                packed = self.buffers.take(len(route.positions), source.shape[1], source.dtype, rows.device)
                 lent.append(packed)
                 torch.index_select(source, 0, route.index.to(rows.device), out=packed)
                 sends.append(Message(route.peer, packed))
@@ -148,7 +148,7 @@ class DistributedNetwork:
                 receives.append(Message(route.peer, _part(arriving, at, count)))
                 at += count
         transfer = self.transport.post([Round(sends, receives)], "mix", self.step, ahead=ahead)
-        return PendingMix(self._buffers, rows, arriving, routes, transfer, lent, packing)
+        return PendingMix(self.buffers, rows, arriving, routes, transfer, lent, packing)
 
     @staticmethod
     def _packed(route: Route, row_bytes: int) -> bool:
@@ -215,10 +215,7 @@ class DistributedNetwork:
         total = rows if len(rows) == 1 else rows.sum(dim=0, keepdim=True)
         if size < LONG_ROW:  # one round is faster
             return self.transport.gather(total, "average", self.step).sum(dim=0).div_(n)
-        return self._averaged(total.contiguous(), "average").wait()[0]
-
-    def _averaged(self, row: torch.Tensor, operation: str, *, ahead: bool = False) -> PendingAverage:
-        return PendingAverage(self.transport, self._buffers, row, 1 / self.graph.n, operation, self.step, ahead=ahead)
+        return PendingAverage(self, total.contiguous(), "average").wait()[0]
 
     def _check_nodes(self, n: int) -> None:
         if n != self.graph.n:

@@ -13,6 +13,7 @@ Legend: m owned rows of length d; r rows that arrive.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,7 +21,9 @@ from mixwise.network.routes import MixingRoutes, block
 from mixwise.network.sums import block_width, column_blocks, sum_in_place, sum_terms
 from mixwise.network.traffic import Cast, Packing
 from mixwise.network.transfer import Message, Round, Transfer
-from mixwise.network.transport import Transport
+
+if TYPE_CHECKING:
+    from mixwise.network.distributed import DistributedNetwork
 
 
 class BufferPool:
@@ -157,28 +160,17 @@ def _columns(rows: torch.Tensor, columns: slice) -> torch.Tensor:
 
 
 class PendingAverage:
-    """Σ_r w x_r under way, the same bits on all processes; x (1, d) must not change until `wait` or `move` returns.
+    """Σ_r x_r / n under way, the same bits on all processes; x (1, d) must not change until `wait` or `move` returns.
 
     Args:
-        transport: sends the messages.
-        buffers: memory.
+        network: sends the messages, and lends memory.
         row: x, of this process.
-        weight: w.
-        operation, step: for error messages.
+        operation: for error messages.
         ahead: whether the caller computes something else before it waits.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        buffers: BufferPool,
-        row: torch.Tensor,
-        weight: float,
-        operation: str,
-        step: int | None,
-        *,
-        ahead: bool,
-    ) -> None:
+    def __init__(self, network: DistributedNetwork, row: torch.Tensor, operation: str, *, ahead: bool = False) -> None:
+        transport, buffers, weight = network.transport, network.buffers, 1 / network.graph.n
         (_, d), world, own = row.shape, transport.world, transport.rank
         peers = [(own + k) % world for k in range(1, world)]
         columns = [slice(part.start, part.stop) for part in (block(d, rank, world) for rank in range(world))]
@@ -199,7 +191,7 @@ class PendingAverage:
             Round([Message(p, x[columns[p]]) for p in peers], [Message(p, pieces[p]) for p in peers]),
             Round([Message(p, mean[mine]) for p in peers], [Message(p, mean[columns[p]]) for p in peers], sum_up),
         ]
-        self._transfer = transport.post(rounds, operation, step, ahead=ahead)
+        self._transfer = transport.post(rounds, operation, network.step, ahead=ahead)
 
     def wait(self, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return the mean, in a new tensor or in `out`, which may be the row itself; call it once."""
