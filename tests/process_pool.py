@@ -199,11 +199,7 @@ def _outcome(store: dist.Store, job: bytes) -> Outcome:
     try:
         name, rank, world, timeout, function, args = pickle.loads(job)
         dist.init_process_group(
-            "gloo",
-            store=dist.PrefixStore(name, store),
-            rank=rank,
-            world_size=world,
-            timeout=timedelta(seconds=timeout),
+            "gloo", store=dist.PrefixStore(name, store), rank=rank, world_size=world, timeout=timedelta(seconds=timeout)
         )
         outcome = Outcome(function(rank, world, *args))
         pickle.dumps(outcome)  # what cannot travel is an error of the function

@@ -99,7 +99,7 @@ def running(
     with log.open("a") if log else nullcontext(subprocess.PIPE) as output:
         process = Program(
             list(map(str, command)), cwd=cwd, env=environment, stdout=output, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,
+            start_new_session=True
         )  # fmt: skip
     try:
         yield process

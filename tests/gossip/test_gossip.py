@@ -326,10 +326,7 @@ def test_join_alone():
         ({"change": lambda m: m.first.bfloat16()}, r"'first.weight' is torch.bfloat16 on cpu"),
         ({"change": lambda m: m.bfloat16()}, r"loses small updates; keep them in torch.float32"),
         ({"change": lambda m: m.requires_grad_(False)}, "no parameter to train"),
-        (
-            {"change": lambda m: m.scale.data.fill_(torch.nan)},
-            "not finite before the first step",
-        ),
+        ({"change": lambda m: m.scale.data.fill_(torch.nan)}, "not finite before the first step"),
         (
             {"optimizer": lambda m: torch.optim.SGD([*m.parameters(), nn.Parameter(torch.ones(7))], lr=0.1)},
             r"parameter of shape \(7,\) that is not in the model",

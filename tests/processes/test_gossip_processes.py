@@ -91,11 +91,11 @@ def simulated(world, name):
     policy, algorithm, optimizer, options = RUNS[name]
     task = mw.tasks.ModuleTask(
         model, data(), parts(world), batch=5, test=data(), gradients="loop", dtype=torch.float64,
-        buffers=options.get("buffers", "local"),
+        buffers=options.get("buffers", "local")
     )  # fmt: skip
     training = Training(
         task, mw.SimulatedNetwork(mw.graphs.ring(world)), policy(world), algorithm(), optimizer,
-        local_steps=options.get("local_steps", 1),
+        local_steps=options.get("local_steps", 1)
     )  # fmt: skip
     *_, last = records(training, STEPS, record_every=STEPS, evaluate_every=10**9)
     return training, last

@@ -67,10 +67,7 @@ RECIPE = {
         "adam": {"policy": "metropolis-hastings", "optimizer": {"kind": "adamw", "lr": 0.01}, "record_every": 3},
         "d2": {"algorithm": "d2", "policy": "lazy-metropolis-hastings"},
         "tracking": {"algorithm": "gradient-tracking", "policy": "metropolis-hastings", "local_steps": 2},
-        "relay": {
-            "algorithm": {"kind": "quasi-global", "inner": "relay"},
-            "policy": "tree",
-        },
+        "relay": {"algorithm": {"kind": "quasi-global", "inner": "relay"}, "policy": "tree"},
         "push": {"algorithm": "push-sum", "graph": "directed-ring:5", "policy": "uniform-sender"},
         "choco": {
             "algorithm": {"kind": "choco", "compressor": {"kind": "quantize", "bits": 4}},
