@@ -43,9 +43,7 @@ def supervise(machines: Machines, command: Sequence[str], grace: float, say: Say
             return 128 + interrupts.last
         first = machines.here * machines.processes
         workers = Workers(
-            range(first, first + machines.processes),
-            [sys.executable, *command],
-            _environment(machines, address, grace),
+            range(first, first + machines.processes), [sys.executable, *command], _environment(machines, address, grace)
         )
         watch = _Watch(board, machines, workers, grace, say)
         try:
