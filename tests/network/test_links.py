@@ -56,7 +56,7 @@ def test_the_time_of_an_operation(links, act, expected):
     assert network.traffic.seconds == pytest.approx(expected)
 
 
-def test_what_is_not_counted_takes_no_time_and_lossy_networks_count_too():
+def test_uncounted_operations_take_no_time_and_lossy_networks_count_it():
     network = LossyNetwork(ring(4), 0.0, links=Links(FAST))
     with network.uncounted():
         network.average(ROWS)

@@ -74,7 +74,7 @@ def counted(rank, world):
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_what_is_counted_is_what_the_processes_have_sent(world):
+def test_the_bytes_counted_are_those_sent(world):
     for ranks in zip(*run_in_processes(world, counted), strict=True):
         (traffic,) = {counted for _, counted in ranks}
         assert traffic == sum(sent for sent, _ in ranks)
@@ -132,7 +132,7 @@ def leaves_at_once(rank, world, seed):
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])
-def test_who_leaves_while_it_is_under_way_neither_hangs_nor_crashes(seed):
+def test_leaving_while_it_is_under_way_neither_hangs_nor_crashes(seed):
     for outcome in run_in_fresh_processes(4, leaves_at_once, seed):
         assert outcome.value is True
 

@@ -72,7 +72,7 @@ def mixed(rank, world, cases):
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_mixing_is_that_of_a_simulation_whoever_sits_where(in_place):
+def test_mixing_is_that_of_a_simulation_in_any_division(in_place):
     """To rounding of the simulation's product, and to the last bit for any number of processes."""
     widths = [1, 7, 8_200]  # the longest travel without being packed
     cases = [(W, d, in_place) for W in MATRICES.values() for d in widths]
@@ -162,7 +162,7 @@ def moved(rank, world, W, X, X_prime, wire_dtype):
 @pytest.mark.numerics
 @pytest.mark.parametrize("dtype", [torch.float64, SINGLE])
 @pytest.mark.parametrize("d", [5, 150_000])  # more than one block of columns
-def test_rows_move_by_what_mixing_does_to_others(dtype, d):
+def test_rows_move_by_the_change_that_mixing_makes(dtype, d):
     """X′ + (W − I)ᵀ X, the same bits for any number of processes, and those of a simulation."""
     W, X, X_prime = asymmetric(4, 1), random_rows(4, d, dtype=dtype), random_rows(4, d, seed=1, dtype=dtype)
     expected, simulated = X_prime + torch.from_numpy(W.to_dense().T).to(dtype) @ X - X, X_prime.clone()
@@ -173,7 +173,7 @@ def test_rows_move_by_what_mixing_does_to_others(dtype, d):
     assert torch.equal(found[2], simulated)
 
 
-def test_rows_move_by_what_arrives_in_bfloat16():
+def test_rows_move_by_rows_that_arrive_in_bfloat16():
     W, X, X_prime = asymmetric(4, 1), random_rows(4, 700, dtype=SINGLE), random_rows(4, 700, seed=1, dtype=SINGLE)
     found = torch.cat(run_in_processes(4, moved, W, X, X_prime, torch.bfloat16))
     own_weights, rounded = torch.tensor(np.diag(W.to_dense()), dtype=SINGLE)[:, None], X.bfloat16().to(SINGLE)
@@ -271,7 +271,7 @@ def counted(rank, world, W, X, wire_dtype):
 
 
 @pytest.mark.parametrize(("wire", "size"), [(None, 4), (torch.bfloat16, 2), (torch.float16, 2)])
-def test_with_one_node_per_process_what_is_sent_is_what_the_nodes_send(wire, size):
+def test_with_one_node_per_process_the_bytes_sent_are_those_of_the_nodes(wire, size):
     W, d = metropolis_hastings(Graph(4, [(0, 1), (1, 2), (2, 3), (1, 3)])), 700
     results = run_in_processes(4, counted, W, random_rows(4, d, dtype=SINGLE), wire)
     for rank, (mixing, handed_over, sent) in enumerate(results):
@@ -409,7 +409,7 @@ def refused(rank, world):
     return messages
 
 
-def test_what_is_refused():
+def test_arguments_that_do_not_fit_are_refused():
     results = run_in_processes(2, refused)
     assert results[0] == [
         "2 processes for 1 nodes: every process needs at least one; start at most 1",

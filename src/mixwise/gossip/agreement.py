@@ -34,7 +34,7 @@ def check_alike(lines: Lines, error: MixwiseError | None, transport: Transport |
 
 
 def report(lines: Lines, error: Exception | None) -> str:
-    """What a rank tells the others: its description, or why it cannot continue."""
+    """The report of a rank to the others: its description, or why it cannot continue."""
     return json.dumps({"error": None if error is None else str(error), "lines": lines})
 
 

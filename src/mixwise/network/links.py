@@ -52,7 +52,7 @@ class Links:
     edges: Mapping[tuple[int, int], Link] = field(default_factory=dict)
 
     def round(self, senders: IntArray, receivers: IntArray, size: float) -> float:
-        """A round in which every one of these arcs carries so many bytes; without arcs nobody waits."""
+        """A round in which each of these arcs carries so many bytes; 0 without arcs."""
         if not len(senders):
             return 0.0
         if not self.edges:

@@ -29,7 +29,7 @@ class SimulatedNetwork:
     [[0.5], [0.5]]
 
     Args:
-        graph: who talks to whom.
+        graph: the communication graph.
         links: how long messages take, to count simulated time.
     """
 

@@ -65,7 +65,7 @@ def mix_rows(X: torch.Tensor, graph: Graph, weights: FloatArray, out: torch.Tens
 
     Args:
         X: rows (n, d).
-        graph: who hears whom.
+        graph: the communication graph.
         weights: w_ij on the entries of `graph.pattern`; they need not be those of a mixing matrix.
         out: where the sums go.
         add: whether they are added.
@@ -120,7 +120,7 @@ def terms_by_receiver(receivers: IntArray, nodes: range, positions: IntArray, we
 class _Order(NamedTuple):
     """The entries of a pattern as steps of summation: the first sender of every receiver, then the second, …
 
-    Receivers with more senders come first, so that those who still have one are the first rows of every step.
+    Receivers with more senders come first, so that those that still have one are the first rows of every step.
     """
 
     entries: IntArray  # (A + n,)  entries of the pattern

@@ -1,4 +1,4 @@
-"""What travels between nodes: how many bytes, in which form, and gossip steps that are under way.
+"""Messages between nodes: how many bytes they take, their form, and gossip steps that are under way.
 
 Legend: n nodes in all; m rows owned by this process; rows (m, d) row-contiguous tensors.
 """
