@@ -124,6 +124,23 @@ def wait_for(found: Callable[[], Any], processes: list[Program], folder: Path, s
     return result
 
 
+def run_with_hook(hook: str) -> str:
+    """A script that is `mixwise run` without pictures, and does something after every checkpoint."""
+    return f"""
+import os, signal, time
+from pathlib import Path
+from mixwise.cli import main
+from mixwise.experiments import runner
+save = runner.save_checkpoint
+def save_and_hook(training, folder):
+    save(training, folder)
+    {hook}
+runner.save_checkpoint = save_and_hook
+runner.save_curves = runner.save_page = lambda *args: None
+main()
+"""
+
+
 def free_port() -> int:
     """A port of the loopback interface that was free a moment ago."""
     with socket.socket() as found:

@@ -14,30 +14,14 @@ from builders import TWO_PAIRS, refused
 from mixwise.errors import TrainingError
 from mixwise.gossip.agreement import describe, describe_model, difference, report
 from mixwise.sketch import CountSketch, GaussianSketch
+from small_net import Net
 
 ALONE = mw.Graph(1, [])
 
 
-class Net(nn.Module):
-    """Frozen and shared parameters, one that is a single number, and buffers of several kinds."""
-
-    def __init__(self):
-        super().__init__()
-        self.frozen = nn.Linear(4, 4).requires_grad_(False)
-        self.first = nn.Linear(4, 4)
-        self.again = nn.Linear(4, 4)
-        self.again.weight = self.first.weight
-        self.norm = nn.BatchNorm1d(4)
-        self.scale = nn.Parameter(torch.tensor(2.0))
-        self.register_buffer("mask", torch.tensor([True, False]))
-
-    def forward(self, x):
-        return self.scale * self.again(torch.relu(self.norm(self.first(self.frozen(x)))))
-
-
 def net(seed=0):
     torch.manual_seed(seed)
-    return Net().double()
+    return Net(4, 4).double()
 
 
 def batches(count, seed=1):

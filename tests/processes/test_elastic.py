@@ -14,7 +14,7 @@ import yaml
 from mixwise.experiments import Recipe, plan_experiment, run_experiment
 from mixwise.launch import Machines, torchrun_line
 from process_pool import in_processes
-from programs import free_port, running, wait_for
+from programs import free_port, run_with_hook, running, wait_for
 
 pytestmark = [in_processes, pytest.mark.timeout(600)]
 
@@ -38,21 +38,8 @@ RECIPE = {
     "variants": {"aware": {"policy": {"kind": "heterogeneity-aware", "period": 3, "sketch": {"dim": 20}}}},
 }
 
-# `mixwise run`, which takes its time after every checkpoint until there is a file that tells it to hurry.
-PACED = """
-import time
-from pathlib import Path
-from mixwise.cli import main
-from mixwise.experiments import runner
-save = runner.save_checkpoint
-def slowly(training, folder):
-    save(training, folder)
-    if not Path("hurry").exists():
-        time.sleep(0.5)
-runner.save_checkpoint = slowly
-runner.save_curves = runner.save_page = lambda *args: None
-main()
-"""
+# It takes its time after every checkpoint until there is a file that tells it to hurry.
+PACED = run_with_hook('if not Path("hurry").exists(): time.sleep(0.5)')
 
 # torchrun, as soon as it is called.
 AGENT = """

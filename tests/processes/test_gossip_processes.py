@@ -17,27 +17,12 @@ from mixwise.sketch import CountSketch
 from mixwise.training import Training, records
 from process_pool import Others, in_processes, run_in_processes
 from programs import run_program
+from small_net import Net
 
 pytestmark = [in_processes, pytest.mark.timeout(400)]
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 100.0  # of the network in tests that are not about it
-
-
-class Net(nn.Module):
-    """Frozen and shared parameters, and buffers."""
-
-    def __init__(self):
-        super().__init__()
-        self.frozen = nn.Linear(6, 6).requires_grad_(False)
-        self.first = nn.Linear(6, 6)
-        self.again = nn.Linear(6, 6)
-        self.again.weight = self.first.weight
-        self.norm = nn.BatchNorm1d(6)
-        self.head = nn.Linear(6, 3)
-
-    def forward(self, x):
-        return self.head(torch.tanh(self.again(self.norm(torch.tanh(self.first(self.frozen(x)))))))
 
 
 def data():

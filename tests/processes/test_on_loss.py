@@ -15,7 +15,7 @@ from mixwise.launch import Machines, supervise, torchrun_line, workers
 from mixwise.tasks import random_quadratics
 from mixwise.training.checkpoint import names_of_nodes, read_checkpoint
 from process_pool import in_processes
-from programs import Program, running
+from programs import Program, run_with_hook, running
 
 pytestmark = [in_processes, pytest.mark.timeout(600)]
 
@@ -142,20 +142,8 @@ RECIPE += ["graph=ring:6", "seeds=10", "steps=700", "record_every=50", "evaluate
 RECIPE += ["optimizer.lr=0.1/L"]
 
 
-# `mixwise run`, whose process 0 is killed after the first checkpoint.
-KILLED = """
-import os, signal
-from mixwise.cli import main
-from mixwise.experiments import runner
-save = runner.save_checkpoint
-def last_of_rank_0(training, folder):
-    save(training, folder)
-    if os.environ["RANK"] == "0":
-        os.kill(os.getpid(), signal.SIGKILL)
-runner.save_checkpoint = last_of_rank_0
-runner.save_curves = runner.save_page = lambda *args: None
-main()
-"""
+# Process 0 is killed after the first checkpoint.
+KILLED = run_with_hook('if os.environ["RANK"] == "0": os.kill(os.getpid(), signal.SIGKILL)')
 
 
 def test_a_recipe_continues_without_the_process_that_wrote_its_records(launched, tmp_path, monkeypatch, no_pictures):

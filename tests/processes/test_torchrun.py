@@ -29,7 +29,7 @@ from mixwise.tasks import ModuleTask
 from mixwise.training import Training
 from mixwise.training.checkpoint import load_checkpoint, newest_step, save_checkpoint
 from process_pool import in_processes, run_in_processes
-from programs import free_port, running
+from programs import free_port, run_with_hook, running
 
 pytestmark = [in_processes, pytest.mark.timeout(400)]
 
@@ -320,22 +320,11 @@ def test_more_processes_than_nodes_are_refused(tmp_path):
 
 TYPED = {**only("aware"), "name": "typed"}
 
-# `mixwise run`, where process 1 is killed after its first checkpoint, unless it was started again.
-KILLED = """
-import os, signal
-from mixwise.cli import main
-from mixwise.experiments import runner
-save = runner.save_checkpoint
-def last_of_rank_1(training, folder):
-    save(training, folder)
-    if os.environ["RANK"] == "1" and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
-        os.kill(os.getpid(), signal.SIGKILL)
-runner.save_checkpoint = last_of_rank_1
-runner.save_curves = runner.save_page = lambda *args: None
-main()
-"""
-
-
+# Process 1 is killed after its first checkpoint, unless it was started again.
+KILLED = run_with_hook(
+    'if os.environ["RANK"] == "1" and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":'
+    " os.kill(os.getpid(), signal.SIGKILL)"
+)
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 
 
