@@ -92,6 +92,7 @@ def one_is_silent(rank, world, name):
     network, others = DistributedNetwork(ring(world), timeout=60), Others()
     X = torch.ones(1, LONG if "early" in name else 10)
     network.step, network.transport.timeout = 0, 1.5
+    dist.barrier()  # so that the others begin together
     if rank == 1:
         others.wait_for(0, 2, 3)
     outcome = until_an_error(OPERATIONS[name], network, X)
