@@ -18,7 +18,7 @@ from image_trees import image_tree, picture
 from mixwise.data import holdout, image_folder
 from mixwise.data.images import ImageListing, default_workers
 from mixwise.errors import DataError
-from processes import in_processes
+from process_pool import in_processes
 
 SIZE = 16
 

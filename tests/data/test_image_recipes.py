@@ -14,8 +14,8 @@ from mixwise.experiments import load_recipe, plan_experiment, run_experiment, ru
 from mixwise.experiments.build import build_scheduler, prepare
 from mixwise.models import resnet18
 from mixwise.network.board import Board
-from mixwise.network.processes import Processes
-from processes import in_processes, run_in_processes
+from mixwise.network.world import Processes
+from process_pool import in_processes, run_in_processes
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
 

@@ -3,11 +3,7 @@
 import base64
 import os
 import pickle
-import signal
-import subprocess
 import sys
-import time
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from ipaddress import ip_address
 
@@ -24,9 +20,9 @@ from mixwise.launch.command import python_line
 from mixwise.launch.torchrun import JsonBackend
 from mixwise.network import board
 from mixwise.network.board import listening_store
-from mixwise.network.processes import Processes
-from processes import in_processes
-from programs import Program
+from mixwise.network.world import Processes
+from process_pool import in_processes
+from programs import Program, free_port, running, wait_for
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="sockets are looked up in /proc")
 
@@ -42,31 +38,14 @@ dist.destroy_process_group()
 """
 
 
-@contextmanager
-def started(line, folder, **variables):
-    """A process that has ended, with all that it has started, when the block has."""
-    (folder / "script.py").write_text(SCRIPT)
-    variables = {"OMP_NUM_THREADS": "1", "STARTS_PROGRAMS": "1"} | variables
-    with (folder / "log").open("a") as log:
-        process = Program(line, cwd=folder, env=os.environ | variables, stdout=log, stderr=log, start_new_session=True)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10)
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    return tmp_path
 
 
-def wait_for(found, processes, folder, seconds=90):
-    end = time.monotonic() + seconds
-    while not found():
-        log = (folder / "log").read_text()
-        assert all(process.poll() is None for process in processes), f"it ended too early:\n{log}"
-        assert time.monotonic() < end, f"nothing happened for {seconds} s:\n{log}"
-        time.sleep(0.05)
+def all_up(folder):
+    return len(list(folder.glob("up-*"))) == 2
 
 
 def launch(*words):
@@ -82,9 +61,10 @@ def launch(*words):
         pytest.param(["--on-loss", "continue", "--master", "0.0.0.0:29500"], id="continue", marks=pytest.mark.soak),
     ],
 )
-def test_a_run_on_one_machine_listens_where_no_other_machine_reaches_it(tmp_path, options):
-    with started(launch("--nproc-per-node", 2, *options, "--", "script.py"), tmp_path) as process:
-        wait_for(lambda: len(list(tmp_path.glob("up-*"))) == 2, [process], tmp_path)
+def test_a_run_on_one_machine_listens_where_no_other_machine_reaches_it(folder, options):
+    command = launch("--nproc-per-node", 2, *options, "--", "script.py")
+    with running(command, folder, log=folder / "run.log") as process:
+        wait_for(lambda: all_up(folder), [process], folder)
         found = listening(process.pid)
     assert len(found) >= 3  # the store, and gloo in two processes
     assert all(ip_address(host).is_loopback for host, _ in found), found
@@ -93,21 +73,13 @@ def test_a_run_on_one_machine_listens_where_no_other_machine_reaches_it(tmp_path
 @linux
 def test_a_store_of_rank_0_listens_on_its_address_only(monkeypatch):
     """As under a launcher that leaves the store to rank 0, such as the two processes of `mixwise doctor`."""
-    with listening_port() as port:
-        pass
+    port = free_port()
     names = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     for name, value in names.items():
         monkeypatch.setenv(name, str(value))
     world = Processes.meet(5.0)
     assert [host for host, at in listening(os.getpid()) if at == port] == ["127.0.0.1"]
     assert world.size == 1
-
-
-@contextmanager
-def listening_port():
-    """A port that was free a moment ago."""
-    store = listening_store("127.0.0.1", 0)
-    yield store.port
 
 
 def test_a_name_that_means_loopback_on_machine_0_is_refused(monkeypatch):
@@ -154,30 +126,31 @@ needs_hosts = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 @in_processes
 @needs_hosts
 @pytest.mark.timeout(240)
-def test_a_stranger_can_disturb_a_run_over_several_machines_but_runs_no_code(tmp_path):
+def test_a_stranger_can_disturb_a_run_over_several_machines_but_runs_no_code(folder):
     """Machine 0 waits for machine 1; host 1 is none of the run, and writes into every key that it finds."""
     with Hosts(2) as hosts:
         machine = Machines(1, "2", 0, (hosts.address(0), 29500))
         line = python_line(torchrun_line(machine, ["script.py"], max_restarts=1))  # what `mixwise launch` executes
-        with started(line, tmp_path, **hosts.variables(0)) as process:
-            payload = pickle.dumps(Command(tmp_path / "executed"))
+        with running(line, folder, hosts.variables(0), log=folder / "run.log") as process:
+            payload = pickle.dumps(Command(folder / "executed"))
             words = [hosts.address(0), "29500", payload.hex(), base64.b64encode(payload).decode()]
             stranger = [sys.executable, "-c", STRANGER, *words]
-            with Program(stranger, cwd=tmp_path, env=os.environ | hosts.variables(1)) as writes:
+            with Program(stranger, cwd=folder, env=os.environ | hosts.variables(1)) as writes:
                 assert writes.wait(100) == 0
             assert process.wait(60) not in (0, None)  # it has read what the stranger wrote
-    assert not (tmp_path / "executed").exists()
+    assert not (folder / "executed").exists()
 
 
 @in_processes
 @needs_hosts
 @pytest.mark.soak
 @pytest.mark.timeout(240)
-def test_several_machines_listen_on_the_interface_of_machine_0_only(tmp_path):
+def test_several_machines_listen_on_the_interface_of_machine_0_only(folder):
     with Hosts(2) as hosts:
         lines = [on_machine(hosts, here, "--machines", "1:2") for here in (0, 1)]
-        with started(lines[0], tmp_path) as first, started(lines[1], tmp_path) as second:
-            wait_for(lambda: len(list(tmp_path.glob("up-*"))) == 2, [first, second], tmp_path)
+        log = folder / "run.log"
+        with running(lines[0], folder, log=log) as first, running(lines[1], folder, log=log) as second:
+            wait_for(lambda: all_up(folder), [first, second], folder)
             for host, process in enumerate((first, second)):
                 found = listening(process.pid)
                 assert found

@@ -1,8 +1,9 @@
-"""Processes that die, stop or do something else: every survivor ends soon, with an error that names who is missing."""
+"""Processes that die, stop or do something else: every survivor ends soon, with an error that names the missing one."""
 
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,35 +13,39 @@ from mixwise.errors import NetworkError
 from mixwise.graphs import complete, ring
 from mixwise.mixing import metropolis_hastings, uniform
 from mixwise.network import DistributedNetwork
-from mixwise.network import notes as notes_of
-from processes import Others, in_processes, run_in_fresh_processes
+from process_pool import Others, in_processes, run_in_fresh_processes, run_in_processes
 
 pytestmark = [in_processes, pytest.mark.timeout(400)]
+
+LONG = 20_002  # numbers; averages of such rows take two rounds of messages
+
+
+def all_reduce(network):
+    return uniform(complete(network.graph.n))
+
 
 OPERATIONS = {
     "mix": lambda network, X: network.mix(X, metropolis_hastings(network.graph), out=X),
     "exchange": lambda network, X: network.exchange(X.repeat(2, 1), network.graph),
     "gather": lambda network, X: network.gather(X),
     "average": lambda network, X: network.average(X),
-    "all-reduce": lambda network, X: network.mix(X, uniform(complete(network.graph.n)), out=X),
+    "all-reduce": lambda network, X: network.mix(X, all_reduce(network), out=X),
+    "early": lambda network, X: network.start_mix(X, all_reduce(network)).wait(),
+    # The thread waits for the second round as long as it takes; the next operation waits no longer than the timeout.
+    "early, then gather": lambda network, X: (network.start_mix(X, all_reduce(network)), network.gather(X[:, :2])),
 }
 
 
 def until_an_error(operate, network, X, patience=120.0):
-    """Go on with an operation until it fails: what the error says, and how long the last call took."""
+    """Repeat an operation until it fails; return the error's content, and how long the last call took."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
         start = time.monotonic()
         try:
             operate(network, X)
         except NetworkError as error:
-            return {
-                "message": str(error),
-                "missing": error.missing,
-                "operation": error.operation,
-                "step": error.step,
-                "seconds": time.monotonic() - start,
-            }
+            seconds = time.monotonic() - start
+            return SimpleNamespace(message=str(error), seconds=seconds, **vars(error))
         network.step = network.step + 1
     raise AssertionError("no error")
 
@@ -51,6 +56,8 @@ def one_dies(rank, world, name, d):
     if rank == 2:
         for _ in range(5):
             OPERATIONS[name](network, X)
+        if name == "early":  # it dies when the rows are under way
+            network.start_mix(X, all_reduce(network))
         os.kill(os.getpid(), signal.SIGKILL)
     return until_an_error(OPERATIONS[name], network, X)
 
@@ -60,6 +67,7 @@ def one_dies(rank, world, name, d):
     [
         ("mix", 10),
         ("average", 9),
+        ("early", LONG),
         *(
             pytest.param(*case, marks=pytest.mark.soak)
             for case in [("mix", 300_000), ("exchange", 10), ("gather", 10), ("all-reduce", 300_000)]
@@ -70,42 +78,44 @@ def test_a_process_that_is_killed_is_named_at_once(name, d):
     """Also by those that are no neighbors of it and only see their neighbors give up."""
     outcomes = run_in_fresh_processes(4, one_dies, name, d)
     assert outcomes[2].exitcode == -signal.SIGKILL
+    operation = "mix" if name in ("all-reduce", "early") else name
     for rank in (0, 1, 3):
-        assert outcomes[rank].error is None, outcomes[rank].error
-        found = outcomes[rank].result
-        assert found["missing"] == (2,)
-        operation = "mix" if name == "all-reduce" else name
-        assert found["operation"] == operation
-        assert found["step"] >= 5
-        assert found["message"].startswith(f"{operation}, step {found['step']}: rank 2 is ")
-        assert found["message"].endswith("see what rank 2 wrote last")
-        assert found["seconds"] < 50  # far from the timeout
+        found = outcomes[rank].value
+        assert (found.missing, found.operation) == ((2,), operation)
+        assert found.step >= 5
+        assert found.message.startswith(f"{operation}, step {found.step}: rank 2 is ")
+        assert found.message.endswith("see what rank 2 wrote last")
+        assert found.seconds < 50  # far from the timeout
 
 
-def one_is_silent(rank, world, operation):
-    network, X, others = DistributedNetwork(ring(world), timeout=60), torch.ones(1, 10), Others()
+def one_is_silent(rank, world, name):
+    network, others = DistributedNetwork(ring(world), timeout=60), Others()
+    X = torch.ones(1, LONG if "early" in name else 10)
     network.step, network.transport.timeout = 0, 1.5
+    dist.barrier()  # so that the others begin together
     if rank == 1:
         others.wait_for(0, 2, 3)
-    outcome = until_an_error(OPERATIONS[operation], network, X)
+    outcome = until_an_error(OPERATIONS[name], network, X)
     others.tell(rank)
     return outcome
 
 
-@pytest.mark.parametrize("operation", ["mix", pytest.param("average", marks=pytest.mark.soak)])
-def test_a_process_that_is_silent_is_named_after_the_timeout(operation):
-    outcomes = run_in_fresh_processes(4, one_is_silent, operation)
+SOAK = [pytest.param(name, marks=pytest.mark.soak) for name in ("average", "early")]
+
+
+@pytest.mark.parametrize("name", ["mix", "early, then gather", *SOAK])
+def test_a_process_that_is_silent_is_named_after_the_timeout(name):
+    outcomes = run_in_fresh_processes(4, one_is_silent, name)
+    operation = "average" if name == "average" else "mix"
     for rank in (0, 2, 3):
-        assert outcomes[rank].error is None, outcomes[rank].error
-        found = outcomes[rank].result
-        assert found["missing"] == (1,), found
-        assert found["operation"] == operation
-        assert found["step"] == (1 if operation == "mix" and rank == 3 else 0)  # no neighbor of rank 1
-        assert found["seconds"] < 60
-    messages = [outcomes[rank].result["message"] for rank in (0, 2, 3)]
+        found = outcomes[rank].value
+        assert (found.missing, found.operation) == ((1,), operation), found
+        assert found.step == (1 if name == "mix" and rank == 3 else 0)  # no neighbor of rank 1
+        assert found.seconds < 60
+    messages = [outcomes[rank].value.message for rank in (0, 2, 3)]
     assert any(f"{operation}, step 0: rank 1 did not answer within 1.5 s" in message for message in messages)
-    late = outcomes[1].result  # it learns that it was too late
-    assert "gave up waiting for this process, rank 1" in late["message"]
+    late = outcomes[1].value  # it learns that it was too late
+    assert "gave up waiting for this process, rank 1" in late.message
 
 
 def something_else(rank, world):
@@ -121,9 +131,8 @@ def something_else(rank, world):
 
 def test_processes_that_do_different_things_end_with_an_error():
     for outcome in run_in_fresh_processes(3, something_else):
-        assert outcome.error is None, outcome.error
-        assert outcome.result["step"] == 7
-        assert outcome.result["seconds"] < 60
+        assert outcome.value.step == 7
+        assert outcome.value.seconds < 60
 
 
 def one_never_comes(rank, world):
@@ -142,8 +151,7 @@ def one_never_comes(rank, world):
 def test_a_process_that_makes_no_network():
     outcomes = run_in_fresh_processes(3, one_never_comes)
     for rank in (0, 2):
-        assert outcomes[rank].error is None, outcomes[rank].error
-        assert outcomes[rank].result.startswith("making the network: rank 1 ")
+        assert outcomes[rank].value.startswith("making the network: rank 1 ")
 
 
 def used_again(rank, world):
@@ -157,13 +165,11 @@ def used_again(rank, world):
     second = until_an_error(OPERATIONS["gather"], network, X)
     seconds = time.monotonic() - start
     others.tell(rank)
-    return first["message"], second["message"], seconds
+    return first.message, second.message, seconds
 
 
 def test_a_network_that_has_failed_says_so_at_once_when_it_is_used_again():
-    outcome = run_in_fresh_processes(2, used_again)[0]
-    assert outcome.error is None, outcome.error
-    first, second, seconds = outcome.result
+    first, second, seconds = run_in_fresh_processes(2, used_again)[0].value
     assert first == second
     assert seconds < 1.5  # it does not wait once more
 
@@ -184,16 +190,17 @@ def the_host_of_the_store_dies(rank, world):
 
 
 def test_the_process_that_hosts_the_store_is_killed():
-    outcomes = run_in_fresh_processes(3, the_host_of_the_store_dies)
-    for outcome in outcomes[1:]:
-        assert outcome.error is None, outcome.error
-        assert outcome.result["missing"] == (0,)
-        assert outcome.result["seconds"] < 60
+    for outcome in run_in_fresh_processes(3, the_host_of_the_store_dies)[1:]:
+        assert outcome.value.missing == (0,)
+        assert outcome.value.seconds < 60
 
 
-def test_the_notes_do_not_hold_up_who_has_no_store(monkeypatch):
-    """Without a process group there is no store; what was seen here is what is said."""
-    monkeypatch.setattr(notes_of, "GRACE", 0.1)
-    notes = notes_of.Notes("nobody", 0)
-    notes.leave(3)
-    assert notes.follow(3) == (3, None)
+def without_a_store(rank, world):
+    transport = DistributedNetwork(ring(world), timeout=20).transport
+    dist.destroy_process_group()
+    with pytest.raises(NetworkError, match=f"mix, step 3: rank {1 - rank} is gone, its connection was closed"):
+        transport.fail(1 - rank, RuntimeError("closed"), "mix", 3)
+
+
+def test_a_loss_after_the_group_was_destroyed_is_still_named():
+    run_in_processes(2, without_a_store)

@@ -1,14 +1,10 @@
-"""Recipes with their nodes divided over processes: the same folder as a simulation, whoever goes on with it."""
+"""Recipes with their nodes divided over processes: the same folder as a simulation, in any division."""
 
 import json
-import os
 import re
 import shutil
 import signal
-import socket
-import subprocess
 import sys
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -20,21 +16,20 @@ from torch import nn
 from mixwise.algorithms import DSGD
 from mixwise.data import gaussian_mixture, partition
 from mixwise.errors import MixwiseError
-from mixwise.experiments import Recipe, plan_experiment, run_experiment
-from mixwise.experiments import runner as runner_module
+from mixwise.experiments import Recipe, plan_experiment, run_experiment, runner
 from mixwise.experiments.export import export_model
 from mixwise.graphs import ring
 from mixwise.mixing import metropolis_hastings
 from mixwise.models import seeded
 from mixwise.network import DistributedNetwork, SimulatedNetwork
 from mixwise.network.board import Board
-from mixwise.network.processes import Processes
+from mixwise.network.world import Processes
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask
 from mixwise.training import Training
 from mixwise.training.checkpoint import load_checkpoint, newest_step, save_checkpoint
-from processes import in_processes, run_in_processes
-from programs import Program
+from process_pool import in_processes, run_in_processes
+from programs import free_port, run_with_hook, running
 
 pytestmark = [in_processes, pytest.mark.timeout(400)]
 
@@ -72,10 +67,7 @@ RECIPE = {
         "adam": {"policy": "metropolis-hastings", "optimizer": {"kind": "adamw", "lr": 0.01}, "record_every": 3},
         "d2": {"algorithm": "d2", "policy": "lazy-metropolis-hastings"},
         "tracking": {"algorithm": "gradient-tracking", "policy": "metropolis-hastings", "local_steps": 2},
-        "relay": {
-            "algorithm": {"kind": "quasi-global", "inner": "relay"},
-            "policy": "tree",
-        },
+        "relay": {"algorithm": {"kind": "quasi-global", "inner": "relay"}, "policy": "tree"},
         "push": {"algorithm": "push-sum", "graph": "directed-ring:5", "policy": "uniform-sender"},
         "choco": {
             "algorithm": {"kind": "choco", "compressor": {"kind": "quantize", "bits": 4}},
@@ -103,19 +95,13 @@ def only(*variants, **changes):
     return {**RECIPE, "variants": {name: {**RECIPE["variants"][name], **changes} for name in variants}}
 
 
-def hide_pictures(replace):
-    """They take half a second and show nothing here."""
-    for name in ("save_curves", "save_page"):
-        replace(runner_module, name, lambda *args: None)
-
-
 class StoppedError(Exception):
     """The run was interrupted."""
 
 
 def run_recipe(rank, world, recipe, folder, stop_at=None, resume=False):
     """One process of a run, which all of them stop after the record of step `stop_at` of the last variant."""
-    hide_pictures(setattr)
+    runner.save_curves = runner.save_page = lambda *args: None
     processes = Processes(Board(dist.distributed_c10d._get_default_store()), rank, world, "test", timeout=30.0)
     last = list(recipe["variants"])[-1]
 
@@ -152,13 +138,6 @@ def assert_same_records(one, other, rel=1e-11):
 
 
 @pytest.fixture(scope="module")
-def no_pictures():
-    with pytest.MonkeyPatch.context() as patch:
-        hide_pictures(patch.setattr)
-        yield
-
-
-@pytest.fixture(scope="module")
 def simulated(tmp_path_factory, no_pictures):
     folder = tmp_path_factory.mktemp("simulated") / "run"
     run_experiment(experiment(), folder)
@@ -188,26 +167,17 @@ def test_processes_leave_the_folder_that_a_simulation_leaves(world, recipe, simu
         assert newest_step(place) == STEPS
 
 
-@pytest.mark.soak
-def test_whoever_comes_goes_on_with_the_rows_that_it_owns(simulated, tmp_path):
-    """4 processes, then 3, then one alone, then 2: each takes the run from the last checkpoint of those before."""
-    folder = tmp_path / "run"
-    for variant in RECIPE["variants"]:  # each variant is interrupted in its middle
-        recipe, place = only(variant), folder / variant
-        run_in_processes(4, run_recipe, recipe, place, 5)
-        assert newest_step(place / variant / "seed-0" / "checkpoint") in (4, 6)
-        run_in_processes(3, run_recipe, recipe, place, 8, True)
-        run_in_processes(2, run_recipe, recipe, place, None, True)
-        assert_same_records(lines(simulated, recipe), lines(place))
-
-
-def test_a_simulation_goes_on_with_what_processes_left_and_the_other_way_round(simulated, tmp_path):
-    recipe = only("aware", "relay")
-    folder = tmp_path / "run"
+@pytest.mark.parametrize(
+    "variant", [v if v in ("aware", "relay") else pytest.param(v, marks=pytest.mark.soak) for v in RECIPE["variants"]]
+)
+def test_simulations_and_processes_resume_each_other(variant, simulated, tmp_path):
+    """3 processes, then a simulation, then 4: each takes the run from the last checkpoint of those before."""
+    recipe, folder = only(variant), tmp_path / "run"
     run_in_processes(3, run_recipe, recipe, folder, 5)
+    assert newest_step(folder / variant / "seed-0" / "checkpoint") in (4, 6)
 
     def stop(progress):
-        if (progress.variant, progress.step) == ("relay", 8):
+        if progress.step == 8:
             raise StoppedError
 
     with pytest.raises(StoppedError):
@@ -217,7 +187,7 @@ def test_a_simulation_goes_on_with_what_processes_left_and_the_other_way_round(s
 
 
 @pytest.mark.parametrize("variant", ["aware", "relay", "early", "quadratics"])
-def test_the_same_processes_go_on_to_the_same_bits(variant, tmp_path):
+def test_the_same_processes_resume_to_the_same_bits(variant, tmp_path):
     whole, folder = tmp_path / "whole", tmp_path / "run"
     run_in_processes(2, run_recipe, only(variant), whole)
     run_in_processes(2, run_recipe, only(variant), folder, 6)
@@ -263,7 +233,7 @@ def test_statistics_of_nodes_are_judged_and_kept_where_they_are(buffers, tmp_pat
         assert bytes_sent == sent
 
 
-def test_weights_that_are_known_in_part_go_on_in_any_division(tmp_path, no_pictures):
+def test_weights_that_are_known_in_part_resume_in_any_division(tmp_path, no_pictures):
     """Neighbors' weights on a graph of unequal degrees: no process knows all of them, so none can tell p."""
     policy = {**AWARE, "solver": "local", "smoothing": 0.5}
     recipe = {**RECIPE, "variants": {"v": {"policy": policy, "graph": "star:6", "optimizer": {"momentum": 0.9}}}}
@@ -350,49 +320,12 @@ def test_more_processes_than_nodes_are_refused(tmp_path):
 
 TYPED = {**only("aware"), "name": "typed"}
 
-# `mixwise run`, where process 1 is killed after its first checkpoint, unless it was started again.
-KILLED = """
-import os, signal
-from mixwise.cli import main
-from mixwise.experiments import runner
-save = runner.save_checkpoint
-def last_of_rank_1(training, folder):
-    save(training, folder)
-    if os.environ["RANK"] == "1" and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
-        os.kill(os.getpid(), signal.SIGKILL)
-runner.save_checkpoint = last_of_rank_1
-runner.save_curves = runner.save_page = lambda *args: None
-main()
-"""
-
-
-def environment(**more):
-    return {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **more}
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-@contextmanager
-def started(command, cwd, env=None):
-    """A process group that is gone afterwards, whatever happens."""
-    process = Program(
-        list(map(str, command)), cwd=cwd, env=env or environment(STARTS_PROGRAMS="1"), start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.terminate()  # torchrun ends its own
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=60)
+# Process 1 is killed after its first checkpoint, unless it was started again.
+KILLED = run_with_hook(
+    'if os.environ["RANK"] == "1" and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":'
+    " os.kill(os.getpid(), signal.SIGKILL)"
+)
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 
 
 def torchrun(processes, *words, options=()):
@@ -411,7 +344,7 @@ def test_a_killed_process_leads_to_a_restart_and_the_same_records(folder):
     """Neither --out nor --resume is given: those who are started again know where the others were."""
     run_in_processes(2, run_recipe, TYPED, folder / "whole")
     command = torchrun(2, "killed.py", "run", "typed.yaml", options=["--max-restarts", 2])
-    with started(command, folder) as process:
+    with running(command, folder, LOOPBACK) as process:
         output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output
     assert "exitcode: -9" in output  # so it was hit
@@ -425,7 +358,7 @@ def test_a_killed_process_leads_to_a_restart_and_the_same_records(folder):
 def test_an_error_of_all_processes_is_one_line(folder):
     (folder / "run").mkdir()
     (folder / "run" / "thesis.tex").write_text("years of work")
-    with started(torchrun(2, "-m", "mixwise", "run", "typed.yaml", "--out", "run"), folder) as process:
+    with running(torchrun(2, "-m", "mixwise", "run", "typed.yaml", "--out", "run"), folder, LOOPBACK) as process:
         output, _ = process.communicate(timeout=200)
     assert process.returncode != 0
     assert [line for line in output.splitlines() if line.startswith("error: ")] == [
@@ -437,14 +370,14 @@ def test_an_error_of_all_processes_is_one_line(folder):
 
 def test_without_a_lost_process_the_others_end_with_its_name(folder):
     """Started by hand, so that nobody but the network notices: what torchrun would hide by ending all of them."""
-    port = str(free_port())
+    port = free_port()
     command = [sys.executable, "killed.py", "run", "typed.yaml", "--out", "run"]
 
     def place(rank):
         names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        return environment(**{name: str(value) for name, value in names.items()})
+        return LOOPBACK | {name: str(value) for name, value in names.items()}
 
-    with started(command, folder, place(0)) as first, started(command, folder, place(1)) as second:
+    with running(command, folder, place(0)) as first, running(command, folder, place(1)) as second:
         output, _ = first.communicate(timeout=200)
         assert second.wait(60) == -signal.SIGKILL
     assert first.returncode not in (0, None)

@@ -45,6 +45,12 @@ class Outcome:
     error: str | None = None
     exitcode: int | None = None
 
+    @property
+    def value(self) -> Any:
+        """The result; the error of the process is an error here."""
+        assert self.error is None, self.error
+        return self.result
+
 
 class ProcessesError(AssertionError):
     """One or more of the processes failed; the message holds their tracebacks."""
@@ -61,7 +67,9 @@ def run_in_processes(world: int, function: Callable[..., Any], *args: Any, timeo
         _pool.kill()
         _pool = None
         raise
-    return _results(outcomes)
+    if failed := _failures(dict(enumerate(outcomes))):
+        raise ProcessesError(failed)
+    return [outcome.result for outcome in outcomes]
 
 
 def run_in_fresh_processes(
@@ -75,11 +83,9 @@ def run_in_fresh_processes(
         pool.kill()
 
 
-def _results(outcomes: list[Outcome]) -> list[Any]:
-    failed = [f"rank {rank}:\n{outcome.error}" for rank, outcome in enumerate(outcomes) if outcome.error is not None]
-    if failed:
-        raise ProcessesError("\n".join(failed))
-    return [outcome.result for outcome in outcomes]
+def _failures(outcomes: dict[int, Outcome]) -> str:
+    """The errors of the processes that failed, as text."""
+    return "\n".join(f"rank {rank}:\n{outcome.error}" for rank, outcome in outcomes.items() if outcome.error)
 
 
 def _path() -> list[str]:
@@ -105,32 +111,30 @@ class _Pool:
         for rank, (_, connection) in enumerate(workers):
             job = (f"call-{self.calls}", rank, world, timeout, function, args)
             connection.send_bytes(pickle.dumps((_path(), pickle.dumps(job))))
-        outcomes: list[Outcome | None] = [None] * world
-        deadline, hopeless = time.monotonic() + timeout, False
-        while None in outcomes:
-            left = {workers[rank][1]: rank for rank in range(world) if outcomes[rank] is None}
+        outcomes: dict[int, Outcome] = {}
+        deadline = time.monotonic() + timeout
+        while len(outcomes) < world:
+            left = {workers[rank][1]: rank for rank in range(world) if rank not in outcomes}
             ready = wait(list(left), max(0.0, deadline - time.monotonic()))
             if not ready:
-                missing = sorted(left.values())
-                failed = [f"rank {r}:\n{o.error}" for r, o in enumerate(outcomes) if o is not None and o.error]
-                text = f"{function.__name__}: no answer from ranks {missing} within {timeout:g} s"
-                raise ProcessesError("\n".join([text, *failed]))
+                text = f"{function.__name__}: no answer from ranks {sorted(left.values())} within {timeout:g} s"
+                raise ProcessesError(f"{text}\n{_failures(outcomes)}")
             for connection in ready:
                 rank = left[connection]  # type: ignore[index]
-                try:
-                    outcomes[rank] = pickle.loads(connection.recv_bytes())  # type: ignore[union-attr]
-                except EOFError:
-                    process = workers[rank][0]
-                    process.join(5)
-                    text = None if may_die else f"the process ended with exit code {process.exitcode}"
-                    outcomes[rank] = Outcome(error=text, exitcode=process.exitcode)
-                    if not may_die:
-                        hopeless = True
-            if any(outcome is not None and outcome.error for outcome in outcomes) and not may_die:
-                deadline = min(deadline, time.monotonic() + 10.0)  # the others wait for nothing
-        if hopeless:
-            raise ProcessesError("\n".join(f"rank {r}: {o.error}" for r, o in enumerate(outcomes) if o and o.error))
-        return outcomes  # type: ignore[return-value]
+                outcomes[rank] = self._answer(*workers[rank], may_die)
+                if outcomes[rank].error is not None and not may_die:
+                    deadline = min(deadline, time.monotonic() + 10.0)  # the others wait for nothing
+        if not may_die and any(outcome.exitcode is not None for outcome in outcomes.values()):
+            raise ProcessesError(_failures(outcomes))  # this pool has lost a process
+        return [outcomes[rank] for rank in range(world)]
+
+    def _answer(self, process: mp.process.BaseProcess, connection: Connection, may_die: bool) -> Outcome:
+        try:
+            return pickle.loads(connection.recv_bytes())  # type: ignore[no-any-return]
+        except EOFError:
+            process.join(5)
+            text = None if may_die else f"the process ended with exit code {process.exitcode}"
+            return Outcome(error=text, exitcode=process.exitcode)
 
     def _start(self) -> None:
         here, there = mp.Pipe()
@@ -195,11 +199,7 @@ def _outcome(store: dist.Store, job: bytes) -> Outcome:
     try:
         name, rank, world, timeout, function, args = pickle.loads(job)
         dist.init_process_group(
-            "gloo",
-            store=dist.PrefixStore(name, store),
-            rank=rank,
-            world_size=world,
-            timeout=timedelta(seconds=timeout),
+            "gloo", store=dist.PrefixStore(name, store), rank=rank, world_size=world, timeout=timedelta(seconds=timeout)
         )
         outcome = Outcome(function(rank, world, *args))
         pickle.dumps(outcome)  # what cannot travel is an error of the function

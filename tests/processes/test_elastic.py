@@ -4,10 +4,7 @@ import json
 import os
 import re
 import signal
-import socket
-import subprocess
 import sys
-import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -15,10 +12,9 @@ import pytest
 import yaml
 
 from mixwise.experiments import Recipe, plan_experiment, run_experiment
-from mixwise.experiments import runner as runner_module
 from mixwise.launch import Machines, torchrun_line
-from processes import in_processes
-from programs import Program
+from process_pool import in_processes
+from programs import free_port, run_with_hook, running, wait_for
 
 pytestmark = [in_processes, pytest.mark.timeout(600)]
 
@@ -42,21 +38,8 @@ RECIPE = {
     "variants": {"aware": {"policy": {"kind": "heterogeneity-aware", "period": 3, "sketch": {"dim": 20}}}},
 }
 
-# `mixwise run`, which takes its time after every checkpoint until there is a file that tells it to hurry.
-PACED = """
-import time
-from pathlib import Path
-from mixwise.cli import main
-from mixwise.experiments import runner
-save = runner.save_checkpoint
-def slowly(training, folder):
-    save(training, folder)
-    if not Path("hurry").exists():
-        time.sleep(0.5)
-runner.save_checkpoint = slowly
-runner.save_curves = runner.save_page = lambda *args: None
-main()
-"""
+# It takes its time after every checkpoint until there is a file that tells it to hurry.
+PACED = run_with_hook('if not Path("hurry").exists(): time.sleep(0.5)')
 
 # torchrun, as soon as it is called.
 AGENT = """
@@ -68,12 +51,6 @@ while not call.exists():
     time.sleep(0.01)
 main()
 """
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def workers_of(agent):
@@ -98,16 +75,12 @@ def machine(folder, name, here, address, port, called=True):
     line = [f"{word},{waits}" if word.startswith("--rdzv-conf") else word for word in line]
     if called:
         (folder / name).touch()
-    variables = {"STARTS_PROGRAMS": "1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    with (folder / f"{name}.log").open("w") as log:
-        agent = Program(
-            [sys.executable, "agent.py", name, f"--local-addr={address}", *line[3:]],
-            cwd=folder, env={**os.environ, **variables}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-    try:
-        yield agent
-    finally:
-        kill(agent)
+    command = [sys.executable, "agent.py", name, f"--local-addr={address}", *line[3:]]
+    with running(command, folder, {"GLOO_SOCKET_IFNAME": "lo"}, log=folder / f"{name}.log") as agent:
+        try:
+            yield agent
+        finally:
+            kill(agent)
 
 
 @pytest.fixture
@@ -127,31 +100,20 @@ def checkpoint_step(folder, rows, after=0):
     return max((step for step in steps if step > after), default=None)
 
 
-def wait_for(found, agent, folder, seconds=200):
-    """What the function finds, while the agent lives."""
-    end = time.monotonic() + seconds
-    while not (result := found()):
-        logs = "".join(f"--- {path.name}\n{path.read_text()}" for path in folder.glob("*.log"))
-        assert agent.poll() is None, f"torchrun has ended too early:\n{logs}"
-        assert time.monotonic() < end, f"nothing happened for {seconds} s:\n{logs}"
-        time.sleep(0.02)
-    return result
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc, and 127.0.0.2 is an own address")
-def test_a_machine_is_lost_and_another_comes(folder, monkeypatch):
+def test_a_machine_is_lost_and_another_comes(folder, no_pictures):
     """Ranks go by addresses: the process that writes the records and would host the store is lost, and another rank
     takes its place, to which a new one comes. Neither --out nor --resume is given."""
     port = free_port()
     with ExitStack() as all_of_them:
         stays = all_of_them.enter_context(machine(folder, "stays", 0, "127.0.0.2", port))
         goes = all_of_them.enter_context(machine(folder, "goes", 1, "127.0.0.1", port))
-        first = wait_for(lambda: checkpoint_step(folder, SHARED), stays, folder)
+        first = wait_for(lambda: checkpoint_step(folder, SHARED), [stays], folder)
         kill(goes)
         comes = all_of_them.enter_context(machine(folder, "comes", 1, "127.0.0.3", port, called=False))
-        alone = wait_for(lambda: checkpoint_step(folder, ALONE, after=first), stays, folder)
+        alone = wait_for(lambda: checkpoint_step(folder, ALONE, after=first), [stays], folder)
         (folder / "comes").touch()
-        wait_for(lambda: checkpoint_step(folder, SHARED, after=alone), stays, folder)
+        wait_for(lambda: checkpoint_step(folder, SHARED, after=alone), [stays], folder)
         (folder / "hurry").touch()
         assert comes.wait(200) == 0, (folder / "comes.log").read_text()
         assert stays.wait(200) == 0, (folder / "stays.log").read_text()
@@ -159,8 +121,6 @@ def test_a_machine_is_lost_and_another_comes(folder, monkeypatch):
     last = sorted(path.name for path in (run / "aware" / "seed-0" / "checkpoint").iterdir())
     assert last == [f"step-{STEPS:08}.nodes-{rows}-of-5.safetensors" for rows in ("0-2", "3-4")]
 
-    for name in ("save_curves", "save_page"):
-        monkeypatch.setattr(runner_module, name, lambda *args: None)
     run_experiment(plan_experiment(Recipe.model_validate(RECIPE)), folder / "undisturbed")
     expected, found = (
         [json.loads(line) for line in (whose / "aware" / "seed-0" / "metrics.jsonl").read_text().splitlines()]

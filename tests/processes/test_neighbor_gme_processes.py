@@ -15,7 +15,7 @@ from mixwise.sketch import CountSketch
 from mixwise.tasks import random_quadratics
 from mixwise.training import records
 from mixwise.training.checkpoint import load_checkpoint, save_checkpoint
-from processes import in_processes, run_in_processes
+from process_pool import in_processes, run_in_processes
 
 pytestmark = in_processes
 

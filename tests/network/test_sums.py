@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from builders import random_rows
 from mixwise.graphs import Graph, complete, random_connected, ring, star
 from mixwise.mixing import gram_matrix, metropolis_hastings
 from mixwise.network import SimulatedNetwork, sums
@@ -19,10 +20,6 @@ GRAPHS = [
     Graph(5, [(0, 1), (1, 2), (2, 0), (3, 2), (2, 4)], directed=True),
     Graph(1, []),
 ]
-
-
-def rows(n, d, dtype=torch.float64):
-    return torch.from_numpy(np.random.default_rng(n + d).standard_normal((n, d))).to(dtype)
 
 
 def in_python(X, graph, weights):
@@ -44,10 +41,10 @@ def in_python(X, graph, weights):
 def test_bits_are_those_of_one_rounding_per_product_and_sum(graph, short, monkeypatch):
     monkeypatch.setattr(sums, "_LONG", 100 if short else 1)
     weights = np.random.default_rng(0).standard_normal(len(graph.pattern.rows))
-    X, out = rows(graph.n, 13), torch.empty(graph.n, 13, dtype=torch.float64)
+    X, out = random_rows(graph.n, 13), torch.empty(graph.n, 13, dtype=torch.float64)
     mix_rows(X, graph, weights, out)
     assert torch.equal(out, in_python(X, graph, weights))
-    added = rows(graph.n, 13)
+    added = random_rows(graph.n, 13)
     mix_rows(X, graph, weights, added, add=True)
     assert torch.equal(added, X + out)
     mix_rows(X, graph, weights, X)
@@ -59,7 +56,7 @@ def test_bits_are_those_of_one_rounding_per_product_and_sum(graph, short, monkey
 def test_bits_do_not_depend_on_the_length_of_rows_or_blocks(dtype, block, monkeypatch):
     """Vector kernels treat the last numbers of a block in another way than the others."""
     graph = random_connected(6, 0.5, seed=2)
-    W, X = metropolis_hastings(graph), rows(6, 4200, dtype)
+    W, X = metropolis_hastings(graph), random_rows(6, 4200, dtype=dtype)
     expected = SimulatedNetwork(graph).mix(X, W)
     monkeypatch.setattr(sums, "_BLOCK", block)
     columns = slice(0, 4200) if block > 100 else slice(3, 60)
@@ -70,7 +67,7 @@ def test_bits_do_not_depend_on_the_length_of_rows_or_blocks(dtype, block, monkey
 
 @pytest.mark.parametrize("terms", [((1, 0.3), (0, 0.2), (2, 0.5)), ((0, 0.7), (1, 0.3)), ((2, 1.0),), ()])
 def test_in_place_or_apart_the_bits_are_the_same(terms):
-    X = rows(3, 1001)
+    X = random_rows(3, 1001)
     apart, product = torch.empty(2, 1001, dtype=torch.float64).unbind()
     sum_terms(X.unbind(), terms, apart, product)
     total = sum_in_place(X.unbind(), terms)

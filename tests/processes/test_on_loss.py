@@ -1,7 +1,7 @@
 """Killed and stopped processes under `mixwise launch --on-loss continue`: survivors finish, with the right result."""
 
 import json
-import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from hosts import Hosts, why_not
-from mixwise.experiments import load_recipe, plan_experiment, run_experiment, runner
+from mixwise.experiments import load_recipe, plan_experiment, run_experiment
 from mixwise.launch import Machines, supervise, torchrun_line, workers
 from mixwise.tasks import random_quadratics
 from mixwise.training.checkpoint import names_of_nodes, read_checkpoint
-from processes import in_processes
-from programs import Program
+from process_pool import in_processes
+from programs import Program, run_with_hook, running
 
 pytestmark = [in_processes, pytest.mark.timeout(600)]
 
@@ -51,43 +51,10 @@ dist.destroy_process_group()
 """
 
 
-def launch_line(*command, processes, grace=5, options=()):
-    line = [sys.executable, "-m", "mixwise", "launch", "--on-loss", "continue", "--nproc-per-node", str(processes)]
-    return [*line, "--grace", str(grace), *options, "--", *map(str, command)]
-
-
-@pytest.fixture
-def start(tmp_path):
-    """Starts a command; it has ended when the test has."""
-    started = []
-
-    def begin(line, variables):
-        process = Program(
-            line,
-            cwd=tmp_path,
-            env=os.environ | {"STARTS_PROGRAMS": "1"} | variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield begin
-    for process in started:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.communicate(timeout=60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
-
-
 def end_of(process, timeout=300):
-    """How a process ended, and what it said."""
-    out, err = process.communicate(timeout=timeout)
-    return SimpleNamespace(code=process.returncode, out=out, err=err)
+    """How a process ended, and what it printed."""
+    printed, _ = process.communicate(timeout=timeout)
+    return SimpleNamespace(code=process.returncode, printed=printed)
 
 
 @pytest.fixture
@@ -114,14 +81,9 @@ def loop(tmp_path):
 
 
 def results(text):
-    found = [line.split("result ")[1] for line in text.splitlines() if "result " in line]
-    return [(int(t), members, float(own), float(mean)) for t, members, own, mean in map(_parsed, found)]
-
-
-def _parsed(line):
-    t, rest = line.split(" ", 1)
-    members, distances = rest.rsplit(")", 1)
-    return t, members + ")", *distances.split()
+    """Mixings, members and the distances to the optimum that the ranks print."""
+    found = re.findall(r"result (\d+) (\(.*?\)) (\S+) (\S+)", text)
+    return [(int(t), members, float(own), float(mean)) for t, members, own, mean in found]
 
 
 @pytest.mark.parametrize(
@@ -180,23 +142,11 @@ RECIPE += ["graph=ring:6", "seeds=10", "steps=700", "record_every=50", "evaluate
 RECIPE += ["optimizer.lr=0.1/L"]
 
 
-# `mixwise run`, whose process 0 is killed after the first checkpoint.
-KILLED = """
-import os, signal
-from mixwise.cli import main
-from mixwise.experiments import runner
-save = runner.save_checkpoint
-def last_of_rank_0(training, folder):
-    save(training, folder)
-    if os.environ["RANK"] == "0":
-        os.kill(os.getpid(), signal.SIGKILL)
-runner.save_checkpoint = last_of_rank_0
-runner.save_curves = runner.save_page = lambda *args: None
-main()
-"""
+# Process 0 is killed after the first checkpoint.
+KILLED = run_with_hook('if os.environ["RANK"] == "0": os.kill(os.getpid(), signal.SIGKILL)')
 
 
-def test_a_recipe_goes_on_without_the_process_that_wrote_its_records(launched, tmp_path, monkeypatch):
+def test_a_recipe_continues_without_the_process_that_wrote_its_records(launched, tmp_path, monkeypatch, no_pictures):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "killed.py").write_text(KILLED)
     done = launched("killed.py", "run", *RECIPE, "--out", "run", processes=3)
@@ -228,8 +178,6 @@ def test_a_recipe_goes_on_without_the_process_that_wrote_its_records(launched, t
     # It can be resumed, here with more steps, by a simulation of the nodes that are left.
     longer = [*RECIPE[1:], "steps=702"]
     experiment = plan_experiment(load_recipe("quadratics"), longer)
-    for name in ("save_curves", "save_page"):
-        monkeypatch.setattr(runner, name, lambda *args: None)
     (tmp_path / "run" / "config.yaml").write_text(experiment.to_yaml())
     run_experiment(experiment, tmp_path / "run", resume=True)
     assert len(read_checkpoint(folder / "checkpoint", step=702)[0]["rows/X"]) == 4
@@ -269,35 +217,41 @@ def machines(tmp_path):
 
 def on_machine(hosts, here, processes, on_loss, *arguments):
     options = ["--machines", "2", "--machine", str(here), "--master", f"{hosts.address(0)}:29500"]
-    line = launch_line("loop.py", on_loss, *arguments, processes=processes, options=[*options, "--on-loss", on_loss])
-    return line, hosts.variables(here)
+    line = [sys.executable, "-m", "mixwise", "launch", "--on-loss", on_loss, "--nproc-per-node", processes]
+    return [*line, "--grace", 5, *options, "--", "loop.py", on_loss, *arguments]
 
 
 @pytest.mark.soak
-def test_torchrun_over_a_slow_and_a_lossy_link(machines, start):
+def test_torchrun_over_a_slow_and_a_lossy_link(machines, tmp_path):
     machines.link(0, "slow")
     machines.link(1, "lossy")
-    launched = start(*on_machine(machines, 0, 1, "stop", 40, 0.0))
+    launched = on_machine(machines, 0, 1, "stop", 40, 0.0)
     line = torchrun_line(Machines(1, "2", 1, (machines.address(0), 29500)), ["loop.py", "stop", "40", "0.0"])
-    typed = start([sys.executable, "-m", "torch.distributed.run", *line[1:]], machines.variables(1))
-    runs = launched, typed  # what `mixwise launch --print` shows does the same
-    for run in runs:
-        done = end_of(run)
-        assert done.code == 0, done.err
-        # Nodes 0 and 1 pull to 0 and 1; the mean starts anywhere and comes closer to 0.5 by 0.8 per step.
-        assert "result 40 0 1 0.5" in done.out
+    typed = [sys.executable, "-m", "torch.distributed.run", *line[1:]]  # what `mixwise launch --print` shows
+    with (
+        running(launched, tmp_path, machines.variables(0)) as first,
+        running(typed, tmp_path, machines.variables(1)) as second,
+    ):
+        for done in (end_of(first), end_of(second)):
+            assert done.code == 0, done.printed
+            # Nodes 0 and 1 pull to 0 and 1; the mean starts anywhere and comes closer to 0.5 by 0.8 per step.
+            assert "result 40 0 1 0.5" in done.printed
     assert machines.dropped(1) > 0
 
 
-def test_a_machine_that_is_unplugged_is_left_behind(machines, start):
-    runs = [start(*on_machine(machines, here, 2, "continue", 60, 0.05)) for here in (0, 1)]
-    while "running" not in runs[0].stdout.readline():
-        assert runs[0].poll() is None, end_of(runs[0])
-    machines.unplug(1)
-    stays, goes = (end_of(run) for run in runs)
-    assert stays.code == 0, stays.err
-    assert stays.out.count("result 60 0 1 0.5") == 2
-    assert "lost: rank 2 (" in stays.err.splitlines()[-1]
-    assert "rank 3 (" in stays.err.splitlines()[-1]
+def test_a_machine_that_is_unplugged_is_left_behind(machines, tmp_path):
+    lines = [on_machine(machines, here, 2, "continue", 60, 0.05) for here in (0, 1)]
+    with (
+        running(lines[0], tmp_path, machines.variables(0)) as first,
+        running(lines[1], tmp_path, machines.variables(1)) as second,
+    ):
+        while "running" not in first.stdout.readline():
+            assert first.poll() is None, end_of(first)
+        machines.unplug(1)
+        stays, goes = end_of(first), end_of(second)
+    assert stays.code == 0, stays.printed
+    assert stays.printed.count("result 60 0 1 0.5") == 2
+    assert "lost: rank 2 (" in stays.printed.splitlines()[-1]
+    assert "rank 3 (" in stays.printed.splitlines()[-1]
     assert goes.code not in (0, None)
-    assert "without the supervisor that hosts it the run cannot go on" in goes.err
+    assert "without the supervisor that hosts it the run cannot continue" in goes.printed

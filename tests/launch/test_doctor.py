@@ -10,38 +10,20 @@ from types import SimpleNamespace
 
 import pytest
 
-import mixwise
-from mixwise import cli, doctor
+from mixwise import __version__, doctor
 from mixwise.errors import NetworkError
+from mixwise.graphs import chain
+from mixwise.mixing import metropolis_hastings
 from mixwise.network import loopback
 from mixwise.network.loopback import TwoProcesses
-from processes import in_processes
+from process_pool import in_processes
 from programs import Program
-
-
-class Nothing:
-    """In place of the two processes, which one test starts for all."""
-
-    def __init__(self, timeout=0.0):
-        pass
-
-    def wait(self):
-        pass
-
-    def end(self):
-        pass
 
 
 @pytest.fixture
 def alone(monkeypatch):
-    monkeypatch.setattr(doctor, "TwoProcesses", Nothing)
-
-
-def exit_code(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["mixwise", "doctor"])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    return end.value.code
+    """Without the two processes, which one test starts for all."""
+    monkeypatch.setattr(doctor, "TwoProcesses", lambda timeout: SimpleNamespace(wait=lambda: None, end=lambda: None))
 
 
 @in_processes
@@ -65,42 +47,38 @@ def test_two_processes_that_are_not_done_in_time_are_ended():
 @in_processes
 def test_the_last_words_of_a_process_that_fails_are_told(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(NetworkError, match="process 0 ended with exit code 1: it said nothing"):
+    with pytest.raises(NetworkError, match="process 0 ended with exit code 1: no output"):
         TwoProcesses(timeout=30).wait()
 
 
-def test_all_checks_pass_here(alone, monkeypatch, capsys):
-    assert exit_code(monkeypatch) == 0
-    shown = capsys.readouterr().out
-    assert mixwise.__version__ in shown
-    assert f"torch {metadata.version('torch')}" in shown
+def test_all_checks_pass_here(alone, mixwise):
+    done = mixwise("doctor")
+    assert done.returncode == 0
+    assert __version__ in done.stdout
+    assert f"torch {metadata.version('torch')}" in done.stdout
     for name in ("threads", "back ends", "gloo", "extras", "cifar10", "fashion_mnist", "digits"):
-        assert name in shown
+        assert name in done.stdout
     for part in ("solver", "spectral gap", "sketch", "gossip", "training", "two processes"):
-        assert f"{part:<14}ok: " in shown
-    assert shown.endswith("All checks passed.\n")
+        assert f"{part:<14}ok: " in done.stdout
+    assert done.stdout.endswith("All checks passed.\n")
 
 
-def test_a_broken_part_is_named_with_a_remedy_and_the_rest_is_still_tested(alone, monkeypatch, capsys):
+def test_a_broken_part_is_named_with_a_remedy_and_the_rest_is_still_tested(alone, monkeypatch, mixwise):
     def broken(*args, **options):
         raise RuntimeError("the solver library\nis not there")
 
-    monkeypatch.setattr(mixwise, "minimize_gme", broken)
-    assert exit_code(monkeypatch) == 1
-    shown = capsys.readouterr()
-    assert "FAILED: RuntimeError: the solver library is not there" in shown.out
-    assert "remedy: pip install --force-reinstall 'piqp" in shown.out
-    assert f"{'training':<14}ok: " in shown.out
-    assert shown.err == "error: 1 check failed\n"
+    monkeypatch.setattr(doctor.mw, "minimize_gme", broken)
+    done = mixwise("doctor")
+    assert done.returncode == 1
+    assert "FAILED: RuntimeError: the solver library is not there" in done.stdout
+    assert "remedy: pip install --force-reinstall 'piqp" in done.stdout
+    assert f"{'training':<14}ok: " in done.stdout
+    assert done.stderr == "error: 1 check failed\n"
 
 
-def test_weights_that_are_wrong_are_found(alone, monkeypatch):
-    from mixwise.mixing import metropolis_hastings
-
-    class Wrong:
-        W = metropolis_hastings(mixwise.graphs.chain(12))
-
-    monkeypatch.setattr(mixwise, "minimize_gme", lambda Gamma, graph: Wrong)
+def test_wrong_weights_are_found(alone, monkeypatch):
+    wrong = SimpleNamespace(W=metropolis_hastings(chain(12)))
+    monkeypatch.setattr(doctor.mw, "minimize_gme", lambda Gamma, graph: wrong)
     failed = [finding for finding in doctor.self_test() if finding.ok is False]
     assert [finding.topic for finding in failed] == ["solver"]
 
@@ -115,7 +93,7 @@ def test_a_version_that_does_not_fit_is_found(monkeypatch):
 
 
 def test_missing_packages_are_failures_only_if_mixwise_needs_them(monkeypatch):
-    pyproject = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
+    pyproject = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
     real = metadata.version
 
     def version(name):

@@ -10,40 +10,40 @@ from types import SimpleNamespace
 import pytest
 import torch.distributed as dist
 
-from mixwise import cli
 from mixwise.errors import ConfigError, NetworkError
 from mixwise.launch import Machines, supervise, torchrun_line, worker_command
 from mixwise.launch.command import check_options, parse_master
-from mixwise.launch.generations import FINISHED, Generations
-from mixwise.network import board as board_module
+from mixwise.launch.supervisor import FINISHED, Generations
 from mixwise.network.board import Board
 from mixwise.network.membership import END, Membership, check_supervised
-from mixwise.network.processes import Processes
-from processes import in_processes
+from mixwise.network.world import Processes
+from process_pool import in_processes
+from programs import wait_for
 
 THERE = ("10.0.0.1", 29500)
 
 
 # --- command lines ---
-def test_on_one_machine_nobody_from_outside_takes_part():
-    for master in (None, THERE):
-        line = torchrun_line(Machines(4, master=master), worker_command(["run", "digits", "steps=5"]))
-        assert line[:3] == ["python", "-m", "mixwise.launch.torchrun"]
-        assert {"--nproc-per-node=4", "--rdzv-endpoint=127.0.0.1:0", "--rdzv-conf=rank=0"} <= set(line)
-        assert line[-5:] == ["-m", "mixwise", "run", "digits", "steps=5"]
-
-
-def test_several_machines_know_machine_0_and_themselves():
-    line = torchrun_line(Machines(2, "3", 1, THERE), ["train.py"])
-    assert {"--nnodes=3", "--rdzv-endpoint=10.0.0.1:29500", "--rdzv-conf=rank=1"} <= set(line)
-
-
-@pytest.mark.parametrize(("count", "restarts"), [("1:3", 0), ("3", 2)])
-def test_machines_that_start_anew_together_need_the_other_rendezvous(count, restarts):
-    hosts = [torchrun_line(Machines(2, count, here, THERE), ["train.py"], restarts) for here in (0, 1)]
-    for line, host in zip(hosts, ("true", "false"), strict=True):
-        assert {"--rdzv-endpoint=10.0.0.1:29500", f"--rdzv-conf=is_host={host}"} <= set(line)
-        assert (f"--max-restarts={restarts}" in line) == (restarts > 0)
+@pytest.mark.parametrize(
+    ("machines", "restarts", "words"),
+    [
+        # On one machine no other machine can take part.
+        (Machines(4), 0, {"--nproc-per-node=4", "--rdzv-endpoint=127.0.0.1:0", "--rdzv-conf=rank=0"}),
+        (Machines(4, master=THERE), 0, {"--nproc-per-node=4", "--rdzv-endpoint=127.0.0.1:0", "--rdzv-conf=rank=0"}),
+        (Machines(2, "3", 1, THERE), 0, {"--nnodes=3", "--rdzv-endpoint=10.0.0.1:29500", "--rdzv-conf=rank=1"}),
+        # Machines that restart together have a rendezvous that machine 0 hosts.
+        (Machines(2, "1:3", 0, THERE), 0, {"--rdzv-endpoint=10.0.0.1:29500", "--rdzv-conf=is_host=true"}),
+        (Machines(2, "1:3", 1, THERE), 0, {"--rdzv-endpoint=10.0.0.1:29500", "--rdzv-conf=is_host=false"}),
+        (Machines(2, "3", 0, THERE), 2, {"--rdzv-conf=is_host=true", "--max-restarts=2"}),
+        (Machines(2, "3", 1, THERE), 2, {"--rdzv-conf=is_host=false", "--max-restarts=2"}),
+    ],
+)
+def test_the_line_of_torchrun(machines, restarts, words):
+    line = torchrun_line(machines, worker_command(["run", "digits", "steps=5"]), restarts)
+    assert line[:3] == ["python", "-m", "mixwise.launch.torchrun"]
+    assert words <= set(line)
+    assert restarts or not any("--max-restarts" in word for word in line)
+    assert line[-5:] == ["-m", "mixwise", "run", "digits", "steps=5"]
 
 
 def test_a_board_without_a_port_is_told(monkeypatch):
@@ -75,23 +75,20 @@ def test_a_wrong_option_is_told_with_the_rule(make, words):
         make()
 
 
-def test_print_shows_the_line_of_every_machine(capfd, monkeypatch):
-    options = ["--nproc-per-node", "2", "--machines", "2", "--master", "10.0.0.1:29500"]
-    for on_loss, start in (
-        ("stop", "python -m mixwise.launch.torchrun"),
-        ("continue", "mixwise launch --on-loss=continue"),
-    ):
-        words = ["mixwise", "launch", "--print", "--on-loss", on_loss, *options, "--", "run", "digits", "--out", "a b"]
-        monkeypatch.setattr(sys, "argv", words)
-        with pytest.raises(SystemExit, match="0"):
-            cli.main()
-        lines = capfd.readouterr().out.splitlines()
-        assert len(lines) == 2
-        assert all(line.startswith(start) and line.endswith("run digits --out 'a b'") for line in lines)
-        assert lines[0] != lines[1]
+@pytest.mark.parametrize(
+    ("on_loss", "start"),
+    [("stop", "python -m mixwise.launch.torchrun"), ("continue", "mixwise launch --on-loss=continue")],
+)
+def test_print_shows_the_line_of_every_machine(mixwise, on_loss, start):
+    options = ["--nproc-per-node", 2, "--machines", 2, "--master", "10.0.0.1:29500", "--on-loss", on_loss]
+    done = mixwise("launch", "--print", *options, "--", "run", "digits", "--out", "a b")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert len(set(lines)) == 2
+    assert all(line.startswith(start) and line.endswith("run digits --out 'a b'") for line in lines)
 
 
-# --- who belongs to the next generation ---
+# --- the members of the next generation ---
 @pytest.fixture
 def board():
     return Board(dist.HashStore())
@@ -103,7 +100,7 @@ def reports(board, generation, **steps):
         board.count("events", 1)
 
 
-def test_survivors_go_on_at_the_largest_step_without_the_dead(board):
+def test_survivors_continue_at_the_largest_step_without_the_dead(board):
     generations = Generations(board, 4, grace=5.0)
     assert generations.look(0.0) is None
     reports(board, 0, r0=7, r1=9)
@@ -116,7 +113,7 @@ def test_survivors_go_on_at_the_largest_step_without_the_dead(board):
     assert generations.look(3.0) is None
 
 
-def test_who_lives_but_is_silent_is_ended_and_left_out(board):
+def test_a_process_that_lives_but_is_silent_is_ended_and_left_out(board):
     generations = Generations(board, 3, grace=5.0)
     reports(board, 0, r0=3, r2=3)
     assert generations.look(1.0) is None
@@ -137,24 +134,17 @@ def test_a_machine_that_is_gone_does_not_hold_up_the_others(board):
     assert generations.look(5.0 + END + 0.1).members == (0, 2)
 
 
-def test_a_loss_on_the_way_leads_to_the_generation_after(board):
+@pytest.mark.parametrize(("how", "lost"), [("exit code 1", {1, 2}), (FINISHED, {2})])
+def test_a_loss_on_the_way_leads_to_the_generation_after(board, how, lost):
+    """A rank that has finished is not lost."""
     generations = Generations(board, 3, grace=5.0)
-    board.write("ended/1", "exit code 1")
+    board.write("ended/1", how)
     reports(board, 0, r0=3, r2=4)
     assert generations.look(0.0).members == (0, 2)
     board.write("ended/2", "exit code 1")
     reports(board, 1, r0=4)
     found = generations.look(1.0)
-    assert (found.number, found.members, set(found.lost)) == (2, (0,), {1, 2})
-
-
-def test_who_finished_is_not_lost(board):
-    generations = Generations(board, 3, grace=5.0)
-    board.write("ended/1", FINISHED)
-    reports(board, 0, r0=3, r2=4)
-    found = generations.look(0.0)
-    assert found.members == (0, 2)
-    assert not found.lost
+    assert (found.number, found.members, set(found.lost)) == (2, (0,), lost)
 
 
 def test_a_survivor_that_was_left_out_is_told(board):
@@ -172,15 +162,14 @@ def test_a_supervisor_that_forms_no_generation_is_not_waited_for_long(board, mon
         Membership(board, 1, 3, grace=0.1).reform((3,), timeout=1.0)
 
 
-def test_a_board_whose_host_is_silent_is_given_up(monkeypatch):
-    monkeypatch.setattr(board_module, "_ANSWER", 0.1)
+def test_a_board_whose_host_is_silent_is_given_up():
     silent = SimpleNamespace(add=lambda name, more: time.sleep(2.0))
     with pytest.raises(NetworkError, match="did not answer"):
-        Board(silent, "the board at 10.0.0.1:29500").count("events")
+        Board(silent, "the board at 10.0.0.1:29500", answer=0.1).count("events")
 
 
 @pytest.mark.parametrize(("environment", "words"), [({"TORCHELASTIC_RUN_ID": "1"}, "under torchrun"), ({}, "needs a")])
-def test_going_on_is_refused_where_nobody_looks_after_the_survivors(monkeypatch, environment, words):
+def test_without_a_supervisor_continuing_after_a_loss_is_refused(monkeypatch, environment, words):
     for name in ("MIXWISE_SUPERVISED", "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -243,7 +232,7 @@ def test_survivors_are_never_ended_and_the_lost_are_named(supervised):
     assert done.said[-1] == "1 of 3 processes finished; lost: rank 0 (exit code 7), rank 1 (killed by SIGKILL)"
 
 
-def test_if_nobody_finished_the_exit_code_is_that_of_the_workers(supervised):
+def test_if_none_finished_the_exit_code_is_that_of_the_workers(supervised):
     assert supervised("import sys; sys.exit(2)", 2).code == 2
 
 
@@ -259,11 +248,8 @@ time.sleep(60)
 """
 
 
-def pids(folder, names):
-    last = time.monotonic() + 100
-    while not all((folder / name).exists() for name in names):
-        assert time.monotonic() < last, "the workers have not started"
-        time.sleep(0.05)
+def pids(folder, launched, names):
+    wait_for(lambda: all((folder / name).exists() for name in names), [launched], folder)
     return [int((folder / name).read_text()) for name in names]
 
 
@@ -283,8 +269,8 @@ def test_no_worker_outlives_its_supervisor(script, tmp_path, number):
     launched = subprocess.Popen([*command, script(SLEEP), str(tmp_path)], stderr=subprocess.PIPE, text=True)
     workers, children = [], []
     try:
-        workers = pids(tmp_path, ["worker-0", "worker-1"])
-        children = pids(tmp_path, ["child-0", "child-1"])
+        workers = pids(tmp_path, launched, ["worker-0", "worker-1"])
+        children = pids(tmp_path, launched, ["child-0", "child-1"])
         launched.send_signal(number)
         _, said = launched.communicate(timeout=100)
         assert launched.returncode == (128 + number if number == signal.SIGTERM else -number)

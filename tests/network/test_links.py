@@ -12,62 +12,51 @@ from mixwise.experiments.build import prepare
 from mixwise.graphs import Graph, ring
 from mixwise.mixing import MixingMatrix, metropolis_hastings
 from mixwise.network import Link, Links, LossyNetwork, SimulatedNetwork
-from mixwise.network.packing import Cast
+from mixwise.network.traffic import Cast
 
 FAST, SLOW = Link(0.01, 1e6), Link(0.5, 1e3)
 ROWS = torch.zeros(4, 25, dtype=torch.float64)  # 200 bytes each
 
 
-def seconds(links, act, graph=None):
-    network = SimulatedNetwork(graph or ring(4), links)
+RING, TREE = metropolis_hastings(ring(4)), Graph(4, [(0, 1), (1, 2), (2, 3)])
+PAIRS = MixingMatrix.from_dense(np.kron(np.eye(2), np.full((2, 2), 0.5)), ring(4))  # 0-1 and 2-3 only
+STILL = MixingMatrix.from_dense(np.eye(4), ring(4))
+LONG = torch.zeros(4, 10_000, dtype=torch.float64)
+ARCS = torch.zeros(6, 25, dtype=torch.float64)
+FAST_ROUND, SLOW_ROUND = 0.01 + 200 / 1e6, 0.5 + 200 / 1e3
+
+
+@pytest.mark.parametrize(
+    ("links", "act", "expected"),
+    [
+        # A round lasts as long as its slowest message.
+        (Links(FAST), lambda network: network.mix(ROWS, RING), FAST_ROUND),
+        (Links(FAST, {(1, 2): SLOW}), lambda network: network.mix(ROWS, RING), SLOW_ROUND),
+        (Links(SLOW, {(2, 1): FAST}), lambda network: network.mix(ROWS, RING), SLOW_ROUND),  # the others are slow
+        (Links(SLOW, dict.fromkeys(ring(4).edges, FAST)), lambda network: network.mix(ROWS, RING), FAST_ROUND),
+        (None, lambda network: network.mix(ROWS, RING), 0),
+        # An edge without weight carries no message.
+        (Links(FAST, {(1, 2): SLOW}), lambda network: network.mix(ROWS, PAIRS), FAST_ROUND),
+        (Links(FAST, {(1, 2): SLOW}), lambda network: network.mix(ROWS, STILL), 0),
+        # Compressed rows take the time of their own bytes.
+        (Links(FAST), lambda network: network.mix(ROWS, RING, packing=Cast(ROWS, torch.bfloat16)), 0.01 + 50 / 1e6),
+        # Gathers and means go around a ring at the slowest pace; short rows are averaged by a gather.
+        (Links(FAST, {(0, 3): SLOW}), lambda network: network.gather(ROWS), 3 * SLOW_ROUND),
+        (Links(FAST, {(0, 3): SLOW}), lambda network: network.average(ROWS), 3 * SLOW_ROUND),
+        (Links(FAST, {(0, 3): SLOW}), lambda network: network.average(LONG), 6 * (0.5 + 20_000 / 1e3)),
+        (Links(FAST, {(0, 2): SLOW}), lambda network: network.gather(ROWS), 3 * FAST_ROUND),  # no edge of the ring
+        # Messages along arcs are one round.
+        (Links(FAST, {(2, 3): SLOW}), lambda network: network.exchange(ARCS, TREE), SLOW_ROUND),
+        (Links(FAST, {(0, 3): SLOW}), lambda network: network.exchange(ARCS, TREE), FAST_ROUND),
+    ],
+)
+def test_the_time_of_an_operation(links, act, expected):
+    network = SimulatedNetwork(ring(4), links)
     act(network)
-    return network.traffic.seconds
+    assert network.traffic.seconds == pytest.approx(expected)
 
 
-def test_a_round_lasts_as_long_as_its_slowest_message():
-    mix = lambda network: network.mix(ROWS, metropolis_hastings(ring(4)))  # noqa: E731
-    assert seconds(Links(FAST), mix) == pytest.approx(0.01 + 200 / 1e6)
-    assert seconds(Links(FAST, {(1, 2): SLOW}), mix) == pytest.approx(0.5 + 200 / 1e3)
-    assert seconds(Links(SLOW, {(2, 1): FAST}), mix) == pytest.approx(0.5 + 200 / 1e3)  # the others are slow
-    every = dict.fromkeys(ring(4).edges, FAST)
-    assert seconds(Links(SLOW, every), mix) == pytest.approx(0.01 + 200 / 1e6)
-    assert seconds(None, mix) == 0
-
-
-def test_an_edge_without_weight_slows_nobody_down():
-    W = MixingMatrix.from_dense(np.kron(np.eye(2), np.full((2, 2), 0.5)), ring(4))  # 0-1 and 2-3 only
-    links = Links(FAST, {(1, 2): SLOW})
-    assert seconds(links, lambda network: network.mix(ROWS, W)) == pytest.approx(0.01 + 200 / 1e6)
-    still = MixingMatrix.from_dense(np.eye(4), ring(4))
-    assert seconds(links, lambda network: network.mix(ROWS, still)) == 0
-
-
-def test_compressed_rows_take_the_time_of_their_own_bytes():
-    W = metropolis_hastings(ring(4))
-    half = Cast(ROWS, torch.bfloat16)
-    assert seconds(Links(FAST), lambda network: network.mix(ROWS, W, packing=half)) == pytest.approx(
-        0.01 + ROWS.shape[1] * 2 / 1e6
-    )
-
-
-def test_gathers_and_means_go_around_a_ring_at_the_slowest_pace():
-    links = Links(FAST, {(0, 3): SLOW})
-    assert seconds(links, lambda network: network.gather(ROWS)) == pytest.approx(3 * (0.5 + 200 / 1e3))
-    assert seconds(links, lambda network: network.average(ROWS)) == pytest.approx(3 * (0.5 + 200 / 1e3))  # short rows
-    long = torch.zeros(4, 10_000, dtype=torch.float64)
-    assert seconds(links, lambda network: network.average(long)) == pytest.approx(6 * (0.5 + 20_000 / 1e3))
-    unused = Links(FAST, {(0, 2): SLOW})  # no edge of the ring
-    assert seconds(unused, lambda network: network.gather(ROWS)) == pytest.approx(3 * (0.01 + 200 / 1e6))
-
-
-def test_messages_along_arcs_are_one_round():
-    tree = Graph(4, [(0, 1), (1, 2), (2, 3)])
-    act = lambda network: network.exchange(torch.zeros(6, 25, dtype=torch.float64), tree)  # noqa: E731
-    assert seconds(Links(FAST, {(2, 3): SLOW}), act) == pytest.approx(0.5 + 200 / 1e3)
-    assert seconds(Links(FAST, {(0, 3): SLOW}), act) == pytest.approx(0.01 + 200 / 1e6)
-
-
-def test_what_is_not_counted_takes_no_time_and_lossy_networks_count_too():
+def test_uncounted_operations_take_no_time_and_lossy_networks_count_it():
     network = LossyNetwork(ring(4), 0.0, links=Links(FAST))
     with network.uncounted():
         network.average(ROWS)
