@@ -17,7 +17,7 @@ from PIL import Image
 from benchmarks.measure import Measurement, in_turns, medians, speedup
 from mixwise.data import ImageSamples, Splits, image_folder
 from mixwise.data.dataset import Request
-from mixwise.data.image_samples import IMAGENET_MEAN, IMAGENET_STD
+from mixwise.data.images import IMAGENET_MEAN, IMAGENET_STD
 from mixwise.experiments import load_recipe, plan_experiment
 from mixwise.experiments.build import prepare
 

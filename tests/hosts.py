@@ -104,10 +104,7 @@ class Hosts:
 
     def dropped(self, host: int) -> int:
         """Packets that the link of a host has dropped."""
-        shown = [
-            self.run(None, f"tc -s -j qdisc show dev port{host}"),
-            self.run(host, "tc -s -j qdisc show dev eth0"),
-        ]
+        shown = [self.run(None, f"tc -s -j qdisc show dev port{host}"), self.run(host, "tc -s -j qdisc show dev eth0")]
         return sum(queue.get("drops", 0) for text in shown for queue in json.loads(text))
 
     def unplug(self, host: int) -> None:

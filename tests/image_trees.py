@@ -9,7 +9,7 @@ from PIL import Image
 
 
 def ramps(width: int, height: int) -> Image.Image:
-    """Red is the column, green the row, blue is 255 − the column: what is cut out tells where it was."""
+    """Red is the column, green the row, blue is 255 − the column: a crop shows where it was."""
     x, y = np.meshgrid(np.arange(width), np.arange(height))
     return Image.fromarray(np.stack([x, y, 255 - x], axis=2).astype(np.uint8))
 

@@ -24,6 +24,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -83,6 +85,67 @@ def run_program(
             process.kill()
             raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+@contextmanager
+def running(
+    command: list[object], cwd: Path, env: dict[str, str] | None = None, log: Path | None = None
+) -> Iterator[Program]:
+    """A program that may start others; it has ended, with all of them, when the block has.
+
+    It prints to a file, or to `process.stdout`; `env` are variables besides those of this process.
+    """
+    environment = os.environ | {"STARTS_PROGRAMS": "1", "OMP_NUM_THREADS": "1"} | (env or {})
+    with log.open("a") if log else nullcontext(subprocess.PIPE) as output:
+        process = Program(
+            list(map(str, command)), cwd=cwd, env=environment, stdout=output, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()  # torchrun and mixwise launch end their own
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+
+
+def wait_for(found: Callable[[], Any], processes: list[Program], folder: Path, seconds: float = 200.0) -> Any:
+    """What the function finds, while the processes live; their logs in the folder are shown otherwise."""
+    end = time.monotonic() + seconds
+    while not (result := found()):
+        logs = "".join(f"--- {path.name}\n{path.read_text()}" for path in folder.glob("*.log"))
+        assert all(process.poll() is None for process in processes), f"it ended too early:\n{logs}"
+        assert time.monotonic() < end, f"nothing happened for {seconds} s:\n{logs}"
+        time.sleep(0.02)
+    return result
+
+
+def run_with_hook(hook: str) -> str:
+    """A script that is `mixwise run` without pictures, and does something after every checkpoint."""
+    return f"""
+import os, signal, time
+from pathlib import Path
+from mixwise.cli import main
+from mixwise.experiments import runner
+save = runner.save_checkpoint
+def save_and_hook(training, folder):
+    save(training, folder)
+    {hook}
+runner.save_checkpoint = save_and_hook
+runner.save_curves = runner.save_page = lambda *args: None
+main()
+"""
+
+
+def free_port() -> int:
+    """A port of the loopback interface that was free a moment ago."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]  # type: ignore[no-any-return]
 
 
 def _way_to_origin() -> socket.socket:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import mixwise as mw
 from mixwise.algorithms import Quantize
 from mixwise.data import FlipsAndCrops
-from mixwise.data.batches import batch_indices
+from mixwise.data.partition import batch_indices
 from mixwise.seeding import generator, numpy_generator, stream
 
 PINNED = (1110601894404161091, 7963289934258591976, [254, 506, 777], [923, 447, 381])

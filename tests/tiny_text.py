@@ -1,27 +1,12 @@
-"""A random DistilBERT or BERT with a WordPiece tokenizer, and a little CSV of the layout of AG News, as folders."""
+"""Folders with a random DistilBERT or BERT, a WordPiece tokenizer, and a small CSV file in the layout of AG News."""
 
 import csv
 
 import torch
 
-WORDS = (
-    "news",
-    "war",
-    "peace",
-    "match",
-    "goal",
-    "team",
-    "bank",
-    "stock",
-    "profit",
-    "chip",
-    "robot",
-    "code",
-    "##s",
-    "$",
-)
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 TOPICS = (("war", "peace"), ("match", "goal"), ("bank", "profit"), ("chip", "robot"))
+WORDS = (*(word for topic in TOPICS for word in topic), "news", "team", "stock", "code", "##s", "$")
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def save_tokenizer(folder):
@@ -65,14 +50,11 @@ def save_model(folder, kind="distilbert", classes=None, tokenizer=True):
 
 
 def rows(count):
-    """(label from 1 on, title, description)."""
+    """Records of a label from 1, a title and a description."""
+    topics = [(i, TOPICS[i % 4]) for i in range(count)]
     return [
-        (
-            i % 4 + 1,
-            f"{TOPICS[i % 4][i // 4 % 2]} news",
-            f"{TOPICS[i % 4][0]} " * (1 + i % 5) + f"team {'stock ' * (i % 3)}",
-        )
-        for i in range(count)
+        (i % 4 + 1, f"{words[i // 4 % 2]} news", f"{words[0]} " * (1 + i % 5) + f"team {'stock ' * (i % 3)}")
+        for i, words in topics
     ]
 
 

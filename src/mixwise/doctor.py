@@ -11,12 +11,13 @@ from importlib import metadata
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from packaging.requirements import Requirement
 
 import mixwise as mw
-from mixwise.network.loopback import TwoProcesses, back_ends
+from mixwise.network.loopback import TwoProcesses
 from mixwise.seeding import generator
-from mixwise.tasks.bfloat16 import REMEDY, broken_bfloat16
+from mixwise.tasks.devices import REMEDY, broken_bfloat16
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,9 @@ def _threads() -> Finding:
 
 
 def _back_ends() -> Finding:
-    found = back_ends()
+    talks = dist.is_available()
+    found = {"gloo": talks and dist.is_gloo_available(), "nccl": talks and dist.is_nccl_available()}
+    found |= {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     remedy = "install a build of torch with torch.distributed and gloo, such as those of pytorch.org"
     return Finding("back ends", _listed(found), None if found["gloo"] else False, remedy)
 

@@ -41,8 +41,7 @@ from mixwise.state import State
 
 if TYPE_CHECKING:
     from mixwise.network.links import Links
-    from mixwise.network.packing import Packing
-    from mixwise.network.traffic import Cargo, Pending, Traffic
+    from mixwise.network.traffic import Cargo, Packing, Pending, Traffic
     from mixwise.tasks.others import Others
 
 __all__ = [  # all that a part needs, from one place

@@ -15,7 +15,7 @@ from builders import asymmetric, simulated
 from mixwise.graphs import Graph, complete, random_connected, ring
 from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings, uniform, uniform_sender
 from mixwise.network import Link, Links, LossyNetwork, SimulatedNetwork, sums
-from mixwise.network.packing import LONG_ROW, Cast
+from mixwise.network.traffic import LONG_ROW, Cast
 from mixwise.plan import Plan
 from mixwise.policies import Decoupled, NoMixing, Product, Tree
 from mixwise.state import State

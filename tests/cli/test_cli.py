@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from mixwise.graphs import ring
 from mixwise.mixing import gram_matrix, minimize_gme
-from processes import in_processes
+from process_pool import in_processes
 from programs import run_program
 
 pytestmark = in_processes

@@ -1,4 +1,4 @@
-"""Images out of a Hugging Face data set, and a Hugging Face model for images, end to end through a recipe."""
+"""Images of a Hugging Face dataset, and a Hugging Face model for images in a recipe."""
 
 import io
 import json
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from builders import refused
-from image_trees import image_tree, picture
+from image_trees import picture
 from mixwise.data import hugging_face, image_folder
 from mixwise.errors import DataError
 
@@ -56,14 +56,6 @@ def vit(tmp_path_factory):
     return folder
 
 
-def last(folder):
-    (path,) = folder.glob("*/seed-0/metrics.jsonl")
-    return json.loads(path.read_text().splitlines()[-1])
-
-
-TINY = ("graph=ring:3", "seeds=0", "steps=2", "task.batch=4", "task.partition.kind=iid", "task.data.options.size=32")
-
-
 def test_images_of_a_data_set_are_those_of_a_folder(saved, tmp_path):
     for part, count, shift in (("train", 24, 0), ("val", 9, 100)):
         for number in range(count):
@@ -92,22 +84,15 @@ def test_an_image_that_cannot_be_decoded_is_named_by_its_row(tmp_path, datasets)
     refused(DataError, "broken, row 2: there is no image; leave out the row", samples.take, torch.tensor([2]))
 
 
-def test_a_recipe_with_images_of_a_data_set(saved, tmp_path, mixwise, no_pictures):
+def test_a_recipe_with_a_vision_transformer_on_images_of_a_dataset(saved, vit, tmp_path, mixwise, no_pictures):
     done = mixwise(
-        "run", "imagenet-small", *TINY, "task.data.kind=hugging-face", f"data_dir={saved}",
-        "task.model.options={width: 4, small_images: true}", "variants=auto", "--out", tmp_path / "run",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert 0 <= last(tmp_path / "run")["accuracy"] <= 1
-
-
-def test_a_pretrained_vision_transformer_on_a_folder_of_images(vit, tmp_path, mixwise, no_pictures):
-    done = mixwise(
-        "run", "imagenet-small", *TINY, f"data_dir={image_tree(tmp_path / 'images')}", "variants=auto",
+        "run", "imagenet-small", "graph=ring:3", "seeds=0", "steps=2", "task.batch=4", "task.partition.kind=iid",
+        "task.data.kind=hugging-face", "task.data.options.size=32", f"data_dir={saved}", "variants=auto",
         f"task.model={{kind: image-classifier, options: {{name: {vit}}}}}", "optimizer={kind: adamw, lr: 0.001}",
         "task.data.options.mean=[0.5, 0.5, 0.5]", "task.data.options.std=[0.5, 0.5, 0.5]", "--out", tmp_path / "run",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert 0 <= last(tmp_path / "run")["accuracy"] <= 1
+    (path,) = (tmp_path / "run").glob("*/seed-0/metrics.jsonl")
+    assert 0 <= json.loads(path.read_text().splitlines()[-1])["accuracy"] <= 1
     scene = json.loads(next((tmp_path / "run").glob("*/seed-0/scene.json")).read_text())
     assert scene["classes"] == CLASSES

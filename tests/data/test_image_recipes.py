@@ -1,27 +1,21 @@
 """`mixwise run imagenet` and `imagenet-small` on generated images, with the code and the network of the real thing."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from unittest.mock import DEFAULT, patch
 
 import psutil
 import pytest
 import torch
 import torch.distributed as dist
-import yaml
 
 from image_trees import image_tree
 from mixwise.data import ImageSamples
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment, runner
-from mixwise.experiments.build import prepare
+from mixwise.experiments.build import build_scheduler, prepare
 from mixwise.models import resnet18
 from mixwise.network.board import Board
-from mixwise.network.processes import Processes
-from processes import in_processes, run_in_processes
+from mixwise.network.world import Processes
+from process_pool import in_processes, run_in_processes
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
 
@@ -59,30 +53,21 @@ def test_imagenet_with_the_whole_network(mixwise, root, tmp_path, no_pictures):
     assert last["bytes_parameters"] == 2 * 4 * scene["dim"]  # two steps, one neighbor
 
 
-def test_the_settings_are_those_of_the_paper():
+def test_the_settings_and_the_schedule_are_those_of_the_paper():
     experiment = plan_experiment(load_recipe("imagenet"))
     for config in experiment.runs.values():
-        o, s, task = config.optimizer, config.schedule, config.part("task").options
+        o, task = config.optimizer, config.part("task").options
         assert o.lr == pytest.approx(0.1 * 32 * 16 / 256)
         assert (o.momentum, o.nesterov, o.weight_decay, task["batch"]) == (0.9, True, 1e-4, 32)
-        assert s.warmup * config.epochs == pytest.approx(5, rel=1e-5)
-        assert s.warmup_from * o.lr == pytest.approx(0.1)
-        assert [share * config.epochs for share in s.decay_at] == pytest.approx([30, 60, 80], rel=1e-5)
         assert (config.epochs, config.graph, task["data"].options["size"]) == (90, "ring:16", 224)
-    assert experiment.runs["ha-dsgd-momentum"].policy["period"] == 1000
+    config = experiment.runs["ha-dsgd-momentum"]
+    assert config.policy["period"] == 1000
     assert len(experiment.recipe.seeds) == 3
-
-
-def test_the_schedule_over_the_steps_of_imagenet():
-    from mixwise.experiments.build import build_scheduler
-
-    config = plan_experiment(load_recipe("imagenet")).runs["ha-dsgd-momentum"]
     steps = round(90 * 1_281_167 / 512)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=config.optimizer.lr)
     scheduler = build_scheduler(config.schedule, steps)(optimizer)
-    rate = [
-        0.2 * scheduler.lr_lambdas[0](round(epoch * steps / 90)) for epoch in (0, 2.5, 5.01, 29, 31, 59, 61, 81, 89)
-    ]
+    epochs = (0, 2.5, 5.01, 29, 31, 59, 61, 81, 89)
+    rate = [0.2 * scheduler.lr_lambdas[0](round(epoch * steps / 90)) for epoch in epochs]
     assert rate == pytest.approx([0.1, 0.15, 0.2, 0.2, 0.02, 0.02, 0.002, 0.0002, 0.0002], rel=1e-3)
 
 
@@ -127,14 +112,6 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(root, whole, tmp_path, no
     assert run_small(root, run, *options, resume=True) == whole
 
 
-def test_the_network_learns_the_colors(root, tmp_path, no_pictures):
-    run_small(
-        root, tmp_path / "run", "steps=60", "variants=full-averaging", "record_every=60",
-        "optimizer.lr=0.05", "graph=complete:2", "task.batch=8", "task.data.options.workers=1",
-    )  # fmt: skip
-    assert records(tmp_path / "run", "full-averaging")[-1]["accuracy"] > 0.6  # by chance: 0.33
-
-
 def test_augment_normalize_validation_and_test_share(root):
     def prepared(*changes):
         experiment = plan_experiment(load_recipe("imagenet-small"), (f"data_dir={root}", *TINY, "steps=1", *changes))
@@ -177,10 +154,10 @@ def test_each_process_decodes_for_its_own_nodes(root, tmp_path, no_pictures):
     assert shared["accuracy"] == alone["accuracy"]
 
 
-# --- what goes wrong ---
+# --- errors ---
 
 
-def test_the_data_are_asked_for_in_one_line(mixwise, tmp_path):
+def test_missing_data_and_images_that_cannot_be_decoded_end_a_run_in_one_line(mixwise, tmp_path):
     for recipe in ("imagenet", "imagenet-small"):
         done = mixwise("run", recipe)
         assert done.returncode == 2
@@ -188,60 +165,19 @@ def test_the_data_are_asked_for_in_one_line(mixwise, tmp_path):
             "error: data_dir is missing: name the folder of your images with data_dir=…; "
             "below it are train/CLASS/*.jpg and val/CLASS/*.jpg\n"
         )
-    done = mixwise("run", "imagenet", f"data_dir={tmp_path / 'none'}")
-    assert done.stderr.startswith("error: there is no folder ")
+    assert mixwise("run", "imagenet", f"data_dir={tmp_path / 'none'}").stderr.startswith("error: there is no folder ")
     assert not (tmp_path / "runs").exists()
-
-
-def test_an_image_that_cannot_be_decoded_ends_the_run_in_one_line(mixwise, tmp_path):
     root = image_tree(tmp_path / "images")
     for path in (root / "train" / "bee").iterdir():
         path.write_text("broken")
     done = mixwise("run", "imagenet-small", f"data_dir={root}", *TINY, "steps=3", "--out", "run")
     assert done.returncode == 2
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("error: ")
-    assert "train/bee/bee_" in last
-    assert "cannot be decoded: not an image in a known format" in last
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert "cannot be decoded: not an image in a known format" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
 
 
-def test_options_that_do_not_fit(mixwise, root):
-    done = mixwise("run", "imagenet-small", f"data_dir={root}", *TINY, "task.data.options.color=red")
-    assert done.returncode == 2
-    assert "task.data.options: unknown key 'color'" in done.stderr
+def test_options_that_do_not_fit_are_rejected(mixwise, root):
     done = mixwise("run", "imagenet-small", f"data_dir={root}", *TINY, "task.data.average_down=2")
     assert done.returncode == 2
     assert "is read on demand" in done.stderr
-
-
-@in_processes
-@pytest.mark.soak
-def test_ctrl_c_leaves_no_process_behind(root, tmp_path):
-    command = [
-        sys.executable, "-m", "mixwise", "run", "imagenet-small", f"data_dir={root}", *TINY, "steps=100000",
-        "task.data.options.workers=2", "variants=dsgd-momentum-metropolis", "--out", str(tmp_path / "run"),
-    ]  # fmt: skip
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    try:
-        own, children = psutil.Process(process.pid), []
-        deadline = time.monotonic() + 90
-        while len(children) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
-            children = own.children(recursive=True)
-        time.sleep(0.3)  # in the middle of it
-        process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=100)
-    finally:
-        process.kill()
-    assert process.returncode == 130, told
-    assert "stopped; resume with" in told
-    assert len(children) == 2
-    assert psutil.wait_procs(children, timeout=60)[1] == []
-
-
-def test_the_recipes_are_listed(mixwise):
-    listed = mixwise("recipes").stdout
-    assert "imagenet " in listed
-    assert "imagenet-small" in listed
-    assert yaml.safe_load(plan_experiment(load_recipe("imagenet-small")).to_yaml())["name"] == "imagenet-small"

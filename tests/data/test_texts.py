@@ -1,8 +1,9 @@
-"""Texts as data: a CSV file that says where it is broken, tokens that are made once, data sets of Hugging Face."""
+"""Texts as data: a CSV file with errors that name the line, cached tokens, datasets of Hugging Face."""
 
 import json
 import logging
 import shutil
+import sys
 import threading
 
 import numpy as np
@@ -12,9 +13,8 @@ import torch
 from builders import refused
 from mixwise.data import Splits, ag_news, hugging_face, tokenized
 from mixwise.data.ag_news import read_csv
-from mixwise.data.hub_files import model_folder
-from mixwise.data.ragged import cached_rows, content_key, write_rows
-from mixwise.data.tokens import Tokenizer, load_tokenizer
+from mixwise.data.files import model_folder, optional
+from mixwise.data.tokens import Tokenizer, cached_rows, content_key, load_tokenizer, write_rows
 from mixwise.errors import ConfigError, DataError
 from tiny_text import rows, save_csv, save_model, save_tokenizer
 
@@ -40,13 +40,13 @@ def news(tmp_path):
 # --- the CSV file ---
 def written(tmp_path, content):
     path = tmp_path / "train.csv"
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    path.write_bytes(content)
     return path
 
 
-def test_quotes_backslashes_and_umlauts_are_read_as_they_were_meant(tmp_path):
+def test_quotes_backslashes_and_umlauts_in_a_csv_file(tmp_path):
     content = '\ufeff"3","Wall St. ""Bears""","profits of\\\\the bank, \\$5"\n"1","Ä","b"\r\n'
-    labels, texts = read_csv(written(tmp_path, content))
+    labels, texts = read_csv(written(tmp_path, content.encode()))
     assert labels == [2, 0]
     assert texts == ['Wall St. "Bears" profits of the bank, $5', "Ä b"]
 
@@ -54,50 +54,40 @@ def test_quotes_backslashes_and_umlauts_are_read_as_they_were_meant(tmp_path):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ('"1","a "quote","b"', "not a record.*\"\" for a quote inside"),
-        ('"1","never closed', "not a record.*repair or delete it"),
-        ('"5","a","b"', "unknown label '5', expected 1 to 4"),
-        ('"0","a","b"', "unknown label '0', expected 1 to 4"),
-        ('"World","a","b"', "unknown label 'World'"),
-        ('"1","a"', "2 columns, expected 3"),
-        ('"1","a","b","c"', "4 columns, expected 3"),
-        ("", "the line is empty; delete it"),
-        ('"1"," ",""', "the record has no text"),
-        (b'"1","\xe9","b"', "byte 6 is not UTF-8; save the file in that encoding"),
+        (b'"1","a "quote","b"', 'expected after .*; .*"" for a quote'),
+        (b'"1","never closed', "unexpected end of data"),
+        (b'"5","a","b"', "unknown label '5', expected 1 to 4"),
+        (b'"World","a","b"', "unknown label 'World'"),
+        (b'"1","a"', "2 columns, expected 3"),
+        (b"", "0 columns, expected 3"),
+        (b'"1"," ",""', "the record has no text"),
+        (b'"1","\xe9","b"', "can't decode byte 0xe9 in position 5.*in UTF-8"),
     ],
-)  # fmt: skip
-def test_a_broken_line_is_named_by_its_number(tmp_path, line, says):
-    line = line if isinstance(line, bytes) else line.encode()
+)
+def test_an_invalid_line_is_named_by_its_number(tmp_path, line, says):
     path = written(tmp_path, b'"1","a","b"\n' * 6 + line + b'\n"1","a","b"\n')
-    refused(DataError, rf"train\.csv, line 7: {says}", read_csv, path, 4)
+    refused(DataError, rf"train\.csv, line 7: .*{says}", read_csv, path, 4)
 
 
-def test_an_empty_file_and_a_missing_one_say_what_belongs_there(tmp_path, news, cache, encoder):
-    refused(DataError, "is empty; expected a line per text", read_csv, written(tmp_path, ""))
+def test_missing_files_are_named(tmp_path, news, cache, encoder):
     with pytest.raises(DataError, match=r"there is no .*nowhere/ag_news/train.csv; put train.csv, test.csv"):
         ag_news(tmp_path / "nowhere", tokenizer=encoder)
     (news / "ag_news" / "test.csv").unlink()
     refused(DataError, r"there is no file .*test.csv", ag_news, news, tokenizer=encoder)
 
 
-def test_both_parts_with_their_labels_in_the_order_of_the_file(news, cache, encoder):
-    splits = ag_news(news, tokenizer=encoder, max_length=9)
-    assert (len(splits.train), len(splits.test)) == (48, 12)
+def test_both_splits_in_the_order_of_the_file_and_a_part_that_is_always_the_same(news, cache, encoder):
+    splits, some, again = (ag_news(news, tokenizer=encoder, max_length=9, train_samples=n) for n in (None, 10, 10))
+    assert (len(splits.train), len(splits.test), len(some.train)) == (48, 12, 10)
     assert splits.train.y.tolist() == [label - 1 for label, _, _ in rows(48)]
     assert splits.train.class_names == ("World", "Sports", "Business", "Sci/Tech")
+    assert torch.equal(some.train.y, again.train.y)
+    everything = [row[row > 0].tolist() for row in splits.train.x.take(torch.arange(48))]
+    assert all(row[row > 0].tolist() in everything for row in some.train.x.take(torch.arange(10)))
     inside = ag_news(news / "ag_news", tokenizer=encoder, max_length=9)  # the folder itself
     assert torch.equal(inside.train.x.take(torch.arange(48)), splits.train.x.take(torch.arange(48)))
     (news / "ag_news" / "classes.txt").unlink()
     assert ag_news(news, tokenizer=encoder).train.classes == 4
-
-
-def test_a_part_of_the_data_is_the_same_part_every_time(news, cache, encoder):
-    whole, some = (ag_news(news, tokenizer=encoder, train_samples=n) for n in (None, 10))
-    again = ag_news(news, tokenizer=encoder, train_samples=10)
-    assert len(some.train) == 10
-    assert torch.equal(some.train.y, again.train.y)
-    everything = [row[row > 0].tolist() for row in whole.train.x.take(torch.arange(48))]
-    assert all(row[row > 0].tolist() in everything for row in some.train.x.take(torch.arange(10)))
     with pytest.raises(DataError, match=r"train_samples = 49; .* has 48 samples: give a number from 1 to 48"):
         ag_news(news, tokenizer=encoder, train_samples=49)
 
@@ -115,60 +105,47 @@ def test_tokens_are_those_of_the_tokenizer_padded_to_the_longest_of_the_batch(ca
     part = samples.subset(torch.tensor([2, 0])).subset(torch.tensor([1]))
     assert part.take(torch.tensor([0])).tolist() == [expected[0]]
     assert len(part) == 1
+    pair = tokenized([("war", "peace news")], encoder).take(torch.tensor([0]))
+    assert pair.tolist() == [backend("war", "peace news")["input_ids"]]
 
 
-def test_pairs_of_texts_are_joined_as_the_tokenizer_does(cache, encoder):
-    batch = tokenized([("war", "peace news"), ("goal", "team")], encoder).take(torch.arange(2))
-    assert batch.tolist()[0] == load_tokenizer(encoder).backend("war", "peace news")["input_ids"]
-
-
-def test_tokens_are_made_once_for_a_tokenizer_a_length_and_texts(cache, encoder, tmp_path, monkeypatch):
-    made = []
+def test_tokens_are_computed_once_for_a_tokenizer_a_length_and_texts(cache, encoder, tmp_path, monkeypatch):
+    computed = []
     call = Tokenizer.__call__
-    monkeypatch.setattr(Tokenizer, "__call__", lambda self, *args: made.append(args) or call(self, *args))
-    texts = ["war news", "goal"]
-    for _ in range(2):
-        tokenized(texts, encoder, 8)
-    assert len(made) == 1
-    copied = tmp_path / "elsewhere"
-    shutil.copytree(encoder, copied)
-    tokenized(texts, copied, 8)  # the same tokenizer at another place
-    assert len(made) == 1
-    tokenized(texts, encoder, 9)
-    tokenized([*texts, "war"], encoder, 8)
-    assert len(made) == 3
-    content = json.loads((copied / "tokenizer.json").read_text())
-    content["normalizer"] = None
-    other = tmp_path / "other"
-    shutil.copytree(copied, other)
-    (other / "tokenizer.json").write_text(json.dumps(content))
-    tokenized(texts, other, 8)
-    assert len(made) == 4
+    monkeypatch.setattr(Tokenizer, "__call__", lambda self, *args: computed.append(args) or call(self, *args))
+    texts, copied = ["war news", "goal"], shutil.copytree(encoder, tmp_path / "elsewhere")
+    for folder in (encoder, encoder, copied):  # the same tokenizer at another place
+        tokenized(texts, folder, 8)
+    assert len(computed) == 1
+    other = shutil.copytree(copied, tmp_path / "other")
+    content = json.loads((other / "tokenizer.json").read_text())
+    (other / "tokenizer.json").write_text(json.dumps({**content, "normalizer": None}))
+    for changed in ((texts, encoder, 9), ([*texts, "war"], encoder, 8), (texts, other, 8)):
+        tokenized(*changed)
+    assert len(computed) == 4
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "no seal", "nonsense", "no offsets"])
-def test_a_damaged_cache_is_made_anew(cache, encoder, damage):
+@pytest.mark.parametrize("damage", ["cut", "longer", "flip", "no seal", "nonsense", "no offsets"])
+def test_a_damaged_cache_is_computed_again(cache, encoder, damage, monkeypatch):
+    monkeypatch.setattr("mixwise.data.tokens._CHECKED", 0 if damage == "longer" else 1 << 26)
     texts = ["war news", "goal", "bank profits"]
     expected = tokenized(texts, encoder).take(torch.arange(3))
     (place,) = cache.iterdir()
-    values = place / "values.npy"
-    content = values.read_bytes()
-    if damage == "cut":
-        values.write_bytes(content[:-4])
-    elif damage == "flip":
-        values.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    elif damage == "no seal":
-        (place / "seal.json").unlink()
-    elif damage == "nonsense":
-        (place / "seal.json").write_text("{")
-    else:
-        (place / "offsets.npy").unlink()
+    content = (place / "values.npy").read_bytes()
+    {
+        "cut": lambda: (place / "values.npy").write_bytes(content[:-4]),
+        "longer": lambda: (place / "values.npy").write_bytes(content + b"more"),  # large files: only their size
+        "flip": lambda: (place / "values.npy").write_bytes(content[:-1] + bytes([content[-1] ^ 1])),
+        "no seal": (place / "seal.json").unlink,
+        "nonsense": lambda: (place / "seal.json").write_text("{"),
+        "no offsets": (place / "offsets.npy").unlink,
+    }[damage]()
     assert torch.equal(tokenized(texts, encoder).take(torch.arange(3)), expected)
-    assert values.read_bytes() == content
+    assert (place / "values.npy").read_bytes() == content
     assert [path.name for path in cache.iterdir()] == [place.name]  # nothing is left behind
 
 
-def test_several_may_make_the_same_at_once(cache):
+def test_several_processes_may_compute_the_same_rows_at_once(cache):
     """All are in `make` at the same time; each gets whole rows, and one folder stays."""
     inside, key, found = threading.Barrier(4), content_key("tokens", "a"), []
 
@@ -185,7 +162,7 @@ def test_several_may_make_the_same_at_once(cache):
     assert len(list(cache.iterdir())) == 1
 
 
-def test_what_ends_early_leaves_nothing_behind(cache):
+def test_an_interrupted_computation_leaves_nothing_behind(cache):
     def make(folder):
         write_rows(folder, [1], (), np.int32, [np.array([1])])
         raise KeyboardInterrupt
@@ -195,7 +172,7 @@ def test_what_ends_early_leaves_nothing_behind(cache):
     assert list(cache.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_or_is_full(cache, monkeypatch, tmp_path):
+def test_a_cache_that_cannot_be_written_or_is_full(cache, monkeypatch, tmp_path):
     def make(folder):
         write_rows(folder, [10**15], (), np.int32, [])
 
@@ -205,7 +182,7 @@ def test_a_place_that_cannot_be_written_or_is_full(cache, monkeypatch, tmp_path)
     refused(DataError, r"cannot be written .* set MIXWISE_CACHE to another folder", cached_rows, "tokens-x", make)
 
 
-def test_progress_is_told_now_and_then(cache, encoder, monkeypatch, caplog):
+def test_progress_is_logged(cache, encoder, monkeypatch, caplog):
     monkeypatch.setattr("mixwise.data.files._INTERVAL", 0.0)
     monkeypatch.setattr("mixwise.data.tokens._CHUNK", 2)
     with caplog.at_level(logging.INFO, "mixwise"):
@@ -223,15 +200,14 @@ def test_a_tokenizer_that_is_missing_or_broken(tmp_path, encoder):
     save_tokenizer(broken)
     (broken / "tokenizer.json").write_text("{")
     refused(DataError, "broken: its tokenizer cannot be read", load_tokenizer, broken)
-    for wrong in (2, 8.0, True):
-        refused(DataError, f"max_length = {wrong}", tokenized, ["war"], encoder, wrong)
+    refused(DataError, "max_length = 2", tokenized, ["war"], encoder, 2)
 
 
-# --- where models lie ---
-def test_a_model_is_looked_for_where_data_lie(tmp_path, monkeypatch, encoder):
+# --- folders of models ---
+def test_a_model_is_searched_among_the_data(tmp_path, monkeypatch, encoder):
     monkeypatch.setenv("MIXWISE_DATA", str(encoder.parent))
     assert model_folder("tiny") == encoder
-    assert model_folder("somebody/tiny") == encoder  # a hub's name that lies here
+    assert model_folder("someone/tiny") == encoder  # a name on the hub with a local folder
     assert model_folder("tiny", data_dir=tmp_path) == encoder
     assert model_folder("else", model_dir=encoder) == encoder
     assert model_folder("tiny", model_dir=encoder.parent) == encoder
@@ -243,8 +219,8 @@ def test_a_model_is_looked_for_where_data_lie(tmp_path, monkeypatch, encoder):
 def test_a_name_of_the_hub_without_a_connection_fails_at_once(tmp_path, monkeypatch):
     monkeypatch.setenv("MIXWISE_DATA", str(tmp_path))
     with pytest.raises(DataError) as offline:
-        model_folder("somebody/no-such-model")
-    for words in ("HF_HUB_OFFLINE is set", "hf download somebody/no-such-model --local-dir DIR", "model_dir=…"):
+        model_folder("someone/no-such-model")
+    for words in ("HF_HUB_OFFLINE is set", "hf download someone/no-such-model --local-dir DIR", "model_dir=…"):
         assert words in str(offline.value)
     asked = []
 
@@ -254,19 +230,17 @@ def test_a_name_of_the_hub_without_a_connection_fails_at_once(tmp_path, monkeypa
 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("urllib.request.urlopen", unreachable)
-    refused(DataError, "no route to host", model_folder, "somebody/no-such-model")
-    assert [url.rpartition("/api/")[2] for url, _ in asked] == ["models/somebody/no-such-model"]  # once
+    refused(DataError, "no route to host", model_folder, "someone/no-such-model")
+    assert [url.rpartition("/api/")[2] for url, _ in asked] == ["models/someone/no-such-model"]  # once
     assert asked[0][1] <= 10
 
 
 def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
-    from mixwise.data.hub_files import optional
-
+    monkeypatch.setitem(sys.modules, "transformers", None)
     refused(ConfigError, r"pip install 'mixwise\[text\]'", optional, "transformers", "text")
 
 
-# --- data sets of Hugging Face ---
+# --- datasets of Hugging Face ---
 @pytest.fixture
 def hub_cache(tmp_path, monkeypatch):
     import datasets
@@ -282,7 +256,7 @@ def save_json(folder, **parts):
     return folder
 
 
-def test_a_folder_of_files_its_columns_are_found(tmp_path, cache, hub_cache, encoder):
+def test_columns_of_files_in_a_folder_are_inferred(tmp_path, cache, hub_cache, encoder):
     content = [{"sentence": f"war {'news ' * i}", "label": ["no", "yes"][i % 2], "id": i} for i in range(6)]
     folder = save_json(tmp_path / "set", train=content, validation=content[:2])
     splits = hugging_face(str(folder), tokenizer=encoder)
@@ -294,7 +268,7 @@ def test_a_folder_of_files_its_columns_are_found(tmp_path, cache, hub_cache, enc
     assert len(hugging_face(None, folder, tokenizer=encoder, train_samples=3).train) == 3
 
 
-def test_what_save_to_disk_has_written_and_pairs_of_texts(tmp_path, cache, hub_cache, encoder):
+def test_pairs_of_texts_written_by_save_to_disk(tmp_path, cache, hub_cache, encoder):
     datasets = hub_cache
     features = datasets.Features(
         {"a": datasets.Value("string"), "b": datasets.Value("string"), "which": datasets.ClassLabel(names=["x", "y"])}
@@ -323,11 +297,7 @@ UNLABELED = [{"text": "war", "kind": 1}]
 @pytest.mark.parametrize(
     ("train", "test", "message"),
     [
-        (
-            GOOD,
-            [GOOD[0], {"text": "x", "label": 7}],
-            "test, row 1: unknown label 7 in 'label'; the training .* has 0, 1",
-        ),
+        (GOOD, [GOOD[0], {"text": "x", "label": 7}], "test, row 1: unknown label 7 in 'label'; .* has 0, 1"),
         ([*GOOD, {"text": " ", "label": 1}], GOOD, "row 2: no text in 'text'"),
         ([{"text": "war", "label": 0.5}], GOOD, "contains 0.5; labels are whole numbers or names"),
         (UNLABELED, UNLABELED, "columns .*text .*kind .*; it is unclear which contains the label"),
@@ -338,36 +308,12 @@ def test_rows_that_cannot_be_used_are_named(tmp_path, cache, hub_cache, encoder,
     refused(DataError, message, hugging_face, str(folder), tokenizer=encoder)
 
 
-def test_a_folder_that_is_no_data_set_and_a_name_without_a_connection(tmp_path, hub_cache, monkeypatch, encoder):
+def test_folders_without_a_dataset_and_unreachable_names_are_rejected(tmp_path, hub_cache, monkeypatch, encoder):
     monkeypatch.setenv("MIXWISE_DATA", str(tmp_path))
     (tmp_path / "nothing").mkdir()
     with pytest.raises(DataError, match=r"nothing cannot be read as a dataset .* parquet, csv or json"):
         hugging_face("nothing", tokenizer=encoder)
-    refused(DataError, "--repo-type dataset", hugging_face, "somebody/some-data", tokenizer=encoder)
+    refused(DataError, "--repo-type dataset", hugging_face, "someone/some-data", tokenizer=encoder)
     refused(DataError, "no dataset is given", hugging_face, tokenizer=encoder)
     for missing in ({"name": "./no"}, {"data_dir": tmp_path / "no"}):
         refused(DataError, r"there is no folder .*no; give one", hugging_face, **missing, tokenizer=encoder)
-
-
-def test_images_of_a_data_set_are_decoded_when_needed(tmp_path, hub_cache):
-    from PIL import Image
-
-    datasets = hub_cache
-    images = [Image.new("RGB", (12, 10), color) for color in ("red", "blue", "red", "blue")]
-    features = datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(names=["red", "blue"])})
-    part = datasets.Dataset.from_dict({"img": images, "label": [0, 1, 0, 1]}, features)
-    datasets.DatasetDict({"train": part, "test": part}).save_to_disk(tmp_path / "colors")
-    splits = hugging_face(str(tmp_path / "colors"), size=8, workers=0, mean=None, std=None)
-    assert splits.train.kind.startswith("images of 8 × 8")
-    pixels = splits.train.x.take(torch.tensor([1, 2]))
-    assert pixels[0, :, 4, 4].tolist() == [0, 0, 255]
-    assert pixels[1, :, 4, 4].tolist() == [255, 0, 0]
-
-
-def test_large_files_are_checked_by_their_size_alone(cache, monkeypatch, encoder):
-    monkeypatch.setattr("mixwise.data.ragged._CHECKED", 0)
-    texts = ["war news", "goal"]
-    expected = tokenized(texts, encoder).take(torch.arange(2))
-    (place,) = cache.iterdir()
-    (place / "values.npy").write_bytes((place / "values.npy").read_bytes() + b"more")
-    assert torch.equal(tokenized(texts, encoder).take(torch.arange(2)), expected)

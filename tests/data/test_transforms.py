@@ -15,17 +15,6 @@ def images(B: int = 40, C: int = 3, H: int = 6, W: int = 5, dtype: torch.dtype =
     return torch.arange(1, B * C * H * W + 1).reshape(B, C, H, W).remainder(251).to(dtype)
 
 
-def shifted(image: torch.Tensor, down: int, right: int) -> torch.Tensor:
-    """image (C, H, W) with out[:, i, j] = image[:, i + down, j + right], zero outside."""
-    out = torch.zeros_like(image)
-    _, H, W = image.shape
-    for i in range(H):
-        for j in range(W):
-            if 0 <= i + down < H and 0 <= j + right < W:
-                out[:, i, j] = image[:, i + down, j + right]
-    return out
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_flips_equal_a_loop(dtype):
     x = images(dtype=dtype)
@@ -41,9 +30,10 @@ def test_flips_equal_a_loop(dtype):
 def test_crops_equal_a_loop(dtype, padding):
     x = images(dtype=dtype)
     result = random_crops(x, padding, generator(0, "crops"))
-    corner = torch.randint(2 * padding + 1, (2, len(x)), generator=generator(0, "crops")) - padding
-    for before, after, down, right in zip(x, result, *corner.tolist(), strict=True):
-        assert torch.equal(after, shifted(before, down, right))
+    corner = torch.randint(2 * padding + 1, (2, len(x)), generator=generator(0, "crops"))
+    for before, after, top, left in zip(x, result, *corner.tolist(), strict=True):
+        padded = torch.nn.functional.pad(before, (padding,) * 4)
+        assert torch.equal(after, padded[:, top : top + 6, left : left + 5])
     assert result.dtype == dtype
 
 
@@ -69,23 +59,13 @@ def test_both_together_depend_on_the_generator_alone_and_leave_the_input():
     assert not torch.equal(first, augment(x, generator(0, "augment", 3, 8)))
     assert torch.equal(x, kept)
     assert augment(x[:0], generator(0)).shape == x[:0].shape
+    elsewhere = x.to("meta")  # a device with shapes only: draws must have been moved there
+    assert augment(elsewhere, generator(0)).shape == x.shape
 
 
-def test_draws_on_the_cpu_serve_images_elsewhere():
-    x = images().to("meta")  # a device with shapes only: what is mixed with it must have been moved there
-    assert FlipsAndCrops(padding=2)(x, generator(0)).shape == x.shape
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: random_flips(torch.zeros(3, 4, 4), generator(0)), r"shape \(3, 4, 4\); .* \(B, C, H, W\)"),
-        (lambda: random_crops(torch.zeros(3, 4), 1, generator(0)), r"shape \(3, 4\)"),
-        (lambda: random_crops(images(), -1, generator(0)), "padding = -1; it must be 0 or more"),
-    ],
-)
-def test_what_are_not_images_is_refused(call, message):
-    refused(DataError, message, call)
+def test_other_inputs_than_images_are_rejected():
+    refused(DataError, r"shape \(3, 4, 4\); .* \(B, C, H, W\)", random_flips, torch.zeros(3, 4, 4), generator(0))
+    refused(DataError, "padding = -1; it must be 0 or more", random_crops, images(), -1, generator(0))
 
 
 # --- of whole datasets ---

@@ -154,8 +154,8 @@ def test_smaller_passes_run_with_rows_in_float32(override, looked_at, tmp_path):
 @pytest.mark.parametrize(
     ("device", "dtype", "message"),
     [
-        ("cpu", torch.bfloat16, "torch.bfloat16.*take torch.float32 or torch.float64"),
-        ("meta", torch.float32, "'meta' holds no numbers"),
+        ("cpu", torch.bfloat16, "torch.bfloat16.*use torch.float32 or torch.float64"),
+        ("meta", torch.float32, "'meta' cannot hold torch.float32 .*; choose cpu"),
         ("cuda:99", torch.float32, "'cuda:99'"),
     ],
 )

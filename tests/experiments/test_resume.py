@@ -18,7 +18,7 @@ from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import Recipe, plan_experiment, run_experiment
 from mixwise.experiments.build import build_task
 from mixwise.training import Training
-from processes import in_processes
+from process_pool import in_processes
 from programs import Program
 
 pytestmark = [in_processes, pytest.mark.usefixtures("no_pictures")]

@@ -1,4 +1,4 @@
-"""Pretrained classifiers: what they say, which part of them is trained, and features that stand for the frozen part."""
+"""Pretrained classifiers: their logits, the part of them that is trained, and features in place of the frozen part."""
 
 import copy
 import json
@@ -6,19 +6,14 @@ import logging
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 from torch import nn
 
 from builders import refused
-from mixwise.data import TokenSamples, ag_news, partition, tokenized
+from mixwise.data import ag_news, tokenized
 from mixwise.errors import ConfigError, DataError
-from mixwise.experiments import load_recipe, plan_experiment
-from mixwise.experiments.build import prepare
-from mixwise.models import build, freeze, mlp, resnet18, resnet20, small_cnn, text_classifier, with_features
+from mixwise.models import build, freeze, mlp, resnet20, small_cnn, text_classifier, with_features
 from mixwise.models.features import entry_of
-from mixwise.models.freezing import blocks_of
-from mixwise.tasks import ModuleTask
 from tiny_text import save_csv, save_model
 
 pytestmark = pytest.mark.xdist_group("transformers")  # importing it takes seconds: once
@@ -67,11 +62,9 @@ def test_logits_and_gradients_are_those_of_transformers(folders, news, kind):
         mask = tokens != 0
         types = {}
         if kind == "bert":
-            second = torch.zeros_like(tokens)
+            types["token_type_ids"] = second = torch.zeros_like(tokens)
             for i, row in enumerate(tokens.tolist()):
-                first_end = row.index(3)
-                second[i, first_end + 1 : int(mask[i].sum())] = 1
-            types = {"token_type_ids": second}
+                second[i, row.index(3) + 1 : int(mask[i].sum())] = 1
         expected, found = plain(input_ids=tokens, attention_mask=mask.long(), **types).logits, own(tokens)
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
         own_gradients, gradients = (
@@ -80,6 +73,8 @@ def test_logits_and_gradients_are_those_of_transformers(folders, news, kind):
         )
         torch.testing.assert_close(own_gradients, gradients, rtol=1e-4, atol=1e-4)
     assert expected.std() > 0.01
+    alone = torch.cat([own(texts[i : i + 1][:, texts[i] != 0]) for i in range(10)])  # padding changes nothing
+    torch.testing.assert_close(own(texts), alone, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -90,14 +85,6 @@ def test_the_last_block_works_on_one_position(folders, news, kind):
     own.blocks[0].register_forward_hook(lambda block, args, out: seen.append(out.shape))
     own(news.train.x.take(torch.arange(5)))
     assert [shape[1] for shape in seen] == [news.train.x.take(torch.arange(5)).shape[1], 1]
-
-
-def test_padding_changes_nothing(folders, news):
-    own = classifier(folders["bert"]).eval()
-    at = torch.arange(6)
-    together = own(news.train.x.take(at))
-    alone = torch.cat([own(news.train.x.take(at[i : i + 1])) for i in range(6)])
-    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-6)
 
 
 def test_a_pretrained_lower_part_stays_and_the_seed_makes_the_head(folders):
@@ -113,20 +100,20 @@ def test_a_pretrained_lower_part_stays_and_the_seed_makes_the_head(folders):
 
 
 def test_options_change_the_configuration(folders):
-    random = classifier(folders["bert"], pretrained=False, overrides={"num_hidden_layers": 2})
-    assert len(random.blocks) == 2
-    assert not torch.equal(
-        random.model.bert.embeddings.word_embeddings.weight,
-        classifier(folders["bert"]).model.bert.embeddings.word_embeddings.weight,
+    random, loaded = (
+        classifier(folders["bert"], pretrained=pretrained, overrides={"num_hidden_layers": 2}, dropout=0.0)
+        for pretrained in (False, True)
     )
-    module = classifier(folders["distilbert"], dropout=0.0)
-    assert {part.p for part in module.modules() if isinstance(part, nn.Dropout)} == {0.0}
-    refused(ConfigError, "dropout = 1", classifier, folders["bert"], dropout=1)
-    refused(ConfigError, "attention = 'flash'; choose sdpa or eager", classifier, folders["bert"], attention="flash")
+    assert len(random.blocks) == 2
+    weights = [module.model.bert.embeddings.word_embeddings.weight for module in (random, loaded)]
+    assert not torch.equal(*weights)
+    assert {part.p for part in loaded.modules() if isinstance(part, nn.Dropout)} == {0.0}
+    refused(ConfigError, "dropout = 1: input should be less than 1", classifier, folders["bert"], dropout=1)
+    refused(ConfigError, "attention = 'flash': .*'sdpa' or 'eager'", classifier, folders["bert"], attention="flash")
     refused(ConfigError, r"has no 'depth'; see its config.json", classifier, folders["bert"], overrides={"depth": 2})
 
 
-def test_a_head_that_does_not_fit_is_replaced_and_said(tmp_path, caplog):
+def test_a_head_for_other_classes_is_replaced_and_logged(tmp_path, caplog):
     folder = save_model(tmp_path / "three", classes=3)
     with caplog.at_level(logging.INFO, "mixwise"):
         assert classifier(folder).model.classifier.out_features == 4
@@ -139,7 +126,7 @@ def test_a_head_that_does_not_fit_is_replaced_and_said(tmp_path, caplog):
     assert torch.equal(kept.model.classifier.weight, load_file(folder / "model.safetensors")["classifier.weight"])
 
 
-def test_folders_that_hold_no_model(tmp_path, folders):
+def test_folders_without_a_model_are_rejected(tmp_path, folders):
     (tmp_path / "empty").mkdir()
     refused(DataError, r"empty contains no config.json", classifier, tmp_path / "empty")
     folder = save_model(tmp_path / "light")
@@ -156,40 +143,37 @@ def test_folders_that_hold_no_model(tmp_path, folders):
     refused(DataError, "light cannot be loaded", classifier, folder)
 
 
-def test_images_of_hugging_face(tmp_path):
+def test_an_image_classifier_of_hugging_face(tmp_path):
     import transformers
 
     config = transformers.ViTConfig(
         hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, image_size=8, patch_size=4
     )
     transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
-    module = build("image-classifier", seed=0, name=str(tmp_path / "vit"), classes=5)
+    module = build("image-classifier", seed=0, name=str(tmp_path / "vit"), classes=5).eval()
     images = torch.randn(3, 3, 8, 8)
-    assert torch.equal(module.eval()(images), module.model(pixel_values=images).logits)
     assert module(images).shape == (3, 5)
+    assert torch.equal(module(images), module.model(pixel_values=images).logits)
     assert trained(freeze(module, "head"))[0] == "model.vit.layernorm.weight"
 
 
-# --- which part is trained ---
+# --- freezing ---
 def test_the_last_blocks_and_the_head_are_trained(folders):
     bert = freeze(classifier(folders["bert"]), 1)
     assert all(".encoder.layer.2." in name or ".pooler." in name or ".classifier." in name for name in trained(bert))
     assert sum(".encoder.layer.2." in name for name in trained(bert)) == 16
-    head = freeze(classifier(folders["distilbert"]), "head")
-    assert trained(head) == [
-        f"model.{part}.{what}" for part in ("pre_classifier", "classifier") for what in ("weight", "bias")
-    ]
     whole = classifier(folders["bert"])
     assert len(trained(freeze(whole, "all"))) == len(list(whole.parameters()))
-    resnet = freeze(resnet20(), 2)
-    assert {name.partition(".")[0] + "." + name.split(".")[1] for name in trained(resnet)} == {
-        "blocks.7", "blocks.8", "head.weight", "head.bias"
-    }  # fmt: skip
-    assert len(blocks_of(resnet18())) == 8
-    assert trained(freeze(small_cnn(), "head")) == ["11.weight", "11.bias"]
-    assert trained(freeze(small_cnn(), 1)) == [f"{i}.{what}" for i in (7, 8, 11) for what in ("weight", "bias")]
-    assert trained(freeze(mlp((3, 3, 3, 2)), 1)) == ["4.weight", "4.bias", "6.weight", "6.bias"]
-    assert trained(freeze(mlp((3, 2)), "head")) == ["2.weight", "2.bias"]  # all it has
+    resnet = {".".join(name.split(".")[:2]) for name in trained(freeze(resnet20(), 2))}
+    assert resnet == {"blocks.7", "blocks.8", "head.weight", "head.bias"}
+    for module, train, layers in (
+        (classifier(folders["distilbert"]), "head", ["model.pre_classifier", "model.classifier"]),
+        (small_cnn(), "head", ["11"]),
+        (small_cnn(), 1, ["7", "8", "11"]),
+        (mlp((3, 3, 3, 2)), 1, ["4", "6"]),
+        (mlp((3, 2)), "head", ["2"]),  # all it has
+    ):
+        assert trained(freeze(module, train)) == [f"{layer}.{what}" for layer in layers for what in ("weight", "bias")]
 
 
 def test_frozen_parts_are_without_dropout(folders):
@@ -203,13 +187,10 @@ def test_frozen_parts_are_without_dropout(folders):
     assert [part.training for part in sequence] == [False, False, True, True, True]
 
 
-@pytest.mark.parametrize("k", [0, 4, True, "blocks"])
-def test_a_number_of_blocks_that_there_is_not(folders, k):
-    with pytest.raises(ConfigError, match=f"train = {k!r}; this model has 3 blocks: choose all, head, or a number"):
-        freeze(classifier(folders["bert"]), k)
-
-
-def test_a_module_without_blocks_says_so():
+def test_numbers_of_blocks_that_a_module_does_not_have_are_rejected(folders):
+    for k in (0, 4, True, "blocks"):
+        message = f"train = {k!r}; this model has 3 blocks: choose all, head, or a number"
+        refused(ConfigError, message, freeze, classifier(folders["bert"]), k)
     refused(ConfigError, "this model has no blocks", freeze, nn.Linear(2, 2), 1)
     refused(ConfigError, "the head of this model is unknown", freeze, nn.Linear(2, 2), "head")
 
@@ -226,11 +207,13 @@ def losses_and_gradients(module, x, y):
 @pytest.mark.parametrize("train", [1, 2, "head"])
 def test_features_give_the_logits_and_gradients_of_the_whole_model(folders, news, kind, train):
     module = freeze(classifier(folders[kind], dropout=0.0), train)
+    modes = [part.training for part in module.modules()]
     features = with_features(news.train, module, "float32")
     at = torch.randperm(len(news.train))[:16]
     x, given, y = news.train.x.take(at), features.x.take(at), news.train.y[at]
     assert given.is_floating_point()
-    assert len(list(module.blocks)) == 3  # the module is whole again
+    assert len(list(module.blocks)) == 3
+    assert [part.training for part in module.modules()] == modes
     loss, gradients = losses_and_gradients(module, x, y)
     own_loss, own_gradients = losses_and_gradients(module, given, y)
     torch.testing.assert_close(own_loss, loss, rtol=1e-5, atol=1e-5)
@@ -253,34 +236,20 @@ def test_features_are_computed_once_for_data_model_and_depth(folders, news, monk
 
     assert computed(news.train, module)
     assert not computed(news.train, module)
-    assert not computed(news.train.subset([3, 1]), module)  # a part of what is there
+    assert not computed(news.train.subset([3, 1]), module)  # a part of it
     assert not computed(news.train, freeze(build("text-classifier", seed=5, name=str(folders["bert"]), classes=2), 1))
     assert computed(news.test, module)
     assert computed(news.train, module, precision="float32")
     assert computed(news.train, freeze(classifier(folders["bert"]), 2))
+    whole, part = (with_features(data, module) for data in (news.train, news.train.subset([7, 3])))
+    assert torch.equal(part.x.take(torch.tensor([1, 0])), whole.x.take(torch.tensor([3, 7])))
     changed = copy.deepcopy(module)
     with torch.no_grad():
         changed.model.bert.embeddings.word_embeddings.weight[5] += 1
     assert computed(news.train, changed)
 
 
-def test_parts_of_the_data_have_the_features_of_their_texts(folders, news):
-    module = freeze(classifier(folders["bert"]), 1)
-    whole, part = (with_features(data, module) for data in (news.train, news.train.subset([7, 3])))
-    assert torch.equal(part.x.take(torch.tensor([1, 0])), whole.x.take(torch.tensor([3, 7])))
-    assert torch.equal(part.y, whole.y[[7, 3]])
-    assert whole.kind == part.kind
-
-
-def test_dropout_of_the_trained_part_stays_on_and_modes_come_back(folders, news):
-    module = freeze(classifier(folders["bert"], dropout=0.5), 1)
-    modes = [part.training for part in module.modules()]
-    given = with_features(news.train, module).x.take(torch.arange(4))
-    assert [part.training for part in module.modules()] == modes
-    assert not torch.equal(module(given), module(given))
-
-
-def test_where_there_is_nothing_to_keep(folders, news):
+def test_features_need_a_frozen_lower_part(folders, news):
     module = classifier(folders["bert"])
     assert entry_of(module) is None
     refused(ConfigError, "features need a frozen lower part", with_features, news.train, module)
@@ -290,7 +259,7 @@ def test_where_there_is_nothing_to_keep(folders, news):
     refused(ConfigError, "block that these features enter is unknown", module, torch.zeros(1, 2, 8))
 
 
-def test_a_model_that_cannot_be_entered_is_found_out(folders, news):
+def test_a_model_with_other_connections_than_its_blocks_is_rejected(folders, news):
     module = freeze(classifier(folders["bert"]), 1)
     pooler = module.model.bert.pooler
     embedded = []
@@ -300,38 +269,12 @@ def test_a_model_that_cannot_be_entered_is_found_out(folders, news):
         with_features(news.train, module)
 
 
-def test_features_too_large_for_float16(folders, news):
+def test_features_too_large_for_float16_are_rejected(folders, news):
     module = freeze(classifier(folders["bert"]), 1)
     with torch.no_grad():
         module.blocks[1].output.LayerNorm.weight.mul_(1e6)
     refused(ConfigError, "overflows float16; use float32", with_features, news.train, module)
     assert with_features(news.train, module, "float32")
-
-
-def test_a_task_with_features_takes_the_steps_of_one_with_tokens(folders, news):
-    """Rows hold the trained part alone; gradients and accuracies agree, and the model is complete."""
-    parts = partition.iid(len(news.train), 3, 0)
-
-    def task(keep):
-        module = freeze(classifier(folders["distilbert"], dropout=0.0), 1)
-        data = [with_features(part, module, "float32") if keep else part for part in (news.train, news.test)]
-        return ModuleTask(lambda: module, data[0], parts, batch=5, test=data[1])
-
-    whole, features = task(False), task(True)
-    assert isinstance(whole.data.x, TokenSamples)
-    assert whole.layout.dim == sum(p.numel() for p in whole.template.parameters() if p.requires_grad)
-    X = whole.initial(range(3))
-    X += 0.1 * torch.randn(X.shape, generator=torch.Generator().manual_seed(0))
-    features.initial(range(3))
-    losses, G = (found.clone() for found in whole.losses_and_gradients(X, range(3), 2))
-    own_losses, own_G = features.losses_and_gradients(X, range(3), 2)
-    torch.testing.assert_close(own_losses, losses, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(own_G, G, rtol=1e-4, atol=1e-5)
-    assert whole.evaluate(X) == features.evaluate(X)
-    model = features.node_module(X, 1).eval()
-    torch.testing.assert_close(
-        model(news.test.x.take(torch.arange(3))), model(features.test.x.take(torch.arange(3))), rtol=1e-5, atol=1e-5
-    )
 
 
 # --- through the command line ---
@@ -394,58 +337,15 @@ def test_mixwise_run_agnews_small(mixwise, folders, tmp_path, cache, no_pictures
     [
         (["model_dir=nowhere"], "model_dir = nowhere is not a folder"),
         (["task.train=7"], "task.train = 7; this model has 3 blocks: choose all, head, or a number of blocks"),
-        (["task.train=some"], "task.train"),
         (["task.cache_features=true"], "task.cache_features = True: nothing is frozen below what is trained"),
         (["task.data.options.max_length=64"], "max_length = 64; the model has 24 positions"),
-        (["task.data.options.length=6"], "task.data.options: unknown key 'length'; did you mean max_length?"),
         (["task.model.kind=resnet20", "task.model.options={}"], "texts become tokens of a model"),
         (["task.model.options.nam=x"], "task.model.options: unknown key 'nam'; did you mean name?"),
         (["data_dir=nowhere"], "there is no nowhere/ag_news/train.csv"),
     ],
 )  # fmt: skip
-def test_mistakes_are_one_line(mixwise, folders, changes, says):
+def test_mistakes_in_a_recipe_are_one_line(mixwise, folders, changes, says):
     where = [f"data_dir={folders['bert'].parent}", f"model_dir={folders['distilbert']}", "topology=ring"]
     done = mixwise("run", "agnews", *where, *TINY, "steps=2", "variants=dadam", *changes, "--out", "run")
     assert done.returncode == 2
     assert says in done.stderr.splitlines()[-1]
-
-
-def test_a_hub_name_without_a_connection_is_one_line(mixwise, folders, monkeypatch, tmp_path):
-    monkeypatch.setenv("MIXWISE_DATA", str(tmp_path))
-    done = mixwise("run", "agnews", f"data_dir={folders['bert'].parent}", "topology=ring", "--out", "run")
-    assert done.returncode == 2
-    assert "hf download distilbert-base-uncased --local-dir DIR" in done.stderr
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_data_set_of_hugging_face_in_a_recipe(folders, tmp_path, monkeypatch):
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "arrow")
-    (tmp_path / "set").mkdir()
-    for part in ("train", "test"):
-        lines = [json.dumps({"text": ["war news", "goal"][i % 2], "label": i % 2}) for i in range(24)]
-        (tmp_path / "set" / f"{part}.jsonl").write_text("\n".join(lines))
-    recipe = yaml.safe_load("""
-        name: own
-        seeds: [0]
-        metrics: [accuracy]
-        base:
-          steps: 2
-          graph: ring:4
-          task:
-            kind: classification
-            data: {kind: hugging-face, options: {name: set, max_length: 8}}
-            partition: {kind: iid}
-            batch: 3
-            train: head
-          optimizer: {kind: adamw, lr: 0.01}
-          policy: auto
-        variants: {a: {}}
-    """)
-    recipe["base"]["task"]["model"] = {"kind": "text-classifier", "options": {"name": str(folders["bert"])}}
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump(recipe))
-    config = plan_experiment(load_recipe(str(tmp_path / "own.yaml")), [f"data_dir={tmp_path}"]).runs["a"]
-    steps = list(prepare(config, 0)())
-    assert steps[-1].values["accuracy"] >= 0
-    assert steps[-1].step == 1

@@ -8,8 +8,7 @@ from mixwise.errors import MixingError
 from mixwise.experiments import load_recipe, plan_experiment
 from mixwise.experiments.runner import run_experiment
 from mixwise.mixing import metropolis_hastings, uniform_sender
-from mixwise.network.faults import LossyNetwork
-from mixwise.network.simulated import SimulatedNetwork
+from mixwise.network.simulated import LossyNetwork, SimulatedNetwork
 from mixwise.plan import Plan
 from mixwise.state import State
 from planning import mixed

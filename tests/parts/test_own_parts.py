@@ -10,9 +10,9 @@ import torch.distributed as dist
 from mixwise.experiments import Recipe, plan_experiment, run_experiment
 from mixwise.experiments.build import prepare
 from mixwise.network.board import Board
-from mixwise.network.processes import Processes
+from mixwise.network.world import Processes
 from mixwise.training.checkpoint import load_checkpoint, save_checkpoint
-from processes import in_processes, run_in_processes
+from process_pool import in_processes, run_in_processes
 
 pytestmark = in_processes
 

@@ -14,7 +14,7 @@ from builders import normal_rows
 from mixwise.errors import ConfigError, SketchError
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, Sketch
 from mixwise.sketch.random import _COORDINATES as _BLOCK
-from processes import in_processes
+from process_pool import in_processes
 from processors import DISPATCHED
 from programs import run_program
 

@@ -22,7 +22,7 @@ from mixwise.plan import Plan
 from mixwise.round import Round
 from mixwise.state import State
 from mixwise.tasks import ModuleTask
-from mixwise.tasks.buffers import NodeBuffers
+from mixwise.tasks.buffers import NodeBuffers, set_buffers
 from mixwise.training import records
 from mixwise.training.checkpoint import load_checkpoint, save_checkpoint
 
@@ -312,7 +312,7 @@ def test_views_of_B():
     rows = NodeBuffers(module, 3, torch.float32)
     assert rows.B.shape == (3, 8 + 2)  # a shared buffer once, the counter not at all
     other = copy.deepcopy(module)
-    rows.attach(other, 1)
+    set_buffers(other, rows.views(1))
     rows.B[1] = torch.arange(10.0)
     assert torch.equal(other.center, torch.arange(8.0))
     assert other.again is other.center

@@ -21,7 +21,7 @@ from mixwise.network import DistributedNetwork, SimulatedNetwork
 from mixwise.sketch import CountSketch, GaussianSketch
 from mixwise.tasks import ModuleTask, random_quadratics
 from mixwise.training import Training
-from processes import in_processes, run_in_processes
+from process_pool import in_processes, run_in_processes
 
 pytestmark = [in_processes, pytest.mark.numerics]
 

@@ -151,7 +151,7 @@ def _changes(overrides: list[str] | None, seeds: str | None) -> list[str]:
 @contextmanager
 def _world(timeout: float) -> Iterator[World]:
     """The processes of this run; if they fail together, only the first one to fail prints the error."""
-    from mixwise.network.processes import world_of_this_process
+    from mixwise.network.world import world_of_this_process
 
     with world_of_this_process(timeout) as world, notes_shown(world.rank == 0):
         try:

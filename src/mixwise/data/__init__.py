@@ -2,17 +2,12 @@
 
 from mixwise.data import partition
 from mixwise.data.ag_news import ag_news
-from mixwise.data.batches import NodeBatches, batch_indices
-from mixwise.data.cifar10 import cifar10
 from mixwise.data.dataset import Dataset, Samples, Splits, from_torch, holdout
-from mixwise.data.digits import digits
 from mixwise.data.files import data_folder
-from mixwise.data.gaussian_mixture import gaussian_mixture
 from mixwise.data.hub import hugging_face
-from mixwise.data.image_folder import image_folder
-from mixwise.data.image_samples import ImageForm, ImageSamples, ImageSource
-from mixwise.data.mnist import fashion_mnist, mnist
-from mixwise.data.partition import Partition
+from mixwise.data.images import ImageForm, ImageSamples, ImageSource, image_folder
+from mixwise.data.partition import NodeBatches, Partition, batch_indices
+from mixwise.data.standard import cifar10, digits, fashion_mnist, gaussian_mixture, mnist
 from mixwise.data.tokens import FeatureSamples, TokenSamples, tokenized
 from mixwise.data.transforms import FlipsAndCrops, averaged_down, normalized, random_crops, random_flips
 

@@ -41,13 +41,11 @@ def ag_news(
         train_samples, test_samples: use a random subset of this size, always the same one; all by default.
     """
     folder = data_folder(data_dir, "ag_news")
-    if not folder.is_dir() and data_dir is not None and (Path(data_dir).expanduser() / "train.csv").exists():
-        folder = Path(data_dir).expanduser()
+    if data_dir is not None and not folder.is_dir() and data_folder(data_dir, "train.csv").exists():
+        folder = folder.parent
     if not (folder / "train.csv").exists():
-        raise DataError(
-            f"there is no {folder / 'train.csv'}; put train.csv, test.csv and classes.txt of AG News (the archive "
-            f"ag_news_csv of Zhang et al.) there, or choose another folder with data_dir"
-        )
+        files = "train.csv, test.csv and classes.txt of AG News (the archive ag_news_csv of Zhang et al.)"
+        raise DataError(f"there is no {folder / 'train.csv'}; put {files} there, or choose another data_dir")
     listed = folder / "classes.txt"
     lines = contents(listed).decode("utf-8", "replace").split("\n") if listed.exists() else []
     names = tuple(line.strip() for line in lines if line.strip())
@@ -72,39 +70,24 @@ def read_csv(path: Path, classes: int | None = None) -> Rows:
         classes: the number of labels, if known.
     """
     lines = contents(path).removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n").split(b"\n")
-    if lines == [b""]:
-        raise DataError(f'{path} is empty; expected a line per text: "label","title","description"')
     labels: list[int] = []
     texts: list[str] = []
     columns = 0
     for number, line in enumerate(lines, 1):
         try:
-            fields = _fields(line)
+            fields = next(csv.reader([line.decode("utf-8").rstrip("\r")], strict=True), [])
             columns = columns or len(fields)
             if len(fields) != columns or columns < 2:
-                expected = columns if columns >= 2 else "2 or more"
-                raise DataError(f"{len(fields)} columns, expected {expected}: a label and texts, separated by commas")
+                raise ValueError(f"{len(fields)} columns, expected {max(columns, 2)}: a label and texts")
             label = int(fields[0]) if fields[0].strip().isdecimal() else 0
             if not 1 <= label <= (classes or label):
-                allowed = f"1 to {classes}" if classes else "whole numbers from 1"
-                raise DataError(f"unknown label {fields[0]!r}, expected {allowed}; correct it, or delete the line")
+                raise ValueError(f"unknown label {fields[0]!r}, expected 1 to {classes or 'the number of classes'}")
             text = " ".join(" ".join(fields[1:]).replace("\\$", "$").replace("\\", " ").split())
             if not text:
-                raise DataError("the record has no text; delete the line")
-        except DataError as error:
-            raise DataError(f"{path}, line {number}: {error}") from None
+                raise ValueError("the record has no text")
+        except (ValueError, csv.Error) as error:  # also a UnicodeDecodeError
+            rule = 'expected "label","title","description" in UTF-8, with "" for a quote: correct or delete the line'
+            raise DataError(f"{path}, line {number}: {error}; {rule}") from None
         labels.append(label - 1)
         texts.append(text)
     return labels, texts
-
-
-def _fields(line: bytes) -> list[str]:
-    try:
-        fields = next(csv.reader([line.decode("utf-8").rstrip("\r")], strict=True), [])
-    except UnicodeDecodeError as error:
-        raise DataError(f"byte {error.start + 1} is not UTF-8; save the file in that encoding") from None
-    except csv.Error as error:
-        raise DataError(f'not a record ({error}); write "" for a quote inside a field: repair or delete it') from None
-    if not fields:
-        raise DataError("the line is empty; delete it")
-    return fields

@@ -7,9 +7,9 @@ on demand are `Samples`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, replace
+from operator import index
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -162,8 +162,8 @@ def drawn(total: int, count: int | None, option: str, where: str) -> list[int]:
     """Draw `count` of the positions 0 … total − 1, in order; the same for all seeds of a run, to prepare them once."""
     if count is None:
         return list(range(total))
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= total:
-        raise DataError(f"{option} = {count!r}; {where} has {total} samples: give a number from 1 to {total}")
+    if not 1 <= count <= total:
+        raise DataError(f"{option} = {count}; {where} has {total} samples: give a number from 1 to {total}")
     return sorted(numpy_generator(0, "drawn").permutation(total)[:count].tolist())
 
 
@@ -171,27 +171,17 @@ def from_torch(dataset: torch.utils.data.Dataset[Any], classes: int | None = Non
     """Read a torch `Dataset` of (tensor, label) items into memory.
 
     Args:
-        dataset: has a length; all its tensors have the same shape and dtype.
+        dataset: has a length; all its tensors have the same shape.
         classes: by default the largest label plus one.
         name: by default the name of its type.
     """
     name = type(dataset).__name__ if name is None else name
-    if not isinstance(dataset, Sized):
-        raise DataError(f"{name} has no length; give a map-style dataset, not a stream")
-    items = [_checked_item(dataset[i], f"item {i} of {name}") for i in range(len(dataset))]
-    if not items:
-        raise DataError(f"{name}: no samples; a dataset has at least one")
-    kinds = [f"shape {tuple(x.shape)} of {x.dtype}" for x, _ in items]
-    if other := next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None):
-        raise DataError(f"item {other} of {name} has {kinds[other]}, item 0 {kinds[0]}; resize or pad them to be alike")
-    y = torch.tensor([label for _, label in items], dtype=torch.int64)
-    return Dataset(torch.stack([x for x, _ in items]), y, int(y.max()) + 1 if classes is None else classes, name)
-
-
-def _checked_item(item: Any, what: str) -> tuple[torch.Tensor, int]:
-    pair: Sequence[Any] = item if isinstance(item, tuple | list) and len(item) == 2 else (item, None)
-    with suppress(TypeError, ValueError, RuntimeError):
-        if isinstance(pair[0], torch.Tensor) and (label := int(pair[1])) == pair[1]:
-            return pair[0], label
-    shown = type(item).__name__ if pair[0] is item else f"({type(pair[0]).__name__}, {pair[1]!r})"
-    raise DataError(f"{what} is {shown}; expected a tensor and a whole number: convert it in the dataset's transform")
+    if not isinstance(dataset, Sized) or len(dataset) == 0:
+        raise DataError(f"{name} has no length, or no samples; give a map-style dataset, not a stream")
+    try:
+        items = [(x, index(label)) for x, label in (dataset[i] for i in range(len(dataset)))]
+        x, y = torch.stack([x for x, _ in items]), torch.tensor([label for _, label in items])
+    except (TypeError, ValueError, RuntimeError) as error:
+        rule = "expected pairs of a tensor, all of one shape, and a whole number: convert them in its transform"
+        raise DataError(f"{name}: {error}; {rule}") from None
+    return Dataset(x, y, int(y.max()) + 1 if classes is None else classes, name)

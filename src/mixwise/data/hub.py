@@ -9,10 +9,8 @@ from typing import Any
 import torch
 
 from mixwise.data.dataset import Dataset, Samples, Splits, drawn
-from mixwise.data.decoding import Source
-from mixwise.data.files import Folder, data_folder
-from mixwise.data.hub_files import folder_named, optional, quiet, repository
-from mixwise.data.image_samples import IMAGENET_MEAN, IMAGENET_STD, Colors, ImageForm, ImageSamples
+from mixwise.data.files import Folder, hub_folder, loading, optional
+from mixwise.data.images import IMAGENET_MEAN, IMAGENET_STD, Colors, ImageForm, ImageSamples, Source
 from mixwise.data.tokens import Text, tokenized
 from mixwise.errors import DataError
 from mixwise.parts import part
@@ -59,8 +57,10 @@ def hugging_face(
         size, augment, mean, std, workers: for images, as in `image_folder`.
         train_samples, test_samples: use a random subset of this size, always the same one; all by default.
     """
-    folder = _folder(name, data_dir)
-    shown, splits = name or str(folder), _loaded(folder, config)
+    shown = str(name or data_dir or "")
+    if not shown:
+        raise DataError("no dataset is given; name its folder or its name on the hub with name=…")
+    splits = _loaded(hub_folder(shown, "dataset", data_dir), config)
     test = test or next((split for split in _TESTS if split in splits), "test")
     for option, split in (("train", train), ("test", test)):
         if split not in splits:
@@ -97,26 +97,27 @@ def _columns(
     kinds = {name: type(feature).__name__ for name, feature in features.items()}
     dtypes = {name: getattr(feature, "dtype", kinds[name]) for name, feature in features.items()}
 
-    def named(what: str, given: str | None, found: list[str]) -> str:
-        if given is None and len(found) == 1:
+    def named(what: str, given: str | None, *candidates: list[str]) -> str:
+        """Return the column that is given, or the only one among the first candidates."""
+        found = [given] if given is not None else next(filter(None, candidates), [])
+        if len(found) == 1 and found[0] in kinds:
             return found[0]
-        if given is not None and given in kinds:
-            return given
         listed = ", ".join(f"{name} ({dtype})" for name, dtype in dtypes.items())
         wrong = f"it is unclear which contains the {what}" if given is None else f"{what} = {given!r} is none of them"
         raise DataError(f"{shown} has the columns {listed}; {wrong}: name it with {what}=…")
 
     labeled = [name for name, kind in kinds.items() if kind == "ClassLabel"]
-    label = named("label", label, labeled if len(labeled) == 1 else [name for name in _LABELS if name in kinds][:1])
+    usual = [name for name in _LABELS if name in kinds][:1]
+    label = named("label", label, labeled if len(labeled) == 1 else [], usual)
     images = [name for name, kind in kinds.items() if kind == "Image"]
     if image is not None or (images and text is None):
         return [named("image", image, images)], label, True
     strings = [name for name, dtype in dtypes.items() if dtype in ("string", "large_string") and name != label]
-    usual = [name for name in _TEXTS if name in strings][:1]
     given = [text] if isinstance(text, str) or text is None else list(text)
     if len(given) not in (1, 2):
         raise DataError(f"text = {text!r}; give one column, or two for pairs of texts")
-    return [named("text", column, usual or strings) for column in given], label, False
+    usual = [name for name in _TEXTS if name in strings][:1]
+    return [named("text", column, usual, strings) for column in given], label, False
 
 
 def _classes(train: Any, column: str, shown: str) -> tuple[dict[Any, int], tuple[str, ...]]:
@@ -124,7 +125,7 @@ def _classes(train: Any, column: str, shown: str) -> tuple[dict[Any, int], tuple
     if type(feature := train.features[column]).__name__ == "ClassLabel":
         return {i: i for i in range(len(feature.names))}, tuple(feature.names)
     values = sorted({value for value in train[column][:] if value is not None}, key=lambda v: (str(type(v)), v))
-    if any(isinstance(value, float) or not isinstance(value, int | str) for value in values):
+    if any(not isinstance(value, int | str) for value in values):
         raise DataError(f"{shown}: column {column!r} contains {values[0]!r}; labels are whole numbers or names")
     if values and all(isinstance(value, int) for value in values) and values[0] >= 0:
         values = list(range(values[-1] + 1))  # numbers keep their meaning
@@ -154,33 +155,15 @@ class HubImages:
         return f"{self._shown}, row {index}"
 
 
-def _folder(name: str | None, data_dir: Folder | None) -> Path:
-    remedy = "give one that contains a dataset, or a name on the hub"
-    if name is not None:
-        if (found := folder_named(name, name, data_dir, remedy)) is not None:
-            return found
-        return repository(name, "dataset", f"give its folder as name, or put it into {data_folder(data_dir, name)}")
-    if data_dir is None:
-        raise DataError("no dataset is given; name its folder or its name on the hub with name=…")
-    folder = Path(data_dir).expanduser()
-    if not folder.is_dir():
-        raise DataError(f"there is no folder {folder}; {remedy}")
-    return folder
-
-
 def _loaded(folder: Path, config: str | None) -> dict[str, Any]:
     """Return the splits of a dataset by name."""
     datasets = optional("datasets", "hub")
-    with quiet():
-        try:
-            if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
-                found = datasets.load_from_disk(str(folder))
-            else:
-                found = datasets.load_dataset(str(folder), config)
-        except Exception as error:  # of arrow, pandas or datasets: unreadable files, an ambiguous configuration
-            reason = " ".join(str(error.__cause__ or error).split())[:300]
-            rule = "expected the output of save_to_disk, or parquet, csv or json files"
-            raise DataError(f"{folder} cannot be read as a dataset ({reason}); {rule}") from None
+    rule = "expected the output of save_to_disk, or parquet, csv or json files"
+    with loading(f"{folder} cannot be read as a dataset", rule):
+        if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
+            found = datasets.load_from_disk(str(folder))
+        else:
+            found = datasets.load_dataset(str(folder), config)
     return {"train": found} if isinstance(found, datasets.Dataset) else dict(found)
 
 

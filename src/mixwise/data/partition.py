@@ -1,11 +1,15 @@
-"""Partitions: which node holds which of the samples 0 … N − 1, drawn once and fixed for the run.
+"""Partitions: which node holds which of the samples 0 … N − 1, drawn once and fixed for the run; and its batches.
+
+The samples that a node sees at step t are a function of the seed, the node and t, so that resuming needs no state. A
+node passes through its own data again and again, each pass in a new random order; batch t is items t·b … (t+1)·b − 1 of
+the endless sequence of passes. A batch may span passes, and may be larger than the node's data.
 
 Legend: labels (N,) whole numbers; a part (N_i,) holds the indices of node i.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,11 +19,12 @@ import torch
 
 from mixwise.errors import DataError
 from mixwise.parts import Count, Positive, part
-from mixwise.seeding import numpy_generator
+from mixwise.seeding import generator, numpy_generator
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 Labels: TypeAlias = npt.ArrayLike | torch.Tensor
 
+_DIRICHLET = "by label, in proportions from Dir({alpha:g})"
 _GROUP = 10  # nodes that share one slice of the data in `dirichlet`
 _TRIES = 20_000  # a few seconds
 
@@ -44,7 +49,13 @@ class Partition:
             if held.ndim != 1 or held.dtype.kind not in "iu":
                 raise DataError(f"node {node} holds shape {held.shape} of {held.dtype}; expected a list of indices")
         parts = tuple(part.astype(np.int64) for part in parts)
-        _check_cover(parts)
+        held, owner = np.concatenate(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        for at in np.flatnonzero((held < 0) | (held >= len(held))):
+            found = f"node {owner[at]} holds index {held[at]}, but the partition has {len(held)} indices"
+            raise DataError(f"{found}, which must be 0 to {len(held) - 1}; to leave out samples, take a subset first")
+        for twice in np.flatnonzero(np.bincount(held) > 1):
+            nodes = " and ".join(map(str, owner[held == twice][:2]))
+            raise DataError(f"index {twice} occurs twice (nodes {nodes}); every index belongs to exactly one node")
         for held in parts:
             held.flags.writeable = False
         object.__setattr__(self, "parts", parts)
@@ -90,16 +101,10 @@ def iid(samples: int, nodes: int, seed: int = 0) -> Partition:
     """Split the indices at random into equal parts; sizes differ by at most one."""
     _check_nodes(nodes, samples)
     order = numpy_generator(seed, "partition").permutation(samples)
-    return Partition(tuple(np.split(order, _cuts(samples, nodes)[1:-1])))
+    return Partition(tuple(np.array_split(order, nodes)))
 
 
-@part(
-    "dirichlet",
-    "partition",
-    title="by label, in proportions from Dir({alpha:g})",
-    cite="Lin et al. 2021",
-    former={"labels_per_node": None},
-)
+@part("dirichlet", "partition", title=_DIRICHLET, cite="Lin et al. 2021", former={"labels_per_node": None})
 def dirichlet(labels: Labels, nodes: int, alpha: Positive = 0.1, seed: int = 0) -> Partition:
     """Label skew: distribute each label over the nodes in proportions p ~ Dir(α, …, α); small α, few labels per node.
 
@@ -153,10 +158,9 @@ def _skewed_counts(label_sizes: list[int], group: range, alpha: float, stream: n
             held += row
         if held.min() >= int(share / 2):
             return counts
-    raise DataError(
-        f"nodes {group.start} to {group.stop - 1}, {len(label_sizes)} labels, alpha = {alpha}: in each of {_TRIES} "
-        f"draws a node had less than half of its share, {int(share / 2)} samples; raise alpha, or use `by_label`"
-    )
+    found = f"nodes {group.start} to {group.stop - 1}, {len(label_sizes)} labels, alpha = {alpha}"
+    missed = f"in each of {_TRIES} draws a node had less than half of its share, {int(share / 2)} samples"
+    raise DataError(f"{found}: {missed}; raise alpha, or use `by_label`")
 
 
 @part("by-label", "partition", title="{labels_per_node} labels per node", former={"alpha": None})
@@ -169,15 +173,11 @@ def by_label(labels: Labels, nodes: int, labels_per_node: Count = 2, seed: int =
     """
     y = _checked_labels(labels)
     _check_nodes(nodes, len(y))
-    if labels_per_node < 1:
-        raise DataError(f"labels_per_node = {labels_per_node}; a node holds at least one label")
     values, frequency = np.unique(y, return_counts=True)
     shards = nodes * labels_per_node
     if not len(values) <= shards <= len(y):
-        raise DataError(
-            f"labels_per_node = {labels_per_node} on {nodes} nodes are {shards} shards; there must be at least one for "
-            f"each of the {len(values)} labels, and at most one for each of the {len(y)} samples"
-        )
+        found = f"labels_per_node = {labels_per_node} on {nodes} nodes are {shards} shards"
+        raise DataError(f"{found}; use at least one for each of {len(values)} labels, at most one for {len(y)} samples")
     per_label = np.ones(len(values), dtype=np.int64)
     for _ in range(shards - len(values)):
         per_label[np.argmax(frequency / per_label)] += 1
@@ -222,17 +222,54 @@ def _check_nodes(nodes: int, samples: int) -> None:
         raise DataError(f"nodes = {nodes} for {samples} samples; every node needs a sample: use 1 to {samples} nodes")
 
 
-def _check_cover(parts: tuple[IntArray, ...]) -> None:
-    held = np.concatenate(parts)
-    owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    values, counts = np.unique(held, return_counts=True)
-    if counts.max() > 1:
-        twice = values[counts > 1][0]
-        nodes = " and ".join(map(str, owner[held == twice][:2]))
-        raise DataError(f"index {twice} occurs twice (nodes {nodes}); every index belongs to exactly one node")
-    if values[0] < 0 or values[-1] >= len(held):
-        wrong = int(np.argmax((held < 0) | (held >= len(held))))
-        raise DataError(
-            f"node {owner[wrong]} holds index {held[wrong]}, but the partition has {len(held)} indices, which must be "
-            f"0 to {len(held) - 1} (to leave out samples, take a subset of the data first)"
-        )
+# --- batches ---
+def batch_indices(size: int, batch: int, seed: int, node: int, step: int) -> torch.Tensor:
+    """Return the positions 0 … size − 1 in the node's own data that form its batch at `step`, int64 (batch,)."""
+    return _cut(size, batch, step, lambda number: pass_order(size, seed, node, number))
+
+
+def pass_order(size: int, seed: int, node: int, number: int) -> torch.Tensor:
+    """Return the order of a node's `size` samples in pass `number`, int64 (size,)."""
+    return torch.randperm(size, generator=generator(seed, "order", node, number), device="cpu")
+
+
+class NodeBatches:
+    """The batches of all nodes, as indices into the whole dataset; the orders of the current passes are cached.
+
+    Args:
+        partition: which samples each node holds.
+        batch: the number of samples per node and step.
+        seed: of the orders.
+    """
+
+    def __init__(self, partition: Partition, batch: int, seed: int) -> None:
+        if batch < 1:
+            raise DataError(f"batch = {batch}; it must be at least 1")
+        self.partition, self.batch, self.seed = partition, batch, seed
+        self._orders: dict[int, dict[int, torch.Tensor]] = {}  # node -> pass -> dataset indices in that order
+
+    def __call__(self, node: int, step: int) -> torch.Tensor:
+        """Return the indices into the dataset of the batch of `node` at `step`, int64 (batch,)."""
+        if not 0 <= node < len(self.partition):
+            raise DataError(f"node = {node}; the partition has nodes 0 to {len(self.partition) - 1}")
+        known, used = self._orders.get(node, {}), {}
+        own = self.partition[node]
+
+        def order(number: int) -> torch.Tensor:
+            if number not in known:
+                known[number] = torch.from_numpy(own[pass_order(len(own), self.seed, node, number).numpy()])
+            used[number] = known[number]
+            return used[number]
+
+        indices = _cut(len(own), self.batch, step, order)
+        self._orders[node] = used
+        return indices
+
+
+def _cut(size: int, batch: int, step: int, order: Callable[[int], torch.Tensor]) -> torch.Tensor:
+    if size < 1 or batch < 1 or step < 0:
+        raise DataError(f"size = {size}, batch = {batch}, step = {step}; use size and batch of 1 or more, steps from 0")
+    start, stop = step * batch, (step + 1) * batch
+    passes = range(start // size, (stop - 1) // size + 1)
+    offset = passes.start * size
+    return torch.cat([order(number) for number in passes])[start - offset : stop - offset]

@@ -1,4 +1,11 @@
-"""Texts as tokens: the tokenizer of a pretrained model, tokens that are cached on disk, and samples of any length."""
+"""Texts as tokens: the tokenizer of a pretrained model, and samples of different lengths that are cached on disk.
+
+Rows of different lengths, tokens or features, are computed once and read through a memory map. Each content has a
+folder, named by a key of what it was computed from. The folder appears complete or not at all, so that several
+processes may compute it at the same time; a damaged one is computed again.
+
+Legend: values (T, …), all rows one after the other; offsets (N + 1,), row i is values[offsets[i] : offsets[i + 1]].
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,13 @@ import copy
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+import math
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,15 +30,16 @@ import numpy.typing as npt
 import torch
 
 from mixwise.data.dataset import Samples
-from mixwise.data.files import Folder, ProgressLog
-from mixwise.data.hub_files import model_folder, optional, quiet
-from mixwise.data.ragged import Ragged, cached_rows, content_key, write_rows
+from mixwise.data.files import Folder, ProgressLog, data_folder, loading, model_folder, optional
 from mixwise.errors import DataError
 
+Array: TypeAlias = npt.NDArray[Any]
 Text: TypeAlias = str | tuple[str, str]  # one text, or a pair that the tokenizer joins in its own way
 
 _CHUNK = 1000  # texts
 _FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+_VALUES, _OFFSETS, _SEAL = "values.npy", "offsets.npy", "seal.json"
+_CHECKED = 1 << 26  # bytes; only the size of larger files is verified, or opening one would take as long as reading it
 _log = logging.getLogger(__name__)
 
 
@@ -102,8 +116,8 @@ def tokenized(texts: Sequence[Text], tokenizer: Folder, max_length: int = 128, n
         max_length: longer texts are truncated, special tokens included.
         name: for messages.
     """
-    if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 3:
-        raise DataError(f"max_length = {max_length!r}; it must be a whole number of tokens, 3 or larger")
+    if max_length < 3:
+        raise DataError(f"max_length = {max_length}; it must be a number of tokens, 3 or larger")
     encode = load_tokenizer(tokenizer)
     content = "\0".join(text if isinstance(text, str) else "\1".join(text) for text in texts)
 
@@ -135,13 +149,12 @@ class Tokenizer:
     pad: int
     checksum: str
 
-    def __call__(self, texts: Sequence[str | tuple[str, str]], max_length: int) -> list[list[int]]:
+    def __call__(self, texts: Sequence[Text], max_length: int) -> list[list[int]]:
         """Return the tokens of each text, or of each pair of texts, at most `max_length`."""
         first = [text if isinstance(text, str) else text[0] for text in texts]
         second = None if isinstance(texts[0], str) else [text[1] for text in texts]
         encoded = self.backend(first, second, truncation=True, max_length=max_length, return_attention_mask=False)
-        tokens: list[list[int]] = encoded["input_ids"]
-        return tokens
+        return encoded["input_ids"]  # type: ignore[no-any-return]
 
 
 def load_tokenizer(model: Folder) -> Tokenizer:
@@ -160,12 +173,8 @@ def _loaded(folder: str) -> Tokenizer:
     if not has_tokenizer(Path(folder)):
         remedy = "copy the files of the model's tokenizer there, or name another one with tokenizer=…"
         raise DataError(f"{folder} contains no tokenizer ({', '.join(_FILES[:3])}, …); {remedy}")
-    with quiet():
-        try:
-            backend = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        except Exception as error:  # each of its many classes raises its own for files that it cannot read
-            reason = " ".join(str(error).split())[:200]
-            raise DataError(f"{folder}: its tokenizer cannot be read ({reason}); download it again") from None
+    with loading(f"{folder}: its tokenizer cannot be read", "download it again"):
+        backend = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     pad = backend.pad_token_id if backend.pad_token_id is not None else backend.eos_token_id
     if pad is None:
         raise DataError(f"{folder}: its tokenizer has neither a padding nor an end-of-text token; set its pad_token")
@@ -174,3 +183,96 @@ def _loaded(folder: str) -> Tokenizer:
     else:
         content = json.dumps([type(backend).__name__, sorted(backend.get_vocab().items()), repr(backend.init_kwargs)])
     return Tokenizer(backend, int(pad), hashlib.sha256(content.encode()).hexdigest())
+
+
+# --- rows on disk ---
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """N rows of different lengths, and the key of what they were computed from."""
+
+    values: Array
+    offsets: npt.NDArray[np.int64]
+    key: str
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> Array:
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+
+def cache_folder() -> Path:
+    """Return the cache of tokens and features: `$MIXWISE_CACHE`, else the folder `prepared` beside the datasets."""
+    return Path(os.environ.get("MIXWISE_CACHE") or data_folder(None, "prepared")).expanduser()
+
+
+def content_key(kind: str, *parts: str) -> str:
+    """Return a name for what is computed from these parts.
+
+    >>> content_key("tokens", "a", "b") == content_key("tokens", "ab")
+    False
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return f"{kind}-{digest.hexdigest()[:32]}"
+
+
+def cached_rows(key: str, write: Callable[[Path], None]) -> Ragged:
+    """Open the rows of this key; if they are missing or damaged, `write` writes them first (`write_rows`)."""
+    place = cache_folder() / key
+    if (found := _opened(place)) is not None:
+        return found
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".making-", dir=place.parent, ignore_cleanup_errors=True) as scratch:
+            new = Path(scratch) / key
+            new.mkdir()
+            write(new)
+            (new / _SEAL).write_text(json.dumps(_fingerprint(new)), "utf-8")
+            for _ in range(2):
+                with suppress(OSError):  # another process was faster, or a damaged folder is in the way
+                    new.rename(place)
+                if (found := _opened(place)) is not None:
+                    return found
+                shutil.rmtree(place, ignore_errors=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"{place}: cannot be written ({reason}); set MIXWISE_CACHE to another folder") from None
+    raise DataError(f"{place}: cannot be replaced; delete it, or set MIXWISE_CACHE to another folder")
+
+
+def write_rows(folder: Path, lengths: npt.ArrayLike, row: tuple[int, ...], dtype: Any, parts: Iterable[Array]) -> None:
+    """Write rows, given their lengths, the shape of one entry, and their values in order, in parts of any size."""
+    offsets = np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))])
+    np.save(folder / _OFFSETS, offsets)
+    total = int(offsets[-1])
+    needed, free = total * math.prod(row) * np.dtype(dtype).itemsize, shutil.disk_usage(folder).free
+    if needed > free:
+        found = f"{folder.parent.parent} has {free / 1e9:.1f} GB of free space, {needed / 1e9:.1f} GB are needed"
+        raise DataError(f"{found}; set MIXWISE_CACHE to another folder, or disable the cache")
+    with (folder / _VALUES).open("wb") as out:  # plain writes: a memory map on a full disk kills the process
+        header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (total, *row)}
+        np.lib.format.write_array_header_1_0(out, header)
+        for part in parts:
+            out.write(np.ascontiguousarray(part, dtype).tobytes())
+
+
+def _fingerprint(folder: Path) -> dict[str, list[int]]:
+    """Return the size and the checksum of each file."""
+    found = {}
+    for path in (folder / _VALUES, folder / _OFFSETS):
+        size = path.stat().st_size
+        found[path.name] = [size, zlib.crc32(path.read_bytes()) if size <= _CHECKED else 0]
+    return found
+
+
+def _opened(place: Path) -> Ragged | None:
+    """Open the rows in a folder; None if they are missing or damaged."""
+    try:
+        if json.loads((place / _SEAL).read_text("utf-8")) != _fingerprint(place):
+            return None
+        return Ragged(np.load(place / _VALUES, mmap_mode="r"), np.load(place / _OFFSETS), place.name)
+    except (OSError, ValueError):
+        return None

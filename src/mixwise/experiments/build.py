@@ -17,7 +17,7 @@ from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
 from mixwise.network import Link, Links, LossyNetwork, Network, SimulatedNetwork
 from mixwise.network.survivors import remaining_graph
-from mixwise.network.world import Alone, World
+from mixwise.network.world import World
 from mixwise.parts import supply, words
 from mixwise.protocols import Context
 from mixwise.seeding import numpy_generator, stream
@@ -74,7 +74,7 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
     Every process of the world builds the same run and owns its share of the nodes. With `check`, the run is started
     once to see that its parts fit together; all processes must take part in that.
     """
-    world = world or Alone()
+    world = world or World()
     places = base_graph(config, seed)
     n = places.n
     task = build_task(config, n, seed)
@@ -91,7 +91,7 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
 
     def rehearsal(short: Task) -> Training:
         short.label_counts = task.label_counts
-        return make(short, _network(config, places, None, Alone(), seed), context=Context(places, seed=seed))
+        return make(short, _network(config, places, None, World(), seed), context=Context(places, seed=seed))
 
     need = check_memory(task, places, world, rehearsal) if check else None  # before any rows are made
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from mixwise import models
 from mixwise.data import Dataset, FlipsAndCrops, Partition, Splits, TokenSamples, averaged_down, holdout, normalized
-from mixwise.data.hub_files import model_folder
+from mixwise.data.files import model_folder
 from mixwise.data.partition import dirichlet
 from mixwise.errors import ConfigError
 from mixwise.experiments.config import RunConfig, Strict

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from mixwise.data.hub_files import model_folder
+from mixwise.data.files import model_folder
 from mixwise.data.tokens import has_tokenizer, load_tokenizer
 from mixwise.errors import ConfigError, unknown
 from mixwise.experiments.classification import PRETRAINED, ModelSection, build_model
@@ -24,8 +24,7 @@ from mixwise.experiments.recipe import load_recipe, plan_experiment
 from mixwise.models import ImageClassifier, TextClassifier
 from mixwise.parts import Bound
 from mixwise.state import decode
-from mixwise.tasks.buffers import mean_row
-from mixwise.tasks.model_state import complete
+from mixwise.tasks.buffers import complete, mean_row
 from mixwise.training.checkpoint import read_checkpoint
 
 

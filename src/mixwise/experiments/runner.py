@@ -22,7 +22,7 @@ from mixwise.experiments.recipe import Experiment
 from mixwise.experiments.run_log import check_tensorboard, open_logs
 from mixwise.network import block
 from mixwise.network.survivors import listed
-from mixwise.network.world import Alone, World
+from mixwise.network.world import World
 from mixwise.protocols import State
 from mixwise.report.figures import save_curves
 from mixwise.report.page import save_page
@@ -67,7 +67,7 @@ def run_experiment(
         world: the processes, which must all call this; by default this one alone.
         on_need: called with the memory that the largest run needs, if that is much.
     """
-    recipe, world = experiment.recipe, world or Alone()
+    recipe, world = experiment.recipe, world or World()
     with FolderLock(folder) as lock:
         cursor = RunCursor(world)
         while cursor.begin(0):

@@ -21,7 +21,7 @@ from mixwise.experiments.config import Recipe, RunConfig
 from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock
 from mixwise.experiments.recipe import Experiment, plan_experiment
 from mixwise.experiments.runner import OnProgress, run_experiment
-from mixwise.network.world import Alone, World
+from mixwise.network.world import World
 from mixwise.report.records import Results, higher_is_better
 from mixwise.report.table import Summary, summarize
 from mixwise.training.checkpoint import load_checkpoint
@@ -61,7 +61,7 @@ def sweep(
     world: World | None = None,
 ) -> SweepResult:
     """Run the grid on the validation split, choose per variant by the recipe's first metric, test the winners."""
-    world = world or Alone()
+    world = world or World()
     plain, axes = split_grid(overrides)
     if not axes:
         raise ConfigError("a sweep needs a key with several values, such as lr=0.03,0.1")

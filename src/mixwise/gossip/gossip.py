@@ -9,39 +9,30 @@ Legend: X, G (1, d), the row of this node; B (1, b) its buffers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from mixwise.errors import NetworkError, TrainingError
-from mixwise.gossip.average import averaged_state
-from mixwise.gossip.description import describe
-from mixwise.gossip.joining import DONE, FAILED, WORKING, somebody_works
-from mixwise.gossip.metrics import metrics
-from mixwise.gossip.saved import objection
-from mixwise.gossip.start import (
-    OnLoss,
-    Parts,
-    agreed,
-    begin_together,
-    check_alike,
-    check_graph,
-    connected,
-)
+from mixwise.gossip.agreement import check_alike, describe, objection
+from mixwise.gossip.collective import DONE, FAILED, WORKING, any_works, averaged_state, metrics
+from mixwise.gossip.start import OnLoss, Options, Parts, agreed, begin_together, check_graph, connected
 from mixwise.gossip.steps import Steps
 from mixwise.gossip.survival import Place, Survival
 from mixwise.graphs import Graph
 from mixwise.network import DistributedNetwork
 from mixwise.network.survivors import restored_on_loss
-from mixwise.policies.choice import PolicyLike, policy_for
+from mixwise.network.transport import Transport, process_count
+from mixwise.policies.choice import PolicyLike
 from mixwise.protocols import Algorithm, Context, Network, Plan
 from mixwise.state import decode, encode
 from mixwise.tasks.module import BufferPolicy
 from mixwise.training.driver import driver_for
 
 Answer = TypeVar("Answer")
+_HINT = "if ranks have different numbers of batches, put the loop into `with gossip.join():`"
 
 
 class Gossip:
@@ -91,38 +82,28 @@ class Gossip:
         on_loss: OnLoss = "stop",
         network: Network | None = None,
     ) -> None:
-
         def make() -> Parts:
             if network is None:
                 check_graph(graph)
-            return Parts(
-                model, optimizer, graph, policy, algorithm,
-                local_steps=local_steps, buffers=buffers, overlap=overlap, wire_dtype=wire_dtype, seed=seed,
-                on_loss=on_loss,
-            )  # fmt: skip
+            return Parts(model, optimizer, graph, policy, algorithm, options)
 
-        parts = make() if network is not None else agreed(make, timeout)
+        options = Options(local_steps, buffers, overlap, wire_dtype, seed, on_loss)
+        parts = agreed(make, Transport(None, timeout) if network is None and process_count() is not None else None)
         self.model, self.optimizer, self.local_steps, self.buffers = model, optimizer, local_steps, buffers
-        self.row = parts.row
         self.network = connected(graph, wire_dtype, timeout) if network is None else network
         self.network.traffic.reset()
-        self.policy, self.algorithm, self._seed = parts.policy, parts.algorithm, seed
+        self.row, self.policy, self.algorithm, self._seed = parts.row, parts.policy, parts.algorithm, seed
         self.row.bind()
         begin_together(self.row, self.network)
         self._make_driver()
         self.steps = Steps(optimizer, self.row, self.driver)
         self.plan: Plan | None = None  # the weights of the last mixing
-        self._calls = self._asked = 0  # of step(), and of what all ranks make together, since the last mixing
+        self._calls = self._asked = 0  # calls of step(), and of collective methods, since the last mixing
+        self._joined = self._mixing = False  # inside join(); inside a mixing
         self._survival: Survival | None = None
         if on_loss == "continue":
-            self._survival = Survival(
-                graph,
-                lambda left: policy_for(policy, left, parts.algorithm.needs),
-                lambda left: connected(left, wire_dtype, timeout),
-                timeout,
-            )
-            self.steps.on_loss = self._go_on
-        self._joined = self._mixing = False  # inside join(); inside a mixing
+            self._survival = Survival(graph, policy, self.algorithm.needs, wire_dtype, timeout)
+            self.steps.on_loss = self._continue
         self._start_early()
 
     def _make_driver(self) -> None:
@@ -137,19 +118,19 @@ class Gossip:
 
     @property
     def rank(self) -> int:
-        """This node; after a loss, its place among those that are left."""
+        """The node of this process; after a loss, its place among the ranks that are left."""
         return self.network.nodes[0]
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The ranks of the start that are left, this one at the place `rank`."""
+        """The ranks that are left, as numbered at the start; this one is at index `rank`."""
         if self._survival is None:
             return tuple(range(self.network.graph.n))
         return self._survival.membership.generation.members
 
     # --- one step ---
     def step(self, closure: Callable[[], Any] | None = None, *, scaler: torch.amp.GradScaler | None = None) -> Any:
-        """The optimizer's step, and after every `local_steps` of them a mixing; one that the scaler skips counts."""
+        """Step the optimizer, and mix after every `local_steps` calls; a step that the scaler skips counts."""
         before = self.steps.taken
         if scaler is not None:
             loss = scaler.step(self.optimizer)
@@ -164,48 +145,42 @@ class Gossip:
 
     @torch.no_grad()
     def mix(self) -> None:
-        """Mix what the optimizer has made of the parameters; all ranks must mix equally often."""
+        """Mix the parameters now; all ranks must mix equally often."""
         self.row.settle()
         if not self.driver.needs.early or self.driver.looks:
-            self._check_finite()
-        self._mix_with_survivors(lambda: self._tell(WORKING) if self._joined else True)
+            self.row.check_finite(self.t, self.rank)
+        self._mix_if(lambda: self._tell(WORKING) if self._joined else True)
 
-    def _mix_with_survivors(self, wanted: Callable[[], bool]) -> bool:
-        """Mix, if it is wanted; one that fails because a rank is lost counts as done. Whether it was wanted."""
-        if self._survival is None:
-            if not wanted():
-                return False
-            self._mix()
-            return True
-        if self._survival.behind:
-            self._survival.behind -= 1
+    def _mix_if(self, wanted: Callable[[], bool]) -> bool:
+        """Mix if it is wanted, and return whether it was; a mixing that fails because of a loss is skipped."""
+        if self.steps.behind:
+            self.steps.behind -= 1
         else:
             try:
-                with restored_on_loss([self.row.X]):
+                with restored_on_loss([self.row.X]) if self._survival is not None else nullcontext():
                     if not wanted():
                         return False
                     self._mix()
                     return True
             except NetworkError as error:
                 self._mixing = False
-                self._go_on(error, (self.t + 1, 0))
+                self._continue(error, (self.t + 1, 0))
         self.driver.drop_round()
         self._calls = 0
-        self.steps.paused = self._survival.behind > 0
         self._start_early()
         return True
 
-    def _go_on(self, error: NetworkError, at: Place | None = None) -> None:
-        """Continue with the ranks that are left, if possible."""
+    def _continue(self, error: NetworkError, at: Place | None = None) -> None:
+        """Continue with the ranks that are left, or raise the error."""
         if self._survival is None:
             raise error
-        place, self.network, self.policy = self._survival.reform(at or (self.t, self._asked), self.network)
+        at = at or (self.t, self._asked)
+        (t, self._asked), self.network, self.policy = self._survival.reform(at, self.network)
+        self.steps.behind += t - at[0]
         self.plan = None
         self._make_driver()
         self.steps.driver = self.driver
-        t, self._asked = place
         self.driver.begin_at(t)
-        self.steps.paused = self._survival.behind > 0
 
     def _mix(self) -> None:
         self._mixing = True
@@ -221,7 +196,9 @@ class Gossip:
             self.plan = self.driver.plan(round)
             self.driver.mix(round, self.plan)
         except NetworkError as error:
-            raise self._with_a_hint(error) from error
+            if not self._joined and not str(error).endswith(_HINT):
+                error.args = (f"{error}; {_HINT}",)
+            raise
         if B is not None:
             self.row.put_buffers(B)
         self._calls = self._asked = 0
@@ -231,43 +208,26 @@ class Gossip:
     def _start_early(self) -> None:
         """Send the rows now, if they travel while the gradients are computed."""
         if self.driver.needs.early:
-            self._check_finite()  # they are still in the cache
-            with suppress(
-                NetworkError
-            ):  # others may have finished; if this was not the last mixing, the next one fails
+            self.row.check_finite(self.t, self.rank)  # while it is in the cache
+            with suppress(NetworkError):  # others may have finished; otherwise the next mixing fails
                 self.steps.begin()
-
-    def _check_finite(self) -> None:
-        if not self.row.is_finite:
-            raise TrainingError(
-                f"mixing {self.t}: a parameter of rank {self.rank} is no longer finite, so nothing was sent; "
-                + ("check its data and its loss for NaN, or " if self.t == 0 else "")
-                + "lower the learning rate"
-            )
-
-    def _with_a_hint(self, error: NetworkError) -> NetworkError:
-        """What went wrong, and at what it often lies."""
-        if self._joined:
-            return error
-        hint = "if ranks have different numbers of batches, put the loop into `with gossip.join():`"
-        return NetworkError(f"{error}; {hint}", missing=error.missing, operation=error.operation, step=error.step)
 
     # --- nodes with different amounts of data ---
     @contextmanager
     def join(self) -> Iterator[None]:
-        """Inside, ranks may take different numbers of steps: who has run out keeps mixing until the last is done."""
+        """Inside, ranks may take different numbers of steps: those that have finished mix until all have."""
         if self._joined:
-            raise TrainingError("join() inside of join(); one block around the loop is enough")
+            raise TrainingError("join() inside join(); one block around the loop is enough")
         self._joined = True
         try:
             yield
             with torch.no_grad():
                 self.row.settle()
-                # Steps that were not mixed yet, local ones, are still to be shared.
-                while self._mix_with_survivors(lambda: self._tell(WORKING if self.driver.steps else DONE)):
+                # Local steps that were not mixed yet are still to be shared.
+                while self._mix_if(lambda: self._tell(WORKING if self.driver.steps else DONE)):
                     pass
         except Exception as error:
-            if not (self._mixing or isinstance(error, NetworkError)):  # else nobody waits to be told
+            if not (self._mixing or isinstance(error, NetworkError)):  # else no rank waits for the status
                 with suppress(NetworkError):
                     self._tell(FAILED)
             raise
@@ -275,24 +235,20 @@ class Gossip:
             self._joined = self._mixing = False
 
     def _tell(self, status: int) -> bool:
-        return somebody_works(status, self.network, self.t, self.row.device)
+        return any_works(status, self.network, self.t, self.row.device)
 
-    # --- what all ranks make together ---
+    # --- collective calls ---
     @torch.no_grad()
     def average(self) -> dict[str, Any]:
-        """The state dict of the averaged model, the same on every rank; collective, and the model stays as it is.
+        """Return the state dict of the averaged model, the same on every rank; collective, and the model is unchanged.
 
-        Parameters and floating-point buffers are averaged, other buffers are those of rank 0, frozen parameters and
-        whatever else the state dict holds are as they are here.
+        Parameters and floating-point buffers are averaged, other buffers are those of rank 0. Frozen parameters and
+        other entries of the state dict are those of this rank.
         """
-        state = self._asked_of_all(self._average)
+        state = self._answered(lambda: averaged_state(self.row, self._models, self.network))
         if state is None:
-            raise NetworkError("the others have averaged and gone on when a rank was lost; ask for the average again")
+            raise NetworkError("a rank was lost when the others had averaged already; call average() again")
         return state
-
-    def _average(self) -> dict[str, Any]:
-        self.row.settle()
-        return averaged_state(self.row, self._models, self.network)
 
     @torch.no_grad()
     def metrics(self) -> dict[str, float]:
@@ -300,21 +256,17 @@ class Gossip:
 
         Empty on a rank that missed the others' answer because one was lost at that moment.
         """
-        return self._asked_of_all(self._metrics) or {}
+        return self._answered(lambda: metrics(self.row, self._models, self.plan, self.network)) or {}
 
-    def _metrics(self) -> dict[str, float]:
-        self.row.settle()
-        G = self.row.gradients() if self.row.has_gradients else None
-        return metrics(self._models, G, self.plan, self.network)
-
-    def _asked_of_all(self, question: Callable[[], Answer]) -> Answer | None:
-        """What all ranks answer together; None if a rank was lost when others had the answer, and they have gone on."""
+    def _answered(self, question: Callable[[], Answer]) -> Answer | None:
+        """The common answer of all ranks; None if a rank was lost when others had it already and have continued."""
         while True:
+            self.row.settle()
+            place = self.t, self._asked
             try:
                 answer = question()
             except NetworkError as error:
-                place = self.t, self._asked
-                self._go_on(error)
+                self._continue(error)
                 if place != (self.t, self._asked):
                     return None
             else:
@@ -327,7 +279,7 @@ class Gossip:
 
     # --- checkpoints ---
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next mixing of this rank depends on besides the state dicts of model and optimizer."""
+        """Return the state of this rank that is not in the state dicts of model and optimizer."""
         encoded = encode(self.driver.state(), self.network.nodes)
         values: dict[str, Any] = {"t": self.t, "calls": self._calls, "rank": self.rank, "world": self.network.graph.n}
         values |= {"parameters": self.row.checksum(), "driver": encoded.values}
@@ -335,7 +287,7 @@ class Gossip:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from such a state, after loading the model's and the optimizer's; a collective call."""
+        """Resume from such a state, after those of the model and the optimizer are loaded; a collective call."""
         self.row.settle()
         values = state["values"]
         transport = self.network.transport if isinstance(self.network, DistributedNetwork) else None

@@ -31,19 +31,11 @@ class ModelRow:
         self._owners = [
             (part, key, parameter) for part in module.modules() for key, parameter in part._parameters.items()
         ]
-        first_slot, first = self._trained[0]
+        first = self._trained[0][1]
         self.dtype, self.device = first.dtype, first.device
-        for slot, parameter in self._trained:
-            if (parameter.dtype, parameter.device) != (self.dtype, self.device):
-                raise TrainingError(
-                    f"the parameter {slot.name!r} is {parameter.dtype} on {parameter.device}, {first_slot.name!r} is "
-                    f"{self.dtype} on {self.device}; trained parameters travel as one row: model.to(device, dtype)"
-                )
+        self._check_uniform()
         if self.dtype not in (torch.float32, torch.float64):
-            raise TrainingError(
-                f"the parameters are {self.dtype}, which loses small updates when they are mixed; keep them in "
-                f"torch.float32 and compute with torch.autocast"
-            )
+            raise TrainingError(f"{self.dtype} loses small updates; keep them in torch.float32, with torch.autocast")
         checked_device(self.device, self.dtype)
         self.X = torch.empty(1, self.layout.dim, dtype=self.dtype, device=self.device)
         self._G: torch.Tensor | None = None
@@ -63,46 +55,54 @@ class ModelRow:
         self._at = [(parameter, parameter.data_ptr()) for _, parameter in self._trained]
 
     def settle(self) -> None:
-        """Before the row is used: bring back what was moved since; next to no work if nothing was."""
+        """Check the parameters before the row is used, and bind those that were moved; almost free if none was."""
         for part, key, parameter in self._owners:
             if part._parameters.get(key) is not parameter:
                 raise TrainingError(
-                    f"the {key} of a {type(part).__name__} is another tensor than when Gossip was made, and not the "
-                    f"optimizer's any more; use load_state_dict without assign=True, or make optimizer and Gossip anew"
+                    f"the {key} of a {type(part).__name__} is another tensor than when Gossip was made, and no longer "
+                    f"the optimizer's; use load_state_dict without assign=True, or make a new optimizer and Gossip"
                 )
         for name, parameter in self.frozen.items():
             if parameter.requires_grad:
                 raise TrainingError(
-                    f"the parameter {name!r} was frozen when Gossip was made and is not any more, so it would be "
-                    f"trained but never mixed; make Gossip anew after changing requires_grad"
+                    f"the parameter {name!r} was frozen when Gossip was made and no longer is, so it would be "
+                    f"trained but never mixed; make a new Gossip after changing requires_grad"
                 )
         for parameter, at in self._at:
             if parameter.data_ptr() != at:
-                self._bring_back()
+                self._check_uniform()
+                self.bind()
                 break
 
-    def _bring_back(self) -> None:
+    def _check_uniform(self) -> None:
         for slot, parameter in self._trained:
             if (parameter.dtype, parameter.device) != (self.dtype, self.device):
                 raise TrainingError(
-                    f"the parameter {slot.name!r} has moved from {self.dtype} on {self.device} to "
-                    f"{parameter.dtype} on {parameter.device}; move the model before Gossip is made"
+                    f"the parameter {slot.name!r} is {parameter.dtype} on {parameter.device}, others are {self.dtype} "
+                    f"on {self.device}; trained parameters travel as one row: model.to(device, dtype) before Gossip"
                 )
-        self.bind()
 
     def views(self, row: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Every trained parameter, and its place in another row (d,)."""
+        """Yield every trained parameter with its place in another row (d,)."""
         for slot, parameter in self._trained:
             yield parameter, slot.view(row)
 
     @property
     def is_finite(self) -> bool:
         """Whether the row holds no NaN and no infinity."""
-        # A sum passes them on, at a twentieth of the cost of looking at each entry.
+        # A sum propagates them, at a twentieth of the cost of testing each entry.
         return math.isfinite(self.X.sum()) or bool(torch.isfinite(self.X).all())
 
+    def check_finite(self, t: int, rank: int) -> None:
+        """Raise an error if the row is not finite before mixing t."""
+        if not self.is_finite:
+            raise TrainingError(
+                f"mixing {t}: a parameter of rank {rank} is no longer finite, so nothing was sent; lower the learning "
+                f"rate, or check its data and its loss for NaN"
+            )
+
     def checksum(self) -> int:
-        """A number that tells one row from another."""
+        """A checksum of the row."""
         return zlib.crc32(self.X.detach().cpu().numpy().tobytes())
 
     # --- gradients ---
@@ -125,14 +125,14 @@ class ModelRow:
         return any(parameter.grad is not None for _, parameter in self._trained)
 
     def use_gradients(self, G: torch.Tensor) -> None:
-        """Let the optimizer see these."""
+        """Make these the gradients that the optimizer sees."""
         for slot, parameter in self._trained:
             parameter.grad = slot.view(G[0])
 
     # --- buffers ---
     @property
     def mixable_buffers(self) -> dict[str, torch.Tensor]:
-        """The buffers with the dtype of the row, by name; a module may have put a new tensor there at any time."""
+        """The buffers with the dtype of the row, by name; a module may replace them at any time."""
         return {name: buffer for name, buffer in self.module.named_buffers() if buffer.dtype == self.dtype}
 
     @torch.no_grad()
@@ -143,8 +143,7 @@ class ModelRow:
 
     @torch.no_grad()
     def put_buffers(self, B: torch.Tensor) -> None:
-        """Give the module the buffers of such a row."""
-        start = 0
-        for buffer in self.mixable_buffers.values():
-            buffer.copy_(B[0, start : start + buffer.numel()].view_as(buffer))
-            start += buffer.numel()
+        """Write such a row to the buffers of the module."""
+        buffers = list(self.mixable_buffers.values())
+        for buffer, values in zip(buffers, torch.split(B[0], [b.numel() for b in buffers]), strict=True):
+            buffer.copy_(values.view_as(buffer))

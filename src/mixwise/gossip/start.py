@@ -1,24 +1,24 @@
-"""Before the first step: what a user handed over becomes parts that fit together, on every rank alike."""
+"""Before the first step: the arguments of `Gossip` become parts that fit together, the same on every rank."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import nn
 
 from mixwise.algorithms import DSGD, AllReduceSGD, CombineWhileAdapt
 from mixwise.errors import MixwiseError, TrainingError
-from mixwise.gossip.agreement import difference, report
-from mixwise.gossip.description import Lines, describe, describe_model
+from mixwise.gossip.agreement import check_alike, describe, describe_model
+from mixwise.gossip.collective import take_from_first
 from mixwise.gossip.model_row import ModelRow
-from mixwise.gossip.survival import graph_in
 from mixwise.graphs import Graph
+from mixwise.mixing import MixingMatrix
 from mixwise.network import DistributedNetwork, SimulatedNetwork
 from mixwise.network.membership import check_supervised
-from mixwise.network.together import place, spread, texts_of_all
-from mixwise.network.transport import Transport
+from mixwise.network.transport import Transport, process_count
 from mixwise.policies.choice import PolicyLike, policy_for
 from mixwise.protocols import Algorithm, Network
 from mixwise.tasks.module import BufferPolicy
@@ -30,11 +30,23 @@ OnLoss: TypeAlias = Literal["stop", "continue"]
 _SYNCHRONIZED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
 
 
+@dataclass(frozen=True)
+class Options:
+    """The options of `Gossip` that must be the same on every rank."""
+
+    local_steps: int
+    buffers: BufferPolicy
+    overlap: bool
+    wire_dtype: torch.dtype | None
+    seed: int
+    on_loss: OnLoss
+
+
 class Parts:
-    """What this rank is made of, checked; arguments as those of `Gossip`.
+    """The parts of this rank, validated on construction; arguments as those of `Gossip`.
 
     Attributes:
-        lines: the same as text, to be compared with other ranks.
+        lines: a description to compare with other ranks.
     """
 
     def __init__(
@@ -44,117 +56,98 @@ class Parts:
         graph: Graph,
         policy: PolicyLike,
         algorithm: Algorithm | None,
-        *,
-        local_steps: int,
-        buffers: BufferPolicy,
-        overlap: bool,
-        wire_dtype: torch.dtype | None,
-        seed: int,
-        on_loss: OnLoss = "stop",
+        options: Options,
     ) -> None:
-        check_counts(local_steps=local_steps)
-        if buffers not in ("local", "averaged"):
-            raise TrainingError(f'buffers = {buffers!r}; choose "local" or "averaged"')
-        _check_on_loss(on_loss, policy)
-        self.algorithm = chosen_algorithm(algorithm, overlap)
+        check_counts(local_steps=options.local_steps)
+        if options.buffers not in ("local", "averaged"):
+            raise TrainingError(f'buffers = {options.buffers!r}; choose "local" or "averaged"')
+        _check_on_loss(options.on_loss, policy)
+        self.algorithm = _chosen_algorithm(algorithm, options.overlap)
         self.policy = policy_for(policy, graph, self.algorithm.needs)
         _check_unsynchronized(model)
         self.row = ModelRow(model)
         _check_parameters(optimizer, self.row)
-        check_optimizer(self.algorithm, optimizer, local_steps)
-        if buffers == "averaged" and self.row.buffer_row() is not None:
+        check_optimizer(self.algorithm, optimizer, options.local_steps)
+        if options.buffers == "averaged" and self.row.mixable_buffers:
             check_buffers(self.algorithm)
-        options: dict[str, object] = {"local_steps": local_steps, "buffers": buffers, "overlap": overlap}
-        options |= {"wire_dtype": wire_dtype, "seed": seed, "on_loss": on_loss}
-        self.lines = describe_model(model) | describe("the graph", graph)
-        self.lines |= describe("the policy", self.policy) | describe("the algorithm", self.algorithm)
-        for name, value in options.items():
+        self.lines = describe_model(model)
+        named = {"the graph": graph, "the policy": self.policy, "the algorithm": self.algorithm, **vars(options)}
+        for name, value in named.items():
             self.lines |= describe(name, value)
 
 
-def agreed(make: Callable[[], Parts], timeout: float) -> Parts:
-    """The parts that this rank makes, if all ranks make the same; otherwise an error on every rank."""
-    transport = None if place() is None else Transport(None, timeout)
-    parts: Parts | None = None
-    problem: MixwiseError | None = None
+def agreed(make: Callable[[], Parts], transport: Transport | None) -> Parts:
+    """Return the parts of this rank if they are the same on all ranks; otherwise raise an error on every rank."""
     try:
         parts = make()
     except MixwiseError as error:
-        problem = error
-    check_alike({} if parts is None else parts.lines, problem, transport)
-    assert parts is not None
+        check_alike({}, error, transport)
+        raise
+    check_alike(parts.lines, None, transport)
     return parts
 
 
-def check_alike(lines: Lines, error: MixwiseError | None, transport: Transport | None) -> None:
-    """Raise this rank's own error; or say, on every rank, which one has an error or is described by other lines."""
-    told = None if transport is None else difference(texts_of_all(report(lines, error), transport))
-    if error is not None:
-        raise error
-    if told is not None:
-        raise TrainingError(told)
-
-
-def chosen_algorithm(algorithm: Algorithm | None, overlap: bool) -> Algorithm:
-    """D-SGD by default, or its form whose rows travel while gradients are computed."""
+def _chosen_algorithm(algorithm: Algorithm | None, overlap: bool) -> Algorithm:
+    """Return D-SGD by default, or its variant whose rows travel while gradients are computed."""
     if isinstance(algorithm, AllReduceSGD):
-        raise TrainingError(
-            "AllReduceSGD averages gradients over all ranks before every step, which is no gossip; "
-            "take torch's DistributedDataParallel for it"
-        )
+        raise TrainingError("AllReduceSGD averages over all ranks without gossip; use torch's DistributedDataParallel")
     if overlap and not isinstance(algorithm, CombineWhileAdapt | None):
-        raise TrainingError(
-            f"overlap=True lets rows travel while gradients are computed, which {type(algorithm).__name__} does not "
-            f"know; leave out algorithm= or overlap="
-        )
+        raise TrainingError(f"{type(algorithm).__name__} does not support overlap=True; omit algorithm= or overlap=")
     if algorithm is not None:
         return algorithm
     return CombineWhileAdapt() if overlap else DSGD()
 
 
 def _check_on_loss(on_loss: OnLoss, policy: PolicyLike) -> None:
-    """Going on needs a supervisor, and weights that can be made for what is left of the graph."""
+    """To continue after a loss needs a supervisor, and weights that can be made for the remaining graph."""
     if on_loss not in ("stop", "continue"):
         raise TrainingError(f'on_loss = {on_loss!r}; choose "stop" or "continue"')
     if on_loss == "continue":
         check_supervised()
-        if not callable(policy) and graph_in(policy):
+        if not callable(policy) and _holds_graph(policy):
             raise TrainingError(
                 f'on_loss="continue" with {type(policy).__name__}: it is made for one graph, a loss leaves another; '
-                f"hand over a function that makes it, such as policy=mixwise.mixing.metropolis_hastings"
+                f"pass a function that makes it, such as policy=mixwise.mixing.metropolis_hastings"
             )
 
 
+def _holds_graph(value: object, depth: int = 6) -> bool:
+    """Whether a policy, or a part of it, holds a graph or weights for one, and so cannot serve another graph."""
+    if isinstance(value, Graph | MixingMatrix):
+        return True
+    parts: Any = value if isinstance(value, list | tuple) else getattr(value, "__dict__", {}).values()
+    return depth > 0 and any(_holds_graph(part, depth - 1) for part in parts)
+
+
 def check_graph(graph: Graph) -> None:
-    """One node per process."""
+    """Check that there is one process per node."""
     if not isinstance(graph, Graph):
         raise TrainingError(
             f"graph is a {type(graph).__name__}; take a mixwise.Graph, such as mixwise.graphs.ring(n) or "
             f"mixwise.graphs.from_networkx(graph)"
         )
-    here = place()
-    if here is None and graph.n > 1:
+    processes = process_count()
+    if processes is None and graph.n > 1:
         raise TrainingError(
             f"the graph has {graph.n} nodes, but there is no process group; start {graph.n} processes with torchrun "
             f'--nproc-per-node {graph.n} and call torch.distributed.init_process_group("gloo") before Gossip'
         )
-    if here is not None and graph.n != here[1]:
+    if processes not in (None, graph.n):
         raise TrainingError(
-            f"the graph has {graph.n} nodes, but there are {here[1]} processes; Gossip has one node per process: "
-            f"take a graph for {here[1]} nodes, or start {graph.n} processes"
+            f"the graph has {graph.n} nodes, but there are {processes} processes; Gossip has one node per process: "
+            f"take a graph for {processes} nodes, or start {graph.n} processes"
         )
 
 
 def _check_unsynchronized(model: nn.Module) -> None:
-    """No part of the model makes all ranks alike on its own: there would be nothing left to mix."""
+    """Check that no part of the model synchronizes the ranks itself: there would be nothing left to mix."""
     for name, part in model.named_modules():
         for known in type(part).__mro__:
             if known.__name__ in _SYNCHRONIZED:
                 which = f"the part {name!r} of the model" if name else "the model"
                 raise TrainingError(
-                    f"{which} is a {known.__name__}, which averages the gradients of all ranks in backward(), so that "
-                    f"nothing is left to gossip; hand the plain module, model.module, to the optimizer and to Gossip, "
-                    f"and call that one in the loop"
+                    f"{which} is a {known.__name__}, which averages gradients over all ranks; pass the plain module, "
+                    f"model.module, to the optimizer and to Gossip, and call it in the loop"
                 )
 
 
@@ -163,25 +156,19 @@ def _check_parameters(optimizer: torch.optim.Optimizer, row: ModelRow) -> None:
     if strangers:
         raise TrainingError(
             f"the optimizer has a parameter of shape {tuple(strangers[0].shape)} that is not in the model, so it would "
-            f"never be mixed; hand over a module that has all of them: nn.ModuleList([model, other])"
+            f"never be mixed; pass a module that has all of them: nn.ModuleList([model, other])"
         )
 
 
 def connected(graph: Graph, wire_dtype: torch.dtype | None, timeout: float) -> Network:
-    """The way to the other ranks; alone where there are none."""
-    if place() is None:
+    """Return the network of the default process group; a simulation of one node without a group."""
+    if process_count() is None:
         return SimulatedNetwork(graph)
     return DistributedNetwork(graph, wire_dtype=wire_dtype, timeout=timeout)
 
 
-def take_from_first(tensor: torch.Tensor, network: Network) -> None:
-    """Rank 0's values on every rank, in place."""
-    if isinstance(network, DistributedNetwork):
-        spread(tensor, network.transport)
-
-
 def begin_together(row: ModelRow, network: Network) -> None:
-    """All ranks begin with the parameters and buffers of rank 0."""
+    """Let all ranks begin with the parameters and buffers of rank 0."""
     for tensor in (row.X, *row.frozen.values(), *row.module.buffers()):
         take_from_first(tensor, network)
     if not row.is_finite:

@@ -1,4 +1,4 @@
-"""What happens around the steps of your optimizer: the driver keeps X, and the algorithm changes the gradients.
+"""Hooks around the steps of your optimizer: the driver keeps X, and the algorithm changes the gradients.
 
 Legend: X, G (1, d).
 """
@@ -25,13 +25,13 @@ class Steps:
 
     Attributes:
         taken: optimizer steps since the start.
-        paused: whether the next mixing is skipped, so that the driver need not know of the steps.
-        on_loss: called when a rank is lost inside a step; afterwards the driver is another one.
+        behind: mixings to skip until this rank is where the others are; meanwhile the driver does not begin rounds.
+        on_loss: called when a rank is lost inside a step; it replaces the driver.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, row: ModelRow, driver: Driver) -> None:
         self.row, self.driver = row, driver
-        self.taken, self.paused = 0, False
+        self.taken = self.behind = 0
         self.on_loss: Callable[[NetworkError], None] | None = None
         for hook in _HOOKS.pop(optimizer, []):
             hook.remove()
@@ -42,20 +42,24 @@ class Steps:
 
     def begin(self) -> None:
         """Begin the round at the current X, unless it has begun."""
-        if not self.paused:
+        if not self.behind:
             self.driver.begin(self.row.X)
 
     def rest(self) -> None:
         """Count a step without gradient and movement; some algorithms count their steps."""
         driver = self.driver
-        if driver.turns_gradients and not self.paused:
+        if driver.turns_gradients and not self.behind:
             driver.algorithm.direction(torch.zeros_like(self.row.X), driver.algorithm_state, driver.network)
         driver.stepped(0.0)
 
     def _before(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         while self.driver.turns_gradients or not self.driver.begun:
             try:
-                self._prepare(optimizer, args, kwargs)
+                if not self.driver.begun:
+                    self.row.settle()
+                    self.begin()
+                if self.driver.turns_gradients and not self.behind and not _is_skipped(optimizer):
+                    self._turn_gradients(optimizer, len(args) > 1 or kwargs.get("closure") is not None)
                 break
             except NetworkError as error:
                 if self.on_loss is None:
@@ -63,13 +67,9 @@ class Steps:
                 self.on_loss(error)
 
     @torch.no_grad()
-    def _prepare(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self.driver.begun:
-            self.row.settle()
-            self.begin()
-        if not self.driver.turns_gradients or self.paused or _is_skipped(optimizer):
-            return
-        if len(args) > 1 or kwargs.get("closure") is not None:  # the first one is the optimizer
+    def _turn_gradients(self, optimizer: torch.optim.Optimizer, in_closure: bool) -> None:
+        """Let the algorithm change the gradients that the optimizer sees."""
+        if in_closure:
             raise TrainingError(
                 f"{type(self.driver.algorithm).__name__} changes the gradients before the step, but with a closure "
                 f"they are computed inside of it; call backward() before the step, or use algorithm=None (D-SGD)"

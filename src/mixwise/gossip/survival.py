@@ -6,61 +6,45 @@ lagging rank skips as many mixings as it lags.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import torch
 
 from mixwise.errors import NetworkError
+from mixwise.gossip.start import connected
 from mixwise.graphs import Graph
-from mixwise.mixing import MixingMatrix
 from mixwise.network.membership import Membership, current_backend
 from mixwise.network.survivors import keep_counting, remaining_graph
-from mixwise.protocols import Network, Policy
+from mixwise.policies.choice import PolicyLike, policy_for
+from mixwise.protocols import Needs, Network, Policy
 
 Place = tuple[int, int]  # mixings done, and collective answers (average, metrics) since the last of them
 
 
 class Survival:
-    """What a rank needs to continue without the ranks that are lost.
+    """Rebuilds the group, the network and the policy without the ranks that are lost.
 
     Args:
         graph: of all ranks, as it was at the start.
-        policy: makes the policy for a graph.
-        connect: makes the network of the default process group.
-        timeout: seconds for the operations of a new process group.
+        policy: makes the weights for a graph.
+        needs: of the algorithm.
+        wire_dtype, timeout: of the network.
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        policy: Callable[[Graph], Policy],
-        connect: Callable[[Graph], Network],
-        timeout: float,
+        self, graph: Graph, policy: PolicyLike, needs: Needs, wire_dtype: torch.dtype | None, timeout: float
     ) -> None:
         self.membership = Membership.from_environment()
-        self.graph, self.policy, self.connect, self.timeout = graph, policy, connect, timeout
-        self._backend = current_backend()
-        self.behind = 0  # mixings to skip until this rank is where the others are
+        self._graph, self._policy, self._needs = graph, policy, needs
+        self._wire_dtype, self._timeout, self._backend = wire_dtype, timeout, current_backend()
 
     def reform(self, at: Place, before: Network) -> tuple[Place, Network, Policy]:
         """Form a group with the ranks that are left; return where they continue, and a new network and policy."""
         while True:
-            generation = self.membership.reform(at, self.timeout, self._backend)
-            graph = remaining_graph(self.graph, generation.members)
-            t, asked = generation.at
-            self.behind += t - at[0]
-            at = t, asked
+            generation = self.membership.reform(at, self._timeout, self._backend)
+            graph = remaining_graph(self._graph, generation.members)
+            at = generation.at[0], generation.at[1]
             try:
-                network = self.connect(graph)
+                network = connected(graph, self._wire_dtype, self._timeout)
             except NetworkError:  # another one is lost
                 continue
             keep_counting(vars(before.traffic), before.graph.n, network)
-            return at, network, self.policy(graph)
-
-
-def graph_in(value: object, depth: int = 6) -> bool:
-    """Whether a policy, or a part of it, holds a graph or weights for one, and so cannot serve another graph."""
-    if isinstance(value, Graph | MixingMatrix):
-        return True
-    if depth == 0:
-        return False
-    parts = value if isinstance(value, list | tuple) else getattr(value, "__dict__", {}).values()
-    return any(graph_in(part, depth - 1) for part in parts)
+            return at, network, policy_for(self._policy, graph, self._needs)

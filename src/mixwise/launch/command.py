@@ -1,4 +1,4 @@
-"""Command lines: what a worker runs, and how torchrun or we start it on each machine."""
+"""Command lines: of a worker, and of torchrun or `mixwise launch` on each machine."""
 
 from __future__ import annotations
 
@@ -36,10 +36,7 @@ class Machines:
         if not 0 <= self.here < self.most:
             raise ConfigError(f"--machine {self.here}: the machines are 0 to {self.most - 1}")
         if self.most > 1 and self.master is None:
-            raise ConfigError(
-                "several machines must know where machine 0 is; add --master ADDRESS:PORT, "
-                "with the address of machine 0 that the others reach"
-            )
+            raise ConfigError("several machines need --master ADDRESS:PORT, where the others reach machine 0")
 
     @property
     def fewest(self) -> int:
@@ -69,20 +66,17 @@ def parse_master(text: str | None) -> tuple[str, int] | None:
 
 
 def check_options(machines: Machines, stops: bool, max_restarts: int, grace: float) -> None:
-    """Refuse options that do not go together."""
+    """Raise an error if options do not go together."""
     if max_restarts < 0 or (max_restarts and not stops):
         raise ConfigError(f"--max-restarts {max_restarts}: at least 0, and only with --on-loss stop")
     if not grace > 0:
         raise ConfigError(f"--grace {grace:g}: a process may be silent for some seconds, so above 0")
     if not stops and machines.fewest < machines.most:
-        raise ConfigError(
-            f"--machines {machines.count} with --on-loss continue: it goes on with fewer by itself; "
-            f"give the number at the start"
-        )
+        raise ConfigError(f"--machines {machines.count}: with --on-loss continue, give the number at the start")
 
 
 def worker_command(words: Sequence[str]) -> list[str]:
-    """What a worker runs, without the interpreter: a command of ours, a script, or a module.
+    """The command of a worker, without the interpreter: a command of mixwise, a script, or a module.
 
     >>> worker_command(["run", "digits"])
     ['-m', 'mixwise', 'run', 'digits']
@@ -102,12 +96,10 @@ def worker_command(words: Sequence[str]) -> list[str]:
 
 
 def torchrun_line(machines: Machines, command: Sequence[str], max_restarts: int = 0) -> list[str]:
-    """The torchrun command line of one machine, for runs that stop, or start anew, when a process is lost."""
-    host, port = machines.endpoint
-    address = f"[{host}]" if ":" in host else host
+    """The torchrun command line of one machine, for runs that stop, or restart, when a process is lost."""
     line = ["python", "-m", "mixwise.launch.torchrun", f"--nproc-per-node={machines.processes}"]
-    line += [f"--nnodes={machines.count}", "--rdzv-backend=mixwise", f"--rdzv-endpoint={address}:{port}"]
-    if machines.most > 1 and _start_anew_together(machines, max_restarts):
+    line += [f"--nnodes={machines.count}", "--rdzv-backend=mixwise", f"--rdzv-endpoint={_address(machines.endpoint)}"]
+    if machines.most > 1 and (max_restarts > 0 or machines.fewest < machines.most):  # they restart together
         line += ["--rdzv-id=mixwise", f"--rdzv-conf=is_host={str(machines.here == 0).lower()}"]
     else:
         line.append(f"--rdzv-conf=rank={machines.here}")
@@ -116,20 +108,19 @@ def torchrun_line(machines: Machines, command: Sequence[str], max_restarts: int 
     return [*line, *command]
 
 
-def _start_anew_together(machines: Machines, max_restarts: int) -> bool:
-    return max_restarts > 0 or machines.fewest < machines.most
-
-
 def launch_line(machines: Machines, grace: float, words: Sequence[str]) -> list[str]:
-    """The command line of one machine for runs that go on without lost processes."""
+    """The command line of one machine for runs that continue without lost processes."""
     line = ["mixwise", "launch", "--on-loss=continue", f"--nproc-per-node={machines.processes}", f"--grace={grace:g}"]
     if machines.master is not None:
-        host, port = machines.master
-        address = f"[{host}]" if ":" in host else host
-        line += [f"--machines={machines.count}", f"--machine={machines.here}", f"--master={address}:{port}"]
+        line += [f"--machines={machines.count}", f"--machine={machines.here}", f"--master={_address(machines.master)}"]
     return [*line, "--", *words]
 
 
+def _address(endpoint: tuple[str, int]) -> str:
+    host, port = endpoint
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def python_line(line: Sequence[str]) -> list[str]:
-    """A line that begins with python as a command of this very interpreter."""
+    """A line that begins with python, as a command of this interpreter."""
     return [sys.executable, *line[1:]]

@@ -1,17 +1,18 @@
-"""Which network interface leads to another machine: gloo would look its own host name up, often a wrong one."""
+"""The network interface that leads to another machine: gloo would look up its own host name, often a wrong one."""
 
 from __future__ import annotations
 
 import socket
 import struct
 import sys
+from contextlib import suppress
 
 from mixwise.errors import NetworkError
 from mixwise.network.board import LOOPBACK, is_loopback
 
 
 def gloo_interface(endpoint: tuple[str, int]) -> dict[str, str]:
-    """The environment variable by which gloo takes the interface that leads to machine 0; on one machine, loopback."""
+    """The environment variable that makes gloo use the interface to machine 0; on one machine, loopback."""
     name = LOOPBACK if is_loopback(endpoint[0]) else interface_towards(*endpoint)
     return {} if name is None else {"GLOO_SOCKET_IFNAME": name}
 
@@ -23,29 +24,21 @@ def address_towards(host: str, port: int) -> str:
         try:
             probe.connect((host, port))  # of a datagram socket: chooses a route, sends nothing
         except OSError as error:
-            raise NetworkError(
-                f"no way leads from this machine to {host} ({error.strerror}); see its network, and --master"
-            ) from None
+            raise NetworkError(f"no route to {host} ({error.strerror}); check the network, and --master") from None
         return str(probe.getsockname()[0])
 
 
 def interface_towards(host: str, port: int) -> str | None:
-    """The name of the interface whose address this machine shows to `host`; None where that cannot be found out."""
+    """The name of the interface whose address this machine shows to `host`; None where that is not known."""
     if sys.platform != "linux":
         return None
     import fcntl
 
-    try:
+    with suppress(NetworkError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         own = address_towards(host, port)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            for _, name in socket.if_nameindex():
-                request = struct.pack("256s", name.encode())
-                try:
-                    answer = fcntl.ioctl(probe.fileno(), 0x8915, request)  # SIOCGIFADDR
-                except OSError:  # an interface without an address
-                    continue
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # an interface without an address
+                answer = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", name.encode()))  # SIOCGIFADDR
                 if socket.inet_ntoa(answer[20:24]) == own:
                     return name
-    except NetworkError:
-        return None
     return None

@@ -3,8 +3,8 @@
     python -m mixwise.launch.torchrun --rdzv-backend=mixwise --rdzv-endpoint=10.0.0.1:29500 …
 
 torchrun keeps its stores on all interfaces. With `--standalone`, with `--rdzv-backend=c10d`, and in torch 2.13 also by
-default on one machine, it unpickles the state of the rendezvous, which lies in such a store: whoever reaches the port
-can run code (`_BackendRendezvousStateHolder.sync`; no other part of torchrun unpickles what arrives). Here torchrun
+default on one machine, it unpickles the state of the rendezvous from such a store: anyone who reaches the port can run
+code (`_BackendRendezvousStateHolder.sync`; no other part of torchrun unpickles what arrives). Here torchrun
 works with stores that are bound to the address of the endpoint, and with a state in JSON.
 """
 
@@ -41,15 +41,17 @@ from torch.distributed.run import main as torchrun
 from mixwise.errors import MixwiseError
 from mixwise.launch.interface import address_towards, gloo_interface
 from mixwise.network.board import Board, listening_store
-from mixwise.network.processes import BOARD
+from mixwise.network.world import BOARD
 
 BACKEND = "mixwise"
 _ARRIVAL = 600  # seconds within which all machines of a fixed number must have been started, as torchrun has it
 
 
 def create_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """A rendezvous of a fixed number of machines if `rank` is among the parameters, otherwise one of machines that come
-    and go, whose store is kept by the one with `is_host`."""
+    """Return a rendezvous: of a fixed number of machines if the parameters have a `rank`, else of changing machines.
+
+    The store of changing machines is kept by the one with `is_host`.
+    """
     host, port = parse_rendezvous_endpoint(params.endpoint, default_port=0)
     for name, value in gloo_interface((host, port)).items():
         os.environ.setdefault(name, value)  # for the workers
@@ -97,7 +99,7 @@ class FixedMachines(StaticTCPRendezvous):
 class ChangingMachines(DynamicRendezvousHandler):
     """torchrun's dynamic rendezvous; every round has a store of its own for the workers, bound to one address.
 
-    torchrun would make it once, and not tell machines that come later: they and all others would end after a minute.
+    torchrun would make it once, and not tell machines that join later: they and all others would end after a minute.
     """
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -123,7 +125,7 @@ class JsonBackend(RendezvousBackend):
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store, self._key = store, f"mixwise/rendezvous/{run_id}"
-        self._call("compare_set", self._key, "", "null")  # a read of a key that nobody has written would wait
+        self._call("compare_set", self._key, "", "null")  # a read of a key that was never written would wait
 
     @property
     def name(self) -> str:
@@ -136,7 +138,7 @@ class JsonBackend(RendezvousBackend):
 
     def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, Any, bool] | None:
         """Replace the state that the token stands for; the state that is there then, and whether it is this one."""
-        mine = _to_json(pickle.loads(state))  # a pickle of this very process
+        mine = _to_json(pickle.loads(state))  # pickled by this process
         found = self._call("compare_set", self._key, (token or b"null").decode(), mine)
         decoded = _decoded(found)
         return None if decoded is None else (*decoded, found == mine.encode())
@@ -158,7 +160,7 @@ def _to_json(state: _RendezvousState) -> str:
 
 
 def _decoded(text: bytes) -> tuple[bytes, bytes] | None:
-    """What the store holds, as torchrun wants it."""
+    """The state in the store as the pickle that torchrun expects, and its text."""
     try:
         plain = json.loads(text)
         if plain is None:
@@ -180,7 +182,7 @@ def _decoded(text: bytes) -> tuple[bytes, bytes] | None:
 
 
 def main() -> None:
-    """torchrun, which now knows this rendezvous."""
+    """Run torchrun with this rendezvous."""
     rendezvous_handler_registry.register(BACKEND, create_handler)
     try:
         torchrun()

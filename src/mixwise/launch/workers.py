@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import os
-import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
-from typing import IO, BinaryIO
+from typing import IO
 
-from mixwise.launch.generations import FINISHED
-
+FINISHED = "finished"
 _PDEATHSIG = 1  # prctl: the signal to get when the parent dies
 _PATIENCE = 10.0  # seconds from asking a process to end to ending it
+_LAST_WORDS = 1.0  # seconds that output is awaited after the end; a process left behind may hold a pipe open
 
 
 class Worker:
@@ -29,6 +29,8 @@ class Worker:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="surrogateescape",
             process_group=0,
             preexec_fn=_die_with_parent if sys.platform == "linux" else None,
         )
@@ -53,31 +55,29 @@ class Worker:
 
 
 class Workers:
-    """All processes of this machine.
+    """All processes of this machine; their output is passed on line by line, with their rank.
 
     Args:
         ranks: of the processes.
-        command: what each of them runs.
+        command: of each of them.
         environment: of all; RANK and LOCAL_RANK are added.
     """
 
     def __init__(self, ranks: range, command: Sequence[str], environment: dict[str, str]) -> None:
-        self._lines = _Lines()
         self._workers: list[Worker] = []
+        self._readers: list[threading.Thread] = []
         try:
             for local, rank in enumerate(ranks):
                 own = environment | {"RANK": str(rank), "LOCAL_RANK": str(local)}
-                worker = Worker(rank, command, own)
-                self._workers.append(worker)
-                self._lines.add(worker.process.stdout, f"[{rank}] ", sys.stdout.buffer)
-                self._lines.add(worker.process.stderr, f"[{rank}] ", sys.stderr.buffer)
+                self._workers.append(Worker(rank, command, own))
+            for worker in self._workers:  # after the last fork, which must not happen beside other threads
+                for pipe, to in ((worker.process.stdout, sys.stdout), (worker.process.stderr, sys.stderr)):
+                    arguments = pipe, f"[{worker.rank}] ", to.buffer
+                    self._readers.append(threading.Thread(target=_pass_on, args=arguments, daemon=True))
+                    self._readers[-1].start()
         except BaseException:
             self.end()
             raise
-
-    def forward(self, seconds: float) -> None:
-        """Pass on what the processes print, line by line with their rank, for about this long."""
-        self._lines.forward(seconds)
 
     def ended(self) -> dict[int, str]:
         """The ranks whose process has ended, and how."""
@@ -86,65 +86,30 @@ class Workers:
 
     @property
     def living(self) -> list[Worker]:
-        """Those that have not ended."""
+        """The workers that have not ended."""
         return [worker for worker in self._workers if worker.process.poll() is None]
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Ask all to end, and end those that do not within 10 seconds."""
+        """Ask all to end, and kill those that do not within 10 seconds."""
         last = time.monotonic() + _PATIENCE
         for worker in self.living:
             worker.end(number)
         while self.living and time.monotonic() < last:
-            self.forward(0.05)
+            time.sleep(0.05)
         for worker in self.living:
             worker.end()
         for worker in self._workers:
             worker.process.wait()
-        self._lines.close()
+        last = time.monotonic() + _LAST_WORDS
+        for reader in self._readers:
+            reader.join(max(0.0, last - time.monotonic()))
 
 
-class _Lines:
-    """Output of several processes, passed on in whole lines, each with a prefix."""
-
-    def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
-
-    def add(self, source: IO[bytes] | None, prefix: str, target: BinaryIO) -> None:
-        assert source is not None
-        os.set_blocking(source.fileno(), False)
-        self._selector.register(source, selectors.EVENT_READ, (prefix.encode(), target, bytearray()))
-
-    def forward(self, seconds: float) -> None:
-        if not self._selector.get_map():
-            time.sleep(seconds)
-        for key, _ in self._selector.select(seconds):
-            self._pass_on(key)
-
-    def close(self) -> None:
-        """Pass on what is there; a process that somebody left behind may hold a pipe open, so do not wait for more."""
-        for key in list(self._selector.get_map().values()):
-            self._pass_on(key, to_the_end=True)
-        self._selector.close()
-
-    def _pass_on(self, key: selectors.SelectorKey, to_the_end: bool = False) -> None:
-        prefix, target, rest = key.data
-        source: IO[bytes] = key.fileobj  # type: ignore[assignment]
-        while True:
-            part = source.read(1 << 16)
-            rest += part or b""
-            if not part or not to_the_end:
-                break
-        ended = part == b""
-        lines = rest.splitlines(keepends=True)
-        rest.clear()
-        if lines and not lines[-1].endswith((b"\n", b"\r")) and not (ended or to_the_end):
-            rest += lines.pop()
-        for line in lines:
-            target.write(prefix + line.rstrip(b"\r\n") + b"\n")
-        target.flush()
-        if ended:
-            self._selector.unregister(source)
-            source.close()
+def _pass_on(source: IO[str], prefix: str, target: IO[bytes]) -> None:
+    with source:
+        for line in source:
+            target.write((prefix + line.removesuffix("\n") + "\n").encode("utf-8", "surrogateescape"))
+            target.flush()
 
 
 def _die_with_parent() -> None:

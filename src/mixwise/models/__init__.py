@@ -1,13 +1,12 @@
 """Models to train: plain `nn.Module` factories. None has BatchNorm, so none has buffers."""
 
-from mixwise.models.evonorm import EvoNormS0
+from mixwise.models.basic import logistic_regression, mlp, small_cnn
 from mixwise.models.factory import build, seeded
 from mixwise.models.features import with_features
 from mixwise.models.freezing import freeze
 from mixwise.models.hugging_face import ImageClassifier, TextClassifier, image_classifier, text_classifier
-from mixwise.models.mlp import logistic_regression, mlp
+from mixwise.models.norms import EvoNormS0
 from mixwise.models.resnet import resnet18, resnet20
-from mixwise.models.small_cnn import small_cnn
 
 __all__ = [
     "EvoNormS0", "ImageClassifier", "TextClassifier", "build", "freeze", "image_classifier", "logistic_regression",

@@ -1,8 +1,7 @@
-"""Building models: by name, with parameters that depend on a seed only, from sizes that are checked."""
+"""Building models: by name, with parameters that depend on a seed only."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -10,7 +9,6 @@ import torch
 from torch import nn
 
 from mixwise import parts
-from mixwise.errors import ConfigError, TrainingError
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -45,34 +43,3 @@ def seeded(factory: Callable[[], Module], seed: int) -> Module:
         # Not torch.manual_seed, which also seeds the generators of the GPUs, and those would not be restored.
         torch.default_generator.manual_seed(seed)
         return factory()
-
-
-def checked_size(name: str, value: object) -> int:
-    """Return `value` as an int, if it is a whole number of 1 or more."""
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]  # whether it is an index is the question
-    except TypeError:
-        number = 0
-    if isinstance(value, bool) or number < 1:
-        raise ConfigError(f"{name} = {value!r}; it must be an integer, 1 or larger")
-    return number
-
-
-class Expect(nn.Module):
-    """The identity on samples of one shape; rejects all others with a clear error."""
-
-    def __init__(self, *shape: int) -> None:
-        super().__init__()
-        self.shape = shape
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the samples x (N, *shape), unchanged."""
-        if tuple(x.shape[1:]) != self.shape:
-            raise TrainingError(
-                f"samples of shape {tuple(x.shape[1:])}; this model takes {self.shape}: resize the data"
-            )
-        return x
-
-    def extra_repr(self) -> str:
-        """Return the shape."""
-        return ", ".join(map(str, self.shape))

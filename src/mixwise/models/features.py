@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,8 +16,7 @@ import torch
 
 from mixwise.data import Dataset
 from mixwise.data.files import ProgressLog
-from mixwise.data.ragged import cached_rows, content_key, write_rows
-from mixwise.data.tokens import FeatureSamples, TokenSamples
+from mixwise.data.tokens import FeatureSamples, TokenSamples, cached_rows, content_key, write_rows
 from mixwise.errors import ConfigError
 from mixwise.models.freezing import trained_parts
 from mixwise.models.hugging_face import TextClassifier
@@ -55,18 +54,20 @@ def with_features(data: Dataset, module: TextClassifier, precision: Precision = 
     if entry is None:
         raise ConfigError("features need a frozen lower part; choose train: head, or a number of blocks")
     tokens, device = TokenSamples(samples.rows, samples.pad, samples.max_length), next(module.parameters()).device
-    key = content_key("features", samples.rows.key, _lower_part(module, entry), precision)
 
     def write(folder: Path) -> None:
-        progress = ProgressLog(_log, f"{data.name}: features of {len(tokens)} texts", len(tokens))
+        model = copy.deepcopy(module).eval()
+        model.entry = entry
         first = tokens.take(torch.arange(min(len(tokens), 4))).to(device)
-        _check(module, first, entry)
-        width, shape = module.features(first, entry).shape[1:]
-        lengths = np.minimum(tokens.rows.lengths, width) if width < first.shape[1] else tokens.rows.lengths
+        _check(model, first, entry)
+        width, shape = model.features(first, entry).shape[1:]
+        lengths = np.diff(tokens.rows.offsets)
+        lengths = np.minimum(lengths, width) if width < first.shape[1] else lengths  # the head may read one position
+        progress = ProgressLog(_log, f"{data.name}: features of {len(tokens)} texts", len(tokens))
 
         def parts() -> Iterator[npt.NDArray[Any]]:
             for at in torch.split(torch.arange(len(tokens)), _CHUNK):
-                found = module.features(tokens.take(at).to(device), entry).cpu()
+                found = model.features(tokens.take(at).to(device), entry).cpu()
                 found = torch.cat([row[: lengths[i]] for i, row in zip(at, found, strict=True)])
                 rounded = found.to(getattr(torch, precision))
                 if not torch.isfinite(rounded).all():
@@ -76,20 +77,18 @@ def with_features(data: Dataset, module: TextClassifier, precision: Precision = 
 
         write_rows(folder, lengths, (shape,), precision, parts())
 
-    with _evaluated(module):
-        features = FeatureSamples(cached_rows(key, write), samples.index)
+    key = content_key("features", samples.rows.key, _lower_part(module, entry), precision)
+    features = FeatureSamples(cached_rows(key, write), samples.index)
     module.entry = entry
     return replace(data, x=features)
 
 
 def _check(module: TextClassifier, tokens: torch.Tensor, entry: int) -> None:
     """Check that this model can be entered there: its blocks may share more than the input of the next one."""
-    before, module.entry = module.entry, entry
     try:
         same = torch.allclose(module(module.features(tokens, entry)), module(tokens), rtol=1e-3, atol=1e-4)
     except (RuntimeError, TypeError, KeyError, IndexError, AttributeError):
         same = False
-    module.entry = before
     if not same:
         name = type(module.model).__name__
         raise ConfigError(f"{name} gives other logits from features of block {entry}; set task.cache_features=false")
@@ -105,15 +104,3 @@ def _lower_part(module: TextClassifier, entry: int) -> str:
             digest.update(name.encode())
             digest.update(parameter.detach().cpu().numpy().data)
     return digest.hexdigest()
-
-
-@contextmanager
-def _evaluated(module: torch.nn.Module) -> Iterator[None]:
-    """Put all parts into eval mode, and restore their modes afterwards."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, mode in modes:
-            part.training = mode

@@ -13,6 +13,7 @@ last block (a pooler, a norm, a classifier) is the head.
 
 from __future__ import annotations
 
+from itertools import dropwhile
 from typing import Literal, TypeAlias
 
 from torch import nn
@@ -51,47 +52,37 @@ def freeze(module: nn.Module, train: Trained) -> nn.Module:
 
 def trained_parts(module: nn.Module, train: Trained) -> list[nn.Module]:
     """Return the first trained block, or the head, and all parts that the module registers after it."""
-    blocks, parts = blocks_of(module), list(module.modules())
+    (blocks, head), parts = _blocks_and_head(module), list(module.modules())
     if train == "all":
         return parts
     if train == "head":
-        return parts[parts.index(_head(module, blocks)) :]
+        if head is None:
+            reason = "it has no parameters after its last block" if blocks else "it has no blocks"
+            raise ConfigError(f"train = 'head'; the head of this model is unknown, since {reason}: choose all")
+        return parts[parts.index(head) :]
     if isinstance(train, bool) or not isinstance(train, int) or not 1 <= train <= len(blocks):
-        raise ConfigError(
-            f"train = {train!r}; this model has {len(blocks) or 'no'} blocks: choose all, head, or a number of blocks"
-        )
+        found = f"train = {train!r}; this model has {len(blocks) or 'no'} blocks"
+        raise ConfigError(f"{found}: choose all, head, or a number of blocks")
     return parts[parts.index(blocks[-train]) :]
 
 
 def blocks_of(module: nn.Module) -> list[nn.Module]:
     """Return the blocks in order; of an `nn.Sequential`, the first layer of each."""
-    if (listed := _listed(module)) is not None:
-        return list(listed)
-    if isinstance(module, nn.Sequential):
-        return _weighted(module)[:-1]
-    lists = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
-    return list(max(lists, key=lambda part: sum(p.numel() for p in part.parameters()), default=()))
+    return _blocks_and_head(module)[0]
 
 
-def _listed(module: nn.Module) -> nn.Sequential | nn.ModuleList | None:
-    listed = getattr(module, "blocks", None)
-    return listed if isinstance(listed, nn.Sequential | nn.ModuleList) else None
-
-
-def _weighted(module: nn.Sequential) -> list[nn.Module]:
-    """Return the layers with a matrix or a kernel."""
-    return [layer for layer in module if any(p.ndim > 1 for p in layer.parameters())]
-
-
-def _head(module: nn.Module, blocks: list[nn.Module]) -> nn.Module:
-    """Return the first part with parameters after the last block."""
-    if isinstance(module, nn.Sequential) and _listed(module) is None:
-        return _weighted(module)[-1] if blocks else module  # a single layer is the head
-    if not blocks:
-        raise ConfigError("train = 'head'; the head of this model is unknown, since it has no blocks: choose all")
-    inside, passed = set(blocks[-1].modules()), False
-    for part in module.modules():
-        passed = passed or part is blocks[-1]
-        if passed and part not in inside and next(part.parameters(), None) is not None:
-            return part
-    raise ConfigError("train = 'head'; this model has no parameters after its last block: choose a number of blocks")
+def _blocks_and_head(module: nn.Module) -> tuple[list[nn.Module], nn.Module | None]:
+    """Return the blocks, and the first part with parameters after the last one, if there is any."""
+    blocks = getattr(module, "blocks", None)
+    if not isinstance(blocks, nn.Sequential | nn.ModuleList):
+        if isinstance(module, nn.Sequential):
+            layers = [layer for layer in module if any(p.ndim > 1 for p in layer.parameters())]
+            return layers[:-1], layers[-1] if len(layers) > 1 else module  # a single layer is the head
+        lists = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
+        blocks = max(lists, key=lambda part: sum(p.numel() for p in part.parameters()), default=nn.ModuleList())
+    if len(blocks) == 0:
+        return [], None
+    last = list(blocks[-1].modules())
+    after = dropwhile(lambda part: part is not last[0], module.modules())
+    heads = (part for part in after if part not in last and next(part.parameters(), None) is not None)
+    return list(blocks), next(heads, None)

@@ -15,13 +15,13 @@ import torch
 from torch import nn
 from torch.nn.functional import pad, relu
 
-from mixwise.models.factory import checked_size
-from mixwise.models.norms import Norm, NormLayers, norm_layers
-from mixwise.parts import part
+from mixwise.errors import ConfigError, unknown
+from mixwise.models.norms import NORMS, Norm, NormLayers
+from mixwise.parts import Count, part
 
 
 @part("resnet20", "model", title="ResNet-20")
-def resnet20(classes: int = 10, norm: Norm = "evonorm", channels: int = 3) -> ResNet:
+def resnet20(classes: Count = 10, norm: Norm = "evonorm", channels: Count = 3) -> ResNet:
     """ResNet-20 for 32×32 images: three stages of three blocks with 16, 32 and 64 channels; 0.27 million parameters.
 
     Shortcuts have no parameters (He's option A: every other pixel, new channels 0), as in the published network for
@@ -32,14 +32,13 @@ def resnet20(classes: int = 10, norm: Norm = "evonorm", channels: int = 3) -> Re
         norm: "evonorm" (EvoNorm-S0), "group" (GroupNorm and ReLU) or "none" (ReLU).
         channels: of the images.
     """
-    layers = norm_layers(norm)
-    stem = _conv_activated(checked_size("channels", channels), 16, layers, kernel=3, stride=1)
-    return ResNet(stem, widths=(16, 32, 64), depth=3, project=False, layers=layers, classes=classes)
+    stem = _conv_activated(channels, 16, _layers(norm), kernel=3, stride=1)
+    return ResNet(stem, widths=(16, 32, 64), depth=3, project=False, layers=_layers(norm), classes=classes)
 
 
 @part("resnet18", "model", title="ResNet-18")
 def resnet18(
-    classes: int = 1000, norm: Norm = "evonorm", channels: int = 3, width: int = 64, small_images: bool = False
+    classes: Count = 1000, norm: Norm = "evonorm", channels: Count = 3, width: Count = 64, small_images: bool = False
 ) -> ResNet:
     """ResNet-18 for 224×224 images: four stages of two blocks with 64 to 512 channels; 11.7 million parameters.
 
@@ -53,11 +52,9 @@ def resnet18(
         small_images: for images of about 32×32 pixels: begin with a 3×3 convolution instead of a 7×7 convolution and
             pooling, which keep a sixteenth of the pixels.
     """
-    layers, w = norm_layers(norm), checked_size("width", width)
-    stem: nn.Module = nn.Sequential(
-        _conv_activated(checked_size("channels", channels), w, layers, kernel=7, stride=2),
-        nn.MaxPool2d(kernel_size=3, stride=2, padding=1),
-    )
+    layers, w = _layers(norm), width
+    large = _conv_activated(channels, w, layers, kernel=7, stride=2)  # always drawn: a seed keeps its parameters
+    stem = nn.Sequential(large, nn.MaxPool2d(kernel_size=3, stride=2, padding=1))
     if small_images:
         stem = _conv_activated(channels, w, layers, kernel=3, stride=1)
     return ResNet(stem, widths=(w, 2 * w, 4 * w, 8 * w), depth=2, project=True, layers=layers, classes=classes)
@@ -81,7 +78,7 @@ class ResNet(nn.Module):
                 C = width
         self.stem = stem
         self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Linear(C, checked_size("classes", classes))
+        self.head = nn.Linear(C, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -90,8 +87,7 @@ class ResNet(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return logits (N, classes)."""
-        logits: torch.Tensor = self.head(self.blocks(self.stem(images)).mean(dim=(2, 3)))
-        return logits
+        return self.head(self.blocks(self.stem(images)).mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
 
 class BasicBlock(nn.Module):
@@ -105,12 +101,11 @@ class BasicBlock(nn.Module):
             layers.linear(outputs, 0.0),
         )
         self.shortcut: nn.Module = nn.Identity()
-        if project and (stride, inputs) != (1, outputs):
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), layers.linear(outputs, 1.0)
-            )
-        elif (stride, inputs) != (1, outputs):
+        if (stride, inputs) != (1, outputs):
             self.shortcut = PaddedShortcut(stride, outputs - inputs)
+            if project:
+                conv = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+                self.shortcut = nn.Sequential(conv, layers.linear(outputs, 1.0))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (N, inputs, h, w) to (N, outputs, h / stride, w / stride)."""
@@ -127,6 +122,12 @@ class PaddedShortcut(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (N, C, h, w) to (N, C + new_channels, h / stride, w / stride)."""
         return pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))
+
+
+def _layers(norm: Norm) -> NormLayers:
+    if norm not in NORMS:
+        raise ConfigError(unknown("norm", norm, NORMS))
+    return NORMS[norm]
 
 
 def _conv_activated(inputs: int, outputs: int, layers: NormLayers, kernel: int, stride: int) -> nn.Sequential:

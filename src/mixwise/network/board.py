@@ -1,4 +1,4 @@
-"""A board where processes leave notes for each other: torch's store, with bounded waits and values of JSON."""
+"""A board on which processes leave notes for each other: torch's store, with bounded waits and JSON values."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from ipaddress import ip_address
@@ -17,7 +18,7 @@ from mixwise.errors import ConfigError, NetworkError
 
 Value = TypeVar("Value")
 
-_ANSWER = 10.0  # seconds that the host of the board may take for an answer
+_TICK = 0.02
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)  # the interface that no other machine reaches
 
 
@@ -30,7 +31,7 @@ def is_loopback(host: str) -> bool:
 
 
 def listening_store(host: str, port: int, timeout: float = 300.0) -> TCPStore:
-    """A store that listens on the address of `host` only; left to itself, a TCPStore listens on all interfaces.
+    """Return a store that listens on the address of `host` only; by default, a TCPStore listens on all interfaces.
 
     Args:
         host: an address of this machine.
@@ -40,20 +41,11 @@ def listening_store(host: str, port: int, timeout: float = 300.0) -> TCPStore:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         if is_loopback(str(address[0])) and not is_loopback(host):
-            raise ConfigError(
-                f"--master {host}:{port}: on this machine that name means {address[0]}, which no other machine "
-                f"reaches; give the address itself"
-            )
+            raise ConfigError(f"--master {host}:{port}: that name means {address[0]} here; give the address itself")
         with socket.create_server(address, family=family, backlog=1024) as listening:
             port = listening.getsockname()[1]
-            return TCPStore(
-                host,
-                port,
-                is_master=True,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=timeout),
-                master_listen_fd=listening.detach(),
-            )
+            wait, listen = timedelta(seconds=timeout), listening.detach()
+            return TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=wait, master_listen_fd=listen)
     except OSError as error:
         raise ConfigError(
             f"machine 0 cannot listen on {host}:{port} ({str(error.strerror).partition(' (while')[0]}); "
@@ -61,43 +53,64 @@ def listening_store(host: str, port: int, timeout: float = 300.0) -> TCPStore:
         ) from None
 
 
+def until(true: Callable[[], object], seconds: float) -> bool:
+    """Whether it became true within so many seconds."""
+    last = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > last:
+            return False
+        time.sleep(_TICK)
+    return True
+
+
 class Board:
     """Notes by name, on a store that lives in another process.
 
-    A store whose host is silent, not gone, would let some of its calls wait for ever; here each has 10 seconds.
+    Some calls of a store whose host is silent, but not gone, would wait forever; here every call is bounded.
+
+    Args:
+        store: where the notes are kept.
+        where: the name of the board in error messages.
+        answer: seconds that the host may take to answer.
     """
 
-    def __init__(self, store: Store, where: str = "the board") -> None:
-        self.store, self.where = store, where
+    def __init__(self, store: Store, where: str = "the board", answer: float = 10.0) -> None:
+        self.store, self.where, self.answer = store, where, answer
 
     @classmethod
     def at(cls, host: str, port: int, timeout: float) -> Board:
-        """The board that somebody hosts there."""
+        """Connect to the board at this address."""
         where = f"the board at {host}:{port}"
         try:
             store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout))
         except RuntimeError:
             raise NetworkError(
-                f"{where} did not answer within {timeout:g} s; see that mixwise launch runs on the machine of that "
+                f"{where} did not answer within {timeout:g} s; check that mixwise launch runs on the machine of that "
                 f"address, and that the port is open"
             ) from None
         return cls(store, where)
 
     def write(self, name: str, value: Any) -> None:
-        """Leave a note; one of the same name is replaced."""
+        """Leave a note; it replaces one of the same name."""
         self._within(lambda: self.store.set(f"mixwise/{name}", json.dumps(value)))
 
     def read(self, name: str) -> Any:
-        """The note, or None if there is none."""
+        """Return the note, or None if there is none."""
         key = f"mixwise/{name}"
         return self._within(lambda: json.loads(self.store.get(key)) if self.store.check([key]) else None)
 
     def has(self, *names: str) -> bool:
-        """Whether all of these notes are there."""
+        """Whether all of these notes exist."""
         return self._within(lambda: self.store.check([f"mixwise/{name}" for name in names]))
 
+    def awaited(self, name: str, seconds: float, otherwise: str) -> Any:
+        """Return the note as soon as it exists; raise an error with this text if it does not within so many seconds."""
+        if not until(lambda: self.has(name), seconds):
+            raise NetworkError(otherwise)
+        return self.read(name)
+
     def count(self, name: str, more: int = 0) -> int:
-        """A number that is counted up from 0, after adding `more`."""
+        """Add `more` to a number that starts at 0, and return it."""
         return self._within(lambda: self.store.add(f"mixwise/{name}", more))
 
     def _within(self, call: Callable[[], Value]) -> Value:
@@ -112,8 +125,8 @@ class Board:
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        thread.join(_ANSWER)
+        thread.join(self.answer)
         if answers:
             return answers[0]
-        how = "is gone" if errors else f"did not answer for {_ANSWER:g} s"
-        raise NetworkError(f"{self.where} {how}; without the supervisor that hosts it the run cannot go on")
+        how = "is gone" if errors else f"did not answer for {self.answer:g} s"
+        raise NetworkError(f"{self.where} {how}; without the supervisor that hosts it the run cannot continue")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections import OrderedDict
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,14 +17,10 @@ import torch
 from mixwise.errors import MixingError, NetworkError
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
-from mixwise.network.averaging import PendingAverage
-from mixwise.network.blocks import block
-from mixwise.network.buffers import BufferPool
 from mixwise.network.links import Links
-from mixwise.network.packing import LONG_ROW, Cast, Packing, average_bytes, message_bytes
-from mixwise.network.pending import PendingMix
-from mixwise.network.routes import ExchangeRoutes, MixingRoutes, Route, Router
-from mixwise.network.traffic import Cargo, Traffic
+from mixwise.network.pending import BufferPool, PendingAverage, PendingMix
+from mixwise.network.routes import MixingRoutes, Route, Router, block
+from mixwise.network.traffic import LONG_ROW, Cargo, Cast, Packing, Traffic, average_bytes, message_bytes
 from mixwise.network.transfer import Message, Round
 from mixwise.network.transport import Transport
 
@@ -32,28 +28,28 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 _KEPT = 64  # matrices whose routes are remembered
-_KEPT_GRAPHS = 1024  # and graphs of exchanges: every level of a tree is one
-_SHORT = 64  # numbers; rows up to here travel as they are: casting saves nothing, and they may be weights of push-sum
+_KEPT_GRAPHS = 1024  # graphs of exchanges whose routes are remembered: every level of a tree is one
+_SHORT = 64  # numbers; shorter rows are not cast: it saves nothing, and they may be weights of push-sum
 _made = itertools.count()  # networks made by this process
 
 
 class DistributedNetwork:
     """A network whose n nodes are divided over the processes of a group, in contiguous blocks (see `block`).
 
-    Every process must make it, and then ask the same of it in the same order. What does not arrive within `timeout`, or
-    will not because a process is gone, is a `NetworkError` that names rank, operation and step.
+    Every process must construct it, and then call the same methods in the same order. A message that does not arrive
+    within `timeout`, or whose sender is gone, raises a `NetworkError` that names rank, operation and step.
 
     Args:
-        graph: who talks to whom; the same on every process.
+        graph: the communication graph, the same on every process.
         group: the processes; by default all of the default process group.
-        timeout: seconds that one operation may take before it is given up.
+        timeout: the longest time that one operation may take, in seconds.
         wire_dtype: torch.bfloat16 or torch.float16: rows of parameters are cast for the message, and only for it.
-        device: where small messages are put together; by default the processor, or the current device under nccl.
+        device: where small messages are assembled; by default the CPU, or the current device under nccl.
 
     Attributes:
         traffic: what all nodes have sent, as in a simulation (see `Traffic`): a row counts once per neighbor that hears
             it, also if both are in one process. The same number on every process.
-        sent: bytes that this process has really handed to the transport. With one node per process, the sum over all
+        sent: bytes that this process has actually sent. With one node per process, the sum over all
             processes grows as `traffic` does.
     """
 
@@ -77,56 +73,50 @@ class DistributedNetwork:
         self.links: Links | None = None  # time between processes is measured, not simulated
         self.step: int | None = None
         self._router = Router(graph.n, self.rank, self.world)
-        self._buffers = BufferPool()
-        self._mixing: OrderedDict[int, tuple[MixingMatrix, MixingRoutes]] = OrderedDict()
-        self._exchanges: OrderedDict[Graph, ExchangeRoutes] = OrderedDict()
+        self.buffers = BufferPool()
+        self._mixing: dict[int, tuple[MixingMatrix, MixingRoutes]] = {}  # by id, the last used at the end
+        self._exchange_routes = lru_cache(_KEPT_GRAPHS)(self._router.exchange)
         self._blocks = [block(graph.n, rank, self.world) for rank in range(self.world)]
-        self._one_each = [range(rank, rank + 1) for rank in range(self.world)]
-        self._peers = [rank for rank in range(self.world) if rank != self.rank]
         self._agree()
 
     @property
     def sent(self) -> int:
-        """Bytes of all tensors that this process has handed over for sending."""
+        """Bytes that this process has sent."""
         return self.transport.sent
 
     def _agree(self) -> None:
-        """Refuse to work with processes that have something else in mind; all of them find out at the same time."""
+        """Raise an error, on all processes at once, if they have different settings."""
         key = (self.graph.n, self.graph.directed, self.graph.edge_array.tobytes())
         settings = {"graph": repr(key), "wire_dtype": str(self.wire_dtype)}
-        digests = [_number(value) for value in settings.values()]
-        mine = torch.tensor([[*digests, next(_made)]], device=self.device)
-        table = self._gathered(mine, self._one_each, "making the network")
-        for (name, value), column in zip(settings.items(), table.T.tolist(), strict=False):
-            others = [self.transport.name(rank) for rank in range(self.world) if column[rank] != column[0]]
+        own = [*map(_number, settings.values()), next(_made)]
+        table = self.transport.gather(torch.tensor([own], device=self.device), "making the network")
+        for name, column in zip(settings, table.T.tolist(), strict=False):
+            others = [str(self.transport.name(rank)) for rank in range(self.world) if column[rank] != column[0]]
             if others:
-                shown = self.graph if name == "graph" else value
+                ranks = f"rank{'s' * (len(others) > 1)} {', '.join(others)}"
                 raise NetworkError(
-                    f"{_ranks(others)} and rank {self.transport.name(0)} have not the same {name} (here: {shown}); "
-                    f"give every process the same"
+                    f"{ranks} and rank {self.transport.name(0)} do not have the same {name} "
+                    f"(here: {getattr(self, name)}); pass the same on every process"
                 )
         # Networks made one after the other on the same store leave their notes in different places.
-        self.transport.notes = f"mixwise/{_number(repr(table[:, -1].tolist()))}"
+        self.transport.notes = f"gave-up/{_number(repr(table[:, -1].tolist()))}"
 
     # --- gossip ---
     def mix(
         self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, packing: Packing | None = None
     ) -> torch.Tensor:
-        """The owned rows of Wᵀ X; each row travels once to every process that has a use for it."""
+        """Return the owned rows of Wᵀ X; each row travels once to every process that needs it."""
         return self._start(rows, W, packing).wait(out)
 
     def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> PendingMix | PendingAverage:
-        """Send the rows; while they travel, something else can be computed."""
+        """Send the rows, which then travel while something else is computed."""
         return self._start(rows, W, None, ahead=True)
 
     def _start(
         self, rows: torch.Tensor, W: MixingMatrix, packing: Packing | None, *, ahead: bool = False
     ) -> PendingMix | PendingAverage:
-        if W.n != self.graph.n or rows.ndim != 2 or rows.shape[0] != len(self.nodes):
-            raise MixingError(
-                f"rows of shape {tuple(rows.shape)} cannot be mixed by a matrix for {W.n} nodes: this process has "
-                f"{len(self.nodes)} of {self.graph.n} nodes, one row each"
-            )
+        self._check_nodes(W.n)
+        _check_rows(rows, len(self.nodes))
         routes, (m, d) = self._mixing_routes(W), rows.shape
         if packing is None and self.wire_dtype is not None and d > _SHORT and rows.dtype != self.wire_dtype:
             packing = Cast(rows, self.wire_dtype)
@@ -134,19 +124,19 @@ class DistributedNetwork:
         averages = W.is_average and packing is None
         self.traffic.parameters += average_bytes(self.graph.n, size) if averages else routes.messages * size
         if averages and routes.averages and size >= LONG_ROW:  # of short rows one round is faster
-            return self._averaging(rows.contiguous(), "mix", ahead=ahead)
+            return PendingAverage(self, rows.contiguous(), "mix", ahead=ahead)
         source, lent = rows.contiguous(), []
         if packing is not None:
-            source = self._buffers.take(m, packing.width, packing.dtype, rows.device)
+            source = self.buffers.take(m, packing.width, packing.dtype, rows.device)
             lent.append(source)
-            for position in routes.sent:
+            for position in {position for route in routes.sends for position in route.positions}:
                 packing.pack(position, source[position])
-        arriving = self._buffers.take(routes.arriving, source.shape[1], source.dtype, rows.device)
+        arriving = self.buffers.take(routes.arriving, source.shape[1], source.dtype, rows.device)
         lent.append(arriving)
         sends, receives, at = [], [], 0
         for route in routes.sends:
             if self._packed(route, size):
-                packed = self._buffers.take(len(route.positions), source.shape[1], source.dtype, rows.device)
+                packed = self.buffers.take(len(route.positions), source.shape[1], source.dtype, rows.device)
                 lent.append(packed)
                 torch.index_select(source, 0, route.index.to(rows.device), out=packed)
                 sends.append(Message(route.peer, packed))
@@ -158,38 +148,32 @@ class DistributedNetwork:
                 receives.append(Message(route.peer, _part(arriving, at, count)))
                 at += count
         transfer = self.transport.post([Round(sends, receives)], "mix", self.step, ahead=ahead)
-        return PendingMix(self._buffers, rows, arriving, routes, transfer, lent, packing)
+        return PendingMix(self.buffers, rows, arriving, routes, transfer, lent, packing)
 
     @staticmethod
     def _packed(route: Route, row_bytes: int) -> bool:
-        """Whether rows that do not lie beside each other are copied into one message; both ends see the same route."""
+        """Whether rows that are not adjacent are copied into one message; both ends see the same route."""
         return len(route.runs) > 1 and row_bytes < LONG_ROW
 
     def _mixing_routes(self, W: MixingMatrix) -> MixingRoutes:
-        """Those of a matrix that was here before are still known."""
-        if id(W) in self._mixing:
-            self._mixing.move_to_end(id(W))
-        else:
+        found = self._mixing.pop(id(W), None)
+        if found is None:
             routes = self._router.mixing(W)
-            if not W.whole:  # nobody knows all weights, so everybody tells how many rows its nodes send
+            if not W.whole:  # no process knows all weights, so each tells how many rows its nodes send
                 own = torch.tensor([[routes.messages]], device=self.device)
-                routes = replace(routes, messages=int(self._gathered(own, self._one_each, "counting messages").sum()))
-            self._mixing[id(W)] = W, routes  # W is kept, so that its id belongs to nobody else
-            if len(self._mixing) > _KEPT:
-                self._mixing.popitem(last=False)
-        return self._mixing[id(W)][1]
+                routes = replace(routes, messages=int(self.transport.gather(own, "counting messages").sum()))
+            found = W, routes  # W is kept, so that its id stays its own
+        self._mixing[id(W)] = found
+        if len(self._mixing) > _KEPT:
+            del self._mixing[next(iter(self._mixing))]
+        return found[1]
 
-    # --- other ways ---
+    # --- exchange, gather, average ---
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
-        """One row per arc of `graph`, from its sender to its receiver."""
-        if graph.n != self.graph.n:
-            raise MixingError(f"an exchange on a graph of {graph.n} nodes, but the network has {self.graph.n}")
+        """Send one row along every arc of `graph`."""
+        self._check_nodes(graph.n)
         routes = self._exchange_routes(graph)
-        if messages.ndim != 2 or len(messages) != routes.outgoing:
-            raise MixingError(
-                f"messages of shape {tuple(messages.shape)} for {routes.outgoing} arcs out of the owned nodes; "
-                f"one row each"
-            )
+        _check_rows(messages, routes.outgoing)
         (_, d), device = messages.shape, messages.device
         wire = self.wire_dtype if self.wire_dtype and cargo == "parameters" and d > _SHORT else messages.dtype
         self.traffic.add(cargo, routes.messages * d * wire.itemsize)
@@ -217,61 +201,41 @@ class DistributedNetwork:
             arrived[route.index.to(device)] = rows.to(messages.dtype)
         return arrived
 
-    def _exchange_routes(self, graph: Graph) -> ExchangeRoutes:
-        """Those of a graph that was here before are still known."""
-        if graph not in self._exchanges:
-            self._exchanges[graph] = self._router.exchange(graph)
-            if len(self._exchanges) > _KEPT_GRAPHS:
-                self._exchanges.popitem(last=False)
-        self._exchanges.move_to_end(graph)
-        return self._exchanges[graph]
-
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
-        """The rows of all nodes, in the order of the nodes; counted as in a simulation: each reaches n − 1 nodes."""
-        if rows.ndim != 2 or len(rows) != len(self.nodes):
-            raise MixingError(
-                f"rows of shape {tuple(rows.shape)} to gather: one row for each of {len(self.nodes)} nodes"
-            )
+        """Return the rows of all nodes, in their order; counted as in a simulation: each reaches n − 1 nodes."""
+        _check_rows(rows, len(self.nodes))
         n = self.graph.n
         self.traffic.sketches += (n - 1) * n * rows.shape[1] * rows.element_size()
-        return self._gathered(rows, self._blocks, "gather")
-
-    def _gathered(self, rows: torch.Tensor, blocks: list[range], operation: str) -> torch.Tensor:
-        """Everybody's block to everybody, each straight to its place."""
-        everything, rows, own = rows.new_empty(blocks[-1].stop, rows.shape[1]), rows.contiguous(), blocks[self.rank]
-        receives = [Message(peer, everything[blocks[peer].start : blocks[peer].stop]) for peer in self._peers]
-        sends = [Message(peer, rows) for peer in self._peers]
-        transfer = self.transport.post([Round(sends, receives)], operation, self.step)
-        everything[own.start : own.stop] = rows
-        transfer.wait()
-        return everything
+        return self.transport.gather(rows, "gather", self.step, self._blocks)
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
-        """The mean row; counted as in a simulation."""
-        (_, d), n = rows.shape, self.graph.n
-        self.traffic.parameters += average_bytes(n, d * rows.element_size())
+        """Return the mean row; counted as in a simulation."""
+        size, n = rows.shape[1] * rows.element_size(), self.graph.n
+        self.traffic.parameters += average_bytes(n, size)
         total = rows if len(rows) == 1 else rows.sum(dim=0, keepdim=True)
-        if d * rows.element_size() < LONG_ROW:  # one round is faster
-            return self._gathered(total, self._one_each, "average").sum(dim=0).div_(n)
-        return self._averaging(total.contiguous(), "average").wait()[0]
+        if size < LONG_ROW:  # one round is faster
+            return self.transport.gather(total, "average", self.step).sum(dim=0).div_(n)
+        return PendingAverage(self, total.contiguous(), "average").wait()[0]
 
-    def _averaging(self, row: torch.Tensor, operation: str, *, ahead: bool = False) -> PendingAverage:
-        return PendingAverage(self.transport, self._buffers, row, 1 / self.graph.n, operation, self.step, ahead=ahead)
+    def _check_nodes(self, n: int) -> None:
+        if n != self.graph.n:
+            raise MixingError(f"a matrix or a graph for {n} nodes; the network has {self.graph.n}")
 
     def uncounted(self) -> AbstractContextManager[None]:
-        """What is sent inside is left out of `traffic`; `sent` counts it nevertheless."""
+        """Return a context in which `traffic` stays the same; `sent` counts everything."""
         return self.traffic.unchanged()
 
 
+def _check_rows(rows: torch.Tensor, count: int) -> None:
+    if rows.ndim != 2 or len(rows) != count:
+        raise MixingError(f"rows of shape {tuple(rows.shape)}; expected {count} rows, those of this process")
+
+
 def _part(rows: torch.Tensor, first: int, count: int) -> torch.Tensor:
-    """Rows that follow each other; all of them are no part."""
+    """Return `count` adjacent rows; the tensor itself, without slicing, if that is all of them."""
     return rows if count == rows.shape[0] else rows[first : first + count]
 
 
 def _number(text: str) -> int:
-    """A name as a number that travels."""
+    """A hash that fits into an int64."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

@@ -28,10 +28,7 @@ class Link:
 
     def __post_init__(self) -> None:
         if not self.latency >= 0 or not self.bandwidth > 0:
-            raise NetworkError(
-                f"a link of latency {self.latency} and bandwidth {self.bandwidth}; "
-                f"the latency is 0 seconds or more, the bandwidth above 0 bytes per second"
-            )
+            raise NetworkError(f"{self}: the latency is 0 seconds or more, the bandwidth above 0 bytes per second")
 
     def seconds(self, size: float) -> float:
         """How long a message of so many bytes takes."""
@@ -55,7 +52,7 @@ class Links:
     edges: Mapping[tuple[int, int], Link] = field(default_factory=dict)
 
     def round(self, senders: IntArray, receivers: IntArray, size: float) -> float:
-        """A round in which every one of these arcs carries so many bytes; without arcs nobody waits."""
+        """A round in which each of these arcs carries so many bytes; 0 without arcs."""
         if not len(senders):
             return 0.0
         if not self.edges:

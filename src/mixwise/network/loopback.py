@@ -1,4 +1,4 @@
-"""Two processes on this machine that mix once: whether the way of a real run is open, found out in a few seconds."""
+"""A check of a few seconds that processes on this machine can mix: two of them do it once."""
 
 from __future__ import annotations
 
@@ -9,30 +9,18 @@ import sys
 import time
 
 import torch
-import torch.distributed as dist
 
 from mixwise.errors import NetworkError
 from mixwise.graphs import Graph
 from mixwise.mixing import metropolis_hastings
 from mixwise.network.board import LOOPBACK
-from mixwise.network.processes import world_of_this_process
+from mixwise.network.world import world_of_this_process
 
 _PAIR = Graph(2, [(0, 1)])
 
 
-def back_ends() -> dict[str, bool]:
-    """What torch can compute and talk with here."""
-    talks = dist.is_available()
-    return {
-        "gloo": talks and dist.is_gloo_available(),
-        "nccl": talks and dist.is_nccl_available(),
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-    }
-
-
 class TwoProcesses:
-    """Started at once, so that other things can be done until somebody waits for them; ended in any case."""
+    """Two processes that start on construction, so that other checks can run beside them."""
 
     def __init__(self, timeout: float = 30.0) -> None:
         self.timeout = timeout
@@ -46,7 +34,7 @@ class TwoProcesses:
         told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         env = {} if LOOPBACK is None else {"GLOO_SOCKET_IFNAME": LOOPBACK}
         env |= {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
-        # It lives so shortly that a third of its time would go into looking for garbage.
+        # Garbage collection would take a third of so short a life.
         code = f"import gc; gc.disable(); from mixwise.network.loopback import take_part; take_part({self.timeout})"
         return subprocess.Popen(
             [sys.executable, "-c", f"{code}; gc.freeze()"],
@@ -58,7 +46,7 @@ class TwoProcesses:
         )
 
     def wait(self) -> None:
-        """Until both have mixed; an error with the last words of the one that did not."""
+        """Wait until both have mixed, or raise an error with the last line of one that has not."""
         try:
             for rank, process in enumerate(self._processes):
                 try:
@@ -66,20 +54,20 @@ class TwoProcesses:
                 except subprocess.TimeoutExpired:
                     raise NetworkError(f"process {rank} was not done after {self.timeout:g} s") from None
                 if process.returncode != 0:
-                    last = (said.strip().splitlines() or ["it said nothing"])[-1]
+                    last = (said.strip().splitlines() or ["no output"])[-1]
                     raise NetworkError(f"process {rank} ended with exit code {process.returncode}: {last}")
         finally:
             self.end()
 
     def end(self) -> None:
-        """Leave nothing running."""
+        """Kill both, if they still run."""
         for process in self._processes:
             process.kill()
             process.communicate()
 
 
 def take_part(timeout: float) -> None:
-    """What each of the two does: 0 and 1, mixed with 1/2, are 1/2."""
+    """Mix 0 and 1 with weights 1/2, in each of the two processes."""
     with world_of_this_process(timeout) as world:
         mixed = world.network(_PAIR).mix(torch.full((1, 3), float(world.rank)), metropolis_hastings(_PAIR))
         if not bool((mixed == 0.5).all()):

@@ -1,38 +1,85 @@
-"""A gossip step between processes, from the moment when the rows have set out.
+"""Gossip steps between processes, from the moment when the rows are sent.
+
+An average of all rows, W = J, needs no center and two rounds of messages:
+
+    1. every process sends to each other one the columns that are its,  x_r[P_p] → p
+    2. each takes the mean of its columns and sends it to all,          Σ_r w x_r[P_p] → all
+
+As many bytes as a ring all-reduce, 2 (n − 1)/n rows per process, but two waits for messages instead of 2 (n − 1).
 
 Legend: m owned rows of length d; r rows that arrive.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import torch
 
-from mixwise.network.buffers import BufferPool
-from mixwise.network.packing import Cast, Packing
-from mixwise.network.routes import MixingRoutes
+from mixwise.network.routes import MixingRoutes, block
 from mixwise.network.sums import block_width, column_blocks, sum_in_place, sum_terms
-from mixwise.network.transfer import Transfer
+from mixwise.network.traffic import Cast, Packing
+from mixwise.network.transfer import Message, Round, Transfer
+
+if TYPE_CHECKING:
+    from mixwise.network.distributed import DistributedNetwork
 
 
+class BufferPool:
+    """Lends tensors and takes them back: touching fresh memory costs as much as sending the rows written to it."""
+
+    def __init__(self) -> None:
+        self._free: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
+
+    def take(self, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Return a (rows, columns) tensor with arbitrary content: one of this shape, the smallest with room, or new."""
+        free = self._free.setdefault((dtype, device), [])
+        for position, tensor in enumerate(free):
+            if tensor.shape == (rows, columns):
+                return free.pop(position)
+        size = rows * columns
+        free.sort(key=_room)
+        for position, tensor in enumerate(free):
+            if 0 < size <= _room(tensor):
+                return _whole(free.pop(position))[:size].view(rows, columns)
+        if free and size > 0:  # too small once, so it is replaced, not kept beside
+            free.pop()
+        return torch.empty(rows, columns, dtype=dtype, device=device)
+
+    def give_back(self, tensor: torch.Tensor) -> None:
+        """Take back a tensor whose content is no longer needed."""
+        if tensor.numel() > 0:
+            self._free[tensor.dtype, tensor.device].append(tensor)
+
+
+def _room(tensor: torch.Tensor) -> int:
+    """The capacity of the memory that the tensor is a part of."""
+    return tensor.untyped_storage().nbytes() // tensor.element_size()
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of that memory, as a vector."""
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage())
+
+
+@dataclass
 class PendingMix:
-    """Rows under way; those that were sent must stay as they are until `wait` or `move` returns."""
+    """Rows under way; the rows that were sent must not change until `wait` or `move` returns."""
 
-    def __init__(
-        self,
-        buffers: BufferPool,
-        rows: torch.Tensor,
-        arriving: torch.Tensor,
-        routes: MixingRoutes,
-        transfer: Transfer,
-        lent: list[torch.Tensor],
-        packing: Packing | None,
-    ) -> None:
-        self._buffers, self._rows, self._arriving = buffers, rows, arriving
-        self._routes, self._transfer, self._lent, self._packing = routes, transfer, lent, packing
+    _buffers: BufferPool
+    _rows: torch.Tensor
+    _arriving: torch.Tensor
+    _routes: MixingRoutes
+    _transfer: Transfer
+    _lent: list[torch.Tensor]  # from the pool
+    _packing: Packing | None
 
     def _arrived(self) -> None:
-        """Wait, and unpack. What was only cast is cast back block by block, when it is summed up, in the cache: another
-        pass over rows of five million numbers took 75 instead of 63 ms."""
+        """Wait, and unpack; rows that were only cast are cast back when they are summed, block by block in the cache.
+
+        Another pass over rows of five million numbers took 75 instead of 63 ms.
+        """
         self._transfer.wait()
         if self._packing is None or isinstance(self._packing, Cast):
             return
@@ -44,23 +91,23 @@ class PendingMix:
 
     @property
     def _alone(self) -> bool:
-        """Whether what one row hears may be overwritten, since no other row here hears it."""
+        """Whether rows that arrive may be overwritten, because only one owned row hears them."""
         return self._rows.shape[0] == 1 and self._arriving.dtype == self._rows.dtype
 
     def wait(self, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Wᵀ X, in a new tensor or in `out`, which may be the rows that were sent; to be called once."""
+        """Return Wᵀ X, in a new tensor or in `out`, which may be the rows that were sent; call it once."""
         self._arrived()
         mixed = self._summed_in_place() if self._alone and out is self._rows else self._summed(out)
         self._give_back()
         return mixed
 
     def move(self, rows: torch.Tensor) -> None:
-        """rows + (W − I)ᵀ X, where they are; X is overwritten. Instead of `wait`."""
+        """Instead of `wait`: add (W − I)ᵀ X to these rows, in place; X is overwritten."""
         self._arrived()
         memory = None if self._alone else self._memory(2, block_width(rows.shape[1], 1))
         for columns in column_blocks(rows.shape[1], 1):
             sources = self._sources(columns)
-            for target, terms in zip(rows[:, columns].unbind(), self._routes.moves, strict=True):
+            for target, terms in zip(_columns(rows, columns).unbind(), self._routes.moves, strict=True):
                 if terms and memory is None:
                     target.add_(sum_in_place(sources, terms))
                 elif terms and memory is not None:
@@ -70,7 +117,7 @@ class PendingMix:
         self._give_back()
 
     def _summed_in_place(self) -> torch.Tensor:
-        """Σ_i w_i x_i where the one owned row is; no memory is touched but that of the rows."""
+        """Σ_i w_i x_i in place of the one owned row, in no memory but that of the rows."""
         for columns in column_blocks(self._rows.shape[1], 1):
             sources = self._sources(columns)
             total = sum_in_place(sources, self._routes.terms[0])
@@ -79,7 +126,7 @@ class PendingMix:
         return self._rows
 
     def _summed(self, out: torch.Tensor | None) -> torch.Tensor:
-        """Σ_i w_ij x_i for each owned node j, senders ascending, so that it does not matter who sits where."""
+        """Σ_i w_ij x_i for each owned node j, senders ascending: the same bits for any number of processes."""
         rows, m = self._rows, len(self._rows)
         out = torch.empty_like(rows, memory_format=torch.contiguous_format) if out is None else out
         memory = self._memory(m + 1, block_width(rows.shape[1], m))
@@ -94,14 +141,71 @@ class PendingMix:
 
     def _sources(self, columns: slice) -> list[torch.Tensor]:
         """The rows by position: the owned ones, and those that have arrived."""
-        rows, arrived = self._rows[:, columns], self._arriving[:, columns]
+        rows, arrived = _columns(self._rows, columns), _columns(self._arriving, columns)
         return [*rows.unbind(), *arrived.to(rows.dtype).unbind()]
 
     def _memory(self, rows: int, width: int) -> torch.Tensor:
-        """Memory for rows of one block of columns; given back with the rest."""
+        """Return memory for rows of one block of columns; it is given back with the rest."""
         self._lent.append(self._buffers.take(rows, width, self._rows.dtype, self._rows.device))
         return self._lent[-1]
 
     def _give_back(self) -> None:
         for tensor in self._lent:
             self._buffers.give_back(tensor)
+
+
+def _columns(rows: torch.Tensor, columns: slice) -> torch.Tensor:
+    """Some columns; the tensor itself, without slicing, if that is all of them."""
+    return rows if columns.stop - columns.start == rows.shape[1] else rows[:, columns]
+
+
+class PendingAverage:
+    """Σ_r x_r / n under way, the same bits on all processes; x (1, d) must not change until `wait` or `move` returns.
+
+    Args:
+        network: sends the messages, and lends memory.
+        row: x, of this process.
+        operation: for error messages.
+        ahead: whether the caller computes something else before it waits.
+    """
+
+    def __init__(self, network: DistributedNetwork, row: torch.Tensor, operation: str, *, ahead: bool = False) -> None:
+        transport, buffers, weight = network.transport, network.buffers, 1 / network.graph.n
+        (_, d), world, own = row.shape, transport.world, transport.rank
+        peers = [(own + k) % world for k in range(1, world)]
+        columns = [slice(part.start, part.stop) for part in (block(d, rank, world) for rank in range(world))]
+        mine = columns[own]
+        self._buffers, self._row = buffers, row
+        self._mean = buffers.take(1, d, row.dtype, row.device)
+        self._pieces = buffers.take(world, mine.stop - mine.start, row.dtype, row.device)
+        x, mean, pieces = row[0], self._mean[0], self._pieces
+
+        def sum_up() -> None:  # senders ascending, as in any mixing
+            pieces[own] = x[mine]
+            pieces.mul_(weight)
+            mean[mine] = pieces[0]
+            for piece in pieces[1:]:
+                mean[mine].add_(piece)
+
+        rounds = [
+            Round([Message(p, x[columns[p]]) for p in peers], [Message(p, pieces[p]) for p in peers]),
+            Round([Message(p, mean[mine]) for p in peers], [Message(p, mean[columns[p]]) for p in peers], sum_up),
+        ]
+        self._transfer = transport.post(rounds, operation, network.step, ahead=ahead)
+
+    def wait(self, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the mean, in a new tensor or in `out`, which may be the row itself; call it once."""
+        self._transfer.wait()
+        self._buffers.give_back(self._pieces)
+        if out is None:
+            return self._mean  # it leaves the pool
+        out.copy_(self._mean)
+        self._buffers.give_back(self._mean)
+        return out
+
+    def move(self, rows: torch.Tensor) -> None:
+        """Instead of `wait`: add mean − X to these rows, in place."""
+        self._transfer.wait()
+        rows.sub_(self._row).add_(self._mean)
+        self._buffers.give_back(self._pieces)
+        self._buffers.give_back(self._mean)

@@ -1,4 +1,6 @@
-"""Which rows a process sends to whom, and where those that arrive are put: made once per matrix or graph, then reused.
+"""Which nodes a process owns, which rows it sends to each peer, and where rows that arrive are put.
+
+Routes are made once per matrix or graph and then reused.
 
 Legend: m owned nodes; r rows that arrive; positions count owned rows 0..m-1, and m..m+r-1 for those that arrive.
 """
@@ -13,14 +15,27 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mixwise.errors import NetworkError
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
-from mixwise.network.blocks import block
-from mixwise.network.sums import Terms
+from mixwise.network.sums import Terms, terms_by_receiver
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+
+def block(n: int, rank: int, world: int) -> range:
+    """The nodes that one process owns, of contiguous blocks; the first n mod world blocks have one node more.
+
+    >>> [block(10, rank, 4) for rank in range(4)]
+    [range(0, 3), range(3, 6), range(6, 8), range(8, 10)]
+    """
+    if world > n:
+        raise NetworkError(f"{world} processes for {n} nodes: every process needs at least one; start at most {n}")
+    size, larger = divmod(n, world)
+    start = rank * size + min(rank, larger)
+    return range(start, start + size + (rank < larger))
 
 
 @dataclass(frozen=True)
@@ -28,9 +43,9 @@ class Route:
     """The rows that go to, or come from, one peer, in the order in which they travel.
 
     Attributes:
-        peer: whose they are.
-        positions: where they are at the sender; of rows that arrive from an exchange, where they are put.
-        runs: (first, count) of the positions that follow each other: such rows can travel from where they are.
+        peer: the rank of the other process.
+        positions: of the rows at the sender; for rows that arrive from an exchange, where they are put.
+        runs: (first, count) of consecutive positions: such rows can be sent without copying them.
         index: the positions as a tensor.
     """
 
@@ -46,7 +61,6 @@ class MixingRoutes:
 
     Attributes:
         sends: the owned rows that each peer needs, once each, however many of its nodes hear them.
-        sent: the owned rows that some peer needs.
         receives: the rows of each peer that are needed here, by their positions there; put one after the other.
         arriving: r, how many rows arrive.
         terms: for each owned node the position and the weight of every row that it hears, senders ascending.
@@ -56,7 +70,6 @@ class MixingRoutes:
     """
 
     sends: tuple[Route, ...]
-    sent: tuple[int, ...]
     receives: tuple[Route, ...]
     arriving: int
     terms: tuple[Terms, ...]
@@ -108,7 +121,6 @@ class Router:
         moving = W.weights[touching[1]] - loops
         return MixingRoutes(
             sends=_by_peer(away // n, away % n - start),
-            sent=tuple(np.unique(away % n - start).tolist()),
             receives=_by_peer(origins, arriving - self.starts[origins]),
             arriving=len(arriving),
             terms=self._terms(W.graph, incoming, W.weights[incoming], arriving),
@@ -119,12 +131,10 @@ class Router:
 
     def _terms(self, graph: Graph, entries: IntArray, weights: FloatArray, arriving: IntArray) -> tuple[Terms, ...]:
         """Positions and weights by owned node, of entries of the pattern that are sorted by column."""
-        start, m = self.nodes.start, len(self.nodes)
         heard, hearing = graph.pattern.rows[entries], graph.pattern.cols[entries]
-        positions = np.where(self._owns(heard), heard - start, m + np.searchsorted(arriving, heard))
-        pairs = list(zip(positions.tolist(), weights.tolist(), strict=True))
-        bounds = np.searchsorted(hearing, np.arange(start, start + m + 1)).tolist()
-        return tuple(tuple(pairs[a:b]) for a, b in pairwise(bounds))
+        arrived = len(self.nodes) + np.searchsorted(arriving, heard)
+        positions = np.where(self._owns(heard), heard - self.nodes.start, arrived)
+        return terms_by_receiver(hearing, self.nodes, positions, weights)
 
     def exchange(self, graph: Graph) -> ExchangeRoutes:
         """The routes of one row per arc."""
@@ -137,11 +147,10 @@ class Router:
         origins = self._owner(senders[arriving])
         order = np.argsort(origins, kind="stable")
         order = order[origins[order] != own]
-        inside = leaving[peers == own] - first, np.flatnonzero(origins == own)
         return ExchangeRoutes(
             sends=_by_peer(peers[peers != own], leaving[peers != own] - first),
             receives=_by_peer(origins[order], order),
-            inside=(torch.from_numpy(inside[0]), torch.from_numpy(inside[1])),
+            inside=(torch.from_numpy(leaving[peers == own] - first), torch.from_numpy(np.flatnonzero(origins == own))),
             outgoing=int(last - first),
             incoming=len(arriving),
             messages=len(senders),

@@ -65,7 +65,7 @@ def mix_rows(X: torch.Tensor, graph: Graph, weights: FloatArray, out: torch.Tens
 
     Args:
         X: rows (n, d).
-        graph: who hears whom.
+        graph: the communication graph.
         weights: w_ij on the entries of `graph.pattern`; they need not be those of a mixing matrix.
         out: where the sums go.
         add: whether they are added.
@@ -104,18 +104,23 @@ def _sums_of_long_rows(X: torch.Tensor, graph: Graph, weights: FloatArray) -> It
         yield columns, here[:n]
 
 
-def _terms_of(graph: Graph, weights: FloatArray) -> list[Terms]:
+def _terms_of(graph: Graph, weights: FloatArray) -> tuple[Terms, ...]:
     """Senders and weights of each receiver."""
-    by_column = graph.pattern.by_column
-    pairs = list(zip(graph.pattern.rows[by_column].tolist(), weights[by_column].tolist(), strict=True))
-    bounds = np.searchsorted(graph.pattern.cols[by_column], np.arange(graph.n + 1)).tolist()
-    return [tuple(pairs[first:last]) for first, last in pairwise(bounds)]
+    pattern, by_column = graph.pattern, graph.pattern.by_column
+    return terms_by_receiver(pattern.cols[by_column], range(graph.n), pattern.rows[by_column], weights[by_column])
+
+
+def terms_by_receiver(receivers: IntArray, nodes: range, positions: IntArray, weights: FloatArray) -> tuple[Terms, ...]:
+    """Group positions and weights, sorted by receiver, for each of these receivers."""
+    pairs = list(zip(positions.tolist(), weights.tolist(), strict=True))
+    bounds = np.searchsorted(receivers, np.arange(nodes.start, nodes.stop + 1)).tolist()
+    return tuple(tuple(pairs[first:last]) for first, last in pairwise(bounds))
 
 
 class _Order(NamedTuple):
     """The entries of a pattern as steps of summation: the first sender of every receiver, then the second, …
 
-    Receivers with more senders come first, so that those who still have one are the first rows of every step.
+    Receivers with more senders come first, so that those that still have one are the first rows of every step.
     """
 
     entries: IntArray  # (A + n,)  entries of the pattern
@@ -135,5 +140,5 @@ def _order(graph: Graph) -> _Order:
     ranks[receiver_at] = np.arange(graph.n)
     order = np.lexsort((ranks[receivers], step))
     bounds = [0, *np.cumsum(np.bincount(step)).tolist()]
-    in_place = bool((ranks == np.arange(graph.n)).all())
+    in_place = np.array_equal(ranks, np.arange(graph.n))
     return _Order(by_column[order], senders[order].copy(), bounds, None if in_place else ranks)

@@ -1,9 +1,10 @@
-"""What is left when processes are lost."""
+"""The graph, the traffic and the rows after a loss of processes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 
 import torch
 
@@ -13,7 +14,7 @@ from mixwise.protocols import Network
 
 
 def remaining_graph(graph: Graph, nodes: Sequence[int]) -> Graph:
-    """The graph on the nodes that are left, renumbered from 0 in their order; they must still reach each other.
+    """Return the graph on the nodes that are left, renumbered from 0 in their order; it must be connected.
 
     >>> from mixwise.graphs import ring
     >>> remaining_graph(ring(4), [0, 1, 3]).edges
@@ -24,14 +25,14 @@ def remaining_graph(graph: Graph, nodes: Sequence[int]) -> Graph:
         parts = " | ".join(listed([nodes[i] for i in part]) for part in left.components)
         lost = listed([node for node in range(graph.n) if node not in set(nodes)])
         raise NetworkError(
-            f"without nodes {lost} the graph has fallen apart: {parts} cannot reach each other any more; "
+            f"without nodes {lost} the graph has fallen apart: {parts} cannot reach each other; "
             f"start again from the last checkpoint, or with a graph that has more edges"
         )
     return left
 
 
 def keep_counting(traffic: Mapping[str, int], n: int, network: Network) -> None:
-    """What n nodes have sent before a loss counts on after it, as far as those that are left have sent it."""
+    """Add the share of the remaining nodes in the traffic of n nodes before a loss."""
     for name, count in traffic.items():
         setattr(network.traffic, name, getattr(network.traffic, name) + round(count * network.graph.n / n))
 
@@ -49,11 +50,6 @@ def restored_on_loss(rows: Sequence[torch.Tensor]) -> Iterator[None]:
 
 
 def listed(nodes: Sequence[int]) -> str:
-    """Runs of numbers, briefly: 0-2, 5."""
-    runs: list[list[int]] = []
-    for node in nodes:
-        if runs and runs[-1][-1] == node - 1:
-            runs[-1].append(node)
-        else:
-            runs.append([node])
+    """The numbers as runs, such as 0-2, 5."""
+    runs = [[node for _, node in run] for _, run in groupby(enumerate(nodes), lambda pair: pair[1] - pair[0])]
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -1,4 +1,4 @@
-"""Counting what the nodes send, and gossip steps that are under way.
+"""Messages between nodes: how many bytes they take, their form, and gossip steps that are under way.
 
 Legend: n nodes in all; m rows owned by this process; rows (m, d) row-contiguous tensors.
 """
@@ -12,6 +12,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import torch
 
+LONG_ROW = 1 << 16  # bytes; shorter rows are cheaper to copy, or to send whole, than to send in several messages
 Cargo: TypeAlias = Literal["parameters", "sketches"]  # what travels: the counter of `Traffic` that it goes to
 
 
@@ -19,10 +20,10 @@ Cargo: TypeAlias = Literal["parameters", "sketches"]  # what travels: the counte
 class Traffic:
     """Bytes that the nodes have sent since the start, summed over all nodes; seconds, where links are simulated.
 
-    What is counted is what this implementation sends with one node per process, however many nodes a process has and
-    also in a simulation: per gossip step a row along every arc with a non-zero weight; per gather each row to n − 1
-    nodes; per average over all nodes, which a gossip step with W = J is as well, 2 (n − 1) / n rows per node, or n − 1
-    rows below 64 kB, which go in one round.
+    The counts are those of this implementation with one node per process, however many nodes a process has and also in
+    a simulation: per gossip step a row along every arc with a non-zero weight; per gather each row to n − 1 nodes; per
+    average over all nodes, including a gossip step with W = J, 2 (n − 1) / n rows per node, or n − 1 rows below 64 kB,
+    which travel in one round.
     """
 
     parameters: int = 0
@@ -39,7 +40,7 @@ class Traffic:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """What is counted inside is forgotten at the end."""
+        """Restore the counters at the end of the context."""
         before = vars(self).copy()
         try:
             yield
@@ -48,12 +49,56 @@ class Traffic:
 
 
 class Pending(Protocol):
-    """A gossip step under way; its rows must stay as they are until `wait` returns."""
+    """A gossip step under way; its rows must not change until `wait` or `move` returns."""
 
     def wait(self) -> torch.Tensor:
-        """The owned rows of Wᵀ X."""
+        """Return the owned rows of Wᵀ X."""
         ...
 
     def move(self, rows: torch.Tensor) -> None:
-        """Instead of `wait`: add (W − I)ᵀ X to these rows, in place; the memory of X may be used for it."""
+        """Instead of `wait`: add (W − I)ᵀ X to these rows, in place; the memory of X may be overwritten."""
         ...
+
+
+class Packing(Protocol):
+    """How the owned rows of one mixing look on the wire; packing and unpacking a packed row preserves its bits.
+
+    Attributes:
+        dtype, width: of a packed row.
+    """
+
+    dtype: torch.dtype
+    width: int
+
+    def pack(self, position: int, packed: torch.Tensor) -> None:
+        """Write the owned row at this position to `packed` (width,)."""
+        ...
+
+    def unpack(self, packed: torch.Tensor, row: torch.Tensor) -> None:
+        """Write a row that a node has packed to `row` (d,)."""
+        ...
+
+
+class Cast:
+    """A packing that casts rows to a shorter dtype."""
+
+    def __init__(self, rows: torch.Tensor, dtype: torch.dtype) -> None:
+        self.rows, self.dtype, self.width = rows, dtype, rows.shape[1]
+
+    def pack(self, position: int, packed: torch.Tensor) -> None:
+        """Cast a row."""
+        packed.copy_(self.rows[position])
+
+    def unpack(self, packed: torch.Tensor, row: torch.Tensor) -> None:
+        """Cast a row back."""
+        row.copy_(packed)
+
+
+def message_bytes(rows: torch.Tensor, packing: Packing | None) -> int:
+    """Bytes of one row on the wire."""
+    return rows.shape[1] * rows.element_size() if packing is None else packing.width * packing.dtype.itemsize
+
+
+def average_bytes(n: int, size: int) -> int:
+    """Bytes that n nodes send to average rows of `size` bytes: in parts, or short rows whole to every node."""
+    return (2 if size >= LONG_ROW else n) * (n - 1) * size

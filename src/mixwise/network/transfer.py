@@ -1,13 +1,21 @@
-"""Messages under way: one round of them, or several, each of which is made of what the one before has brought."""
+"""Messages under way: one or several rounds, each computed from what the previous one delivered.
+
+A thread can post them while the caller computes. Gloo holds a lock while it takes a message, and its own thread spins
+on that lock if the peer answers at once. Posting wakes other threads, and the first to be preempted for them is a
+thread that has computed all the time: with more processes than cores it lost a millisecond there while holding the
+lock. A thread that mostly sleeps is not preempted.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -15,7 +23,8 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from mixwise.network.transport import Transport
 
-_TAGS = 256  # rounds that cannot be mistaken for each other before their names are used again
+_TAGS = 256  # rounds that cannot be mistaken for each other before their tags are used again
+_Jobs: TypeAlias = "SimpleQueue[tuple[Callable[[], None], threading.Lock] | None]"
 
 
 class Message(NamedTuple):
@@ -48,7 +57,7 @@ class Transfer:
         self._problem: Exception | None = None  # with that message
 
     def post(self, patience: float) -> None:
-        """Hand over one round after the other until something goes wrong; patience in seconds, for each arrival."""
+        """Post one round after the other until one fails; `patience` is in seconds, for each arrival."""
         try:
             if self.transport.batched:
                 self._post_batches(patience)
@@ -59,8 +68,8 @@ class Transfer:
         self._rounds = ()
 
     def _post_one_by_one(self, patience: float) -> None:
-        # All receives first: gloo tells the peer that it may send, and that word must not queue up behind our own rows.
-        # With sends first a slow link carried one direction after the other and took twice as long.
+        # All receives first: gloo tells the peer that it may send, and that must not queue up behind our own rows.
+        # With sends first, a slow link carried one direction after the other and took twice as long.
         numbers = range(self._number, self._number + len(self._rounds))
         arrivals = [
             [self._handed_over(dist.irecv, message, number) for message in receives if message.tensor.nbytes > 0]
@@ -80,7 +89,7 @@ class Transfer:
         return message, call(message.tensor, transport.name(message.peer), group=transport.group, tag=tag)
 
     def _post_batches(self, patience: float) -> None:
-        """All messages of a round at once, as nccl wants it; one work for all of them."""
+        """Post all messages of a round at once, as nccl requires; one work for all of them."""
         name, group = self.transport.name, self.transport.group
         for sends, receives, prepare in self._rounds:
             self._await(self._arriving, time.monotonic() + patience)
@@ -94,13 +103,13 @@ class Transfer:
             work.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.05)))
 
     def posted_within(self, seconds: float) -> bool:
-        """Whether the poster has posted the last round by then, or given up."""
+        """Whether the poster posts the last round, or gives up, within so many seconds."""
         if self.handed is not None and self.handed.acquire(timeout=seconds):
             self.handed = None
         return self.handed is None
 
     def check_posted(self, deadline: float | None = None) -> None:
-        """Wait until they are handed over; with one round that takes no time, unless something went wrong."""
+        """Wait until all rounds are posted; with one round that takes no time, unless it failed."""
         deadline = time.monotonic() + self.transport.timeout if deadline is None else deadline
         if not self.posted_within(max(deadline - time.monotonic(), 0.05)):
             self._problem = RuntimeError("timed out")
@@ -110,7 +119,7 @@ class Transfer:
             self.transport.fail(self._at.peer, self._problem, self.operation, self.step)
 
     def wait(self) -> None:
-        """Until all have arrived, and all that was sent may be overwritten; the timeout is for all of them."""
+        """Wait until all messages have arrived, and those sent may be overwritten; one timeout for all of them."""
         deadline = time.monotonic() + self.transport.timeout
         self.check_posted(deadline)
         try:
@@ -122,7 +131,35 @@ class Transfer:
         self._arriving, self._leaving = [], []
 
 
+class Poster:
+    """A thread that runs one job after the other; it ends when the poster is no longer referenced."""
+
+    def __init__(self) -> None:
+        self._jobs: _Jobs = SimpleQueue()
+        weakref.finalize(self, self._jobs.put, None)
+        threading.Thread(target=_work, args=(self._jobs,), name="mixwise poster", daemon=True).start()
+
+    def hand(self, job: Callable[[], None]) -> threading.Lock:
+        """Queue a job, which must not raise; the returned lock is free when it is done."""
+        done = threading.Lock()
+        done.acquire()
+        self._jobs.put((job, done))
+        return done
+
+
+def _work(jobs: _Jobs) -> None:
+    while (task := jobs.get()) is not None:
+        job, done = task
+        try:
+            job()
+        finally:
+            done.release()
+        del task, job, done  # do not keep their tensors alive
+
+
 def _tag(number: int, message: Message) -> int:
-    """A message of another size or of another operation than the one expected must not be taken for it: gloo ends the
-    process then. With a tag of its own it is never received, which a bounded wait reports."""
+    """A tag per round and size: gloo ends a process that receives a message of another size than it expects.
+
+    With another tag such a message is never received, which a bounded wait reports.
+    """
     return zlib.crc32(b"%d/%d" % (number % _TAGS, message.tensor.nbytes)) >> 1

@@ -1,14 +1,15 @@
-"""Messages between the processes of a group: every wait is bounded, and what does not arrive has a name.
+"""Messages between the processes of a group: every wait is bounded, and errors name the rank that is missing.
 
-Gloo tells whether a message arrived only to who waits for it, and closes all connections of a process whose wait timed
-out. So a process that gives up leaves a note in the store, and whoever then loses the connection to it looks there for
-the reason: the message names the process that is missing, not the one that noticed it first.
+Gloo reports whether a message arrived only to the process that waits for it, and closes all connections of a process
+whose wait timed out. A process that gives up therefore leaves a note in the store, where others that lose the
+connection to it find the reason: their errors name the missing process, not the one that noticed it first.
 """
 
 from __future__ import annotations
 
 import atexit
 import math
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -19,14 +20,19 @@ import torch
 import torch.distributed as dist
 
 from mixwise.errors import NetworkError
-from mixwise.network.notes import Notes
-from mixwise.network.poster import Poster
-from mixwise.network.transfer import Round, Transfer
+from mixwise.network.board import Board
+from mixwise.network.transfer import Message, Poster, Round, Transfer
 
 _NEVER_SENT = 2**31 - 1  # a tag
-_LONG = 86400.0  # seconds that the poster may wait; who waits for the poster does so no longer than the timeout
+_LONG = 86400.0  # seconds that the poster may wait; waits for the poster are bounded by the timeout
 _PARTING = 10.0  # seconds that the end of a program waits for the poster
+_NOTES = 1.0  # seconds within which a process that gave up has left its note
 _with_posters: WeakSet[Transport] = WeakSet()
+
+
+def process_count() -> int | None:
+    """The number of processes in the default group; None without a process group."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else None
 
 
 class Transport:
@@ -37,44 +43,47 @@ class Transport:
         timeout: the longest wait of one operation, in seconds.
 
     Attributes:
-        sent: bytes of all tensors that this process has handed over for sending.
+        sent: bytes of all tensors that this process has posted for sending.
+        notes: where processes that give up leave their notes, in the store.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, timeout: float) -> None:
-        if not dist.is_available() or not dist.is_initialized():
-            raise NetworkError(
-                "there is no process group; call torch.distributed.init_process_group first, and start with torchrun"
-            )
+        if process_count() is None:
+            raise NetworkError("there is no process group; call torch.distributed.init_process_group under torchrun")
         if not (timeout > 0 and math.isfinite(timeout)):
             raise NetworkError(f"timeout = {timeout}; every wait is bounded, by a number of seconds above 0")
         self.group, self.timeout = group, timeout
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
             raise NetworkError("this process is not in the group; make the network on its members only")
-        self.sent = 0
+        self.peers = [rank for rank in range(self.world) if rank != self.rank]
+        self.sent, self.notes = 0, "gave-up"
         self._poster: Poster | None = None
         self._last: Transfer | None = None  # that was left to it
-        self.notes = "mixwise"  # where processes that give up leave a word, in the store
         self._operations = 0
-        self.batched = "nccl" in dist.get_backend(group)  # there, calls one by one would wait for each other
+        self.batched = "nccl" in dist.get_backend(group)  # nccl calls one by one would wait for each other
         self._failure: NetworkError | None = None
 
     @property
     def default_device(self) -> torch.device:
-        """Where a tensor must be to be sent."""
+        """The device on which a tensor must be to be sent."""
         return torch.device("cuda", torch.cuda.current_device()) if self.batched else torch.device("cpu")
 
     def name(self, peer: int) -> int:
-        """The rank by which users know a peer."""
+        """The global rank of a peer, by which users know it."""
         return peer if self.group is None else dist.get_global_rank(self.group, peer)
 
     def post(self, rounds: Sequence[Round], operation: str, step: int | None, *, ahead: bool = False) -> Transfer:
-        """Set messages going; all processes take part in the same operations in the same order.
+        """Start sending and receiving; all processes take part in the same operations in the same order.
 
-        `ahead`: the caller has something else to do before it waits, so that a thread may do this, and go on with the
-        next round as soon as one has arrived.
+        With `ahead`, the caller computes something else before it waits: a thread then posts the rounds, each as soon
+        as the previous one has arrived.
         """
-        self._check_ready()
+        if self._failure is not None:
+            raise self._failure
+        if self._last is not None:
+            last, self._last = self._last, None
+            last.check_posted()
         transfer = Transfer(self, rounds, self._operations, operation, step)
         self._operations += len(rounds)
         self.sent += sum(message.tensor.nbytes for sends, _, _ in rounds for message in sends)
@@ -89,38 +98,52 @@ class Transport:
             transfer.check_posted()
         return transfer
 
-    def _check_ready(self) -> None:
-        """Whether there is still a way to the others; what was left to the poster is done first."""
-        if self._failure is not None:
-            raise self._failure
-        if self._last is not None:
-            last, self._last = self._last, None
-            last.check_posted()
+    def gather(
+        self, rows: torch.Tensor, operation: str, step: int | None = None, blocks: Sequence[range] | None = None
+    ) -> torch.Tensor:
+        """Return the rows of all processes, each in its block; one row per process by default."""
+        blocks = blocks or [range(rank, rank + 1) for rank in range(self.world)]
+        everything, rows, own = rows.new_empty(blocks[-1].stop, rows.shape[1]), rows.contiguous(), blocks[self.rank]
+        receives = [Message(peer, everything[blocks[peer].start : blocks[peer].stop]) for peer in self.peers]
+        transfer = self.post([Round([Message(peer, rows) for peer in self.peers], receives)], operation, step)
+        everything[own.start : own.stop] = rows
+        transfer.wait()
+        return everything
 
-    def leave(self) -> None:
-        """At the end of the program: have the poster come to an end.
+    def broadcast(self, tensor: torch.Tensor, operation: str) -> None:
+        """Give every process the values of rank 0, in place; the processes that have them double in every round."""
+        data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)  # as bytes: not every type can be sent
+        reach = 1
+        while reach < self.world and data.numel() > 0:
+            sends, receives = [], []
+            if self.rank < reach and self.rank + reach < self.world:
+                sends.append(Message(self.rank + reach, data))
+            elif reach <= self.rank < 2 * reach:
+                receives.append(Message(self.rank - reach, data))
+            self.post([Round(sends, receives)], operation, None).wait()
+            reach *= 2
+        with torch.no_grad():
+            tensor.copy_(data.view(tensor.dtype).view(tensor.shape))
 
-        A thread that has waited for a message and goes on while Python shuts down would abort the process.
-        """
-        if self._last is not None and not self._last.posted_within(0):
-            with suppress(Exception):  # the group may be gone
-                self.close()
-            self._last.posted_within(_PARTING)
-
+    # --- lost processes ---
     def fail(self, peer: int, error: RuntimeError, operation: str, step: int | None) -> NoReturn:
-        """Say who is missing, here and to the others, and leave: after this the connections are of no use."""
-        timed_out = "timed out" in str(error).lower()
-        notes = Notes(self.notes, self.name(self.rank))
-        notes.leave(self.name(peer))
+        """Tell the others which rank this process has missed, close all connections, and raise an error."""
+        own, missing, reporter = self.name(self.rank), self.name(peer), None
+        with suppress(ValueError):  # a NetworkError included: the store may have gone with the missing process
+            self._board().write(f"{self.notes}/{own}", missing)
         self.close()
-        missing, by = notes.follow(self.name(peer))
-        if missing == self.name(self.rank):
-            what = (
-                f"rank {by} gave up waiting for this process, rank {missing}, which was late by more than the timeout"
-            )
-        elif by is not None:
-            what = f"rank {missing} is missing (reported by rank {by}, which then stopped)"
-        elif timed_out:
+        seen, deadline = {own}, time.monotonic() + _NOTES
+        with suppress(ValueError):
+            while missing not in seen:
+                seen.add(missing)
+                name = f"{self.notes}/{missing}"
+                note = self._board().awaited(name, deadline - time.monotonic(), "it left no note, so it is the one")
+                missing, reporter = note, missing
+        if missing == own:
+            what = f"rank {reporter} gave up waiting for this process, rank {own}, which exceeded the timeout"
+        elif reporter is not None:
+            what = f"rank {missing} is missing (reported by rank {reporter}, which then stopped)"
+        elif "timed out" in str(error).lower():
             what = f"rank {missing} did not answer within {self.timeout:g} s; if it is only slow, raise the timeout"
         else:
             what = f"rank {missing} is gone, its connection was closed"
@@ -130,20 +153,32 @@ class Transport:
         )
         raise self._failure from error
 
-    def close(self) -> None:
-        """Close all connections of this process, so that nobody waits for it any longer.
+    def _board(self) -> Board:
+        return Board(dist.distributed_c10d._get_default_store(), "the store", 2 * _NOTES)
 
-        Gloo has no call for it, and destroying the group waits for what is under way. But a receive that times out
+    def close(self) -> None:
+        """Close all connections of this process, so that no other process waits for it any longer.
+
+        Gloo has no call for it, and destroying the group waits for messages under way. But a receive that times out
         closes everything; one from a process that is gone fails and closes nothing, hence one from each.
         """
         if self.batched:
             return
-        for peer in range(self.world):
-            if peer != self.rank:
-                with suppress(RuntimeError):
-                    work = dist.irecv(torch.empty(1), self.name(peer), group=self.group, tag=_NEVER_SENT)
-                    assert work is not None  # this process is in the group
-                    work.wait(timedelta(milliseconds=1))
+        for peer in self.peers:
+            with suppress(RuntimeError, ValueError):  # the group may be destroyed
+                work = dist.irecv(torch.empty(1), self.name(peer), group=self.group, tag=_NEVER_SENT)
+                assert work is not None  # this process is in the group
+                work.wait(timedelta(milliseconds=1))
+
+    def leave(self) -> None:
+        """Stop the poster at the end of the program.
+
+        A thread that has waited for a message and continues while Python shuts down would abort the process.
+        """
+        if self._last is not None and not self._last.posted_within(0):
+            with suppress(Exception):  # the group may be gone
+                self.close()
+            self._last.posted_within(_PARTING)
 
 
 @atexit.register

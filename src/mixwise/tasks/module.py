@@ -20,41 +20,40 @@ from mixwise.data import Dataset, Partition
 from mixwise.errors import TrainingError
 from mixwise.protocols import State, Task
 from mixwise.seeding import stream
-from mixwise.tasks.buffers import NodeBuffers, mean_of_all, mean_row, set_buffers
-from mixwise.tasks.devices import checked_device
-from mixwise.tasks.gradients import Gradients, NodeByNode, PassOptions, Way, chosen, faster
+from mixwise.tasks.buffers import NodeBuffers, load_model_state, mean_of_all, mean_row, model_state, set_buffers
+from mixwise.tasks.devices import checked_device, own_randomness
+from mixwise.tasks.gradients import Gradients, LocalPass, Loss, NodeByNode, faster
 from mixwise.tasks.inputs import Augment, Inputs
-from mixwise.tasks.model_state import load_model_state, model_state
 from mixwise.tasks.others import AllHere, Others
-from mixwise.tasks.randomness import own_randomness
 from mixwise.tasks.rows import GroupOf, RowLayout
-from mixwise.tasks.stacked import Loss, Stacked
+from mixwise.tasks.stacked import Stacked
 
 BufferPolicy: TypeAlias = Literal["local", "averaged"]
+Way: TypeAlias = NodeByNode | Stacked  # called for the losses, it writes the gradients at X into G
 
 
 class ModuleTask(Task):
-    """One module, one loss, a data set divided over nodes.
+    """One module, one loss, and a dataset that is divided over nodes.
 
     Args:
         module: makes the module; called once, every node starts from the same parameters and buffers. Frozen
-            parameters (`requires_grad=False`) are one for all nodes and have no place in the rows.
+            parameters (`requires_grad=False`) are shared by all nodes and are not part of the rows.
         data: the training set.
         partition: which samples each node holds.
         batch: samples per node and step.
         test: the common test set, for `evaluate`.
-        test_batch: samples that are judged at once; 1000, or 100 of those that are read when they are needed.
+        test_batch: samples that are evaluated at once; by default 1000, or 100 of those that are read on demand.
         loss: of outputs and labels, averaged over the batch.
         augment: changes a batch of inputs at random.
         gradients: "loop", "stacked", "auto" (stacked if every layer with parameters is dense), or "measure": both
-            are timed on the first batch, and the faster one stays. They agree up to rounding.
+            are timed on the first batch, and the faster one is kept. They agree up to rounding.
         buffers: "local": every node keeps its own, such as the statistics of BatchNorm; "averaged": they are mixed
-            as the parameters are.
-        group_of: the optimizer group of a parameter, e.g. to keep norms and biases free of weight decay.
-        accumulate: a node's batch in so many pieces, one after the other: less memory, the same gradients.
+            like the parameters.
+        group_of: the optimizer group of a parameter, e.g. to exclude norms and biases from weight decay.
+        accumulate: the number of pieces in which a node's batch is computed: less memory, the same gradients.
         autocast: torch.bfloat16: products in this precision, parameters and gradients in `dtype`.
-        device, dtype: where the rows are kept, and their precision.
-        seed: names the order of the data, augmentation and random layers.
+        device, dtype: of the rows.
+        seed: of the order of the data, augmentation and random layers.
     """
 
     layout: RowLayout
@@ -84,31 +83,30 @@ class ModuleTask(Task):
         self.data, self.partition, self.test, self.loss = data, partition, test, loss
         self.nodes, self.batch, self.seed, self.buffers = len(partition), batch, seed, buffers
         self.device, self.dtype = checked_device(device, dtype), dtype
-        self.options = PassOptions(accumulate, autocast)
         self.template = module().to(device=self.device, dtype=dtype)
         if not self.template.training:  # else a part that was put into eval mode, such as a frozen norm, stays there
             self.template.train()
         self.layout = RowLayout(self.template, group_of)
-        self.options.check(self.template, batch, dtype, self.device)
-        self.gradients = chosen(gradients, self.template, data, self._why_node_by_node())
+        self.local = LocalPass(self.template, self.layout, loss, seed, accumulate, autocast)
+        self.local.check(batch, dtype, self.device)
+        self.gradients = self.local.chosen(gradients, data)
         self._measures = self.gradients == "measure"
         self.test_batch = test_batch or (1000 if isinstance(data.x, torch.Tensor) else 100)
         self.inputs = Inputs(data, partition, batch, augment, self.device, dtype, seed)
         self._runs = WeakTensorKeyDictionary()  # the rows of a run -> the run
-        self._run: _Run | None = None  # the one that was started or went on last
+        self._run: _Run | None = None  # the one that was started or continued last
 
     def initial(self, nodes: Sequence[int]) -> torch.Tensor:
-        """The same starting row on every node; they are the rows of a new run, with buffers of its own."""
-        row = self.layout.flatten(self.template)
-        X = row.repeat(len(nodes), 1)
+        """Return the same starting row for every node: the rows of a new run, with buffers of its own."""
+        X = self.layout.flatten(self.template).repeat(len(nodes), 1)
         self._run = self._started(X, nodes)
         return X
 
     def losses_and_gradients(
         self, X: torch.Tensor, nodes: Sequence[int], step: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Losses (m,) and gradients (m, d) on each node's batch of this step; G is reused by the next call."""
-        # Other rows of the same nodes, such as those that push-sum computes, belong to the run that went on last.
+        """Return losses (m,) and gradients (m, d) on each node's batch of this step; G is reused by the next call."""
+        # Other rows of the same nodes, such as those that push-sum computes, belong to the run that was continued last.
         run = self._run_of(X)
         if run is None or run.nodes != list(nodes):
             run = self._started(X, nodes)
@@ -123,33 +121,24 @@ class ModuleTask(Task):
         return run
 
     def _started(self, X: torch.Tensor, nodes: Sequence[int]) -> _Run:
-        run = _Run(list(nodes), NodeBuffers(self.template, len(nodes), self.dtype))
-        self._runs[X] = run
+        run = self._runs[X] = _Run(list(nodes), self._new_buffers(X))
         return run
 
-    def way(self, name: str, X: torch.Tensor, G: torch.Tensor, buffers: NodeBuffers) -> Way:
-        """The way to the gradients of these rows, by name."""
-        if name == "stacked":
-            return Stacked(self.template, self.layout, self.loss, X, G)
-        return NodeByNode(self.template, self.layout, self.loss, X, G, buffers, self.seed, self.options)
+    def _new_buffers(self, X: torch.Tensor) -> NodeBuffers:
+        return NodeBuffers(self.template, len(X), self.dtype)
 
-    def _why_node_by_node(self) -> str | None:
-        """What only the loop can do."""
-        asked = {
-            f"accumulate = {self.options.accumulate}": self.options.accumulate > 1,
-            f"autocast = {self.options.autocast}": self.options.autocast is not None,
-        }
-        return next((f"with {name}" for name, is_asked in asked.items() if is_asked), None)
+    def way(self, name: str, X: torch.Tensor, G: torch.Tensor, buffers: NodeBuffers) -> Way:
+        """Return the way to compute the gradients of these rows, by name."""
+        return Stacked(self.local, X, G) if name == "stacked" else NodeByNode(self.local, X, G, buffers)
 
     def _measured(self, X: torch.Tensor, run: _Run, step: int) -> Literal["loop", "stacked"]:
-        buffers = NodeBuffers(self.template, len(X), self.dtype)
-        buffers.load_state(run.buffers.state())
+        buffers = copy.deepcopy(run.buffers)
         loop, stacked = (self.way(name, X, torch.empty_like(X), buffers) for name in ("loop", "stacked"))
         return faster(loop, stacked, run.nodes, step, self.inputs)
 
     # --- models ---
     def module_of(self, row: torch.Tensor, buffers: Mapping[str, torch.Tensor] | None = None) -> nn.Module:
-        """A copy of the module with the parameters of one row, and with these buffers or those it started with."""
+        """Return a copy of the module with the parameters of one row, and these buffers or those it started with."""
         module = copy.deepcopy(self.template)
         parameters = dict(module.named_parameters())
         with torch.no_grad():
@@ -159,28 +148,26 @@ class ModuleTask(Task):
         return module
 
     def node_module(self, X: torch.Tensor, i: int) -> nn.Module:
-        """The model of the node at row i: its parameters and its buffers, copied."""
+        """Return the model of the node at row i: its parameters and its buffers, copied."""
         return self.module_of(X[i], self._buffers(X).of(i))
 
     def average_module(self, X: torch.Tensor) -> nn.Module:
-        """The averaged model: the mean of the parameters and of the buffers."""
+        """Return the averaged model: the mean of the parameters and of the buffers."""
         return self.module_of(mean_row(X), self._buffers(X).average())
 
     def _buffers(self, X: torch.Tensor) -> NodeBuffers:
         run = self._run_of(X)
-        if run is None or len(run.nodes) != len(X):
-            return NodeBuffers(self.template, len(X), self.dtype)
-        return run.buffers
+        return self._new_buffers(X) if run is None or len(run.nodes) != len(X) else run.buffers
 
-    # --- figures of merit ---
+    # --- metrics ---
     def evaluate(self, X: torch.Tensor, others: Others | None = None) -> dict[str, float]:
-        """Accuracy on the common test set: mean over nodes, worst node, spread, and the averaged model."""
+        """Return the accuracy on the test set: mean over nodes, worst node, spread, and the averaged model."""
         if self.test is None:
             raise TrainingError("there is no test set to evaluate on; give one with test=…")
         buffers, others = self._buffers(X), others or AllHere(len(X))
-        mean, mean_buffers = mean_of_all(X, others), buffers.average(others)  # asked by all
+        mean, mean_buffers = mean_of_all(X, others), buffers.average(others)  # all processes take part
         modules = [self._view(row, buffers.of(i)) for i, row in enumerate(X)]
-        if others.nodes.start == 0:  # the averaged model is judged once, where the first node is
+        if others.nodes.start == 0:  # the averaged model is evaluated once, by the process of the first node
             modules.append(self._view(mean, mean_buffers))
         found = self.accuracies(modules, self.test)
         accuracies = torch.zeros(len(X), 2, dtype=torch.float64)  # of each node; of the averaged model
@@ -195,12 +182,12 @@ class ModuleTask(Task):
         }
 
     def accuracy(self, module: nn.Module, data: Dataset) -> float:
-        """Share of samples that a module, put into eval mode, classifies as labeled."""
+        """Return the share of samples that a module, put into eval mode, classifies as labeled."""
         return float(self.accuracies([module], data)[0])
 
     @torch.no_grad()
     def accuracies(self, modules: Sequence[nn.Module], data: Dataset) -> torch.Tensor:
-        """The same of several modules, float64; every sample is read once for all of them."""
+        """Return the accuracies of several modules, float64; every sample is read once for all of them."""
         right = torch.zeros(len(modules), dtype=torch.float64)
         for module in modules:
             module.eval()
@@ -219,28 +206,28 @@ class ModuleTask(Task):
 
     @cached_property
     def label_counts(self) -> npt.NDArray[np.int64]:  # type: ignore[override]  # computed on demand
-        """(n, classes): how many samples of each label a node holds."""
+        """The number of samples of each label on each node, (n, classes)."""
         return self.partition.label_counts(self.data.y, self.data.classes)
 
     # --- state besides the rows ---
     @property
     def mixed_buffers(self) -> torch.Tensor | None:  # type: ignore[override]  # those of the current run
-        """B (m, b) of the run, to be mixed in place as the parameters are; None if nothing is to be mixed."""
+        """B (m, b) of the run, to be mixed in place like the parameters; None if no buffers are mixed."""
         if self.buffers == "local" or self.gradients == "stacked" or self._run is None:  # stacked: they never change
             return None
         return self._run.buffers.B if self._run.buffers.B.numel() > 0 else None
 
     def state(self) -> State:
-        """Return the buffers of all nodes, and what a complete model needs besides: frozen and tied parameters."""
+        """Return the buffers of all nodes, and the frozen and tied parameters that a complete model needs."""
         state = model_state(self.template, self._started_run.buffers)
         if self._measures and self.gradients != "measure":
-            # One row per node: processes that time it for themselves may choose differently.
+            # One row per node: processes that measure it separately may choose differently.
             count = len(self._started_run.nodes)
             state.rows["stacked"] = torch.full((count, 1), self.gradients == "stacked", dtype=torch.uint8)
         return state
 
     def load_state(self, state: State) -> None:
-        """Continue where a run of the same task was."""
+        """Continue from the state of a run of the same task."""
         if "stacked" in state.rows and self._measures:
             self.gradients = "stacked" if bool(state.rows["stacked"][0]) else "loop"
         load_model_state(self.template, self._started_run.buffers, state)
@@ -253,7 +240,7 @@ class ModuleTask(Task):
 
 
 class _Run:
-    """What belongs to the rows of one run: its nodes, their buffers, and the way to their gradients."""
+    """The rows of one run: their nodes, their buffers, and the way to compute their gradients."""
 
     def __init__(self, nodes: list[int], buffers: NodeBuffers) -> None:
         self.nodes, self.buffers = nodes, buffers
@@ -261,7 +248,7 @@ class _Run:
         self._at: tuple[int, torch.Size] | None = None
 
     def bound(self, X: torch.Tensor, make: Callable[[torch.Tensor], Way]) -> Way:
-        """The way, made by the first call; other rows than before, and only then, are bound anew."""
+        """Return the way, made by the first call; it is bound again only if the rows are others than before."""
         at = (X.data_ptr(), X.shape)
         if self._way is None:
             self._way = make(torch.zeros_like(X))

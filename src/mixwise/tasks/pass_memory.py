@@ -1,24 +1,65 @@
-"""The memory that a task takes besides rows: activations, batches, gradients on their way into G, buffers."""
+"""The memory of a gradient pass or an evaluation besides the rows, measured by one on a single node."""
 
 from __future__ import annotations
 
 import copy
+import weakref
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from mixwise.tasks.allocations import Allocations
 from mixwise.tasks.buffers import NodeBuffers
+from mixwise.tasks.devices import own_randomness
 from mixwise.tasks.module import ModuleTask
-from mixwise.tasks.randomness import own_randomness
 from mixwise.tasks.stacked import Stacked
 
 _LOOKED_AT = 8  # batches, of which the largest is taken: texts differ in length
 
 
-def pass_bytes(task: ModuleTask, nodes: int) -> int:
-    """The peak of one pass over the batches of this many nodes, in bytes, measured on one of them.
+class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A context that counts the bytes of every new tensor, including those of backward passes, until it is freed.
 
-    In a loop, the nodes take no more than one of them at a time; stacked, they take their memory together.
+    The temporary memory of a kernel is not counted, nor is anything allocated before.
+
+    >>> with Allocations() as seen:
+    ...     x = torch.ones(1000)
+    ...     y = x[:10] + 1
+    ...     del x
+    >>> seen.peak, seen.live
+    (4040, 40)
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live: int = 0
+        self.peak: int = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and count the storages of its results that its arguments do not have."""
+        kwargs = kwargs or {}
+        before = {storage._cdata for storage in _storages((args, kwargs))}
+        result = func(*args, **kwargs)
+        for storage in _storages(result):
+            name, size = storage._cdata, storage.nbytes()
+            if name not in before and name not in self._known:
+                self._known.add(name)
+                self.live += size
+                self.peak = max(self.peak, self.live)
+                weakref.finalize(storage, self._free, name, size)
+        return result
+
+    def _free(self, name: int, size: int) -> None:
+        self._known.discard(name)
+        self.live -= size
+
+
+def pass_bytes(task: ModuleTask, nodes: int) -> int:
+    """Return the peak of one pass over the batches of this many nodes, in bytes, measured on one of them.
+
+    In a loop, the nodes need no more than one of them at a time; stacked, they need their memory together.
     """
     found = []
     if task.gradients in ("loop", "measure"):
@@ -30,7 +71,7 @@ def pass_bytes(task: ModuleTask, nodes: int) -> int:
 
 
 def evaluation_bytes(task: ModuleTask) -> int:
-    """The peak of evaluating one model on one batch of the test set, and the averaged model, in bytes."""
+    """Return the peak of evaluating one model on one batch of the test set, and the averaged model, in bytes."""
     if task.test is None:
         return 0
     module = copy.deepcopy(task.template).eval()
@@ -42,7 +83,7 @@ def evaluation_bytes(task: ModuleTask) -> int:
 
 
 def _peak(task: ModuleTask, way: str, node: int, nodes: int = 1) -> int:
-    """The peak of a pass of one node; stacked, as one of this many."""
+    """Return the peak of a pass of one node; stacked, as one of this many."""
     X = task.layout.flatten(task.template)[None]
     pass_ = task.way(way, X, torch.zeros_like(X), NodeBuffers(task.template, 1, task.dtype))
     if isinstance(pass_, Stacked):
@@ -51,3 +92,9 @@ def _peak(task: ModuleTask, way: str, node: int, nodes: int = 1) -> int:
     with seen, torch.enable_grad():
         pass_([node], 0, task.inputs)
     return seen.peak
+
+
+def _storages(values: Any) -> list[torch.UntypedStorage]:
+    """Return the storages of all dense tensors; a sparse one, such as a mixing matrix, is small."""
+    tensors = (value for value in tree_leaves(values) if isinstance(value, torch.Tensor))
+    return [tensor.untyped_storage() for tensor in tensors if tensor.layout == torch.strided]

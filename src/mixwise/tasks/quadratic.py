@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 
@@ -17,6 +17,8 @@ from mixwise.protocols import Layout, Task
 from mixwise.seeding import generator
 from mixwise.tasks.others import AllHere, Others
 
+Classes: TypeAlias = Literal["random", "two"]
+
 
 class QuadraticTask(Task):
     """n quadratics in d dimensions, in float64; all nodes start from one x₀ ~ N(0, I).
@@ -25,17 +27,12 @@ class QuadraticTask(Task):
         A: one (r, d) matrix per node.
         b: one (r,) vector per node.
         noise: variance of each entry of the gradient noise.
-        seed: names x₀ and the noise.
-        names: of the nodes; the noise of a node goes by its name. By default 0 to n − 1.
+        seed: of x₀ and the noise.
+        names: of the nodes, which determine their noise; by default 0 to n − 1.
     """
 
     def __init__(
-        self,
-        A: torch.Tensor,
-        b: torch.Tensor,
-        noise: float = 0.0,
-        seed: int = 0,
-        names: Sequence[int] | None = None,
+        self, A: torch.Tensor, b: torch.Tensor, noise: float = 0.0, seed: int = 0, names: Sequence[int] | None = None
     ) -> None:
         if A.ndim != 3 or b.shape != A.shape[:2]:
             raise TrainingError(f"A has shape {tuple(A.shape)} and b {tuple(b.shape)}; expected (n, r, d) and (n, r)")
@@ -55,8 +52,7 @@ class QuadraticTask(Task):
         """x* = −(Σ A_iᵀA_i)⁻¹ Σ A_iᵀb_i, (d,)."""
         hessian = torch.einsum("nri,nrj->ij", self.A, self.A)
         linear = torch.einsum("nri,nr->i", self.A, self.b)
-        solution: torch.Tensor = torch.linalg.solve(hessian, -linear)
-        return solution
+        return torch.linalg.solve(hessian, -linear)  # type: ignore[no-any-return]
 
     @cached_property
     def smoothness(self) -> float:
@@ -64,14 +60,14 @@ class QuadraticTask(Task):
         return float(2 * torch.linalg.matrix_norm(self.A, ord=2).max() ** 2)
 
     def initial(self, nodes: Sequence[int]) -> torch.Tensor:
-        """x₀ on every node."""
+        """Return x₀ for every node."""
         x0 = torch.randn(self.layout.dim, generator=generator(self.seed, "x0"), dtype=torch.float64, device="cpu")
         return x0.expand(len(nodes), -1).clone()
 
     def losses_and_gradients(
         self, X: torch.Tensor, nodes: Sequence[int], step: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """f_i(x_i) and 2 A_iᵀ(A_i x_i + b_i) + ξ_i; the noise of a node depends on its name and the step alone."""
+        """Return f_i(x_i) and 2 A_iᵀ(A_i x_i + b_i) + ξ_i; the noise depends on the node's name and the step alone."""
         A, b = self.A[list(nodes)], self.b[list(nodes)]
         residual = torch.einsum("mrd,md->mr", A, X) + b
         G = 2 * torch.einsum("mrd,mr->md", A, residual)
@@ -80,17 +76,17 @@ class QuadraticTask(Task):
         return residual.square().sum(1), G
 
     def full_gradients(self, x: torch.Tensor) -> torch.Tensor:
-        """∇f_i(x) of all nodes at one point x, (n, d), without noise."""
+        """Return ∇f_i(x) of all nodes at one point x, (n, d), without noise."""
         residual = torch.einsum("nrd,d->nr", self.A, x) + self.b
         return 2 * torch.einsum("nrd,nr->nd", self.A, residual)
 
     def evaluate(self, X: torch.Tensor, others: Others | None = None) -> dict[str, float]:
-        """Distance to the optimum (1/n) Σ ‖x_i − x*‖²."""
+        """Return the distance to the optimum, (1/n) Σ ‖x_i − x*‖²."""
         each = (X - self.optimum).square().sum(1, keepdim=True)
         return {"distance_to_optimum": float((others or AllHere(len(X))).gather(each).mean())}
 
     def restricted(self, nodes: Sequence[int]) -> QuadraticTask:
-        """The same quadratics of these nodes alone, which have another optimum."""
+        """Return the task of these nodes alone, which has another optimum."""
         kept = list(nodes)
         return QuadraticTask(self.A[kept], self.b[kept], self.noise, self.seed, [self.names[node] for node in kept])
 
@@ -101,12 +97,7 @@ class QuadraticTask(Task):
 
 @part("quadratics", "task", title="quadratics in {dim} dimensions", cite="the paper, Section 6.1 and Appendix C")
 def quadratics(
-    nodes: int,
-    seed: int = 0,
-    *,
-    classes: Literal["random", "two"] = "random",
-    dim: Count = 10,
-    noise: NonNegative = 0.1,
+    nodes: int, seed: int = 0, *, classes: Classes = "random", dim: Count = 10, noise: NonNegative = 0.1
 ) -> QuadraticTask:
     """One quadratic per node, drawn at random, or two classes of them on even and odd nodes."""
     make = {"random": random_quadratics, "two": two_class_quadratics}[classes]

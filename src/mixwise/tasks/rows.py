@@ -30,9 +30,7 @@ class RowLayout(Layout):
         if not trained:
             raise TrainingError("the module has no parameter to train; let some of them require a gradient")
         if lazy := next((name for name, p in trained if isinstance(p, nn.UninitializedParameter)), None):
-            raise TrainingError(
-                f"the parameter {lazy!r} has no shape yet; run a batch through the module in its factory"
-            )
+            raise TrainingError(f"the parameter {lazy!r} has no shape yet; run a batch through it in the factory")
         trained.sort(key=lambda item: group_of(*item))  # stable: the module's own order inside a group
         self.dtype = trained[0][1].dtype  # the compute precision
         slots: list[Slot] = []
@@ -45,7 +43,7 @@ class RowLayout(Layout):
         super().__init__(end, [groups[group] for group in sorted(groups)], slots)
 
     def flatten(self, module: nn.Module) -> torch.Tensor:
-        """The row (d,) of a module."""
+        """Return the row (d,) of a module."""
         parameters = dict(module.named_parameters())
         return torch.cat([parameters[slot.name].detach().reshape(-1) for slot in self.slots])
 
@@ -57,7 +55,7 @@ class RowLayout(Layout):
             parameters[slot.name].grad = slot.view(gradient)
 
     def module(self, template: nn.Module, row: torch.Tensor) -> nn.Module:
-        """A module like `template` whose parameters are views of a row; frozen ones are the template's own."""
+        """Return a module like `template` whose parameters are views of a row; frozen ones are the template's own."""
         parameters = dict(template.named_parameters())
         known: dict[int, object] = {id(p): p for p in parameters.values()}  # what a copy takes as it is
         for name, view in self.named_views(row):
@@ -65,6 +63,6 @@ class RowLayout(Layout):
         return copy.deepcopy(template, known)
 
     def named_views(self, rows: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-        """(name, view) of every parameter, for one row or for stacked rows."""
+        """Yield the name and the view of every parameter, for one row or for stacked rows."""
         for slot in self.slots:
             yield slot.name, slot.view(rows)

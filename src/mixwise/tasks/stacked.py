@@ -10,7 +10,7 @@ a transposition.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -20,40 +20,35 @@ from torch.overrides import TorchFunctionMode
 
 from mixwise.errors import TrainingError
 from mixwise.tasks.buffers import changed_buffer
+from mixwise.tasks.devices import own_randomness
+from mixwise.tasks.gradients import LocalPass
 from mixwise.tasks.inputs import Inputs
-from mixwise.tasks.randomness import own_randomness
-from mixwise.tasks.rows import RowLayout
 
 # Weights of all nodes from which on writing them directly pays: it costs 0.2 ms per layer, a copy 0.16 ms per MB.
 LARGE = 1 << 19
-
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Stacked:
     """All nodes at once; for modules without random layers and without buffers that change.
 
     Args:
-        template: a module like the nodes'.
-        layout: where its parameters lie in a row.
-        loss: of outputs and labels.
-        X, G: the rows, and where their gradients go.
+        local: the pass of a node.
+        X, G: the rows, and the place of their gradients.
     """
 
-    def __init__(self, template: nn.Module, layout: RowLayout, loss: Loss, X: torch.Tensor, G: torch.Tensor) -> None:
-        self.template, self.layout, self.loss, self.G = template, layout, loss, G
-        self._into = {name: _Place(view) for name, view in layout.named_views(G)}
-        self.large = LARGE
+    def __init__(self, local: LocalPass, X: torch.Tensor, G: torch.Tensor) -> None:
+        self.local, self.G, self.large = local, G, LARGE
+        self._into = {name: _Place(view) for name, view in local.layout.named_views(G)}
         self._losses = torch.func.vmap(self._loss, randomness="error")
-        self._checked = not any(True for _ in template.buffers())
+        self._checked = next(local.template.buffers(), None) is None
         self.bind(X)
 
     def bind(self, X: torch.Tensor) -> None:
-        """From now on the rows are these."""
-        self._parameters = {name: view.detach().requires_grad_() for name, view in self.layout.named_views(X)}
+        """Use these rows from now on."""
+        self._parameters = {name: view.detach().requires_grad_() for name, view in self.local.layout.named_views(X)}
 
     def __call__(self, nodes: Sequence[int], step: int, inputs: Inputs) -> torch.Tensor:
-        """Losses (m,)."""
+        """Return the losses (m,)."""
         if not self._checked:
             self._check_buffers(inputs.one(nodes[0], step)[0])
         x, y = inputs.all(nodes, step)
@@ -63,14 +58,10 @@ class Stacked:
             losses: torch.Tensor = self._losses(self._parameters, x, y)
             for place in self._into.values():
                 place.open = True
-            gradients = torch.autograd.grad(
-                losses, list(self._parameters.values()), torch.ones_like(losses), allow_unused=True
-            )
-        except RuntimeError as error:  # what `refusal` cannot see: dropout as a function, a branch on values, …
-            reason = str(error).partition("\n")[0]
-            raise TrainingError(
-                f'gradients = "stacked" cannot run this module ({reason}); take gradients = "loop"'
-            ) from error
+            trained = list(self._parameters.values())
+            gradients = torch.autograd.grad(losses, trained, torch.ones_like(losses), allow_unused=True)
+        except RuntimeError as error:  # not seen in layers: dropout as a function, a branch on values, …
+            raise _refused(str(error).partition("\n")[0]) from error
         for name, gradient in zip(self._parameters, gradients, strict=True):
             self._into[name].finish(gradient)
         return losses.detach()
@@ -78,25 +69,25 @@ class Stacked:
     def _loss(self, parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         large = [(parameters[name], place) for name, place in self._into.items() if place.view.numel() >= self.large]
         with _LinearLayers(large) if large else nullcontext():
-            return self.loss(torch.func.functional_call(self.template, parameters, (x,)), y)
+            return self.local.loss(torch.func.functional_call(self.local.template, parameters, (x,)), y)
 
     @torch.no_grad()
     def _check_buffers(self, x: torch.Tensor) -> None:
-        """A forward pass over stacked parameters keeps no buffer; see that this module does not count on it."""
-        module = copy.deepcopy(self.template)
+        """Reject a module that changes a buffer: a pass over stacked parameters would not keep the change."""
+        module = copy.deepcopy(self.local.template)
         with own_randomness(self.G.device):
             module(x)
-        name = changed_buffer(self.template, module)
-        if name is not None:
-            raise TrainingError(
-                f'gradients = "stacked" cannot run this module, whose buffer {name!r} changes in training; '
-                f'take gradients = "loop"'
-            )
+        if (name := changed_buffer(self.local.template, module)) is not None:
+            raise _refused(f"whose buffer {name!r} changes in training")
         self._checked = True
 
 
+def _refused(reason: str) -> TrainingError:
+    return TrainingError(f'gradients = "stacked" cannot run this module, {reason}; use gradients = "loop"')
+
+
 class _Place:
-    """Where the gradient of one parameter goes, (m, *shape), a view of G."""
+    """The place of the gradient of one parameter in G, a view (m, *shape)."""
 
     def __init__(self, view: torch.Tensor) -> None:
         self.view = view
@@ -114,7 +105,7 @@ class _Place:
         self.written = True
 
     def finish(self, gradient: torch.Tensor | None) -> None:
-        """Take what autograd found besides the products."""
+        """Add the gradient that autograd found besides the products."""
         if gradient is not None:
             self.view.add_(gradient) if self.written else self.view.copy_(gradient)
         elif not self.written:  # the loss does not depend on it
@@ -122,7 +113,7 @@ class _Place:
 
 
 class _LinearLayers(TorchFunctionMode):
-    """Inside, `linear` with one of these weights puts its gradient into the weight's place."""
+    """A context in which `linear` writes the gradients of these weights to their places."""
 
     def __init__(self, places: Iterable[tuple[torch.Tensor, _Place]]) -> None:
         super().__init__()
@@ -181,5 +172,5 @@ class _StackedLinear(torch.autograd.Function):
 
 
 def _rows_first(value: torch.Tensor, at: int | None, m: int) -> torch.Tensor:
-    """With the axis of the nodes, at `at` or not there because all have the same, in front."""
+    """Move the axis of the nodes, `at`, to the front; None means that all nodes share the value."""
     return value.expand(m, *value.shape) if at is None else value.movedim(at, 0)

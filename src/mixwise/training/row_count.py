@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from mixwise.protocols import Layout, Task
-from mixwise.tasks.allocations import Allocations
+from mixwise.tasks.pass_memory import Allocations
 from mixwise.training.training import Training
 
 # Numbers in all rows of the two rehearsals: far more than any method works on at a time (blocks of columns).

@@ -1,0 +1,73 @@
+"""Calls in which all ranks take part: the averaged model, metrics, and whether any rank still has data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mixwise.errors import NetworkError
+from mixwise.gossip.model_row import ModelRow
+from mixwise.network import DistributedNetwork
+from mixwise.protocols import Network, Plan
+from mixwise.training.figures import mixing_figures
+
+DONE, WORKING, FAILED = 0, 1, 2
+
+
+def take_from_first(tensor: torch.Tensor, network: Network) -> None:
+    """Give every rank the values of rank 0, in place."""
+    if isinstance(network, DistributedNetwork):
+        network.transport.broadcast(tensor, "first values")
+
+
+def averaged_state(row: ModelRow, models: torch.Tensor, network: Network) -> dict[str, Any]:
+    """A state dict of copies: parameters and floating-point buffers averaged, other buffers those of rank 0."""
+    with network.uncounted():
+        mean = network.average(models)
+        values = {id(parameter): view for parameter, view in row.views(mean)}
+        values |= {id(buffer): _average_buffer(buffer, network) for buffer in row.module.buffers()}
+    state: dict[str, Any] = row.module.state_dict(keep_vars=True)
+    for key, value in state.items():
+        if isinstance(value, torch.Tensor):
+            state[key] = values.get(id(value), value).detach().clone()
+    return state
+
+
+def _average_buffer(buffer: torch.Tensor, network: Network) -> torch.Tensor:
+    if not buffer.is_floating_point():
+        first = buffer.clone()
+        take_from_first(first, network)
+        return first
+    wide = torch.promote_types(buffer.dtype, torch.float32)
+    return network.average(buffer.reshape(1, -1).to(wide)).view(buffer.shape).to(buffer.dtype)
+
+
+def metrics(row: ModelRow, models: torch.Tensor, plan: Plan | None, network: Network) -> dict[str, float]:
+    """How far the nodes are apart, what the last mixing did about it, and how much a node has sent.
+
+    Args:
+        row: has the gradients of the last step, unless they were reset; they count only if all ranks have them.
+        models: (m, d).
+        plan: of the last mixing.
+        network: how rows travel.
+    """
+    has_gradients = torch.full((len(models), 1), int(row.has_gradients), device=models.device)
+    with network.uncounted():
+        all_have = bool(network.gather(has_gradients).all())
+    values = mixing_figures(models, row.gradients() if all_have else None, plan, network)
+    n, traffic = network.graph.n, network.traffic
+    return values | {"bytes_parameters": traffic.parameters / n, "bytes_sketches": traffic.sketches / n}
+
+
+def any_works(status: int, network: Network, t: int, device: torch.device) -> bool:
+    """Tell all ranks the status of this one before mixing t, and return whether any still has data."""
+    network.step = t
+    own = torch.full((1, 1), status, dtype=torch.int64, device=device)
+    with network.uncounted():
+        everyone = network.gather(own)[:, 0].tolist()
+    failed = tuple(rank for rank, told in enumerate(everyone) if told == FAILED)
+    if failed and status != FAILED:
+        message = f"rank {failed[0]} has left the join block with an error before mixing {t}; see its output"
+        raise NetworkError(message, missing=failed, operation="join", step=t)
+    return WORKING in everyone

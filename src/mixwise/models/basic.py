@@ -1,0 +1,75 @@
+"""Networks of plain layers: fully connected ones for samples of any shape, and the small CNN of the benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated
+
+import torch
+from annotated_types import MinLen
+from torch import nn
+
+from mixwise.errors import TrainingError
+from mixwise.parts import Count, part
+
+
+@part("mlp", "model", title="multilayer perceptron")
+def mlp(sizes: Annotated[Sequence[Count], MinLen(2)] = (784, 128, 10)) -> nn.Sequential:
+    """Linear layers between the given sizes, with ReLU between the layers.
+
+    Args:
+        sizes: features of a sample, units of each hidden layer, classes.
+
+    >>> [layer.out_features for layer in mlp((784, 128, 10)) if isinstance(layer, nn.Linear)]
+    [128, 10]
+    """
+    first, *rest = (nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes))
+    hidden = (layer for linear in rest for layer in (nn.ReLU(), linear))
+    return nn.Sequential(nn.Flatten(), Expect(sizes[0]), first, *hidden)
+
+
+@part("logistic", "model", title="logistic regression")
+def logistic_regression(features: Count, classes: Count) -> nn.Sequential:
+    """One linear layer: with the cross-entropy loss, a convex problem.
+
+    Args:
+        features: the size of a sample, the product of all its dimensions.
+        classes: the number of logits.
+    """
+    return mlp((features, classes))
+
+
+@part("small-cnn", "model", title="small CNN")
+def small_cnn(classes: Count = 10, channels: Count = 3) -> nn.Sequential:
+    """Three 3×3 convolutions with GroupNorm and ReLU and a linear layer, for 16×16 images; 19,626 parameters.
+
+    Shapes of a sample: (3, 16, 16), (16, 16, 16), (32, 8, 8), (32, 4, 4), 512, 10. Layers have torch's initialization.
+    The results of the recipe `cifar10-small` depend on this network.
+
+    Args:
+        classes: the number of logits.
+        channels: of the images.
+    """
+    layers: list[nn.Module] = []
+    for inputs, outputs, stride, groups in ((channels, 16, 1, 4), (16, 32, 2, 8), (32, 32, 2, 8)):
+        layers += [nn.Conv2d(inputs, outputs, 3, stride, padding=1), nn.GroupNorm(groups, outputs), nn.ReLU()]
+    return nn.Sequential(Expect(channels, 16, 16), *layers, nn.Flatten(), nn.Linear(512, classes))
+
+
+class Expect(nn.Module):
+    """The identity on samples of one shape; rejects all others with a clear error."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the samples x (N, *shape), unchanged."""
+        if (found := tuple(x.shape[1:])) != self.shape:
+            raise TrainingError(f"samples of shape {found}; this model takes {self.shape}: resize the data")
+        return x
+
+    def extra_repr(self) -> str:
+        """Return the shape."""
+        return ", ".join(map(str, self.shape))

@@ -1,0 +1,455 @@
+"""Gossip in one process: what it does to a model and to an optimizer, and which combinations it refuses."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import mixwise as mw
+from builders import TWO_PAIRS, refused
+from mixwise.errors import TrainingError
+from mixwise.gossip.agreement import describe, describe_model, difference, report
+from mixwise.sketch import CountSketch, GaussianSketch
+from small_net import Net
+
+ALONE = mw.Graph(1, [])
+
+
+def net(seed=0):
+    torch.manual_seed(seed)
+    return Net(4, 4).double()
+
+
+def batches(count, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        yield torch.randn(8, 4, generator=generator, dtype=torch.float64)
+
+
+def backward(model, x):
+    (model(x) - x).square().mean().backward()
+
+
+def train(model, optimizer, step, count=5, seed=1):
+    for x in batches(count, seed):
+        optimizer.zero_grad()
+        backward(model, x)
+        step()
+
+
+def train_with(gossip, count=5, seed=1):
+    train(gossip.model, gossip.optimizer, gossip.step, count, seed)
+
+
+OPTIMIZERS = {
+    "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True),
+    "adamw": lambda model: torch.optim.AdamW(model.parameters(), lr=0.01, fused=True),
+    "groups": lambda model: torch.optim.Adam(
+        [{"params": model.first.parameters(), "lr": 0.1}, {"params": [model.scale, *model.norm.parameters()]}], lr=0.01
+    ),
+    "lbfgs": lambda model: torch.optim.LBFGS([p for p in model.parameters() if p.requires_grad], lr=0.1, max_iter=2),
+}
+
+
+def plain_sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def gossip_of(change=None, graph=ALONE, optimizer=OPTIMIZERS["sgd"], **options):
+    """Gossip on a new model, which `change` changes before."""
+    model = net()
+    if change is not None:
+        change(model)
+    return mw.Gossip(model, optimizer(model), graph, **options)
+
+
+# --- the model and the optimizer stay what they are ---
+@pytest.mark.parametrize("name", ["sgd", "adamw", "groups"])
+@pytest.mark.parametrize("policy", ["auto", mw.HeterogeneityAware(period=2), mw.mixing.metropolis_hastings(ALONE)])
+def test_alone_it_is_the_training_it_was_before(name, policy):
+    with_gossip, without = net(), net()
+    optimizers = OPTIMIZERS[name](with_gossip), OPTIMIZERS[name](without)
+    gossip = mw.Gossip(with_gossip, optimizers[0], ALONE, copy.deepcopy(policy))
+    train(with_gossip, optimizers[0], gossip.step)
+    train(without, optimizers[1], optimizers[1].step)
+    assert gossip.t == 5
+    assert list(with_gossip.state_dict()) == list(without.state_dict())
+    for (key, a), b in zip(with_gossip.state_dict().items(), without.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-15, msg=key)
+
+
+def test_a_closure_goes_to_the_optimizer():
+    with_gossip, without = net(), net()
+    (x,) = batches(1)
+    results = []
+    for model in (with_gossip, without):
+        optimizer = OPTIMIZERS["lbfgs"](model)
+        step = mw.Gossip(model, optimizer, ALONE).step if model is with_gossip else optimizer.step
+
+        def closure(model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = (model(x) - x).square().mean()
+            loss.backward()
+            return loss
+
+        results.append(step(closure).item())
+    assert results[0] == results[1]
+    torch.testing.assert_close(with_gossip.scale, without.scale, rtol=1e-13, atol=0)
+
+
+def test_the_parameters_are_the_same_objects_in_one_row():
+    model = net()
+    before, values = list(model.parameters()), [p.detach().clone() for p in model.parameters()]
+    gossip = mw.Gossip(model, OPTIMIZERS["sgd"](model), ALONE)
+    assert all(a is b for a, b in zip(model.parameters(), before, strict=True))
+    assert all(torch.equal(p, value) for p, value in zip(model.parameters(), values, strict=True))
+    trained = [p for p in model.parameters() if p.requires_grad]
+    assert gossip.row.X.shape == (1, sum(p.numel() for p in trained))  # shared ones once, frozen ones not at all
+    gossip.row.X.fill_(3.0)
+    assert all(bool((p == 3.0).all()) for p in trained)
+    assert torch.equal(model.frozen.weight, values[1])
+
+
+@pytest.mark.parametrize("moment", ["before the step", "between step and mixing"])
+def test_memory_that_was_moved_is_noticed(moment):
+    def run(move):
+        gossip = gossip_of(policy=mw.HeterogeneityAware())
+        model = gossip.model
+        for x in batches(4):
+            gossip.optimizer.zero_grad()
+            backward(model, x)
+            if move and moment == "before the step":
+                model.first.weight.data = model.first.weight.data.clone()
+            gossip.optimizer.step()
+            if move and moment != "before the step":
+                model.first.weight.data = model.first.weight.data.clone()
+            gossip.mix()
+        start, end = gossip.row.X.data_ptr(), gossip.row.X.data_ptr() + gossip.row.X.numel() * 8
+        assert all(start <= p.data_ptr() < end for p in model.parameters() if p.requires_grad)
+        return gossip.row.X.clone()
+
+    assert torch.equal(run(move=True), run(move=False))
+
+
+def test_loading_weights_between_two_steps_is_no_update():
+    """The update is what the optimizer does, not what the user writes into the model."""
+    gossip = gossip_of(optimizer=plain_sgd, algorithm=mw.algorithms.QuasiGlobalMomentum(0.5, nesterov=False))
+    train_with(gossip, 1)
+    momentum = gossip.driver.algorithm_state.rows["momentum"].clone()
+    gossip.model.load_state_dict(net(5).state_dict())
+    gossip.optimizer.zero_grad()
+    gossip.step()  # no gradient: a step along β m̂ alone
+    expected = 0.5 * momentum + 0.5 * (0.5 * momentum)  # μ m̂ + (1 − μ) d with d = β m̂
+    torch.testing.assert_close(gossip.driver.algorithm_state.rows["momentum"], expected)
+
+
+def test_a_newer_gossip_takes_the_place_of_an_older_one():
+    def run(times):
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(times):
+            gossip = mw.Gossip(model, optimizer, ALONE, algorithm=mw.algorithms.QuasiGlobalMomentum(nesterov=True))
+        train(model, optimizer, gossip.step)
+        return gossip.row.X
+
+    assert torch.equal(run(1), run(2))
+
+
+# --- gradients that the algorithm turns ---
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_quasi_global_momentum_alone_is_heavy_ball(set_to_none):
+    """With one node the movement is the step, so m̂⁺ = β m̂ + (1 − β)(β m̂ + g), written out here."""
+    gossip = gossip_of(optimizer=plain_sgd, algorithm=mw.algorithms.QuasiGlobalMomentum(0.9, nesterov=False))
+    X, m = gossip.row.X.clone(), torch.zeros_like(gossip.row.X)
+    for x in batches(4):
+        gossip.optimizer.zero_grad(set_to_none=set_to_none)
+        backward(gossip.model, x)
+        direction = gossip.row.gradients().clone() + 0.9 * m
+        X -= 0.1 * direction
+        m = 0.9 * m + 0.1 * direction
+        gossip.step()
+        torch.testing.assert_close(gossip.row.X, X, rtol=1e-12, atol=1e-12)
+
+
+def test_parameters_without_a_gradient_count_as_0():
+    gossip = gossip_of(optimizer=plain_sgd, algorithm=mw.algorithms.QuasiGlobalMomentum(0.9))
+    model, before = gossip.model, gossip.model.scale.item()
+    model.first.weight.grad = torch.ones_like(model.first.weight)
+    gossip.step()
+    assert model.scale.item() == before
+    train_with(gossip, 1)
+    gossip.optimizer.zero_grad()
+    model.first.weight.grad = torch.ones_like(model.first.weight)
+    assert gossip.row.gradients().count_nonzero() == 16  # and not those of the step before
+
+
+def scaled_step(gossip, scaler, loss):
+    gossip.optimizer.zero_grad()
+    scaler.scale(loss()).backward()
+    gossip.step(scaler=scaler)
+    scaler.update()
+
+
+@pytest.mark.parametrize("algorithm", [None, "quasi-global"])
+@pytest.mark.parametrize("fused", [True, False])
+def test_scalers_scale_and_skip(algorithm, fused):
+    """With finite gradients a scaler changes nothing; with others the step is skipped, counted, and mixed."""
+
+    def run(scaled):
+        gossip = gossip_of(
+            optimizer=lambda m: torch.optim.SGD(m.parameters(), lr=0.1, weight_decay=0.1, fused=fused),
+            algorithm=None if algorithm is None else mw.algorithms.QuasiGlobalMomentum(0.9),
+        )
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
+        for x in batches(3):
+            scaled_step(gossip, scaler, lambda x=x: (gossip.model(x) - x).square().mean())
+        return gossip, scaler
+
+    (gossip, scaler), (plain, _) = run(scaled=True), run(scaled=False)
+    torch.testing.assert_close(gossip.row.X, plain.row.X, rtol=1e-12, atol=1e-12)
+    before, scale = gossip.row.X.clone(), scaler.get_scale()
+    (x,) = batches(1)
+    scaled_step(gossip, scaler, lambda: (gossip.model(x) * torch.inf).mean())
+    assert (gossip.t, gossip.steps.taken) == (4, 3)
+    assert scaler.get_scale() == scale / 2
+    assert torch.equal(gossip.row.X, before)
+
+
+def test_a_skipped_step_of_local_ones_counts():
+    gossip = gossip_of(optimizer=plain_sgd, algorithm=mw.algorithms.GradientTracking(), local_steps=2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    (x,) = batches(1)
+    for factor, mixings in ((torch.inf, 0), (1.0, 1), (1.0, 1), (torch.inf, 2)):
+        scaled_step(gossip, scaler, lambda factor=factor: (gossip.model(x) * factor).mean())
+        assert gossip.t == mixings
+        assert gossip.driver.algorithm_state.shared["steps"] == gossip._calls  # what it divides by
+
+
+# --- states ---
+@pytest.mark.parametrize("local_steps", [1, 3])
+@pytest.mark.parametrize("algorithm", ["DSGD", "QuasiGlobalMomentum", "GradientTracking", "CombineThenAdapt"])
+def test_a_state_in_the_middle_of_steps_resumes_to_the_same_bits(algorithm, local_steps):
+    def make():
+        made, policy = getattr(mw.algorithms, algorithm)(), mw.HeterogeneityAware(period=2)
+        return gossip_of(optimizer=plain_sgd, policy=policy, algorithm=made, local_steps=local_steps)
+
+    def parts(gossip):
+        return gossip.model, gossip.optimizer, gossip
+
+    first, second = make(), make()
+    train_with(first, 4)
+    first.optimizer.step()  # a step that is not mixed yet
+    states = [copy.deepcopy(part.state_dict()) for part in parts(first)]
+    train_with(second, 1, seed=9)
+    for part, state in zip(parts(second), states, strict=True):
+        part.load_state_dict(state)
+    assert second.t == first.t
+    for gossip in (first, second):
+        train_with(gossip, 5, seed=2)
+    assert torch.equal(first.row.X, second.row.X)
+    assert second.metrics() == first.metrics()
+
+
+def test_a_state_can_be_saved_and_loaded_without_running_code(tmp_path):
+    gossip = gossip_of(policy=mw.HeterogeneityAware())
+    train_with(gossip, 2)
+    torch.save(gossip.state_dict(), tmp_path / "gossip.pt")
+    gossip.load_state_dict(torch.load(tmp_path / "gossip.pt", weights_only=True))
+    assert gossip.t == 2
+
+
+def test_states_of_another_rank_or_of_other_parameters_are_refused():
+    gossip = gossip_of()
+    state = gossip.state_dict()
+    other = copy.deepcopy(state)
+    other["values"] |= {"rank": 2, "world": 4}
+    refused(TrainingError, "state of rank 2 of 4, loaded on rank 0 of 1; every rank", gossip.load_state_dict, other)
+    train_with(gossip, 1)
+    refused(TrainingError, "not those that were saved with this state; after", gossip.load_state_dict, state)
+
+
+def test_average_alone_is_a_copy_of_the_state_dict():
+    gossip = gossip_of()
+    train_with(gossip, 2)
+    average, model = gossip.average(), gossip.model
+    own = model.state_dict()
+    assert list(average) == list(own)
+    assert all(torch.equal(average[key], own[key]) for key in own)
+    places = [value.data_ptr() for value in (*average.values(), *model.parameters(), *model.buffers())]
+    assert len(set(places)) == len(places)
+    net(3).load_state_dict(average)  # strict
+
+
+def test_join_alone():
+    gossip = gossip_of(local_steps=2)
+    with gossip.join():
+        train_with(gossip, 3)
+    assert gossip.t == 2  # the third step is mixed as well
+    with gossip.join(), pytest.raises(TrainingError, match="inside join"), gossip.join():
+        pass
+
+
+# --- combinations that are refused ---
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"graph": mw.graphs.ring(4)}, r"4 nodes, but there is no process group; start 4 processes with torchrun"),
+        ({"graph": 4}, r"graph is a int; take a mixwise.Graph"),
+        ({"policy": "metropolis"}, r"policy: unknown policy 'metropolis'; did you mean metropolis-hastings"),
+        ({"local_steps": 0}, "local_steps = 0; give a whole number of at least 1"),
+        ({"local_steps": 1.5}, "local_steps = 1.5; give a whole number of at least 1"),
+        ({"buffers": "mixed"}, "buffers = 'mixed'; choose"),
+        ({"algorithm": mw.algorithms.AllReduceSGD()}, "use torch's DistributedDataParallel"),
+        ({"algorithm": mw.algorithms.D2(), "overlap": True}, "D2 does not support overlap=True; omit"),
+        ({"algorithm": mw.algorithms.QuasiGlobalMomentum()}, "SGD with momentum would count it twice"),
+        ({"policy": mw.policies.NoMixing()}, "DSGD and NoMixing do not fit together"),
+        ({"change": lambda m: m.first.bfloat16()}, r"'first.weight' is torch.bfloat16 on cpu"),
+        ({"change": lambda m: m.bfloat16()}, r"loses small updates; keep them in torch.float32"),
+        ({"change": lambda m: m.requires_grad_(False)}, "no parameter to train"),
+        ({"change": lambda m: m.scale.data.fill_(torch.nan)}, "not finite before the first step"),
+        (
+            {"optimizer": lambda m: torch.optim.SGD([*m.parameters(), nn.Parameter(torch.ones(7))], lr=0.1)},
+            r"parameter of shape \(7,\) that is not in the model",
+        ),
+        (
+            {"algorithm": mw.algorithms.RelaySGD(), "policy": mw.policies.Tree(ALONE), "buffers": "averaged"},
+            "RelaySGD has no mixing weights for the nodes' buffers",
+        ),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_at_the_start(options, message):
+    refused(mw.MixwiseError, message, gossip_of, **options)
+
+
+@pytest.fixture
+def alone_in_a_group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def sharded(model):
+    """By FSDP's function; with the class the parameters would also be another tensor."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+
+
+class FullyShardedDataParallel(nn.Sequential):
+    """Stands for FSDP's class, which warns and does nothing in a group of one."""
+
+
+@pytest.mark.parametrize(
+    ("wrap", "message"),
+    [
+        (DistributedDataParallel, "^the model is a DistributedDataParallel, .*plain module"),
+        (lambda m: nn.Sequential(DistributedDataParallel(m)), "^the part '0' of the model is a DistributedData"),
+        (lambda m: torch.compile(DistributedDataParallel(m), backend="eager"), "is a DistributedDataParallel"),
+        (FullyShardedDataParallel, "^the model is a FullyShardedDataParallel"),
+        (sharded, "^the model is a FSDPModule"),
+    ],
+)
+def test_a_model_whose_gradients_are_averaged_over_all_ranks_is_refused(alone_in_a_group, wrap, message):
+    model = wrap(nn.Linear(3, 2))
+    with pytest.raises(TrainingError, match=message):
+        mw.Gossip(model, torch.optim.SGD(model.parameters(), lr=0.1), ALONE)
+
+
+def test_ranks_that_never_hear_of_each_other_are_refused():
+    apart = mw.SimulatedNetwork(TWO_PAIRS)
+    message = r"2 components, nodes 0-1 \| 2-3, .*use a connected graph"
+    refused(mw.MixwiseError, message, gossip_of, graph=TWO_PAIRS, network=apart)
+
+
+def test_a_compiled_model_is_trained():
+    model = torch.compile(nn.Linear(3, 2), backend="eager")
+    gossip = mw.Gossip(model, torch.optim.SGD(model.parameters(), lr=0.1), ALONE)
+    before = gossip.row.X.clone()
+    model(torch.ones(4, 3)).sum().backward()
+    gossip.step()
+    assert not torch.equal(gossip.row.X, before)
+
+
+def test_a_refused_model_is_left_alone():
+    model = net()
+    places = [p.data_ptr() for p in model.parameters()]
+    with pytest.raises(TrainingError):
+        mw.Gossip(model, OPTIMIZERS["sgd"](model), mw.graphs.ring(4))
+    assert [p.data_ptr() for p in model.parameters()] == places
+
+
+def assign(model):
+    model.load_state_dict({key: value.clone() for key, value in model.state_dict().items()}, assign=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (assign, "is another tensor than when Gossip was made"),
+        (lambda model: model.frozen.requires_grad_(True), "'frozen.weight' was frozen when Gossip was made"),
+        (lambda model: model.float(), "is torch.float32 on cpu, others are torch.float64 on cpu"),
+        (lambda model: model.scale.data.fill_(torch.nan), "mixing 0: a parameter of rank 0 is no longer finite"),
+    ],
+)
+def test_changes_that_cannot_work_are_refused_before_they_are_mixed(change, message):
+    gossip = gossip_of()
+    change(gossip.model)
+    refused(TrainingError, message, gossip.mix)
+
+
+def test_gradients_that_a_closure_computes_cannot_be_turned():
+    gossip = gossip_of(optimizer=plain_sgd, algorithm=mw.algorithms.GradientTracking())
+    refused(TrainingError, r"GradientTracking changes .* call backward\(\) before", gossip.step, lambda: 0.0)
+
+
+# --- what ranks compare ---
+POLICIES = [
+    mw.HeterogeneityAware(),
+    mw.HeterogeneityAware(period=2),
+    mw.HeterogeneityAware(sketch=CountSketch(100, seed=1)),
+    mw.HeterogeneityAware(sketch=CountSketch(50)),
+    mw.HeterogeneityAware(sketch=GaussianSketch(100)),
+    mw.HeterogeneityAware(alternate_with=mw.mixing.metropolis_hastings(mw.graphs.ring(4))),
+    mw.HeterogeneityAware(alternate_with=mw.mixing.lazy(mw.mixing.metropolis_hastings(mw.graphs.ring(4)))),
+    mw.HeterogeneityAware(objective="both"),
+    mw.policies.Matchings(),
+    mw.policies.Matcha(0.4),
+    mw.policies.Matcha(0.5),
+    mw.policies.Product([mw.HeterogeneityAware(), mw.policies.NoMixing()]),
+    mw.policies.Product([mw.policies.NoMixing(), mw.HeterogeneityAware()]),
+]
+
+
+def test_descriptions_tell_policies_apart_but_not_copies():
+    texts = [report(describe("the policy", policy), None) for policy in POLICIES]
+    assert texts == [report(describe("the policy", copy.deepcopy(policy)), None) for policy in POLICIES]
+    for a, b in itertools.combinations(texts, 2):
+        assert difference([a, b]).startswith("rank 1 differs from rank 0: the policy")
+
+
+def test_the_one_that_differs_is_named():
+    def model(width=4, **changes):
+        lines = describe_model(nn.Sequential(nn.Linear(2, width), nn.BatchNorm1d(width)))
+        return report(lines | changes, None)
+
+    assert difference([model()] * 4) is None
+    assert difference([model(), model(), model(5)]) == (
+        "rank 2 differs from rank 0: parameter '0.weight' has shape (5, 2) instead of (4, 2)"
+    )
+    assert difference([model(5), model(), model()]).startswith("rank 0 differs from rank 1: parameter '0.weight'")
+    assert difference([model(), model(5)]).startswith("rank 1 differs from rank 0")
+    assert difference([model(), model(more="yes")]) == "rank 1 differs from rank 0: it alone has: more yes"
+    assert difference([model(more="yes"), model()]) == "rank 1 differs from rank 0: it lacks: more yes"
+    bad = report({}, TrainingError("no parameter to train"))
+    assert difference([model(), bad, model()]) == "rank 1 cannot continue: no parameter to train"
+
+
+def test_orders_of_the_same_parameters_are_compared_too():
+    lines = describe_model(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+    turned = dict(reversed(list(lines.items())))
+    assert difference([report(lines, None), report(turned, None)]).endswith("another order of parameters or buffers")

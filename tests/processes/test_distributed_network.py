@@ -1,0 +1,448 @@
+"""Rows that really travel: the same as in a simulation, every byte counted, every wait bounded."""
+
+import time
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import builders
+from builders import random_rows
+from mixwise.algorithms import Quantize, TopK
+from mixwise.errors import MixingError, NetworkError
+from mixwise.graphs import Graph, complete, random_connected, ring, star
+from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, uniform, uniform_sender
+from mixwise.network import DistributedNetwork, SimulatedNetwork, block
+from mixwise.network.routes import Router
+from process_pool import in_processes, run_in_processes
+
+pytestmark = in_processes
+
+DOUBLE, SINGLE = torch.float64, torch.float32
+
+
+def own(X, network):
+    return X[network.nodes.start : network.nodes.stop].clone()
+
+
+def asymmetric(n, seed=0):
+    return builders.asymmetric(n, seed, complete(n))
+
+
+# --- blocks ---
+@pytest.mark.parametrize("n", [1, 2, 5, 16, 17])
+def test_blocks_are_contiguous_and_differ_by_one_at_most(n):
+    for world in range(1, n + 1):
+        blocks = [block(n, rank, world) for rank in range(world)]
+        assert [node for nodes in blocks for node in nodes] == list(range(n))
+        assert {len(nodes) for nodes in blocks} <= {n // world, -(-n // world)}
+    with pytest.raises(NetworkError, match=rf"{n + 1} processes for {n} nodes: every process needs at least one"):
+        block(n, 0, n + 1)
+
+
+# --- mixing ---
+MATRICES = {
+    "asymmetric 4": asymmetric(4),
+    "asymmetric 9": asymmetric(9),
+    "one heavy node": metropolis_hastings(star(7)),
+    "ring 5": metropolis_hastings(ring(5)),
+    "two pairs of six": clique_averaging([(0, 5), (1, 4)], complete(6)),
+    "nobody": MixingMatrix.from_dense(np.eye(4), ring(4)),
+    "directed": uniform_sender(
+        Graph(6, [(0, 1), (0, 5), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (3, 0)], directed=True)
+    ),
+    "many": metropolis_hastings(random_connected(40, 0.2, seed=1)),
+}
+
+
+def mixed(rank, world, cases):
+    results = []
+    for W, d, in_place in cases:
+        network = DistributedNetwork(W.graph, timeout=20)
+        mine = own(random_rows(W.n, d), network)
+        before = mine.clone()
+        out = network.mix(mine, W, out=mine if in_place else None)
+        assert (out is mine) == in_place
+        assert in_place or torch.equal(mine, before)
+        results.append((out, network.traffic))
+    return results
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_mixing_is_that_of_a_simulation_in_any_division(in_place):
+    """To rounding of the simulation's product, and to the last bit for any number of processes."""
+    widths = [1, 7, 8_200]  # the longest travel without being packed
+    cases = [(W, d, in_place) for W in MATRICES.values() for d in widths]
+    results = {world: run_in_processes(world, mixed, cases) for world in (1, 2, 3, 4)}
+    for number, (W, d, _) in enumerate(cases):
+        simulated = SimulatedNetwork(W.graph)
+        expected = simulated.mix(random_rows(W.n, d), W)
+        found = {world: torch.cat([part[number][0] for part in parts]) for world, parts in results.items()}
+        torch.testing.assert_close(found[1], expected, rtol=0, atol=1e-14)
+        assert all(torch.equal(found[world], found[1]) for world in found)
+        traffic = [part[number][1] for parts in results.values() for part in parts]
+        assert all(counted == simulated.traffic for counted in traffic)
+
+
+def new_weights_each_time(rank, world, X, matrices, rounds):
+    network = DistributedNetwork(complete(len(X)), timeout=20)
+    mine = own(X, network)
+    for t in range(rounds):
+        W = matrices[t % len(matrices)]
+        W = W if t % 2 else MixingMatrix(W.graph, W.weights)  # another object with the same value
+        network.mix(mine, W, out=mine)
+    return mine
+
+
+def test_a_new_matrix_at_every_step():
+    matrices, X = [asymmetric(7, seed) for seed in range(5)], random_rows(7, 3)
+    expected = X
+    for t in range(150):
+        expected = torch.from_numpy(matrices[t % 5].to_dense().T) @ expected
+    found = torch.cat(run_in_processes(3, new_weights_each_time, X, matrices, 150))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
+
+
+def seen_in_part(rank, world, W, X):
+    network = DistributedNetwork(W.graph, timeout=20)
+    pattern = W.graph.pattern
+    known = np.isin(pattern.rows, network.nodes) | np.isin(pattern.cols, network.nodes)
+    part = MixingMatrix(W.graph, np.where(known, W.weights, 0.0), W.kind, W.tolerance, network.nodes)
+    assert part.whole == (world == 1)
+    return [(network.mix(own(X, network), part), network.traffic.parameters) for _ in range(2)]
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_a_matrix_of_which_only_the_own_rows_and_columns_are_known(world):
+    W, X = asymmetric(8), random_rows(8, 5)
+    results = run_in_processes(world, seen_in_part, W, X)
+    found = torch.cat([part[1][0] for part in results])
+    torch.testing.assert_close(found, torch.from_numpy(W.to_dense().T) @ X, rtol=0, atol=1e-14)
+    assert {(part[0][1], part[1][1]) for part in results} == {(W.messages * 5 * 8, 2 * W.messages * 5 * 8)}
+
+
+def strided(rank, world, W, X):
+    network = DistributedNetwork(W.graph, timeout=20)
+    return network.mix(own(X, network)[:, ::3], W)
+
+
+def test_columns_that_are_not_contiguous():
+    W, X = asymmetric(5), random_rows(5, 12)
+    found = torch.cat(run_in_processes(2, strided, W, X))
+    torch.testing.assert_close(found, torch.from_numpy(W.to_dense().T) @ X[:, ::3], rtol=0, atol=1e-14)
+
+
+def in_two_parts(rank, world, W, other, X):
+    """Two mixings and a gathering under way at once; each must get its own rows."""
+    network = DistributedNetwork(W.graph, timeout=20)
+    mine = own(X, network)
+    first, second = network.start_mix(mine, W), network.start_mix(2 * mine, other)
+    everything = network.gather(mine)
+    return second.wait(), first.wait(), everything
+
+
+def test_messages_of_several_operations_under_way_do_not_mix():
+    W, other, X = asymmetric(6, 1), asymmetric(6, 2), random_rows(6, 9_000)
+    results = run_in_processes(3, in_two_parts, W, other, X)
+    for place, expected in ((1, W.to_dense().T @ X.numpy()), (0, 2 * other.to_dense().T @ X.numpy())):
+        np.testing.assert_allclose(np.concatenate([part[place] for part in results]), expected, rtol=0, atol=1e-13)
+    assert all(torch.equal(everything, X) for _, _, everything in results)
+
+
+def moved(rank, world, W, X, X_prime, wire_dtype):
+    network = DistributedNetwork(W.graph, timeout=20, wire_dtype=wire_dtype)
+    target = own(X_prime, network).clone()
+    network.start_mix(own(X, network).clone(), W).move(target)
+    return target
+
+
+@pytest.mark.numerics
+@pytest.mark.parametrize("dtype", [torch.float64, SINGLE])
+@pytest.mark.parametrize("d", [5, 150_000])  # more than one block of columns
+def test_rows_move_by_the_change_that_mixing_makes(dtype, d):
+    """X′ + (W − I)ᵀ X, the same bits for any number of processes, and those of a simulation."""
+    W, X, X_prime = asymmetric(4, 1), random_rows(4, d, dtype=dtype), random_rows(4, d, seed=1, dtype=dtype)
+    expected, simulated = X_prime + torch.from_numpy(W.to_dense().T).to(dtype) @ X - X, X_prime.clone()
+    SimulatedNetwork(W.graph).start_mix(X, W).move(simulated)
+    found = {world: torch.cat(run_in_processes(world, moved, W, X, X_prime, None)) for world in (2, 3, 4)}
+    assert all(torch.equal(found[world], found[2]) for world in found)
+    torch.testing.assert_close(found[2], expected, rtol=0, atol=1e-14 if dtype == torch.float64 else 2e-6)
+    assert torch.equal(found[2], simulated)
+
+
+def test_rows_move_by_rows_that_arrive_in_bfloat16():
+    W, X, X_prime = asymmetric(4, 1), random_rows(4, 700, dtype=SINGLE), random_rows(4, 700, seed=1, dtype=SINGLE)
+    found = torch.cat(run_in_processes(4, moved, W, X, X_prime, torch.bfloat16))
+    own_weights, rounded = torch.tensor(np.diag(W.to_dense()), dtype=SINGLE)[:, None], X.bfloat16().to(SINGLE)
+    heard = torch.from_numpy(W.to_dense().T).to(SINGLE) @ rounded - own_weights * rounded
+    torch.testing.assert_close(found, X_prime + heard + (own_weights - 1) * X, rtol=0, atol=2e-6)
+
+
+def in_a_group(rank, world, W, X):
+    """Ranks 1 and 3 of four: the second process of the group is rank 3."""
+    group, found = dist.new_group([1, 3]), None
+    if rank in (1, 3):
+        network = DistributedNetwork(W.graph, group=group, timeout=20)
+        found = network.nodes, network.mix(own(X, network), W)
+    dist.barrier()
+    return found
+
+
+def test_a_group_of_some_of_the_processes():
+    W, X = asymmetric(5), random_rows(5, 4)
+    results = run_in_processes(4, in_a_group, W, X)
+    assert results[0] is results[2] is None
+    assert [results[1][0], results[3][0]] == [range(3), range(3, 5)]
+    found = torch.cat([results[1][1], results[3][1]])
+    torch.testing.assert_close(found, torch.from_numpy(W.to_dense().T) @ X, rtol=0, atol=1e-14)
+
+
+# --- exchange, gather, average ---
+def exchanged(rank, world, cases):
+    results = []
+    for graph, d, cargo in cases:
+        network, messages = DistributedNetwork(graph, timeout=20), random_rows(len(graph.arcs.senders), d)
+        mine = torch.from_numpy(np.isin(graph.arcs.senders, network.nodes))
+        results.append((network.exchange(messages[mine], graph, cargo=cargo), network.traffic))
+    return results
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_an_exchange_is_that_of_a_simulation(world):
+    graphs = [ring(5), star(6), complete(4), random_connected(9, 0.4, seed=2), MATRICES["directed"].graph]
+    graphs.append(Graph(6, [(5, 0), (4, 0)], directed=True))  # most of them send nothing
+    cases = [(graph, d, cargo) for graph in graphs for d, cargo in ((2, "sketches"), (8_200, "parameters"))]
+    results = run_in_processes(world, exchanged, cases)
+    for number, (graph, d, cargo) in enumerate(cases):
+        simulated = SimulatedNetwork(graph)
+        expected = simulated.exchange(random_rows(len(graph.arcs.senders), d), graph, cargo=cargo)
+        assert torch.equal(torch.cat([part[number][0] for part in results]), expected)
+        assert all(part[number][1] == simulated.traffic for part in results)
+
+
+def gathered_and_averaged(rank, world, X):
+    network = DistributedNetwork(ring(len(X)), timeout=20)
+    with network.uncounted():
+        network.gather(own(X, network))
+    return network.gather(own(X, network)), network.average(own(X, network)), network.traffic
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize(("d", "dtype"), [(1, DOUBLE), (3, SINGLE), (30_001, SINGLE)])
+def test_gather_and_average_are_the_same_on_every_process(world, d, dtype):
+    X, simulated = random_rows(7, d, dtype=dtype), SimulatedNetwork(ring(7))
+    expected = simulated.gather(X), simulated.average(X)
+    results = run_in_processes(world, gathered_and_averaged, X)
+    for everything, average, traffic in results:
+        assert torch.equal(everything, expected[0])
+        assert torch.equal(average, results[0][1])  # to the last bit
+        torch.testing.assert_close(average, expected[1])
+        assert traffic == simulated.traffic
+
+
+# --- what is really sent ---
+@contextmanager
+def counting():
+    """Yield a list of the bytes of each message that is given to torch.distributed for sending."""
+    sizes, isend = [], dist.isend
+
+    def counted_isend(tensor, *args, **kwargs):
+        sizes.append(tensor.numel() * tensor.element_size())
+        return isend(tensor, *args, **kwargs)
+
+    with patch.object(dist, "isend", counted_isend):
+        yield sizes
+
+
+def counted(rank, world, W, X, wire_dtype):
+    with counting() as sizes:
+        network = DistributedNetwork(W.graph, timeout=20, wire_dtype=wire_dtype)
+        mine, start = own(X, network), sum(sizes)
+        network.mix(mine, W)
+        mixing = sum(sizes) - start
+        mine_of = np.isin(W.graph.arcs.senders, network.nodes)
+        network.exchange(random_rows(int(mine_of.sum()), 6), W.graph)
+        network.gather(mine)
+        network.average(mine)
+    return mixing, sum(sizes), network.sent
+
+
+@pytest.mark.parametrize(("wire", "size"), [(None, 4), (torch.bfloat16, 2), (torch.float16, 2)])
+def test_with_one_node_per_process_the_bytes_sent_are_those_of_the_nodes(wire, size):
+    W, d = metropolis_hastings(Graph(4, [(0, 1), (1, 2), (2, 3), (1, 3)])), 700
+    results = run_in_processes(4, counted, W, random_rows(4, d, dtype=SINGLE), wire)
+    for rank, (mixing, handed_over, sent) in enumerate(results):
+        assert handed_over == sent
+        assert mixing == len(W.graph.neighbors(rank)) * d * size
+    assert sum(mixing for mixing, _, _ in results) == W.messages * d * size
+
+
+def compressed(rank, world, W, X, compressor):
+    network = DistributedNetwork(W.graph, timeout=20)
+    packing, sent = compressor(own(X, network), network.nodes, 3), network.sent
+    q = packing.rows
+    with counting() as sizes:
+        apart = network.mix(q, W, packing=packing)
+        mixed = network.mix(q, W, out=q, packing=packing)
+    assert sum(sizes) == network.sent - sent
+    assert torch.equal(mixed, apart)
+    return mixed, sum(sizes), packing.width, network.traffic
+
+
+@pytest.mark.parametrize("compressor", [TopK(0.1), TopK(1.0), Quantize(4), Quantize(1)], ids=lambda c: str(vars(c)))
+@pytest.mark.parametrize(("n", "world", "d"), [(4, 4, 700), (9, 3, 90), (5, 2, 40_000)])
+def test_compressed_rows_travel_compressed_and_arrive_to_the_last_bit(n, world, d, compressor):
+    """The same rows as in a simulation, where nothing travels, and the bytes that are counted there."""
+    W, X = asymmetric(n), random_rows(n, d)
+    simulated = SimulatedNetwork(W.graph)
+    packing = compressor(X.clone(), range(n), 3)
+    for _ in range(2):
+        expected = simulated.mix(packing.rows, W, packing=packing)
+    results = run_in_processes(world, compressed, W, X, compressor)
+    torch.testing.assert_close(torch.cat([part[0] for part in results]), expected, rtol=0, atol=1e-13)
+    blocks = [block(n, rank, world) for rank in range(world)]
+    for rank, (_, sent, width, traffic) in enumerate(results):
+        travels = {(i, q) for i, j in W.edge_weights for q in range(world) if i in blocks[rank] and j in blocks[q]}
+        assert sent == 2 * width * len({(i, q) for i, q in travels if q != rank})
+        assert traffic == simulated.traffic
+        assert width == packing.width
+
+
+PAIRS = clique_averaging([(0, 1), (2, 3)], ring(4))
+
+
+@pytest.mark.parametrize(("W", "world"), [(asymmetric(8), 2), (asymmetric(9), 4), (asymmetric(5), 3), (PAIRS, 2)])
+def test_a_row_travels_once_to_every_other_process_that_needs_it(W, world):
+    d, blocks = 50, [block(W.n, rank, world) for rank in range(world)]
+    needed = [
+        {(int(i), q) for i, j in W.edge_weights for q in range(world) if i in blocks[p] and j in blocks[q] and p != q}
+        for p in range(world)
+    ]
+    results = run_in_processes(world, counted, W, random_rows(W.n, d), None)
+    assert [mixing for mixing, _, _ in results] == [len(pairs) * d * 8 for pairs in needed]
+    assert all(handed_over == sent for _, handed_over, sent in results)
+
+
+def cast(rank, world, W, X, wire_dtype):
+    network = DistributedNetwork(W.graph, timeout=20, wire_dtype=wire_dtype)
+    mine = own(X, network)
+    packing = TopK(0.1)(mine, network.nodes, 0)
+    compressed = network.mix(packing.rows, W, packing=packing)
+    short = network.mix(mine[:, :3], W)
+    return network.mix(mine, W), compressed, short, network.traffic.parameters
+
+
+@pytest.mark.parametrize("wire", [torch.bfloat16, torch.float16])
+def test_rows_are_cast_for_the_message_only(wire):
+    """(Wᵀ − diag) cast(X) + diag X for one node per process; compressed rows and short ones arrive as they are."""
+    W, X = asymmetric(4), random_rows(4, 100, dtype=SINGLE)
+    dense = torch.from_numpy(W.to_dense().T)
+    diagonal = torch.diag(dense.diagonal())
+    results = run_in_processes(4, cast, W, X, wire)
+    found = torch.cat([part[0] for part in results])
+    expected = (dense - diagonal) @ X.to(wire).double() + diagonal @ X.double()
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-6)
+    assert float((found.double() - dense @ X.double()).abs().max()) > 1e-4
+    kept = TopK(0.1)(X, range(4), 0).rows.double()
+    torch.testing.assert_close(torch.cat([part[1] for part in results]).double(), dense @ kept, rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        torch.cat([part[2] for part in results]).double(), dense @ X[:, :3].double(), rtol=0, atol=1e-6
+    )
+    assert {part[3] for part in results} == {W.messages * (10 * 8 + 3 * 4 + 100 * 2)}
+
+
+# --- making routes is fast: a policy may have new weights at every step ---
+@pytest.mark.parametrize(("n", "degree", "bound"), [(16, 4, 0.002), (1000, 6, 0.03)])
+def test_routes_of_a_new_matrix_are_made_fast(n, degree, bound):
+    offsets = range(1, degree // 2 + 1)
+    graph = Graph(n, [(i, (i + k * k) % n) for i in range(n) for k in offsets])
+    W, router, times = metropolis_hastings(graph), Router(n, 1, 4), []
+    for _ in range(10):
+        start = time.perf_counter()
+        router.mixing(W)
+        times.append(time.perf_counter() - start)
+    assert min(times) < bound
+
+
+# --- what is refused ---
+def disagreeing(rank, world, what):
+    graph = ring(5) if what == "graph" and rank == 2 else ring(4)
+    wire = torch.bfloat16 if what == "wire_dtype" and rank >= 1 else None
+    try:
+        DistributedNetwork(graph, timeout=20, wire_dtype=wire)
+    except NetworkError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("what", "ranks", "here"), [("graph", "rank 2", "Graph(n=4, 4 edges)"), ("wire_dtype", "ranks 1, 2", "None")]
+)
+def test_processes_that_do_not_agree_raise_an_error_everywhere(what, ranks, here):
+    results = run_in_processes(3, disagreeing, what)
+    start = f"{ranks} and rank 0 do not have the same {what} (here: "
+    assert results[0] == f"{start}{here}); pass the same on every process"
+    assert all(found.startswith(start) for found in results)
+
+
+def refused(rank, world):
+    messages = []
+    network = DistributedNetwork(ring(5), timeout=20)
+    W = metropolis_hastings(ring(5))
+    for call in (
+        lambda: DistributedNetwork(ring(3).subgraph([0]), timeout=20),
+        lambda: DistributedNetwork(ring(5), wire_dtype=torch.float32),
+        lambda: DistributedNetwork(ring(5), timeout=0),
+        lambda: DistributedNetwork(ring(5), timeout=float("inf")),
+        lambda: network.mix(torch.zeros(5, 2), W),
+        lambda: network.mix(torch.zeros(len(network.nodes), 2), metropolis_hastings(ring(6))),
+        lambda: network.exchange(torch.zeros(1, 2), ring(5)),
+        lambda: network.gather(torch.zeros(5, 2)),
+    ):
+        try:
+            call()
+        except (NetworkError, MixingError) as error:
+            messages.append(str(error))
+    return messages
+
+
+def test_arguments_that_do_not_fit_are_refused():
+    results = run_in_processes(2, refused)
+    assert results[0] == [
+        "2 processes for 1 nodes: every process needs at least one; start at most 1",
+        "wire_dtype = torch.float32; rows travel as they are, in bfloat16 or in float16",
+        "timeout = 0; every wait is bounded, by a number of seconds above 0",
+        "timeout = inf; every wait is bounded, by a number of seconds above 0",
+        "rows of shape (5, 2); expected 3 rows, those of this process",
+        "a matrix or a graph for 6 nodes; the network has 5",
+        "rows of shape (1, 2); expected 6 rows, those of this process",
+        "rows of shape (5, 2); expected 3 rows, those of this process",
+    ]
+
+
+def test_without_a_process_group():
+    with pytest.raises(NetworkError, match="there is no process group; call torch"):
+        DistributedNetwork(ring(4))
+
+
+# --- the calls that nccl gets ---
+def in_batches(rank, world, X):
+    network = DistributedNetwork(complete(world), timeout=20)
+    network.transport.batched = True  # gloo understands batches too
+    mine, even, usual = own(X, network), uniform(network.graph), metropolis_hastings(network.graph)
+    found = [network.mix(mine, even), network.start_mix(mine, even).wait(), network.average(mine)[None]]
+    found += [network.mix(mine[:, :50], usual), network.start_mix(mine[:, :50], usual).wait()]
+    return found, network.gather(mine[:, :3]), network.exchange(mine[:, :2].repeat(world - 1, 1), network.graph)
+
+
+def test_messages_of_a_round_in_one_batch():
+    """What runs under nccl, on gloo: there is no GPU in the default test run."""
+    X = random_rows(4, 30_001)
+    for rank, (means, gathered, exchanged) in enumerate(run_in_processes(4, in_batches, X)):
+        for mean in means:
+            torch.testing.assert_close(mean, X.mean(dim=0)[None, : mean.shape[1]], rtol=0, atol=1e-13)
+        assert torch.equal(gathered, X[:, :3])
+        assert torch.equal(exchanged, X[[other for other in range(4) if other != rank], :2])

@@ -1,0 +1,468 @@
+"""Gossip in real processes: equal to the simulation, with unequal data, with states, and with ranks that disagree."""
+
+import copy
+import re
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import mixwise as mw
+from mixwise.data import Dataset, NodeBatches, partition
+from mixwise.errors import MixwiseError
+from mixwise.models import seeded
+from mixwise.sketch import CountSketch
+from mixwise.training import Training, records
+from process_pool import Others, in_processes, run_in_processes
+from programs import run_program
+from small_net import Net
+
+pytestmark = [in_processes, pytest.mark.timeout(400)]
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT = 100.0  # of the network in tests that are not about it
+
+
+def data():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(120, 6, generator=generator, dtype=torch.float64)
+    return Dataset(x, (x @ torch.randn(6, 3, generator=generator, dtype=torch.float64)).argmax(1), 3)
+
+
+def parts(nodes):
+    return partition.by_label(data().y, nodes, labels_per_node=3 if nodes < 3 else 1, seed=0)
+
+
+def model():
+    return seeded(Net, 0).double()
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def standing(parameters):
+    return torch.optim.SGD(parameters, lr=0.0)
+
+
+def momentum(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True)
+
+
+def metropolis(n):
+    return mw.policies.Fixed(mw.mixing.metropolis_hastings(mw.graphs.ring(n)))
+
+
+# name -> policy of n nodes, algorithm, optimizer, options
+RUNS = {
+    "dsgd": (metropolis, mw.algorithms.DSGD, momentum, {}),
+    "ha-dsgd": (lambda n: mw.HeterogeneityAware(period=3), mw.algorithms.DSGD, momentum, {}),
+    "auto": (lambda n: mw.policies.Auto(), mw.algorithms.DSGD, momentum, {}),
+    "quasi-global": (lambda n: mw.HeterogeneityAware(), mw.algorithms.QuasiGlobalMomentum, sgd, {}),
+    "gradient-tracking": (lambda n: mw.HeterogeneityAware(), mw.algorithms.GradientTracking, sgd, {}),
+    "d2": (lambda n: mw.HeterogeneityAware(period=2), mw.algorithms.D2, sgd, {}),
+    "local-steps": (lambda n: mw.HeterogeneityAware(), mw.algorithms.GradientTracking, sgd, {"local_steps": 3}),
+    "overlap": (lambda n: mw.HeterogeneityAware(), mw.algorithms.CombineWhileAdapt, momentum, {"overlap": True}),
+    "warm-up": (lambda n: mw.HeterogeneityAware(), mw.algorithms.DSGD, standing, {}),  # U = 0: weights from gradients
+    "averaged-buffers": (metropolis, mw.algorithms.DSGD, momentum, {"buffers": "averaged"}),
+}
+STEPS = 9
+
+
+def simulated(world, name):
+    """The rows, the buffers of node 1, the last weights and the last record of a simulation."""
+    policy, algorithm, optimizer, options = RUNS[name]
+    task = mw.tasks.ModuleTask(
+        model, data(), parts(world), batch=5, test=data(), gradients="loop", dtype=torch.float64,
+        buffers=options.get("buffers", "local")
+    )  # fmt: skip
+    training = Training(
+        task, mw.SimulatedNetwork(mw.graphs.ring(world)), policy(world), algorithm(), optimizer,
+        local_steps=options.get("local_steps", 1)
+    )  # fmt: skip
+    *_, last = records(training, STEPS, record_every=STEPS, evaluate_every=10**9)
+    return training, last
+
+
+def started(rank, world, name):
+    policy, algorithm, optimizer, options = RUNS[name]
+    own = model()
+    made = optimizer([p for p in own.parameters() if p.requires_grad])
+    options = dict(options, timeout=TIMEOUT)
+    gossip = mw.Gossip(
+        own, made, mw.graphs.ring(world), policy(world), None if "overlap" in options else algorithm(), **options
+    )
+    return own, made, gossip
+
+
+def train(gossip, rank, world, steps):
+    batches, whole = NodeBatches(parts(world), 5, 0), data()
+    for t in steps:
+        index = batches(rank, t)
+        gossip.optimizer.zero_grad()
+        nn.functional.cross_entropy(gossip.model(whole.x[index]), whole.y[index]).backward()
+        gossip.step()
+
+
+def error_of(call, *args, **options):
+    """The error of a call as text and how long it took; (None, seconds) if there was none."""
+    start = time.monotonic()
+    try:
+        call(*args, **options)
+    except MixwiseError as error:
+        return str(error), time.monotonic() - start
+    return None, time.monotonic() - start
+
+
+def real(rank, world, name):
+    _, _, gossip = started(rank, world, name)
+    train(gossip, rank, world, range(STEPS))
+    state = gossip.model.state_dict()
+    weights = [W.weights for W in gossip.plan.params]
+    return gossip.row.X[0].clone(), state["norm.running_mean"], weights, gossip.metrics()
+
+
+@pytest.mark.parametrize(
+    ("world", "name"), [*((4, name) for name in RUNS), (2, "ha-dsgd"), (3, "quasi-global"), (1, "auto")]
+)
+def test_a_loop_in_processes_is_the_simulation(world, name):
+    results = run_in_processes(world, real, name)
+    training, last = simulated(world, name)
+    X = torch.stack([row for row, *_ in results])
+    torch.testing.assert_close(X, training.X, rtol=1e-12, atol=1e-12)
+    means = torch.stack([mean for _, mean, *_ in results])
+    expected = torch.stack([training.task.node_module(training.X, i).norm.running_mean for i in range(world)])
+    torch.testing.assert_close(means, expected, rtol=1e-12, atol=1e-12)
+    assert all(all((a == b).all() for a, b in zip(w, results[0][2], strict=True)) for _, _, w, _ in results)
+    figures = results[0][3]
+    assert all(told == figures for *_, told in results)
+    shared = figures.keys() & last.values.keys()
+    assert {"consensus_distance", "gradient_mixing_error", "consensus_factor", "bytes_parameters"} <= shared
+    if name == "overlap":
+        shared.remove("bytes_parameters")  # the rows of the next mixing have set out already
+    for key in shared:
+        assert figures[key] == pytest.approx(last.values[key], rel=1e-9, abs=1e-15), key
+
+
+# --- the start ---
+def values_of_rank_0(rank, world):
+    own = seeded(Net, rank).double()
+    own.norm.running_mean += rank
+    own.norm.num_batches_tracked += 7 + rank
+    mw.Gossip(own, sgd(own.parameters()), mw.graphs.ring(world), timeout=TIMEOUT)
+    return own.state_dict()
+
+
+def test_all_begin_with_the_parameters_frozen_ones_and_buffers_of_rank_0():
+    states = run_in_processes(3, values_of_rank_0)
+    for state in states:
+        assert all(torch.equal(state[key], states[0][key]) for key in state)
+    assert states[2]["norm.num_batches_tracked"] == 7
+    assert torch.equal(states[0]["frozen.weight"], model().frozen.weight)
+
+
+# What rank 1 has in place of the others, made in its process, and the error everywhere.
+DIFFERENT = {
+    "shape": (
+        lambda: {"width": 5},
+        r"rank 1 differs from rank 0: parameter 'weight' has shape \(5, 2\) instead of \(4, 2\)",
+    ),
+    "dtype": (lambda: {"dtype": torch.float64}, r"rank 1 .* parameter 'weight' has dtype torch.float64 instead of"),
+    "frozen": (lambda: {"frozen": True}, r"rank 1 .* parameter 'bias' is frozen instead of trained"),
+    "graph": (lambda: {"graph": mw.graphs.chain(3)}, r"rank 1 .* the graph is a graph with 3 nodes and 2 edges"),
+    "nodes": (lambda: {"graph": mw.graphs.ring(4)}, r"the graph has 4 nodes, but there are 3 processes"),
+    "policy": (lambda: {"policy": metropolis(3)}, r"rank 1 .* the policy is Fixed instead of HeterogeneityAware"),
+    "sketch": (
+        lambda: {"policy": mw.HeterogeneityAware(sketch=CountSketch(100, 5))},
+        r"rank 1 .* the policy, sketch.seed = 5 instead of 0",
+    ),
+    "algorithm": (lambda: {"algorithm": mw.algorithms.D2()}, r"rank 1 .* the algorithm is D2 instead of DSGD"),
+    "local steps": (lambda: {"local_steps": 2}, r"rank 1 .* local_steps is 2 instead of 1"),
+    "wire": (lambda: {"wire_dtype": torch.bfloat16}, r"wire_dtype is torch.bfloat16 instead of None"),
+    "optimizer": (
+        lambda: {"algorithm": mw.algorithms.QuasiGlobalMomentum(), "momentum": 0.5},
+        r"SGD with momentum would count",
+    ),
+}
+
+
+def differing(rank, world, name):
+    options = DIFFERENT[name][0]() if rank == 1 else {}
+    own = nn.Linear(2, options.pop("width", 4), dtype=options.pop("dtype", torch.float32))
+    own.bias.requires_grad_(not options.pop("frozen", False))
+    optimizer = torch.optim.SGD(own.parameters(), lr=0.1, momentum=options.pop("momentum", 0.0))
+    options = {"graph": mw.graphs.ring(3), "policy": mw.HeterogeneityAware(), "timeout": TIMEOUT} | options
+    return error_of(mw.Gossip, own, optimizer, **options)
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_a_rank_that_differs_is_named_on_every_rank_at_once(name):
+    message = DIFFERENT[name][1]
+    for rank, (told, seconds) in enumerate(run_in_processes(3, differing, name)):
+        assert re.search(message, told), (rank, told)
+        assert rank == 1 or "rank 1" in told
+        assert seconds < TIMEOUT / 2
+
+
+def punctual():
+    """A model and its optimizer, made by all ranks before any goes on: the first one in a process takes long."""
+    own = nn.Linear(2, 2)
+    optimizer = sgd(own.parameters())
+    torch.distributed.barrier()
+    return own, optimizer
+
+
+def one_never_comes(rank, world):
+    (own, optimizer), others = punctual(), Others()
+    if rank == 1:
+        others.wait_for(0, 2)
+        return None
+    told = error_of(mw.Gossip, own, optimizer, mw.graphs.ring(world), timeout=2.0)
+    others.tell(rank)
+    return told
+
+
+def test_a_rank_that_never_comes_is_named():
+    for told, seconds in run_in_processes(3, one_never_comes)[::2]:
+        assert re.search(r"comparing the processes: .*rank 1 (did not answer|is gone|is missing)", told)
+        assert seconds < 60  # on a busy machine
+
+
+# --- unequal data ---
+def with_unequal_data(rank, world, sizes, name):
+    _, _, gossip = started(rank, world, name)
+    first = gossip.row.X.clone()
+    with gossip.join():
+        train(gossip, rank, world, range(sizes[rank]))
+    with gossip.join():  # a second epoch begins where all are
+        train(gossip, rank, world, range(sizes[rank]))
+    return gossip.t, gossip.steps.taken, gossip.row.X[0] - first[0], gossip.average()["head.weight"]
+
+
+@pytest.mark.parametrize("name", ["ha-dsgd", "gradient-tracking", "local-steps", "overlap", "auto"])
+@pytest.mark.parametrize("sizes", [(2, 5, 3), (4, 0, 1)])
+def test_ranks_that_have_run_out_keep_mixing(name, sizes):
+    results = run_in_processes(3, with_unequal_data, sizes, name)
+    local = RUNS[name][3].get("local_steps", 1)
+    mixings = -(-max(sizes) // local)  # of an epoch: the last local steps are mixed, too
+    for rank, (t, taken, moved, average) in enumerate(results):
+        assert (t, taken) == (2 * mixings, 2 * sizes[rank])
+        assert moved.norm() > 0.01  # also of a rank without data: it hears the others
+        assert torch.equal(average, results[0][3])
+
+
+def conserved(rank, world):
+    """D-SGD on a common linear loss: each step moves a node by −lr, and mixing keeps the sum over the nodes."""
+    own = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    gossip = mw.Gossip(own, torch.optim.SGD(own.parameters(), lr=0.5), mw.graphs.ring(world), timeout=TIMEOUT)
+    first = own.weight.item()
+    with gossip.join():
+        for _ in range(rank * 2):
+            gossip.optimizer.zero_grad()
+            own.weight.sum().backward()
+            gossip.step()
+    return own.weight.item() - first
+
+
+def test_nothing_of_the_updates_gets_lost_when_ranks_run_out():
+    moved = run_in_processes(4, conserved)
+    assert sum(moved) == pytest.approx(-0.5 * (0 + 2 + 4 + 6), abs=1e-12)
+
+
+def one_fails(rank, world):
+    _, _, gossip = started(rank, world, "ha-dsgd")
+
+    def loop():
+        with gossip.join():
+            train(gossip, rank, world, range(2))
+            if rank == 2:
+                raise ZeroDivisionError("of the user")
+            train(gossip, rank, world, range(2, 4))
+
+    try:
+        return error_of(loop)
+    except ZeroDivisionError:
+        return "own", 0.0
+
+
+def test_an_error_inside_join_is_told_to_the_others_at_once():
+    results = run_in_processes(3, one_fails)
+    assert results[2][0] == "own"
+    for told, seconds in results[:2]:
+        assert re.search(r"rank 2 has left the join block with an error before mixing 2; see its output", told)
+        assert seconds < TIMEOUT / 2
+
+
+def without_join(rank, world):
+    (own, optimizer), others = punctual(), Others()
+    gossip = mw.Gossip(own, optimizer, mw.graphs.ring(world), timeout=60.0)
+
+    def loop():
+        for step in range(3 if rank != 1 else 2):
+            gossip.network.transport.timeout = 60.0 if step < 2 else 2.0
+            gossip.step()
+
+    told = error_of(loop)
+    others.tell(rank)
+    others.wait_for(0, 2)
+    return told
+
+
+def test_without_join_a_rank_that_has_finished_is_named():
+    first, second, third = run_in_processes(3, without_join)
+    assert second[0] is None
+    for told, seconds in (first, third):
+        assert re.search(r"step 2: .*rank 1.*with gossip.join\(\)", told)
+        assert seconds < 60  # on a busy machine
+
+
+# --- models of all ranks together ---
+def averaged(rank, world):
+    own, _, gossip = started(rank, world, "dsgd")
+    train(gossip, rank, world, range(3))
+    own.norm.num_batches_tracked += rank
+    before = copy.deepcopy(own.state_dict())
+    average = gossip.average()
+    assert all(torch.equal(before[key], value) for key, value in own.state_dict().items())
+    return before, average, gossip.network.traffic.parameters
+
+
+def test_average():
+    results = run_in_processes(4, averaged)
+    for _, average, _ in results:
+        assert list(average) == list(results[0][0])
+        for key, value in average.items():
+            own = [state[key] for state, _, _ in results]
+            expected = torch.stack(own).mean(0) if value.is_floating_point() else own[0]
+            torch.testing.assert_close(value, expected, rtol=1e-13, atol=1e-15, msg=key)
+            assert torch.equal(value, results[0][1][key])
+    d = sum(p.numel() for p in model().parameters() if p.requires_grad)
+    assert results[0][2] == 3 * 4 * 2 * d * 8  # mixings × nodes × neighbors: measuring is no gossip
+
+
+# --- states ---
+def interrupted(rank, world, name, restarted):
+    first = started(rank, world, name)
+    train(first[2], rank, world, range(4))
+    states = [copy.deepcopy(part.state_dict()) for part in first]
+    train(first[2], rank, world, range(4, STEPS))
+    rows, sent = first[2].row.X.clone(), vars(first[2].network.traffic).copy()
+    second = started(rank, world, name) if restarted else first  # restarted, all ranks have the values of rank 0
+    for part, state in zip(second, states, strict=True):
+        part.load_state_dict(state)
+    train(second[2], rank, world, range(4, STEPS))
+    return torch.equal(rows, second[2].row.X) and sent == vars(second[2].network.traffic)
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+@pytest.mark.parametrize("name", ["ha-dsgd", "quasi-global", "gradient-tracking", "local-steps", "overlap"])
+def test_from_the_three_state_dicts_it_resumes_to_the_same_bits(name, restarted):
+    assert run_in_processes(3, interrupted, name, restarted) == [True] * 3
+
+
+def wrong_state(rank, world):
+    parts = started(rank, world, "ha-dsgd")
+    states = []
+    for t in range(3):
+        train(parts[2], rank, world, [t])
+        states.append([copy.deepcopy(part.state_dict()) for part in parts])
+
+    def load():
+        for part, state in zip(parts, states[0 if rank == 1 else -1], strict=True):
+            part.load_state_dict(state)
+
+    return error_of(load)[0]
+
+
+def test_states_of_different_moments_are_told_apart():
+    for told in run_in_processes(3, wrong_state):
+        assert told == "rank 1 differs from rank 0: the state to load, ['t'] = 1 instead of 3"
+
+
+# --- the end ---
+def ending(rank, world, name):
+    (_, _, gossip), others = started(rank, world, name), Others()
+    train(gossip, rank, world, range(3))
+    if rank == 1:  # the last mixing is done here when the others have left already
+        mix = gossip.driver.mix
+        gossip.driver.mix = lambda *args: (mix(*args), others.wait_for(0, 2))
+    train(gossip, rank, world, [3])
+    others.tell(rank)
+    return gossip.t
+
+
+@pytest.mark.parametrize("name", ["ha-dsgd", "overlap"])
+def test_a_rank_that_is_done_first_may_leave(name):
+    """With overlap, no rank receives the rows of a mixing that never comes."""
+    assert run_in_processes(3, ending, name) == [4] * 3
+
+
+# --- fewer bytes ---
+def with_wire(rank, world, wire):
+    own = seeded(lambda: nn.Linear(40, 40), 0)
+    gossip = mw.Gossip(
+        own, sgd(own.parameters()), mw.graphs.ring(world), metropolis(world), wire_dtype=wire, timeout=TIMEOUT
+    )
+    generator = torch.Generator().manual_seed(rank)
+    for _ in range(3):
+        gossip.optimizer.zero_grad()
+        own(torch.randn(4, 40, generator=generator)).square().mean().backward()
+        gossip.step()
+    return gossip.row.X[0], gossip.network.traffic.parameters, gossip.network.sent
+
+
+def test_rows_rounded_for_the_message():
+    exact, rounded = (run_in_processes(3, with_wire, wire) for wire in (None, torch.bfloat16))
+    for (X, traffic, _), (Y, less, _) in zip(exact, rounded, strict=True):
+        assert less == traffic / 2
+        assert 0 < (X - Y).abs().max() < 3 * 2**-8 * X.abs().max()
+
+
+# --- what the pages promise ---
+def blocks(page, language):
+    text = (ROOT / page).read_text("utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def torchrun(world, *arguments, cwd=None):
+    """Standard output of a script under torchrun."""
+    command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", *arguments]
+    done = run_program(*command, cwd=cwd, starts_programs=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def changed_loop(rank, world, page):
+    """The loop of a page with its changes made, on small data."""
+    (diff,) = blocks(page, "diff")
+    code = "\n".join(line[1:] for line in diff.splitlines() if not line.startswith("-"))
+    code = code.replace('dist.init_process_group("gloo")', "assert dist.is_initialized()")
+    generator = torch.Generator().manual_seed(rank)
+    loader = [(torch.randn(5, 6, generator=generator), torch.arange(5) % 3) for _ in range(3)]
+    names = {"Net": Net, "loader": loader}
+    exec(compile(code, page, "exec"), names)
+    return names["gossip"].t, names["gossip"].metrics()["bytes_parameters"]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/your-own-loop.md"])
+def test_the_loop_of_the_pages(page):
+    for t, sent in run_in_processes(2, changed_loop, page):
+        assert t == 3
+        assert sent > 0
+
+
+def test_the_page_runs_under_torchrun(tmp_path):
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(blocks("docs/your-own-loop.md", "python")), "utf-8")
+    shown = torchrun(2, str(script), cwd=tmp_path)
+    assert [line.split()[0] for line in shown.splitlines()] == ["0", "1", "2"]
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["checkpoint-0.pt", "checkpoint-1.pt"]
+
+
+def test_the_example_learns_under_torchrun():
+    shown = torchrun(2, str(ROOT / "examples" / "torchrun_digits.py"), "--epochs", "3")
+    accuracies = [float(number) for number in re.findall(r"averaged model (\d\.\d+)", shown)]
+    assert len(accuracies) == 3
+    assert accuracies[-1] > 0.7  # half of the labels are not on this rank

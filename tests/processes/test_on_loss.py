@@ -1,0 +1,257 @@
+"""Killed and stopped processes under `mixwise launch --on-loss continue`: survivors finish, with the right result."""
+
+import json
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hosts import Hosts, why_not
+from mixwise.experiments import load_recipe, plan_experiment, run_experiment
+from mixwise.launch import Machines, supervise, torchrun_line, workers
+from mixwise.tasks import random_quadratics
+from mixwise.training.checkpoint import names_of_nodes, read_checkpoint
+from process_pool import in_processes
+from programs import Program, run_with_hook, running
+
+pytestmark = [in_processes, pytest.mark.timeout(600)]
+
+# Each rank minimizes ‖x − b_i‖² with gradient tracking, which converges to the mean of the b_i of those who take part.
+# Its memory knows all ranks: kept over a loss it would lead to another point than the mean of the survivors.
+GOSSIP = """
+import os, signal, sys, torch, torch.distributed as dist, mixwise as mw
+from mixwise.algorithms import GradientTracking
+from mixwise.mixing import metropolis_hastings
+graph, lost, how, timeout = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+held = dist.group.WORLD  # a program may hold on to the group; its connections must close all the same
+torch.set_default_dtype(torch.float64)
+model = torch.nn.Linear(1, 3, bias=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+gossip = mw.Gossip(model, optimizer, mw.graphs.parse(graph), policy=metropolis_hastings,
+                   algorithm=GradientTracking(), on_loss="continue", timeout=60)
+targets = torch.randn(world, 3, 1, generator=torch.Generator().manual_seed(5))
+for step in range(150):
+    if step == 49:  # all are under way: who is slow to start on a busy machine is not silent
+        gossip.network.transport.timeout = timeout
+    if rank == lost and step == 50:
+        os.kill(os.getpid(), getattr(signal, how))
+    optimizer.zero_grad()
+    ((model.weight - targets[rank]) ** 2).sum().backward()
+    gossip.step()
+average = gossip.average()["weight"]
+optimum = targets[list(gossip.members)].mean(0)
+distances = [(weight - optimum).detach().abs().max().item() for weight in (model.weight, average)]
+print("result", gossip.t, gossip.members, *distances)
+dist.destroy_process_group()
+"""
+
+
+def end_of(process, timeout=300):
+    """How a process ended, and what it printed."""
+    printed, _ = process.communicate(timeout=timeout)
+    return SimpleNamespace(code=process.returncode, printed=printed)
+
+
+@pytest.fixture
+def launched(capfd, monkeypatch):
+    """Runs a command to its end under a supervisor in this process, whose workers have imported everything already."""
+    monkeypatch.setattr(
+        workers, "subprocess", SimpleNamespace(Popen=Program, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+    )
+
+    def run(*command, processes, grace=20.0):
+        said = []
+        code = supervise(Machines(processes), list(map(str, command)), grace, said.append)
+        out, err = capfd.readouterr()
+        return SimpleNamespace(code=code, out=out, err=err + "\n".join(said))
+
+    return run
+
+
+@pytest.fixture
+def loop(tmp_path):
+    path = tmp_path / "loop.py"
+    path.write_text(GOSSIP)
+    return path
+
+
+def results(text):
+    """Mixings, members and the distances to the optimum that the ranks print."""
+    found = re.findall(r"result (\d+) (\(.*?\)) (\S+) (\S+)", text)
+    return [(int(t), members, float(own), float(mean)) for t, members, own, mean in found]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "lost", "how", "timeout", "grace", "left", "said"),
+    [
+        # A ring that loses one is a chain. Rank 0, no neighbor of it, must not wait for the timeout.
+        (4, 2, "SIGKILL", 60, 20, "(0, 1, 3)", "rank 2 (killed by SIGKILL)"),
+        (3, 0, "SIGSTOP", 3, 4, "(1, 2)", "rank 0 (silent for 4 s, then ended)"),
+    ],
+)
+def test_survivors_find_the_optimum_of_their_own(loop, launched, nodes, lost, how, timeout, grace, left, said):
+    done = launched(loop, f"ring:{nodes}", lost, how, timeout, processes=nodes, grace=grace)
+    assert done.code == 0, done.err
+    found = results(done.out)
+    assert [(t, members) for t, members, _, _ in found] == [(150, left)] * (nodes - 1)
+    # 100 steps of a contraction by at most 0.8 per step, from a distance of order 1.
+    assert all(own < 1e-8 and mean < 1e-8 for _, _, own, mean in found)
+    assert said in done.err.splitlines()[-1]
+
+
+# The mean of all rows is taken while the gradients are computed, by the thread that hands over: X⁺ = J X − U.
+# It descends on the mean of the losses, to the mean of the targets of those who take part.
+AVERAGING = (
+    GOSSIP.replace("metropolis_hastings", "uniform")
+    .replace("algorithm=GradientTracking()", "overlap=True")
+    .replace("Linear(1, 3,", "Linear(1, 20_000,")
+    .replace("randn(world, 3,", "randn(world, 20_000,")
+)
+
+
+@pytest.mark.parametrize(
+    ("lost", "how", "timeout", "grace"),
+    [(1, "SIGSTOP", 3, 4), pytest.param(2, "SIGKILL", 60, 20, marks=pytest.mark.soak)],
+)
+def test_survivors_of_an_average_that_was_under_way(tmp_path, launched, lost, how, timeout, grace):
+    path = tmp_path / "averaging.py"
+    path.write_text(AVERAGING)
+    done = launched(path, "complete:4", lost, how, timeout, processes=4, grace=grace)
+    assert done.code == 0, done.err
+    found = results(done.out)
+    assert [t for t, _, _, _ in found] == [150] * 3
+    assert {members for _, members, _, _ in found} == {str(tuple(r for r in range(4) if r != lost))}
+    assert all(mean < 1e-8 for _, _, _, mean in found)
+
+
+def test_a_chain_without_its_middle_has_fallen_apart(loop, launched):
+    done = launched(loop, "chain:3", 1, "SIGKILL", 60, processes=3)
+    assert done.code not in (0, None)
+    assert "fallen apart: 0 | 2 cannot reach each other" in done.err
+    assert not results(done.out)
+
+
+# --- recipes ---
+RECIPE = ["quadratics", "variants=dsgd-metropolis", "algorithm=gradient-tracking", "task.noise=0", "task.dim=3"]
+RECIPE += ["graph=ring:6", "seeds=10", "steps=700", "record_every=50", "evaluate_every=50", "checkpoint_every=100"]
+RECIPE += ["optimizer.lr=0.1/L"]
+
+
+# Process 0 is killed after the first checkpoint.
+KILLED = run_with_hook('if os.environ["RANK"] == "0": os.kill(os.getpid(), signal.SIGKILL)')
+
+
+def test_a_recipe_continues_without_the_process_that_wrote_its_records(launched, tmp_path, monkeypatch, no_pictures):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "killed.py").write_text(KILLED)
+    done = launched("killed.py", "run", *RECIPE, "--out", "run", processes=3)
+    folder = tmp_path / "run" / "dsgd-metropolis" / "seed-10"
+    assert done.code == 0, done.err
+    assert "2 of 3 processes finished; lost: rank 0 (killed by SIGKILL)" in done.err.splitlines()[-1]
+    assert "nodes 0-1 are lost; 4 continue at step" in done.err
+    assert "[1] quadratics: " in done.out  # another one prints the table
+
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    told = [record["step"] for record in records if "lost_nodes" in record]
+    assert len(told) == 1
+    assert [record["step"] for record in records if record.get("nodes") == 4] == [
+        record["step"] for record in records if record["step"] >= told[0]
+    ]
+    assert records[-1]["step"] == 699
+    # The survivors' mean objective has its minimum at −(Σ AᵀA)⁻¹ Σ Aᵀb over nodes 2 to 5.
+    task, left = random_quadratics(6, 3, 0.0, 10), [2, 3, 4, 5]
+    stacked = torch.cat(list(task.A[left])), torch.cat(list(task.b[left]))
+    optimum = torch.linalg.lstsq(stacked[0], -stacked[1]).solution
+    assert names_of_nodes(folder / "checkpoint", 700) == left
+    rows = read_checkpoint(folder / "checkpoint")[0]["rows/X"]
+    assert torch.allclose(rows, optimum.expand(4, -1), rtol=0, atol=1e-4)  # 0.979 per step, for 500 or more
+    assert records[-1]["distance_to_optimum"] == pytest.approx(
+        float((rows - optimum).square().sum(1).mean()), abs=1e-12
+    )
+    assert not torch.allclose(task.optimum, optimum, rtol=0, atol=1e-2)  # that of all six is another one
+
+    # It can be resumed, here with more steps, by a simulation of the nodes that are left.
+    longer = [*RECIPE[1:], "steps=702"]
+    experiment = plan_experiment(load_recipe("quadratics"), longer)
+    (tmp_path / "run" / "config.yaml").write_text(experiment.to_yaml())
+    run_experiment(experiment, tmp_path / "run", resume=True)
+    assert len(read_checkpoint(folder / "checkpoint", step=702)[0]["rows/X"]) == 4
+
+
+# --- several machines ---
+MACHINES = """
+import sys, time, torch, torch.distributed as dist, mixwise as mw
+from mixwise.mixing import metropolis_hastings
+on_loss, steps, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+model = torch.nn.Linear(1, 20000, bias=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+gossip = mw.Gossip(model, optimizer, mw.graphs.complete(world), policy=metropolis_hastings, on_loss=on_loss, timeout=60)
+for step in range(steps):
+    optimizer.zero_grad()
+    ((model.weight - rank) ** 2).sum().backward()
+    gossip.step()
+    time.sleep(pause)
+    if step == 10:
+        gossip.network.transport.timeout = 4
+        print("running", flush=True)
+print("result", gossip.t, *gossip.members, round(gossip.average()["weight"].mean().item(), 3))
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def machines(tmp_path):
+    if why_not() is not None:
+        pytest.skip(why_not())
+    (tmp_path / "loop.py").write_text(MACHINES)
+    with Hosts(2) as hosts:
+        yield hosts
+
+
+def on_machine(hosts, here, processes, on_loss, *arguments):
+    options = ["--machines", "2", "--machine", str(here), "--master", f"{hosts.address(0)}:29500"]
+    line = [sys.executable, "-m", "mixwise", "launch", "--on-loss", on_loss, "--nproc-per-node", processes]
+    return [*line, "--grace", 5, *options, "--", "loop.py", on_loss, *arguments]
+
+
+@pytest.mark.soak
+def test_torchrun_over_a_slow_and_a_lossy_link(machines, tmp_path):
+    machines.link(0, "slow")
+    machines.link(1, "lossy")
+    launched = on_machine(machines, 0, 1, "stop", 40, 0.0)
+    line = torchrun_line(Machines(1, "2", 1, (machines.address(0), 29500)), ["loop.py", "stop", "40", "0.0"])
+    typed = [sys.executable, "-m", "torch.distributed.run", *line[1:]]  # what `mixwise launch --print` shows
+    with (
+        running(launched, tmp_path, machines.variables(0)) as first,
+        running(typed, tmp_path, machines.variables(1)) as second,
+    ):
+        for done in (end_of(first), end_of(second)):
+            assert done.code == 0, done.printed
+            # Nodes 0 and 1 pull to 0 and 1; the mean starts anywhere and comes closer to 0.5 by 0.8 per step.
+            assert "result 40 0 1 0.5" in done.printed
+    assert machines.dropped(1) > 0
+
+
+def test_a_machine_that_is_unplugged_is_left_behind(machines, tmp_path):
+    lines = [on_machine(machines, here, 2, "continue", 60, 0.05) for here in (0, 1)]
+    with (
+        running(lines[0], tmp_path, machines.variables(0)) as first,
+        running(lines[1], tmp_path, machines.variables(1)) as second,
+    ):
+        while "running" not in first.stdout.readline():
+            assert first.poll() is None, end_of(first)
+        machines.unplug(1)
+        stays, goes = end_of(first), end_of(second)
+    assert stays.code == 0, stays.printed
+    assert stays.printed.count("result 60 0 1 0.5") == 2
+    assert "lost: rank 2 (" in stays.printed.splitlines()[-1]
+    assert "rank 3 (" in stays.printed.splitlines()[-1]
+    assert goes.code not in (0, None)
+    assert "without the supervisor that hosts it the run cannot continue" in goes.printed

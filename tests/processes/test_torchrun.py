@@ -1,0 +1,386 @@
+"""Recipes with their nodes divided over processes: the same folder as a simulation, in any division."""
+
+import json
+import re
+import shutil
+import signal
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+import yaml
+from safetensors.torch import load_file
+from torch import nn
+
+from mixwise.algorithms import DSGD
+from mixwise.data import gaussian_mixture, partition
+from mixwise.errors import MixwiseError
+from mixwise.experiments import Recipe, plan_experiment, run_experiment, runner
+from mixwise.experiments.export import export_model
+from mixwise.graphs import ring
+from mixwise.mixing import metropolis_hastings
+from mixwise.models import seeded
+from mixwise.network import DistributedNetwork, SimulatedNetwork
+from mixwise.network.board import Board
+from mixwise.network.world import Processes
+from mixwise.policies import Fixed
+from mixwise.tasks import ModuleTask
+from mixwise.training import Training
+from mixwise.training.checkpoint import load_checkpoint, newest_step, save_checkpoint
+from process_pool import in_processes, run_in_processes
+from programs import free_port, run_with_hook, running
+
+pytestmark = [in_processes, pytest.mark.timeout(400)]
+
+STEPS = 12
+MODEL = {
+    "kind": "classification",
+    "data": {"kind": "gaussian-mixture", "options": {"classes": 4, "dim": 8, "samples": 100}},
+    "partition": {"kind": "by-label", "labels_per_node": 2},
+    "model": {"kind": "mlp", "options": {"sizes": [8, 6, 4]}},
+    "batch": 4,
+    "gradients": "loop",
+}
+AWARE = {"kind": "heterogeneity-aware", "period": 3, "sketch": {"dim": 20}}
+RECIPE = {
+    "name": "tiny",
+    "seeds": [0],
+    "window": 2,
+    "metrics": ["loss", "consensus_distance"],
+    "base": {
+        "steps": STEPS,
+        "graph": "ring:5",
+        "task": MODEL,
+        "optimizer": {"lr": 0.05},
+        "evaluate_every": 4,
+        "checkpoint_every": 4,
+        "dtype": "float64",
+    },
+    # Every kind of memory: of nodes, of arcs, of all; of the optimizer, the policy, the schedule.
+    "variants": {
+        "aware": {
+            "policy": {**AWARE, "smoothing": 0.5, "alternate_with": "metropolis-hastings"},
+            "optimizer": {"momentum": 0.9},
+            "schedule": {"warmup": 0.1, "decay_at": [0.6]},
+        },
+        "adam": {"policy": "metropolis-hastings", "optimizer": {"kind": "adamw", "lr": 0.01}, "record_every": 3},
+        "d2": {"algorithm": "d2", "policy": "lazy-metropolis-hastings"},
+        "tracking": {"algorithm": "gradient-tracking", "policy": "metropolis-hastings", "local_steps": 2},
+        "relay": {"algorithm": {"kind": "quasi-global", "inner": "relay"}, "policy": "tree"},
+        "push": {"algorithm": "push-sum", "graph": "directed-ring:5", "policy": "uniform-sender"},
+        "choco": {
+            "algorithm": {"kind": "choco", "compressor": {"kind": "quantize", "bits": 4}},
+            "policy": "metropolis-hastings",
+        },
+        "early": {"algorithm": "combine-while-adapt", "policy": AWARE},
+        "mean": {"algorithm": "all-reduce", "policy": "none"},
+        "placed": {"policy": {"kind": "heterogeneity-aware-matchings"}, "placement": "gme"},
+        "quadratics": {
+            "task": {"kind": "quadratics"},
+            "graph": "random-connected:7",
+            "policy": AWARE,
+            "optimizer": {"lr": "0.2/L"},
+        },
+    },
+}
+
+
+def experiment(recipe=RECIPE, *overrides):
+    return plan_experiment(Recipe.model_validate(recipe), overrides)
+
+
+def only(*variants, **changes):
+    """The recipe with some of its variants, and other values in all of them."""
+    return {**RECIPE, "variants": {name: {**RECIPE["variants"][name], **changes} for name in variants}}
+
+
+class StoppedError(Exception):
+    """The run was interrupted."""
+
+
+def run_recipe(rank, world, recipe, folder, stop_at=None, resume=False):
+    """One process of a run, which all of them stop after the record of step `stop_at` of the last variant."""
+    runner.save_curves = runner.save_page = lambda *args: None
+    processes = Processes(Board(dist.distributed_c10d._get_default_store()), rank, world, "test", timeout=30.0)
+    last = list(recipe["variants"])[-1]
+
+    def on_progress(progress):
+        if progress.variant == last and progress.step == stop_at:
+            raise StoppedError
+
+    try:
+        summary = run_experiment(experiment(recipe), folder, on_progress, resume, processes)
+    except StoppedError:
+        return None
+    return summary.to_csv()
+
+
+def lines(folder, recipe=RECIPE):
+    """The records of the recipe's runs that are there."""
+    paths = (folder / variant / "seed-0" / "metrics.jsonl" for variant in recipe["variants"])
+    return {
+        path.parts[-3]: [json.loads(line) for line in path.read_text().splitlines()] for path in paths if path.exists()
+    }
+
+
+def assert_same_records(one, other, rel=1e-11):
+    """The same fields in the same order, and numbers that differ by rounding."""
+    assert one.keys() == other.keys()
+    for name, expected in one.items():
+        assert [list(line) for line in other[name]] == [list(line) for line in expected], name
+        for mine, theirs in zip(expected, other[name], strict=True):
+            for field, value in mine.items():
+                if isinstance(value, str):
+                    assert theirs[field] == value
+                else:
+                    assert theirs[field] == pytest.approx(value, rel=rel, abs=1e-20), (name, mine["step"], field)
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory, no_pictures):
+    folder = tmp_path_factory.mktemp("simulated") / "run"
+    run_experiment(experiment(), folder)
+    return folder
+
+
+# --- the same folder ---
+
+
+@pytest.mark.parametrize(("world", "recipe"), [(2, RECIPE), (4, only("aware", "relay", "early", "quadratics"))])
+def test_processes_leave_the_folder_that_a_simulation_leaves(world, recipe, simulated, tmp_path):
+    summaries = run_in_processes(world, run_recipe, recipe, tmp_path / "run")
+    assert len(set(summaries)) == 1
+    assert_same_records(lines(simulated, recipe), lines(tmp_path / "run"))
+    for variant in recipe["variants"]:
+        there = [
+            sorted(path.name for path in (folder / variant).glob("seed-0/*"))
+            for folder in (simulated, tmp_path / "run")
+        ]
+        assert there[0] == there[1]
+    if recipe == RECIPE:
+        there = [sorted(path.name for path in folder.iterdir()) for folder in (simulated, tmp_path / "run")]
+        assert there[0] == there[1]
+        assert (tmp_path / "run" / "config.yaml").read_bytes() == (simulated / "config.yaml").read_bytes()
+    for place in (tmp_path / "run").glob("*/seed-0/checkpoint"):
+        assert len(list(place.iterdir())) == world
+        assert newest_step(place) == STEPS
+
+
+@pytest.mark.parametrize(
+    "variant", [v if v in ("aware", "relay") else pytest.param(v, marks=pytest.mark.soak) for v in RECIPE["variants"]]
+)
+def test_simulations_and_processes_resume_each_other(variant, simulated, tmp_path):
+    """3 processes, then a simulation, then 4: each takes the run from the last checkpoint of those before."""
+    recipe, folder = only(variant), tmp_path / "run"
+    run_in_processes(3, run_recipe, recipe, folder, 5)
+    assert newest_step(folder / variant / "seed-0" / "checkpoint") in (4, 6)
+
+    def stop(progress):
+        if progress.step == 8:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        run_experiment(experiment(recipe), folder, stop, resume=True)
+    run_in_processes(4, run_recipe, recipe, folder, None, True)
+    assert_same_records(lines(simulated, recipe), lines(folder))
+
+
+@pytest.mark.parametrize("variant", ["aware", "relay", "early", "quadratics"])
+def test_the_same_processes_resume_to_the_same_bits(variant, tmp_path):
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    run_in_processes(2, run_recipe, only(variant), whole)
+    run_in_processes(2, run_recipe, only(variant), folder, 6)
+    run_in_processes(2, run_recipe, only(variant), folder, None, True)
+    (path,) = whole.glob("*/seed-0/metrics.jsonl")
+    assert (folder / path.relative_to(whole)).read_bytes() == path.read_bytes()
+
+
+def with_statistics(network, buffers, folder=None, load=False, save=False, steps=6):
+    """The figures of a model with BatchNorm after some steps."""
+    splits = gaussian_mixture(classes=4, dim=8, samples=2000)
+    parts = partition.dirichlet(splits.train.y, 5, 0.5, seed=0)
+
+    def module():
+        return seeded(lambda: nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 4)), 0)
+
+    task = ModuleTask(module, splits.train, parts, batch=5, test=splits.test, buffers=buffers, dtype=torch.float64)
+    policy = Fixed(metropolis_hastings(network.graph))
+    training = Training(task, network, policy, DSGD(), lambda rows: torch.optim.SGD(rows, lr=0.3))
+    if load:
+        load_checkpoint(training, folder)
+    for _ in range(steps):
+        training.step()
+    if save:
+        save_checkpoint(training, folder)
+    with network.uncounted():
+        values = task.evaluate(training.X, network)
+    return values, network.traffic.parameters
+
+
+def statistics_in_processes(rank, world, *args):
+    return with_statistics(DistributedNetwork(ring(5), timeout=20.0), *args)
+
+
+@pytest.mark.parametrize("buffers", ["local", "averaged"])
+def test_statistics_of_nodes_are_judged_and_kept_where_they_are(buffers, tmp_path):
+    """Each node with its own, the averaged model with the mean over all processes."""
+    expected, sent = with_statistics(SimulatedNetwork(ring(5)), buffers, steps=12)
+    assert len(set(expected.values())) == 4
+    run_in_processes(2, statistics_in_processes, buffers, tmp_path / "checkpoint", False, True)
+    for found, bytes_sent in run_in_processes(3, statistics_in_processes, buffers, tmp_path / "checkpoint", True):
+        assert found == pytest.approx(expected, rel=1e-12)
+        assert bytes_sent == sent
+
+
+def test_weights_that_are_known_in_part_resume_in_any_division(tmp_path, no_pictures):
+    """Neighbors' weights on a graph of unequal degrees: no process knows all of them, so none can tell p."""
+    policy = {**AWARE, "solver": "local", "smoothing": 0.5}
+    recipe = {**RECIPE, "variants": {"v": {"policy": policy, "graph": "star:6", "optimizer": {"momentum": 0.9}}}}
+    run_experiment(experiment(recipe), tmp_path / "simulated")
+    run_in_processes(4, run_recipe, recipe, tmp_path / "run", 5)
+    run_in_processes(3, run_recipe, recipe, tmp_path / "run", 9, True)
+    run_in_processes(2, run_recipe, recipe, tmp_path / "run", None, True)
+    expected = lines(tmp_path / "simulated", recipe)
+    for record in expected["v"]:
+        record.pop("consensus_factor")
+    assert_same_records(expected, lines(tmp_path / "run", recipe), rel=1e-8)
+
+
+def test_a_model_is_exported_from_the_parts_of_all_processes(simulated, tmp_path):
+    run_in_processes(3, run_recipe, only("aware"), tmp_path / "run")
+    for model in ("average", "node:4"):
+        export_model(simulated, "aware", model, tmp_path / "expected.safetensors")
+        export_model(tmp_path / "run", "aware", model, tmp_path / "model.safetensors")
+        expected, found = (load_file(tmp_path / f"{name}.safetensors") for name in ("expected", "model"))
+        assert found.keys() == expected.keys()
+        assert all(torch.allclose(found[name], value, rtol=1e-11, atol=1e-13) for name, value in expected.items())
+
+
+# --- checkpoints that are not complete ---
+
+
+def test_a_checkpoint_counts_when_all_parts_are_there(tmp_path):
+    """What a kill between two processes' writes leaves: the one before is taken, whatever lies around."""
+    recipe = only("relay")
+    run_in_processes(3, run_recipe, recipe, tmp_path / "run", 5)
+    place = tmp_path / "run" / "relay" / "seed-0" / "checkpoint"
+    shutil.copytree(place, tmp_path / "after 4")
+    run_in_processes(3, run_recipe, recipe, tmp_path / "run", 9, True)
+    assert newest_step(place) == 8
+    for path in (tmp_path / "after 4").iterdir():
+        shutil.copy(path, place)
+    next(place.glob("step-00000008.nodes-2-3-*")).unlink()
+    assert newest_step(place) == 4
+    (place / "step-00000012.nodes-0-1-of-5.safetensors").write_bytes(b"of another division")
+    (place / "step-00000012.nodes-1-4-of-5.safetensors").write_bytes(b"of another division")
+    assert newest_step(place) == 4
+    run_in_processes(2, run_recipe, recipe, tmp_path / "run", None, True)
+    assert sorted(path.name for path in place.iterdir()) == [
+        "step-00000012.nodes-0-2-of-5.safetensors",
+        "step-00000012.nodes-3-4-of-5.safetensors",
+    ]
+
+
+# --- what is refused ---
+
+
+def refused(rank, world, recipe, folder):
+    try:
+        run_recipe(rank, world, recipe, folder)
+    except MixwiseError as error:
+        return str(error)
+    return None
+
+
+def test_a_folder_that_is_not_empty_is_refused_by_all(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    messages = run_in_processes(3, refused, only("d2"), tmp_path)
+    assert len(set(messages)) == 1
+    assert "is not empty" in messages[0]
+
+
+def each_in_its_own_folder(rank, world, recipe, folder):
+    return refused(rank, world, recipe, folder / str(rank))
+
+
+def test_a_folder_that_not_all_see_is_refused(tmp_path):
+    messages = run_in_processes(2, each_in_its_own_folder, only("d2"), tmp_path)
+    assert re.fullmatch(r"process 1 does not see .*which process 0 has made; .* all machines share", messages[1])
+    assert "rank 1" in messages[0]  # which is gone
+
+
+def test_more_processes_than_nodes_are_refused(tmp_path):
+    messages = run_in_processes(4, refused, only("d2", graph="ring:3"), tmp_path / "run")
+    assert all("4 processes for 3 nodes" in message for message in messages)
+    assert not (tmp_path / "run").exists()
+
+
+# --- real processes: what a user types, and what kills them ---
+
+TYPED = {**only("aware"), "name": "typed"}
+
+# Process 1 is killed after its first checkpoint, unless it was started again.
+KILLED = run_with_hook(
+    'if os.environ["RANK"] == "1" and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":'
+    " os.kill(os.getpid(), signal.SIGKILL)"
+)
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
+
+
+def torchrun(processes, *words, options=()):
+    options = ["--nproc-per-node", processes, "--master-port", free_port(), *options]
+    return [sys.executable, "-m", "torch.distributed.run", *options, *words]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "typed.yaml").write_text(yaml.safe_dump(TYPED))
+    (tmp_path / "killed.py").write_text(KILLED)
+    return tmp_path
+
+
+def test_a_killed_process_leads_to_a_restart_and_the_same_records(folder):
+    """Neither --out nor --resume is given: those who are started again know where the others were."""
+    run_in_processes(2, run_recipe, TYPED, folder / "whole")
+    command = torchrun(2, "killed.py", "run", "typed.yaml", options=["--max-restarts", 2])
+    with running(command, folder, LOOPBACK) as process:
+        output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    assert "exitcode: -9" in output  # so it was hit
+    (run,) = (folder / "runs" / "typed").iterdir()
+    records = (run / "aware" / "seed-0" / "metrics.jsonl").read_bytes()
+    assert records == (folder / "whole" / "aware" / "seed-0" / "metrics.jsonl").read_bytes()
+    assert (run / "summary.csv").read_bytes() == (folder / "whole" / "summary.csv").read_bytes()
+    assert output.count("Table, figures and records:") == 1
+
+
+def test_an_error_of_all_processes_is_one_line(folder):
+    (folder / "run").mkdir()
+    (folder / "run" / "thesis.tex").write_text("years of work")
+    with running(torchrun(2, "-m", "mixwise", "run", "typed.yaml", "--out", "run"), folder, LOOPBACK) as process:
+        output, _ = process.communicate(timeout=200)
+    assert process.returncode != 0
+    assert [line for line in output.splitlines() if line.startswith("error: ")] == [
+        "error: the folder run is not empty, and no run is ever overwritten; "
+        "choose another with --out, or continue there with --resume"
+    ]
+    assert "mixwise/cli/" not in output  # no traceback of ours
+
+
+def test_without_a_lost_process_the_others_end_with_its_name(folder):
+    """Started by hand, so that nobody but the network notices: what torchrun would hide by ending all of them."""
+    port = free_port()
+    command = [sys.executable, "killed.py", "run", "typed.yaml", "--out", "run"]
+
+    def place(rank):
+        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        return LOOPBACK | {name: str(value) for name, value in names.items()}
+
+    with running(command, folder, place(0)) as first, running(command, folder, place(1)) as second:
+        output, _ = first.communicate(timeout=200)
+        assert second.wait(60) == -signal.SIGKILL
+    assert first.returncode not in (0, None)
+    (line,) = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert re.search(r"(mix|gather|average), step \d+: rank 1 is gone", line), line
+    assert "Traceback" not in output

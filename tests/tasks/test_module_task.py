@@ -1,0 +1,443 @@
+"""Module tasks: the same iterates as plain PyTorch, in a loop and stacked; random layers, data and metrics."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from builders import random_rows, refused
+from mixwise.algorithms import DSGD
+from mixwise.data import Dataset, NodeBatches, Partition, gaussian_mixture, partition
+from mixwise.errors import TrainingError
+from mixwise.graphs import complete, ring
+from mixwise.mixing import metropolis_hastings, uniform
+from mixwise.models import mlp, seeded, small_cnn
+from mixwise.network import SimulatedNetwork
+from mixwise.policies import Fixed
+from mixwise.tasks import ModuleTask
+from mixwise.tasks.gradients import faster
+from mixwise.training import Training
+
+NODES = 6
+NESTEROV = {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-2}
+# Two ways to the same sum of a few hundred numbers of size 1 differ by about 1e-15; 20 steps let that grow.
+CLOSE = {"rtol": 0, "atol": 1e-12}
+
+
+@pytest.fixture(params=["copied", "written directly"])
+def directly(request, monkeypatch):
+    """Gradients of linear layers are copied to their place, or, as those of large ones are, written there."""
+    if request.param == "written directly":
+        monkeypatch.setattr("mixwise.tasks.stacked.LARGE", 0)
+
+
+def points():
+    return gaussian_mixture(classes=4, dim=8, samples=300)
+
+
+def images(samples=60):
+    stream = torch.Generator().manual_seed(0)
+    return Dataset(torch.rand(samples, 3, 16, 16, generator=stream), torch.arange(samples) % 10, 10, "images")
+
+
+def dense():
+    return seeded(lambda: mlp((8, 16, 4)), 0)
+
+
+def small_conv():
+    """Two convolutions with GroupNorm; small enough to be stacked in a test."""
+    convs = [nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 4, 3, stride=2)]
+    return nn.Sequential(*convs, nn.ReLU(), nn.Flatten(), nn.Linear(36, 10))
+
+
+def with_dropout():
+    return seeded(lambda: nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, 4)), 0)
+
+
+def with_batch_norm():
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def make_task(module=dense, data=None, nodes=NODES, **options):
+    data = points().train if data is None else data
+    parts = options.pop("parts", None) or partition.dirichlet(data.y, nodes, 0.5, seed=0)
+    return ModuleTask(module, data, parts, **{"batch": 5, "dtype": torch.float64, **options})
+
+
+def make_training(task, graph=None, policy=None, **options):
+    graph = ring(task.nodes) if graph is None else graph
+    policy = Fixed(metropolis_hastings(graph)) if policy is None else policy
+    settings = {**NESTEROV, **options}
+    return Training(task, SimulatedNetwork(graph), policy, DSGD(), lambda rows: torch.optim.SGD(rows, **settings))
+
+
+def somewhere(task, nodes=NODES):
+    """Rows around the start, and no two alike."""
+    return task.initial(range(nodes)) + 0.3 * random_rows(nodes, task.layout.dim, seed=3)
+
+
+def assert_gradients_of_plain_pytorch(task, X, losses, G, step):
+    """Compare with an ordinary module and an ordinary backward pass for each node."""
+    for node, row in enumerate(X):
+        module = task.module_of(row).train()
+        index = NodeBatches(task.partition, task.batch, task.seed)(node, step)
+        loss = nn.functional.cross_entropy(module(task.data.x[index].to(row.dtype)), task.data.y[index])
+        loss.backward()
+        torch.testing.assert_close(losses[node], loss.detach(), **CLOSE)
+        for name, view in task.layout.named_views(G[node]):
+            expected = module.get_parameter(name).grad
+            torch.testing.assert_close(view, torch.zeros_like(view) if expected is None else expected, **CLOSE)
+
+
+# --- the same iterates as one model ---
+
+
+@pytest.mark.usefixtures("directly")
+@pytest.mark.parametrize("gradients", ["loop", "stacked"])
+def test_full_averaging_is_one_model_on_the_joint_batch(gradients):
+    task = make_task(gradients=gradients)
+    training = make_training(task, complete(NODES), Fixed(uniform(complete(NODES))))
+    one = copy.deepcopy(task.template).double()
+    optimizer = torch.optim.SGD(one.parameters(), **NESTEROV)
+    batches = NodeBatches(task.partition, task.batch, task.seed)
+    for t in range(20):
+        joint = torch.cat([batches(node, t) for node in range(NODES)])
+        loss = nn.functional.cross_entropy(one(task.data.x[joint].double()), task.data.y[joint])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step = training.step()
+        torch.testing.assert_close(step.losses.mean(), loss.detach(), **CLOSE)
+        expected = task.layout.flatten(one).expand(NODES, -1)
+        torch.testing.assert_close(training.X, expected, **CLOSE)
+
+
+# --- loop and stacked ---
+
+
+@pytest.mark.usefixtures("directly")
+@pytest.mark.parametrize(
+    ("module", "data"), [(lambda: mlp((8, 16, 4)), None), (small_conv, images()), (small_cnn, images())]
+)
+def test_loop_and_stacked_agree_for_fixed_weights(module, data):
+    loop, stacked = (
+        make_training(make_task(lambda: seeded(module, 0), data, gradients=gradients), lr=0.05)
+        for gradients in ("loop", "stacked")
+    )
+    start = loop.X.clone()
+    for _ in range(20):
+        a, b = loop.step(), stacked.step()
+        torch.testing.assert_close(a.losses, b.losses, **CLOSE)
+        torch.testing.assert_close(a.gradients, b.gradients, **CLOSE)
+    torch.testing.assert_close(loop.X, stacked.X, **CLOSE)
+    assert (loop.X - start).norm() > 0.1  # they went somewhere
+
+
+class OneLayer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, a frozen layer, and a buffer that stays."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.second.weight = self.first.weight
+        self.frozen = nn.Linear(8, 4).requires_grad_(False)
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, x):
+        return self.scale * self.frozen(torch.relu(self.second(torch.relu(self.first(x)))))
+
+
+class Sequences(nn.Module):
+    """Linear layers on three axes, with and without bias, one used twice and beyond, one never."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(2, 3, bias=False)
+        self.twice = nn.Linear(3, 3)
+        self.unused = nn.Linear(3, 3)
+        self.last = nn.Linear(12, 4)
+        self.shift = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x.view(-1, 4, 2)))
+        h = self.twice(torch.tanh(self.twice(h))) + self.twice.weight.sum(0)
+        return self.last(h.flatten(1)) + self.shift
+
+
+@pytest.mark.usefixtures("directly")
+@pytest.mark.parametrize("gradients", ["loop", "stacked"])
+@pytest.mark.parametrize("module", [dense, Tied, Sequences])
+def test_gradients_are_those_of_plain_pytorch(module, gradients):
+    task = make_task(lambda: seeded(module, 0), gradients=gradients)
+    X = somewhere(task)
+    for step in (0, 7):
+        assert_gradients_of_plain_pytorch(task, X, *task.losses_and_gradients(X, range(NODES), step), step)
+
+
+def test_frozen_parameters_have_no_place_and_tied_ones_stay_tied():
+    task = make_task(Tied)
+    assert task.layout.dim == 64 + 8 + 8
+    module = task.module_of(somewhere(task)[2])
+    assert torch.equal(module.frozen.weight, task.template.frozen.weight)
+    assert module.second.weight is module.first.weight
+
+
+@pytest.mark.usefixtures("directly")
+def test_a_module_that_takes_gradients_itself_cannot_be_stacked():
+    class Penalty(OneLayer):
+        def forward(self, x):
+            y = self.linear(x)
+            (slope,) = torch.autograd.grad(y.sum(), [self.linear.weight], create_graph=True)
+            return y + slope.square().sum()
+
+    make_training(make_task(Penalty, gradients="loop")).step()
+    with pytest.raises(TrainingError, match=r"use gradients = \"loop\""):
+        make_training(make_task(Penalty, gradients="stacked")).step()
+
+
+# --- the choice between loop and stacked ---
+
+
+@pytest.mark.parametrize(("module", "named"), [(with_batch_norm, "norm"), (with_dropout, "random layer")])
+def test_layers_that_cannot_be_stacked_are_named(module, named):
+    with pytest.raises(TrainingError, match=rf"{named}.*'1'.*gradients = \"loop\""):
+        make_task(module, gradients="stacked")
+    assert make_task(module, gradients="measure").gradients == "loop"
+    make_training(make_task(module, gradients="loop")).step()
+
+
+def test_randomness_outside_of_layers_is_one_clear_error():
+    class Hidden(OneLayer):
+        def forward(self, x):
+            return nn.functional.dropout(self.linear(x), training=self.training)
+
+    training = make_training(make_task(Hidden, gradients="stacked"))
+    with pytest.raises(TrainingError, match=r"random.*use gradients = \"loop\""):
+        training.step()
+
+
+@pytest.mark.parametrize(
+    ("layer", "chosen"),
+    [
+        (nn.LayerNorm(8), "stacked"),
+        (nn.BatchNorm1d(8), "loop"),
+        (nn.BatchNorm1d(8, affine=False), "loop"),
+        (nn.Dropout(), "loop"),
+        (nn.RReLU(), "loop"),
+        (nn.PReLU(), "loop"),
+    ],
+)
+def test_auto_stacks_dense_layers_and_nothing_else(layer, chosen):
+    assert make_task(lambda: nn.Sequential(nn.Linear(8, 8), layer, nn.Linear(8, 4))).gradients == chosen
+    assert make_task(small_cnn).gradients == "loop"
+
+
+# --- measuring loop and stacked ---
+
+
+def test_measuring_changes_nothing_of_the_run():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    measured, plain = make_training(make_task(gradients="measure")), make_training(make_task(gradients="loop"))
+    assert measured.task.gradients == "measure"
+    for _ in range(3):
+        a, b = measured.step(), plain.step()
+        torch.testing.assert_close(a.gradients, b.gradients, **CLOSE)
+    assert measured.task.gradients in ("loop", "stacked")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class CountsRows(OneLayer):
+    """Has a buffer that stacking would not keep, which no layer shows."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rows", torch.tensor(0.0))
+
+    def forward(self, x):
+        self.rows += len(x)
+        return self.linear(x)
+
+
+def test_a_module_with_a_buffer_that_changes_cannot_be_stacked():
+    training = make_training(make_task(CountsRows, gradients="stacked"))
+    with pytest.raises(TrainingError, match=r"buffer 'rows' changes in training; use gradients = \"loop\""):
+        training.step()
+    task = make_task(CountsRows, gradients="measure")
+    training = make_training(task)
+    training.step()
+    assert task.gradients == "loop"
+    assert task.node_module(training.X, 0).rows == task.batch  # of the step alone, not of the measurement
+
+
+@pytest.mark.parametrize("way", ["loop", "stacked"])
+def test_a_resumed_run_keeps_the_way_that_was_measured(way, monkeypatch):
+    monkeypatch.setattr("mixwise.tasks.module.faster", lambda *args: way)
+    first = make_training(make_task(gradients="measure"))
+    first.step()
+    monkeypatch.setattr("mixwise.tasks.module.faster", lambda *args: pytest.fail("measured again"))
+    second = make_training(make_task(gradients="measure"))
+    second.load_state(first.state())
+    second.step()
+    assert second.task.gradients == way
+
+
+def test_the_faster_way_wins(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("mixwise.tasks.gradients.time.perf_counter", lambda: clock[0])
+
+    def takes(seconds):
+        def way(nodes, step, inputs):
+            clock[0] += seconds
+            return torch.zeros(1)
+
+        return way
+
+    assert faster(takes(2), takes(1), [0], 0, None) == "stacked"
+    assert faster(takes(1), takes(2), [0], 0, None) == "loop"
+
+
+# --- random layers ---
+
+
+def test_random_layers_depend_on_seed_node_and_step_alone():
+    task = make_task(with_dropout)
+    X = task.initial(range(NODES))
+    _, G = task.losses_and_gradients(X, range(NODES), step=4)
+    together = G.clone()
+    for nodes in ([3], [5, 0], [4, 3, 2, 1]):
+        torch.manual_seed(sum(nodes))  # the global generator has no say
+        _, G = task.losses_and_gradients(X[nodes].clone(), nodes, step=4)
+        assert torch.equal(G, together[nodes])
+    _, G = task.losses_and_gradients(X, range(NODES), step=4)
+    assert torch.equal(G, together)
+    assert not torch.equal(make_task(with_dropout, seed=1).losses_and_gradients(X, range(NODES), 4)[1], together)
+
+
+def test_masks_differ_between_nodes_and_between_steps():
+    # One sample, the same on every node and at every step: only the masks can make a difference.
+    x = torch.ones(1, 8).repeat(NODES, 1)
+    data = Dataset(x, torch.zeros(NODES, dtype=torch.int64), 4)
+    parts = Partition(tuple(np.array([i]) for i in range(NODES)))
+    task = make_task(with_dropout, data, parts=parts, batch=1)
+    X = task.initial(range(NODES))
+    seen = [row for step in range(3) for row in task.losses_and_gradients(X, range(NODES), step)[1].clone()]
+    assert len({tuple(row.tolist()) for row in seen}) == len(seen)
+
+
+def test_the_global_generator_is_left_alone():
+    torch.manual_seed(11)
+    before = torch.get_rng_state()
+    training = make_training(make_task(with_dropout))
+    for _ in range(3):
+        training.step()
+    training.task.test = points().test
+    training.task.evaluate(training.X)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# --- data ---
+
+
+@pytest.mark.usefixtures("directly")
+@pytest.mark.parametrize("gradients", ["loop", "stacked"])
+def test_nodes_with_different_numbers_of_samples(gradients):
+    data = points().train
+    cuts = np.split(np.arange(len(data)), [1, 4, 20])  # one has fewer samples than a batch, one has a single sample
+    task = make_task(data=data, nodes=4, parts=Partition(tuple(cuts)), gradients=gradients)
+    X = somewhere(task, 4)
+    for step in (0, 5):
+        assert_gradients_of_plain_pytorch(task, X, *task.losses_and_gradients(X, range(4), step), step)
+
+
+def test_bytes_of_images_are_shares_of_255():
+    whole = images()
+    bytes_ = Dataset((whole.x * 255).round().byte(), whole.y, 10, "bytes")
+    floats = Dataset(bytes_.x.float() / 255, whole.y, 10, "floats")
+    a, b = (make_task(lambda: seeded(small_conv, 0), data, test=data) for data in (bytes_, floats))
+    X = a.initial(range(NODES))
+    (_, G), (_, H) = (task.losses_and_gradients(X, range(NODES), 0) for task in (a, b))
+    torch.testing.assert_close(G, H, rtol=0, atol=1e-6)  # v / 255 in float64 and in float32
+    assert a.evaluate(X) == b.evaluate(X)
+
+
+def test_integers_stay_integers():
+    data = Dataset(torch.randint(7, (40, 2), generator=torch.Generator().manual_seed(0)), torch.arange(40) % 4, 4)
+    task = make_task(lambda: nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(6, 4)), data, test=data)
+    make_training(task).step()
+    assert 0 <= task.evaluate(task.initial(range(NODES)))["accuracy"] <= 1
+
+
+def test_augmentation_depends_on_seed_node_and_step_alone():
+    def noise(x, stream):
+        return x + torch.randn(x.shape, generator=stream)
+
+    task = make_task(augment=noise)
+    X = task.initial(range(NODES))
+    together = task.losses_and_gradients(X, range(NODES), 2)[1].clone()
+    nodes = [4, 1]
+    assert torch.equal(task.losses_and_gradients(X[nodes].clone(), nodes, 2)[1], together[nodes])
+    assert not torch.equal(task.losses_and_gradients(X, range(NODES), 3)[1], together)
+
+
+# --- runs ---
+
+
+def test_a_run_depends_on_the_seed_alone_and_changes_neither_the_template_nor_other_runs():
+    task, same, other = (make_task(with_dropout, seed=seed) for seed in (0, 0, 1))
+    before = copy.deepcopy(task.template.state_dict())
+    runs = [make_training(task), make_training(task, lr=0.01), make_training(same), make_training(other)]
+    for _ in range(4):
+        for run in runs:
+            run.step()
+    a, slower, again, another = (run.X for run in runs)
+    assert torch.equal(a, again)
+    assert not torch.equal(a, slower)
+    assert not torch.equal(a, another)
+    assert all(torch.equal(value, before[name]) for name, value in task.template.state_dict().items())
+
+
+# --- metrics ---
+
+
+def test_evaluation_against_a_direct_computation():
+    test = points().test
+    task = make_task(test=test)
+    X = somewhere(task)
+
+    def accuracy(row):
+        W1, b1, W2, b2 = torch.split(row, [16 * 8, 16, 4 * 16, 4])
+        hidden = torch.relu(test.x.double() @ W1.view(16, 8).T + b1)
+        return float(((hidden @ W2.view(4, 16).T + b2).argmax(1) == test.y).double().mean())
+
+    each = np.array([accuracy(row) for row in X])
+    assert len(set(each)) > 1
+    figures = task.evaluate(X)
+    assert figures == pytest.approx(
+        {"accuracy": each.mean(), "accuracy_worst": each.min(), "accuracy_spread": each.std(),
+         "accuracy_average_model": accuracy(X.mean(0))}, abs=1e-12,
+    )  # fmt: skip
+    assert json.dumps(figures)  # plain numbers
+    pieces = make_task(test=test, test_batch=7)  # the last of them shorter
+    assert pieces.accuracy(task.module_of(X[0]), test) == each[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: make_task().evaluate(torch.zeros(NODES, 1)), "no test set .*test="),
+        (lambda: make_training(make_task(), ring(5)), "6 nodes, the graph 5"),
+        (lambda: make_task(gradients="fast"), "'fast'; choose .auto., .measure., .loop. or .stacked."),
+    ],
+)
+def test_invalid_arguments_are_rejected(call, message):
+    refused(TrainingError, message, call)

@@ -1,0 +1,79 @@
+"""A batch in pieces, products in bfloat16."""
+
+import pytest
+import torch
+from torch import nn
+
+from builders import refused
+from every_algorithm import NODES, small_task
+from mixwise.errors import TrainingError
+from mixwise.models import seeded
+from mixwise.tasks import ModuleTask
+
+
+def gradients(task: ModuleTask, step: int = 3):
+    X = task.initial(range(NODES))
+    losses, G = task.losses_and_gradients(X, range(NODES), step)
+    return losses, G.clone()
+
+
+def task_of(module, **options) -> ModuleTask:
+    plain = small_task(5)
+    return ModuleTask(lambda: seeded(module, 0), plain.data, plain.partition, batch=7, test=plain.data, **options)
+
+
+def normed():
+    return nn.Sequential(nn.Linear(30, 12), nn.LayerNorm(12), nn.GELU(), nn.Linear(12, 2))
+
+
+def batch_normed():
+    return nn.Sequential(nn.Linear(30, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 2))
+
+
+# --- a batch in pieces ---
+
+
+@pytest.mark.parametrize("pieces", [2, 3, 7])
+def test_a_batch_in_pieces_has_the_gradients_of_the_batch(pieces):
+    """Also where the pieces are not equally large: 7 samples in 2 or 3."""
+    losses, G = gradients(task_of(normed, dtype=torch.float64, gradients="loop"))
+    apart, G_apart = gradients(task_of(normed, dtype=torch.float64, accumulate=pieces))
+    torch.testing.assert_close(apart, losses, rtol=0, atol=1e-12)
+    torch.testing.assert_close(G_apart, G, rtol=0, atol=1e-12)
+    assert G.abs().max() > 1e-3
+
+
+def test_options_that_would_give_other_gradients_are_rejected():
+    for message, module, options in (
+        ("accumulate = 8 pieces of a batch of 7; use 1 to 7", normed, {"accumulate": 8}),
+        ("accumulate = 2 would change the statistics of the batch normalization '1'", batch_normed, {"accumulate": 2}),
+        ("autocast = torch.float16 loses small gradients; use torch.bfloat16", normed, {"autocast": torch.float16}),
+        ("not of torch.float64; drop one", normed, {"autocast": torch.bfloat16, "dtype": torch.float64}),
+    ):
+        refused(TrainingError, message, task_of, module, **options)
+    frozen_norm = batch_normed()
+    frozen_norm[1].eval()
+    assert task_of(lambda: frozen_norm, accumulate=2).gradients == "loop"
+
+
+# --- products in bfloat16 ---
+
+
+def test_autocast_shortens_the_products_and_nothing_else():
+    losses, G = gradients(task_of(normed))
+    cast, G_cast = gradients(task_of(normed, autocast=torch.bfloat16))
+    assert G_cast.dtype == torch.float32
+    assert not torch.equal(G_cast, G)
+    # 8 binary digits in every product: errors of a few in a hundred
+    assert (G_cast - G).norm() < 0.05 * G.norm()
+    torch.testing.assert_close(cast, losses, rtol=0.02, atol=0.02)
+    _, G_both = gradients(task_of(normed, autocast=torch.bfloat16, accumulate=2))
+    assert (G_both - G).norm() < 0.05 * G.norm()
+
+
+@pytest.mark.parametrize("options", [{"accumulate": 2}, {"autocast": torch.bfloat16}])
+def test_pieces_and_autocast_cannot_be_stacked(options):
+    assert task_of(normed).gradients == "stacked"
+    assert task_of(normed, **options).gradients == "loop"
+    with pytest.raises(TrainingError, match=r'"stacked" cannot run with .*; use gradients = "loop"'):
+        task_of(normed, gradients="stacked", **options)
