@@ -60,8 +60,8 @@ class Plan:
         rounds = self.one_channel(name)
         if len(rounds) % 2 == 0 or rounds != rounds[::-1]:
             raise MixingError(
-                f"{name} needs a symmetric mixing, and {len(rounds)} different rounds in a row are not; use a policy "
-                f"with one matrix per mixing, or pairs, whose rounds run forth and back"
+                f"{name} needs a symmetric mixing, and {len(rounds)} rounds in a row are not; use a policy with one "
+                f"matrix per mixing, or policy: pairs, whose rounds run forth and back"
             )
         return rounds
 

@@ -16,7 +16,15 @@ from mixwise.graphs import Graph, heaviest_matching, matchings
 from mixwise.mixing import gram_matrix, metropolis_hastings
 from mixwise.needs import Needs
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Auto, HeterogeneityAware, HeterogeneityAwareMatchings
+from mixwise.policies import (
+    Auto,
+    AwarePairs,
+    EdgeColoring,
+    HeterogeneityAware,
+    HeterogeneityAwareMatchings,
+    Matchings,
+    Pairs,
+)
 from mixwise.policies.aware_matchings import removed_by_pairs, rounds_that_fit
 from mixwise.sketch import ExactSketch
 from planning import Planner, assert_runs_resume
@@ -135,17 +143,22 @@ def test_how_many_rounds_fit():
 
 
 # --- which policy "auto" is, and what fits together ---
-@pytest.mark.parametrize("graph", [graphs.ring(4), graphs.directed_ring(4)], ids=["ring", "directed"])
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_auto_is_pairs_where_possible_and_otherwise_gme_of_updates_and_parameters(graph, symmetric):
-    pairs, gme = HeterogeneityAwareMatchings(), HeterogeneityAware(objective="both", regularization=0.02)
-    chosen = Auto().choose(Context(graph, needs=Needs(symmetric=symmetric)))
-    assert chosen == (gme if symmetric or graph.directed else pairs)
+def test_auto_is_pairs_where_possible_and_otherwise_gme_of_updates_and_parameters(symmetric):
+    chosen = [
+        Auto().choose(Context(graph, needs=Needs(symmetric=symmetric)))
+        for graph in (graphs.ring(4), graphs.star(4), graphs.directed_ring(4))
+    ]
+    gme = HeterogeneityAware(objective="both", regularization=0.02)
+    assert chosen == [Pairs(), Pairs() if symmetric else AwarePairs(), gme]
 
 
-def test_auto_makes_symmetric_weights_for_an_algorithm_that_needs_them():
-    (W,) = simulated("auto", algorithms.EXTRA(), graphs.random_connected(8), lr=0.001).step().plan.params
-    assert W.is_symmetric
+@pytest.mark.parametrize("algorithm", [algorithms.D2, algorithms.EXTRA])
+@pytest.mark.parametrize("policy", ["auto", EdgeColoring(3), Matchings(3)])
+def test_pairs_run_forth_and_back_for_an_algorithm_that_needs_symmetric_weights(policy, algorithm):
+    rounds = simulated(policy, algorithm(), graphs.random_connected(8), lr=0.001).step().plan.params
+    assert len(rounds) in (3, 5)
+    assert rounds == rounds[::-1]
 
 
 def test_matchings_in_a_row_are_rejected_where_weights_must_be_symmetric():

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from builders import normal_rows
+from builders import normal_rows, simulated
 from mixwise import graphs
+from mixwise.algorithms import D2, EXTRA
 from mixwise.graphs import edge_coloring
 from mixwise.mixing import metropolis_hastings
 from mixwise.needs import Needs
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import EdgeColoring, Pairs
+from mixwise.policies import EdgeColoring, Matchings, Pairs
 from mixwise.policies.edge_coloring import fastest_order, rounds_that_fit, steady_disagreement
+from mixwise.tasks import random_quadratics
 from planning import Planner
 from strategies import connected_graphs
 
@@ -139,3 +141,20 @@ def test_the_mean_is_conserved():
         for W in rounds:
             X = W.to_dense().T @ X
     np.testing.assert_allclose(X.mean(axis=0), normal_rows(12, 5).mean(axis=0), atol=1e-14)
+
+
+def test_random_matchings_of_one_mixing_are_drawn_independently():
+    torus = graphs.torus(4, 6)
+    one, three = planned(Matchings(), torus, 30), planned(Matchings(3), torus, 30)
+    assert [rounds[0] for rounds in three] == [rounds[0] for rounds in one]
+    for a, b in ((0, 1), (1, 2), (0, 2)):
+        assert sum(rounds[a] == rounds[b] for rounds in three) <= 1
+
+
+@pytest.mark.parametrize("algorithm", [D2, EXTRA])
+def test_exact_methods_with_pairs_end_at_the_optimum_of_different_quadratics(algorithm):
+    task = random_quadratics(8, noise=0.0, seed=3)
+    training = simulated(Pairs(), algorithm(), graphs.ring(8), task=task, lr=0.3 / task.smoothness)
+    for _ in range(3000):
+        training.step()
+    assert (training.X - task.optimum).norm() < 1e-6 * task.optimum.norm()

@@ -8,10 +8,11 @@ from typing import Literal
 from mixwise.graphs import d_cliques
 from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings
 from mixwise.parts import Count, part
-from mixwise.policies.aware_matchings import HeterogeneityAwareMatchings
+from mixwise.policies.aware_pairs import AwarePairs
 from mixwise.policies.combined import Decoupled
 from mixwise.policies.fixed import Fixed
 from mixwise.policies.heterogeneity_aware import HeterogeneityAware
+from mixwise.policies.pairs import Pairs
 from mixwise.protocols import Context, Look, Network, Plan, Policy, Provides, Round, State
 from mixwise.sketch import CountSketch, Sketch
 
@@ -46,25 +47,27 @@ class Chosen(Policy):
 
 
 @part(
-    "auto", title="auto: pairs of nodes chosen by their disagreement at every mixing",
-    does="the policy that did best in the study of mixing policies",
+    "auto", title="auto: pairs of neighbors, chosen by their disagreement where that helps",
+    does="the policy that did best in the study of mixing policies: pairs, planned for regular graphs, chosen by the "
+    "data on others",
 )  # fmt: skip
 @dataclass(frozen=True)
 class Auto(Chosen):
-    """The gossip policy to start with: what did best in docs/studies/mixing-policies.md.
+    """The gossip policy to start with, by what docs/studies/mixing-policies.md found.
 
-    Pairs of neighbors that average one after the other, chosen by their disagreement; where this is not possible, on
-    directed graphs and for algorithms that need symmetric weights (D², EXTRA), optimized weights: GME of updates and
-    parameters at every mixing.
+    Pairs of neighbors average one after the other, without any message beyond those between neighbors: in an order
+    planned for the graph where all nodes have the same degree, or where the algorithm needs symmetric weights (D²,
+    EXTRA); chosen by their disagreement on other graphs. On directed graphs there are no pairs: optimized weights,
+    GME of updates and parameters at every mixing, from gathered sketches.
     """
 
     sketch: Sketch = CountSketch(100)
 
     def choose(self, context: Context) -> Policy:
         """Choose by the graph and the algorithm."""
-        if context.graph.directed or context.needs.symmetric:
+        if context.graph.directed:
             return HeterogeneityAware(sketch=self.sketch, objective="both", regularization=0.02)
-        return HeterogeneityAwareMatchings(sketch=self.sketch)
+        return Pairs() if context.graph.is_regular or context.needs.symmetric else AwarePairs(sketch=self.sketch)
 
 
 @part(

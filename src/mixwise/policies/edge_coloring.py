@@ -29,8 +29,8 @@ class EdgeColoring(Policy):
 
     A mixing continues where the last one stopped, so that all edges are used equally often. Two rounds on an even ring
     are even-odd averaging; on a hypercube (a 4 × 4 torus is one) all colors together are an exact average.
-    For algorithms that need symmetric weights (D², EXTRA) the rounds run forth and back: M₁ M₂ M₁. Matchings are
-    projections, so such a product has no negative eigenvalues.
+    For algorithms that need symmetric weights (D², EXTRA) the rounds run forth and back, M₁ M₂ M₁, by default at most
+    one more than fit. Matchings are projections, so such a product has no negative eigenvalues.
 
     Args:
         rounds: matchings per mixing. By default as many as fit into the bytes of ordinary gossip, where every node
@@ -41,7 +41,7 @@ class EdgeColoring(Policy):
 
     def init(self, context: Context) -> State:
         """Color the edges."""
-        rounds = rounds_that_fit(context.graph) if self.rounds is None else self.rounds
+        rounds = matchings_of(self.rounds, context)
         colors = tuple(map(metropolis_hastings, fastest_order(edge_coloring(context.graph))))
         return State(scratch={"colors": colors, "rounds": rounds, "symmetric": context.needs.symmetric})
 
@@ -62,6 +62,14 @@ def rounds_that_fit(graph: Graph) -> int:
     graph.require_undirected("a matching")
     degree = 2 * len(graph.edge_array) // max(graph.n, 1)
     return max(1, min(degree, math.ceil(math.log2(max(graph.n, 2)))))
+
+
+def matchings_of(rounds: int | None, context: Context) -> int:
+    """Return how many matchings a mixing has: `rounds`, or as many as fit; forth and back, one more may be needed."""
+    if rounds is not None:
+        return rounds
+    fitting = rounds_that_fit(context.graph)
+    return fitting // 2 + 1 if context.needs.symmetric else fitting
 
 
 def palindrome(rounds: tuple[MixingMatrix, ...]) -> tuple[MixingMatrix, ...]:

@@ -11,7 +11,7 @@ from mixwise.graphs import Graph, heaviest_matching
 from mixwise.mixing import MixingMatrix, metropolis_hastings
 from mixwise.mixing.matrix import FloatArray
 from mixwise.parts import Count, part
-from mixwise.policies.edge_coloring import palindrome, rounds_that_fit
+from mixwise.policies.edge_coloring import matchings_of, palindrome
 from mixwise.protocols import Context, Network, Plan, Policy, Round, State
 
 _PLANNED, _REPEATED = 64, 32  # mixings that are planned, and how many of the last ones are then repeated
@@ -31,8 +31,8 @@ class Pairs(Policy):
     every round. On an even ring this is even-odd averaging. 64 mixings are planned, when they are needed; then the last
     32 are repeated. With more than 256 nodes Γ is kept on the edges only, so that planning is linear in their number.
 
-    For algorithms that need symmetric weights (D², EXTRA) the rounds run forth and back: M₁ M₂ M₁. Matchings are
-    projections, so such a product has no negative eigenvalues.
+    For algorithms that need symmetric weights (D², EXTRA) the rounds run forth and back, M₁ M₂ M₁, by default at most
+    one more than fit. Matchings are projections, so such a product has no negative eigenvalues.
 
     Args:
         rounds: matchings per mixing. By default as many as fit into the bytes of ordinary gossip, where every node
@@ -43,7 +43,7 @@ class Pairs(Policy):
 
     def init(self, context: Context) -> State:
         """Plan nothing yet."""
-        rounds = rounds_that_fit(context.graph) if self.rounds is None else self.rounds
+        rounds = matchings_of(self.rounds, context)
         schedule = Schedule(context.graph, rounds, palindromes=context.needs.symmetric)
         return State(scratch={"schedule": schedule})
 

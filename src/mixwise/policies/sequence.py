@@ -10,6 +10,7 @@ from mixwise.errors import MixingError
 from mixwise.graphs import edge_sample, one_peer_exponential, random_matching
 from mixwise.mixing import MixingMatrix, base_graph, lazy, matcha, metropolis_hastings, uniform
 from mixwise.parts import Count, Probability, Share, part
+from mixwise.policies.edge_coloring import palindrome
 from mixwise.protocols import Context, Network, Plan, Policy, Provides, Round, State
 
 
@@ -83,16 +84,26 @@ class _Drawn(Policy):
 
 
 @part(
-    "matchings", title="a random matching at every mixing",
-    does="a random maximal matching of the graph at every mixing",
+    "matchings", title="random matchings at every mixing",
+    does="random maximal matchings of the graph at every mixing, `rounds` of them",
 )  # fmt: skip
 @dataclass(frozen=True)
 class Matchings(_Drawn):
-    """A random maximal matching at every mixing: each node averages with at most one other."""
+    """A random maximal matching at every mixing, or `rounds` of them: each node averages with at most one other."""
+
+    rounds: Count = 1
 
     def weights(self, t: int, context: Context, state: State) -> MixingMatrix:
         """Return 1/2 and 1/2 for every pair: Metropolis-Hastings where every node has at most one neighbor."""
         return metropolis_hastings(random_matching(context.graph, context.seed, t))
+
+    def plan(self, round: Round, state: State, network: Network) -> Plan:
+        """Return the matchings drawn for this mixing; forth and back if the algorithm needs symmetric weights."""
+        context: Context = state.scratch["context"]
+        streams = (context.at(f"round {r}") if r else context for r in range(self.rounds))
+        drawn = tuple(self.weights(round.t, each, state) for each in streams)
+        rounds = tuple(map(lazy, drawn)) if context.needs.lazy else drawn
+        return Plan(palindrome(rounds) if context.needs.symmetric else rounds)
 
 
 @part(

@@ -10,7 +10,7 @@ from mixwise.network import DistributedNetwork, SimulatedNetwork
 from mixwise.policies import AwarePairs
 from mixwise.sketch import CountSketch
 from mixwise.tasks import random_quadratics
-from processes import in_processes, run_in_processes
+from process_pool import in_processes, run_in_processes
 
 pytestmark = in_processes
 
