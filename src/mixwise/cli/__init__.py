@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from mixwise import __version__
+from mixwise.cli.plan_command import plan
 from mixwise.cli.recipes_command import doctor, recipes
 from mixwise.cli.report_command import export, figures, report, watch
 from mixwise.cli.run_command import launch, run, sweep
@@ -38,7 +39,7 @@ def _options(
         out.print(context.get_help())
 
 
-for _command in (run, launch, sweep, export, report, watch, figures, recipes, graph, weights, doctor):
+for _command in (run, launch, sweep, export, report, watch, figures, recipes, graph, weights, plan, doctor):
     app.command()(_command)
 
 
