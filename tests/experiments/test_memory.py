@@ -137,7 +137,7 @@ def test_a_removed_key_that_changed_nothing_is_ignored():
 
 @pytest.mark.parametrize(
     ("override", "message"),
-    [("task.accumulate=9", "accumulate = 9 pieces of a batch of 4"), ("task.autocast=float16", "take torch.bfloat16")],
+    [("task.accumulate=9", "accumulate = 9 pieces of a batch of 4"), ("task.autocast=float16", "use torch.bfloat16")],
 )
 def test_passes_that_are_impossible_are_refused(override, message, tmp_path):
     with pytest.raises(Exception, match=message):

@@ -209,7 +209,7 @@ def test_seeds_are_numbers_or_ranges():
         ({"placement": [0, 0, 1, 2]}, "permutation"),
         ({"algorithm": "decoupled"}, "fit together"),
         ({"policy": {"kind": "decoupled", "params": "uniform", "updates": "uniform"}}, "fit together"),
-        ({"policy": {"kind": "fixed", "weights": {"cliques": [[0, 2]]}}}, "no edge"),
+        ({"policy": {"kind": "fixed", "weights": {"cliques": [[0, 2]]}}}, "not an edge"),
         ({"graph": "star:4", "policy": "uniform"}, "regular"),
     ],
 )
