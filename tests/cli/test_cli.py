@@ -194,7 +194,7 @@ def test_recipes_lists_every_recipe(mixwise, tmp_path):
         assert name in done.stdout
     one = mixwise("recipes", "digits").stdout
     assert "variants: dsgd, ha-dsgd," in one
-    assert "on request (variants=NAME,…): even-odd-pairs" in one
+    assert "on request (variants=NAME,…): pairs, edge-coloring, matchings, aware-pairs" in one
 
 
 def test_nothing_is_cut_at_80_columns(mixwise, monkeypatch):

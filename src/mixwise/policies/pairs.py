@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy import sparse
@@ -43,8 +44,7 @@ class Pairs(Policy):
 
     def init(self, context: Context) -> State:
         """Plan nothing yet."""
-        rounds = matchings_of(self.rounds, context)
-        schedule = Schedule(context.graph, rounds, palindromes=context.needs.symmetric)
+        schedule = _schedule(context.graph, matchings_of(self.rounds, context), context.needs.symmetric)
         return State(scratch={"schedule": schedule})
 
     def plan(self, round: Round, state: State, network: Network) -> Plan:
@@ -53,9 +53,15 @@ class Pairs(Policy):
 
 
 class Schedule:
-    """Matchings of a graph, planned from a modeled Γ."""
+    """Matchings of a graph, planned from a modeled Γ as far as they were asked for.
 
-    def __init__(self, graph: Graph, rounds: int, palindromes: bool = False) -> None:
+    Args:
+        graph: an undirected graph.
+        rounds: matchings per mixing.
+        palindromes: whether the rounds run forth and back.
+    """
+
+    def __init__(self, graph: Graph, rounds: int, palindromes: bool) -> None:
         self.graph, self.rounds, self.palindromes = graph, rounds, palindromes
         self.planned: list[tuple[MixingMatrix, ...]] = []
         self._kept = None if graph.n <= _MOST_NODES else graph.adjacency + sparse.eye_array(graph.n)
@@ -93,3 +99,8 @@ class Schedule:
         """Γ ← WᵀΓW; of large graphs, on the edges and the diagonal."""
         Gamma = W.incoming @ self._Gamma @ W.sparse
         self._Gamma = Gamma if self._kept is None else Gamma.multiply(self._kept).tocsr()
+
+
+@lru_cache(maxsize=8)  # the runs of an experiment share it
+def _schedule(graph: Graph, rounds: int, palindromes: bool) -> Schedule:
+    return Schedule(graph, rounds, palindromes)
