@@ -47,13 +47,10 @@ def main() -> None:
     print("samples of each arm, node by node:", train.label_counts(parts).tolist())
     task = mw.tasks.ModuleTask(lambda: seeded(Net, 0), train, parts, batch=32, test=test)
     graph = mw.graphs.ring(nodes)
-    even, odd = (mw.Graph(nodes, [(i, (i + 1) % nodes) for i in range(first, nodes, 2)]) for first in (0, 1))
-    halves = [mw.policies.Fixed(mw.mixing.metropolis_hastings(half)) for half in (even, odd)]
     policies = {
         "Metropolis-Hastings": "metropolis-hastings",
-        "pairs, then pairs": mw.policies.Product(halves),  # even edges of the ring, then odd ones: as many bytes
+        "pairs, one after the other": "pairs",  # even edges of the ring, then odd ones: as many bytes
         "heterogeneity-aware": mw.HeterogeneityAware(objective="both", regularization=0.02),
-        "auto": "auto",
     }
     for name, policy in policies.items():
         records = mw.train(
