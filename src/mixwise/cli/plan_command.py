@@ -20,7 +20,7 @@ def plan(
     bandwidth: Annotated[float, typer.Option(help="Of every link, in Mbit/s.")] = 10.0,
     seed: Seed = 0,
 ) -> None:
-    """Compare what the gossip policies send per step, how long it takes, and how much disagreement they leave.
+    """Compare the cost of gossip policies, and the disagreement that they leave.
 
     Disagreement is that of nodes that take independent random steps of variance 1, right after a mixing; with full
     averaging it is 0. Messages of a round travel at the same time, rounds one after the other, float32.
@@ -34,9 +34,10 @@ def plan(
         raise ConfigError(f"--latency {latency:g}; give 0 or more milliseconds")
     from mixwise.graphs import parse
     from mixwise.network import Link, Links
-    from mixwise.policies import Auto, AwarePairs, EdgeColoring, HeterogeneityAwareMatchings, Matchings, Pairs, forecast
+    from mixwise.policies import Auto, AwarePairs, EdgeColoring, HeterogeneityAwareMatchings, Matchings, Pairs
     from mixwise.policies.edge_coloring import rounds_that_fit
     from mixwise.protocols import Context, Policy
+    from mixwise.training import forecast
     from mixwise.training.checks import check_connected
 
     g = parse(spec, seed)

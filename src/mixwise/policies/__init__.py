@@ -7,7 +7,6 @@ from mixwise.policies.choice import PolicyLike, as_policy
 from mixwise.policies.combined import Alternating, Decoupled, Product, RandomChoice
 from mixwise.policies.edge_coloring import EdgeColoring
 from mixwise.policies.fixed import Fixed, NoMixing, Tree
-from mixwise.policies.forecast import Forecast, forecast
 from mixwise.policies.heterogeneity_aware import HeterogeneityAware
 from mixwise.policies.learned_topology import LearnedTopology
 from mixwise.policies.pairs import Pairs
@@ -16,6 +15,6 @@ from mixwise.protocols import Look, Policy
 
 __all__ = [
     "Alternating", "Auto", "AwarePairs", "Cycle", "DCliques", "Decoupled", "EdgeColoring", "EdgeSampling", "Fixed",
-    "Forecast", "HeterogeneityAware", "HeterogeneityAwareMatchings", "LearnedTopology", "Look", "Matcha", "Matchings",
-    "NoMixing", "Pairs", "Policy", "PolicyLike", "Product", "RandomChoice", "Tree", "as_policy", "forecast",
+    "HeterogeneityAware", "HeterogeneityAwareMatchings", "LearnedTopology", "Look", "Matcha", "Matchings", "NoMixing",
+    "Pairs", "Policy", "PolicyLike", "Product", "RandomChoice", "Tree", "as_policy",
 ]  # fmt: skip

@@ -6,8 +6,9 @@ import pytest
 from mixwise import graphs
 from mixwise.mixing import full_averaging, metropolis_hastings
 from mixwise.network import Link, Links
-from mixwise.policies import AwarePairs, Pairs, forecast
+from mixwise.policies import AwarePairs, Pairs
 from mixwise.sketch import CountSketch
+from mixwise.training import forecast
 
 LINKS = Links(Link(0.02, 1e6))
 
