@@ -20,7 +20,7 @@ def plan(
     bandwidth: Annotated[float, typer.Option(help="Of every link, in Mbit/s.")] = 10.0,
     seed: Seed = 0,
 ) -> None:
-    """Compare the cost of gossip policies, and the disagreement that they leave.
+    """Predict the cost and the effect of gossip policies on a graph.
 
     Disagreement is that of nodes that take independent random steps of variance 1, right after a mixing; with full
     averaging it is 0. Messages of a round travel at the same time, rounds one after the other, float32.
