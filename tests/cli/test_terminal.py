@@ -1,8 +1,5 @@
 """The line that shows the progress of a run."""
 
-import doctest
-
-from mixwise import terminal
 from mixwise.experiments.runner import Progress
 from mixwise.terminal import Watch
 
@@ -15,10 +12,6 @@ def watched(*records):
     for now[0], variant, step, values in records:
         shown.append(watch(Progress(variant, 0, step, 1000, {"loss": 1.0, **values})))
     return shown
-
-
-def test_the_examples():
-    assert doctest.testmod(terminal).failed == 0
 
 
 def test_the_rate_is_that_of_the_last_seconds():

@@ -341,12 +341,6 @@ def test_a_failed_download_leaves_nothing_and_says_which_file_to_put_where(wrong
     assert os.listdir(tmp_path / "cifar10") == []
 
 
-def test_a_folder_that_cannot_be_created_is_named(cifar10, tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DataError, match=r"file/cifar10/cifar-10-binary\.tar\.gz: cannot be written.*MIXWISE_DATA"):
-        cifar10(tmp_path / "file", small(BINARY))
-
-
 # --- MNIST and Fashion-MNIST ---
 
 
@@ -401,21 +395,3 @@ def test_an_invalid_idx_file_is_named_with_the_reason(name, content, message, tm
 
 
 # --- the real data, if available ---
-
-
-def test_the_real_cifar10():
-    if not (data.data_folder(None, "cifar10") / BINARY.folder).is_dir():
-        pytest.skip("CIFAR-10 is not in the data folder")
-    splits = data.cifar10()
-    assert splits.train.y.bincount().tolist() == [5000] * 10
-    assert splits.test.y.bincount().tolist() == [1000] * 10
-    mean = splits.train.x[::50].double().mean((0, 2, 3)) / 255
-    assert torch.allclose(mean, torch.tensor([0.4914, 0.4822, 0.4465]).double(), atol=0.02)  # the known means
-
-
-def test_the_real_mnist():
-    if not (data.data_folder(None, "mnist") / IDX[0]).is_file():
-        pytest.skip("MNIST is not in the data folder")
-    splits = data.mnist()
-    assert (tuple(splits.train.x.shape), tuple(splits.test.x.shape)) == ((60_000, 1, 28, 28), (10_000, 1, 28, 28))
-    assert splits.train.y[:5].tolist() == [5, 0, 4, 1, 9]

@@ -233,16 +233,6 @@ def test_missing_and_misplaced_files_are_named(tmp_path):
     check(r"flat/b\.jpg is .*; the validation images of ImageNet come without", tmp_path, test="flat")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_folder_that_may_not_be_read(tmp_path):
-    image_tree(tmp_path, train=1, val=1)
-    (tmp_path / "train" / "bee").chmod(0)
-    try:
-        check(r"train/bee: cannot be read \(Permission denied\)", tmp_path)
-    finally:
-        (tmp_path / "train" / "bee").chmod(0o755)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -268,13 +258,12 @@ next(stream)
 print(*(child.pid for child in psutil.Process().children()), flush=True)
 if sys.argv[2] == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
-if sys.argv[2] == "failed":
-    raise SystemExit(3)
+raise SystemExit(3)
 """
 
 
 @in_processes
-@pytest.mark.parametrize(("how", "code"), [("done", 0), ("failed", 3), ("killed", -signal.SIGKILL)])
+@pytest.mark.parametrize(("how", "code"), [("failed", 3), ("killed", -signal.SIGKILL)])
 def test_workers_end_with_their_program(root, how, code):
     program = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(root), how], capture_output=True, text=True, timeout=100

@@ -17,7 +17,6 @@ from mixwise.errors import ConfigError
 from mixwise.experiments import load_run, plan_experiment, run_experiment
 from mixwise.experiments.config import Recipe
 from mixwise.experiments.experiment_folder import LOCK, FolderLock
-from mixwise.experiments.sweep import sweep
 from mixwise.report.page import save_page
 
 BASE = {"steps": 3, "graph": "ring:4", "optimizer": {"lr": 0.01}, "policy": "metropolis-hastings"}
@@ -148,19 +147,3 @@ def test_of_many_at_the_same_moment_one_gets_it(stale, tmp_path):
         for lock in together:
             lock.release()
         assert not (folder / LOCK).exists()
-
-
-def test_a_sweep_has_its_folder_for_itself(tmp_path):
-    task = {"task": {"kind": "classification", "data": {"kind": "gaussian-mixture", "validation": 0.2},
-                     "model": {"kind": "mlp", "options": {"sizes": [20, 10]}}, "batch": 4}}  # fmt: skip
-    recipe = RECIPE.model_copy(update={"base": {**BASE, **task}})
-    grid, folder, refused = ["lr=0.01,0.02", "variants=one"], tmp_path / "sweep", []
-
-    def meanwhile(progress):
-        with pytest.raises(ConfigError, match="in use by process") as error:
-            sweep(recipe, grid, folder)
-        refused.append(error)
-
-    sweep(recipe, grid, folder, meanwhile)
-    assert refused
-    assert not list(folder.rglob(LOCK))

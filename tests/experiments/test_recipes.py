@@ -13,7 +13,7 @@ from mixwise.errors import ConfigError
 from mixwise.experiments import Recipe, load_recipe, plan_experiment, recipe_names
 from mixwise.experiments.build import prepare
 from mixwise.experiments.config import validated
-from mixwise.experiments.recipe import Experiment, parse_seeds
+from mixwise.experiments.recipe import Experiment
 from mixwise.parts import entries
 
 
@@ -38,11 +38,6 @@ def test_every_recipe_that_needs_no_download_runs(name):
     experiment = plan_experiment(load_recipe(name), ["steps=1"])
     for config in experiment.runs.values():
         assert next(prepare(config, experiment.recipe.seeds[0])()).step == 0
-
-
-def test_the_variants_of_quadratics_are_those_of_the_specification():
-    variants = {"dsgd-metropolis", "dsgd-optimal-gap", "ha-dsgd", "gme-every-step"}
-    assert set(load_recipe("quadratics").variants) == variants
 
 
 @pytest.mark.parametrize("name", list(entries("algorithm")))
@@ -195,11 +190,6 @@ def test_a_file_that_is_no_recipe_is_refused(content, says, tmp_path):
     if content is not None:
         (tmp_path / "broken.yaml").write_bytes(content)
     refused(ConfigError, says, load_recipe, str(tmp_path / "broken.yaml"))
-
-
-def test_seeds_are_numbers_or_ranges():
-    assert parse_seeds(4) == [4]
-    assert parse_seeds([1, "5-6"]) == [1, 5, 6]
 
 
 @pytest.mark.parametrize(

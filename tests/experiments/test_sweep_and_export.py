@@ -8,11 +8,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 
-from builders import simulated
+from builders import refused, simulated
 from mixwise.data import Dataset, partition
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import load_recipe, plan_experiment
 from mixwise.experiments.build import prepare
+from mixwise.experiments.experiment_folder import LOCK
 from mixwise.experiments.export import export_model
 from mixwise.experiments.sweep import split_grid, sweep
 from mixwise.graphs import ring
@@ -29,8 +30,15 @@ DATA = Dataset(torch.randint(7, (60, 3), generator=STREAM), torch.arange(60) % 7
 # --- sweep ---
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory, no_pictures):
-    folder = tmp_path_factory.mktemp("sweep")
-    return folder, sweep(load_recipe("digits"), [*OVERRIDES, "lr=0.0001,0.1"], folder)
+    folder, grid = tmp_path_factory.mktemp("sweep"), [*OVERRIDES, "lr=0.0001,0.1"]
+
+    def second(progress):
+        """No other sweep may use the folder meanwhile."""
+        refused(ConfigError, "in use by process", sweep, load_recipe("digits"), grid, folder)
+
+    result = sweep(load_recipe("digits"), grid, folder, second)
+    assert not list(folder.rglob(LOCK))
+    return folder, result
 
 
 def evaluated(folder, point, variant, seed, split):

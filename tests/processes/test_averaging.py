@@ -20,7 +20,7 @@ LONG = 20_002  # numbers; shorter rows go to everybody as they are
 
 def averaged(rank, world, X):
     network = DistributedNetwork(complete(world), timeout=20)
-    W, mine = uniform(network.graph), X[rank : rank + 1].clone()
+    W, mine, start = uniform(network.graph), X[rank : rank + 1].clone(), network.sent
     before = mine.clone()
     apart = network.mix(mine, W)
     assert torch.equal(mine, before)
@@ -35,7 +35,7 @@ def averaged(rank, world, X):
     assert network.mix(mine, W, out=mine) is mine
     assert torch.equal(mine, apart)
     assert network.sent - sent == 4 * bytes_of(rank, world, X)
-    return mine, moved, network.traffic
+    return mine, moved, network.traffic, network.sent - start
 
 
 def bytes_of(rank: int, world: int, X: torch.Tensor) -> int:
@@ -53,31 +53,14 @@ def test_the_mean_of_all_rows(world, dtype):
     for _ in range(5):
         expected = simulated.mix(X, uniform(complete(world)))
     mean = X.double().mean(dim=0)
-    for rank, (mine, moved, traffic) in enumerate(run_in_processes(world, averaged, X)):
+    results = run_in_processes(world, averaged, X)
+    for rank, (mine, moved, traffic, _) in enumerate(results):
         assert torch.equal(mine[0], expected[rank])
         tolerance = 1e-13 if dtype == torch.float64 else 1e-5
         torch.testing.assert_close(mine[0].double(), mean, rtol=0, atol=tolerance)
         torch.testing.assert_close(moved[0].double(), 3 + mean - X[rank].double(), rtol=0, atol=tolerance)
         assert traffic == simulated.traffic
-
-
-def counted(rank, world):
-    """Of each average: what this process has sent, and what was counted for all nodes."""
-    network, found = DistributedNetwork(complete(world), timeout=20), []
-    for d in (1, 50, LONG):
-        X = random_rows(world, d)[rank : rank + 1]
-        for average in (lambda X: network.mix(X, uniform(network.graph)), network.average):
-            sent, traffic = network.sent, network.traffic.parameters
-            average(X)
-            found.append((network.sent - sent, network.traffic.parameters - traffic))
-    return found
-
-
-@pytest.mark.parametrize("world", [2, 3])
-def test_the_bytes_counted_are_those_sent(world):
-    for ranks in zip(*run_in_processes(world, counted), strict=True):
-        (traffic,) = {counted for _, counted in ranks}
-        assert traffic == sum(sent for sent, _ in ranks)
+    assert simulated.traffic.parameters == sum(sent for *_, sent in results)
 
 
 # --- while it is under way ---
@@ -118,10 +101,10 @@ def test_a_rank_that_does_not_wait_yet_has_no_timeout():
     assert run_in_processes(3, one_is_late) == [pytest.approx(1.0)] * 3
 
 
-def leaves_at_once(rank, world, seed):
+def leaves_at_once(rank, world):
     """As at the end of a loop that mixes early: the last rows set out, and the process group is destroyed."""
     network, mine = DistributedNetwork(complete(world), timeout=30), torch.ones(1, 300_000)
-    stream = random.Random(seed + rank)
+    stream = random.Random(rank)
     for _ in range(3):
         network.start_mix(mine, uniform(network.graph)).wait()
     time.sleep(stream.choice([0, 0.001, 0.01, 0.1]))
@@ -131,14 +114,13 @@ def leaves_at_once(rank, world, seed):
     return pending is not None
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])
-def test_leaving_while_it_is_under_way_neither_hangs_nor_crashes(seed):
-    for outcome in run_in_fresh_processes(4, leaves_at_once, seed):
+def test_leaving_while_it_is_under_way_neither_hangs_nor_crashes():
+    for outcome in run_in_fresh_processes(4, leaves_at_once):
         assert outcome.value is True
 
 
 PROGRAM = """
-import sys, time, torch, torch.distributed as dist, mixwise as mw
+import time, torch, torch.distributed as dist, mixwise as mw
 from mixwise.mixing import uniform
 dist.init_process_group("gloo")
 model = torch.nn.Linear(200, 300)
@@ -146,23 +128,17 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 gossip = mw.Gossip(model, optimizer, mw.graphs.complete(4), policy=uniform, overlap=True, timeout=60)
 for step in range(20):
     if step == 19 and dist.get_rank() == 2:
-        time.sleep(float(sys.argv[1]))
+        time.sleep(1)
     optimizer.zero_grad()
     model(torch.randn(8, 200)).square().sum().mul(1e-3).backward()
     gossip.step()
-if sys.argv[2] == "tidy":
-    dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize(
-    ("late", "manners"),
-    [(1.0, "untidy"), *(pytest.param(0.0, manners, marks=pytest.mark.soak) for manners in ("tidy", "untidy"))],
-)
-def test_a_program_that_ends_while_it_is_under_way_ends_well(tmp_path, late, manners):
+def test_a_program_that_ends_while_it_is_under_way_ends_well(tmp_path):
     """The last average of a loop that mixes early is never waited for; its thread must not outlive Python."""
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
-    done = run_program(*torchrun, path, late, manners, starts_programs=True)
+    done = run_program(*torchrun, path, starts_programs=True)
     assert done.returncode == 0, done.stderr

@@ -58,11 +58,13 @@ MATRICES = {
 }
 
 
-def mixed(rank, world, cases):
-    results = []
-    for W, d, in_place in cases:
+def mixed(rank, world, cases, way):
+    results, in_place = [], way == "in place"
+    for W, d in cases:
         network = DistributedNetwork(W.graph, timeout=20)
         mine = own(random_rows(W.n, d), network)
+        if way == "scattered":  # its numbers do not lie beside each other
+            mine = torch.stack([mine, -mine], dim=2)[:, :, 0]
         before = mine.clone()
         out = network.mix(mine, W, out=mine if in_place else None)
         assert (out is mine) == in_place
@@ -71,13 +73,13 @@ def mixed(rank, world, cases):
     return results
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-def test_mixing_is_that_of_a_simulation_in_any_division(in_place):
+@pytest.mark.parametrize("way", ["apart", "in place", "scattered"])
+def test_mixing_is_that_of_a_simulation_in_any_division(way):
     """To rounding of the simulation's product, and to the last bit for any number of processes."""
     widths = [1, 7, 8_200]  # the longest travel without being packed
-    cases = [(W, d, in_place) for W in MATRICES.values() for d in widths]
-    results = {world: run_in_processes(world, mixed, cases) for world in (1, 2, 3, 4)}
-    for number, (W, d, _) in enumerate(cases):
+    cases = [(W, d) for W in MATRICES.values() for d in widths]
+    results = {world: run_in_processes(world, mixed, cases, way) for world in (1, 2, 3, 4)}
+    for number, (W, d) in enumerate(cases):
         simulated = SimulatedNetwork(W.graph)
         expected = simulated.mix(random_rows(W.n, d), W)
         found = {world: torch.cat([part[number][0] for part in parts]) for world, parts in results.items()}
@@ -124,17 +126,6 @@ def test_a_matrix_of_which_only_the_own_rows_and_columns_are_known(world):
     assert {(part[0][1], part[1][1]) for part in results} == {(W.messages * 5 * 8, 2 * W.messages * 5 * 8)}
 
 
-def strided(rank, world, W, X):
-    network = DistributedNetwork(W.graph, timeout=20)
-    return network.mix(own(X, network)[:, ::3], W)
-
-
-def test_columns_that_are_not_contiguous():
-    W, X = asymmetric(5), random_rows(5, 12)
-    found = torch.cat(run_in_processes(2, strided, W, X))
-    torch.testing.assert_close(found, torch.from_numpy(W.to_dense().T) @ X[:, ::3], rtol=0, atol=1e-14)
-
-
 def in_two_parts(rank, world, W, other, X):
     """Two mixings and a gathering under way at once; each must get its own rows."""
     network = DistributedNetwork(W.graph, timeout=20)
@@ -152,8 +143,8 @@ def test_messages_of_several_operations_under_way_do_not_mix():
     assert all(torch.equal(everything, X) for _, _, everything in results)
 
 
-def moved(rank, world, W, X, X_prime, wire_dtype):
-    network = DistributedNetwork(W.graph, timeout=20, wire_dtype=wire_dtype)
+def moved(rank, world, W, X, X_prime):
+    network = DistributedNetwork(W.graph, timeout=20)
     target = own(X_prime, network).clone()
     network.start_mix(own(X, network).clone(), W).move(target)
     return target
@@ -167,18 +158,10 @@ def test_rows_move_by_the_change_that_mixing_makes(dtype, d):
     W, X, X_prime = asymmetric(4, 1), random_rows(4, d, dtype=dtype), random_rows(4, d, seed=1, dtype=dtype)
     expected, simulated = X_prime + torch.from_numpy(W.to_dense().T).to(dtype) @ X - X, X_prime.clone()
     SimulatedNetwork(W.graph).start_mix(X, W).move(simulated)
-    found = {world: torch.cat(run_in_processes(world, moved, W, X, X_prime, None)) for world in (2, 3, 4)}
+    found = {world: torch.cat(run_in_processes(world, moved, W, X, X_prime)) for world in (2, 3, 4)}
     assert all(torch.equal(found[world], found[2]) for world in found)
     torch.testing.assert_close(found[2], expected, rtol=0, atol=1e-14 if dtype == torch.float64 else 2e-6)
     assert torch.equal(found[2], simulated)
-
-
-def test_rows_move_by_rows_that_arrive_in_bfloat16():
-    W, X, X_prime = asymmetric(4, 1), random_rows(4, 700, dtype=SINGLE), random_rows(4, 700, seed=1, dtype=SINGLE)
-    found = torch.cat(run_in_processes(4, moved, W, X, X_prime, torch.bfloat16))
-    own_weights, rounded = torch.tensor(np.diag(W.to_dense()), dtype=SINGLE)[:, None], X.bfloat16().to(SINGLE)
-    heard = torch.from_numpy(W.to_dense().T).to(SINGLE) @ rounded - own_weights * rounded
-    torch.testing.assert_close(found, X_prime + heard + (own_weights - 1) * X, rtol=0, atol=2e-6)
 
 
 def in_a_group(rank, world, W, X):
@@ -267,17 +250,26 @@ def counted(rank, world, W, X, wire_dtype):
         network.exchange(random_rows(int(mine_of.sum()), 6), W.graph)
         network.gather(mine)
         network.average(mine)
-    return mixing, sum(sizes), network.sent
+    return mixing, sum(sizes) == network.sent, network.sent - start, network.traffic
 
 
 @pytest.mark.parametrize(("wire", "size"), [(None, 4), (torch.bfloat16, 2), (torch.float16, 2)])
 def test_with_one_node_per_process_the_bytes_sent_are_those_of_the_nodes(wire, size):
     W, d = metropolis_hastings(Graph(4, [(0, 1), (1, 2), (2, 3), (1, 3)])), 700
     results = run_in_processes(4, counted, W, random_rows(4, d, dtype=SINGLE), wire)
-    for rank, (mixing, handed_over, sent) in enumerate(results):
-        assert handed_over == sent
+    for rank, (mixing, all_counted, _, traffic) in enumerate(results):
+        assert all_counted
         assert mixing == len(W.graph.neighbors(rank)) * d * size
-    assert sum(mixing for mixing, _, _ in results) == W.messages * d * size
+        assert traffic.parameters + traffic.sketches == sum(sent for _, _, sent, _ in results)
+    assert sum(mixing for mixing, *_ in results) == W.messages * d * size
+
+
+def travels(W, world):
+    """The rows that each process sends: (row, process) pairs, each once."""
+    blocks = [block(W.n, rank, world) for rank in range(world)]
+    owner = {node: rank for rank, nodes in enumerate(blocks) for node in nodes}
+    pairs = {(int(i), owner[j]) for i, j in W.edge_weights}
+    return [sum(owner[i] == rank != to for i, to in pairs) for rank in range(world)]
 
 
 def compressed(rank, world, W, X, compressor):
@@ -303,10 +295,8 @@ def test_compressed_rows_travel_compressed_and_arrive_to_the_last_bit(n, world, 
         expected = simulated.mix(packing.rows, W, packing=packing)
     results = run_in_processes(world, compressed, W, X, compressor)
     torch.testing.assert_close(torch.cat([part[0] for part in results]), expected, rtol=0, atol=1e-13)
-    blocks = [block(n, rank, world) for rank in range(world)]
-    for rank, (_, sent, width, traffic) in enumerate(results):
-        travels = {(i, q) for i, j in W.edge_weights for q in range(world) if i in blocks[rank] and j in blocks[q]}
-        assert sent == 2 * width * len({(i, q) for i, q in travels if q != rank})
+    for (_, sent, width, traffic), rows in zip(results, travels(W, world), strict=True):
+        assert sent == 2 * width * rows
         assert traffic == simulated.traffic
         assert width == packing.width
 
@@ -316,14 +306,9 @@ PAIRS = clique_averaging([(0, 1), (2, 3)], ring(4))
 
 @pytest.mark.parametrize(("W", "world"), [(asymmetric(8), 2), (asymmetric(9), 4), (asymmetric(5), 3), (PAIRS, 2)])
 def test_a_row_travels_once_to_every_other_process_that_needs_it(W, world):
-    d, blocks = 50, [block(W.n, rank, world) for rank in range(world)]
-    needed = [
-        {(int(i), q) for i, j in W.edge_weights for q in range(world) if i in blocks[p] and j in blocks[q] and p != q}
-        for p in range(world)
-    ]
-    results = run_in_processes(world, counted, W, random_rows(W.n, d), None)
-    assert [mixing for mixing, _, _ in results] == [len(pairs) * d * 8 for pairs in needed]
-    assert all(handed_over == sent for _, handed_over, sent in results)
+    results = run_in_processes(world, counted, W, random_rows(W.n, 50), None)
+    assert [mixing for mixing, *_ in results] == [rows * 50 * 8 for rows in travels(W, world)]
+    assert all(all_counted for _, all_counted, _, _ in results)
 
 
 def cast(rank, world, W, X, wire_dtype):
@@ -331,8 +316,9 @@ def cast(rank, world, W, X, wire_dtype):
     mine = own(X, network)
     packing = TopK(0.1)(mine, network.nodes, 0)
     compressed = network.mix(packing.rows, W, packing=packing)
-    short = network.mix(mine[:, :3], W)
-    return network.mix(mine, W), compressed, short, network.traffic.parameters
+    short, moved = network.mix(mine[:, :3], W), torch.zeros_like(mine)
+    network.start_mix(mine, W).move(moved)
+    return network.mix(mine, W), compressed, short, moved + mine, network.traffic.parameters
 
 
 @pytest.mark.parametrize("wire", [torch.bfloat16, torch.float16])
@@ -342,16 +328,13 @@ def test_rows_are_cast_for_the_message_only(wire):
     dense = torch.from_numpy(W.to_dense().T)
     diagonal = torch.diag(dense.diagonal())
     results = run_in_processes(4, cast, W, X, wire)
-    found = torch.cat([part[0] for part in results])
-    expected = (dense - diagonal) @ X.to(wire).double() + diagonal @ X.double()
-    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-6)
-    assert float((found.double() - dense @ X.double()).abs().max()) > 1e-4
-    kept = TopK(0.1)(X, range(4), 0).rows.double()
-    torch.testing.assert_close(torch.cat([part[1] for part in results]).double(), dense @ kept, rtol=0, atol=1e-6)
-    torch.testing.assert_close(
-        torch.cat([part[2] for part in results]).double(), dense @ X[:, :3].double(), rtol=0, atol=1e-6
-    )
-    assert {part[3] for part in results} == {W.messages * (10 * 8 + 3 * 4 + 100 * 2)}
+    found = [torch.cat([part[place] for part in results]).double() for place in range(4)]
+    cast_rows = (dense - diagonal) @ X.to(wire).double() + diagonal @ X.double()
+    compressed = dense @ TopK(0.1)(X, range(4), 0).rows.double()
+    expected = [cast_rows, compressed, dense @ X[:, :3].double(), cast_rows]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert float((found[0] - dense @ X.double()).abs().max()) > 1e-4
+    assert {part[4] for part in results} == {W.messages * (10 * 8 + 3 * 4 + 2 * 100 * 2)}
 
 
 # --- making routes is fast: a policy may have new weights at every step ---

@@ -1,6 +1,5 @@
 """Machines that come and go (`mixwise launch --machines 1:2`): rows are divided anew, records are those of one."""
 
-import json
 import os
 import re
 import signal
@@ -15,6 +14,7 @@ from mixwise.experiments import Recipe, plan_experiment, run_experiment
 from mixwise.launch import Machines, torchrun_line
 from process_pool import in_processes
 from programs import free_port, run_with_hook, running, wait_for
+from run_folders import approximately, read_records
 
 pytestmark = [in_processes, pytest.mark.timeout(600)]
 
@@ -122,9 +122,4 @@ def test_a_machine_is_lost_and_another_comes(folder, no_pictures):
     assert last == [f"step-{STEPS:08}.nodes-{rows}-of-5.safetensors" for rows in ("0-2", "3-4")]
 
     run_experiment(plan_experiment(Recipe.model_validate(RECIPE)), folder / "undisturbed")
-    expected, found = (
-        [json.loads(line) for line in (whose / "aware" / "seed-0" / "metrics.jsonl").read_text().splitlines()]
-        for whose in (folder / "undisturbed", run)
-    )
-    # Whoever owns the rows, the same sums; their order differs.
-    assert found == [pytest.approx(record, rel=1e-11, abs=1e-20) for record in expected]
+    assert read_records(run, "aware") == approximately(read_records(folder / "undisturbed", "aware"))

@@ -3,6 +3,7 @@
 import copy
 import re
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,16 +40,9 @@ def model():
     return seeded(Net, 0).double()
 
 
-def sgd(parameters):
-    return torch.optim.SGD(parameters, lr=0.1)
-
-
-def standing(parameters):
-    return torch.optim.SGD(parameters, lr=0.0)
-
-
-def momentum(parameters):
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True)
+sgd = partial(torch.optim.SGD, lr=0.1)
+standing = partial(torch.optim.SGD, lr=0.0)
+momentum = partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True)
 
 
 def metropolis(n):
@@ -68,6 +62,7 @@ RUNS = {
     "warm-up": (lambda n: mw.HeterogeneityAware(), mw.algorithms.DSGD, standing, {}),  # U = 0: weights from gradients
     "averaged-buffers": (metropolis, mw.algorithms.DSGD, momentum, {"buffers": "averaged"}),
 }
+ROUNDED = {"rounded": (metropolis, mw.algorithms.DSGD, momentum, {"wire_dtype": torch.bfloat16})}
 STEPS = 9
 
 
@@ -87,7 +82,7 @@ def simulated(world, name):
 
 
 def started(rank, world, name):
-    policy, algorithm, optimizer, options = RUNS[name]
+    policy, algorithm, optimizer, options = (RUNS | ROUNDED)[name]
     own = model()
     made = optimizer([p for p in own.parameters() if p.requires_grad])
     options = dict(options, timeout=TIMEOUT)
@@ -400,24 +395,11 @@ def test_a_rank_that_is_done_first_may_leave(name):
 
 
 # --- fewer bytes ---
-def with_wire(rank, world, wire):
-    own = seeded(lambda: nn.Linear(40, 40), 0)
-    gossip = mw.Gossip(
-        own, sgd(own.parameters()), mw.graphs.ring(world), metropolis(world), wire_dtype=wire, timeout=TIMEOUT
-    )
-    generator = torch.Generator().manual_seed(rank)
-    for _ in range(3):
-        gossip.optimizer.zero_grad()
-        own(torch.randn(4, 40, generator=generator)).square().mean().backward()
-        gossip.step()
-    return gossip.row.X[0], gossip.network.traffic.parameters, gossip.network.sent
-
-
 def test_rows_rounded_for_the_message():
-    exact, rounded = (run_in_processes(3, with_wire, wire) for wire in (None, torch.bfloat16))
-    for (X, traffic, _), (Y, less, _) in zip(exact, rounded, strict=True):
-        assert less == traffic / 2
-        assert 0 < (X - Y).abs().max() < 3 * 2**-8 * X.abs().max()
+    exact, rounded = (run_in_processes(3, real, name) for name in ("dsgd", "rounded"))
+    for (X, _, _, figures), (Y, _, _, less) in zip(exact, rounded, strict=True):
+        assert less["bytes_parameters"] == figures["bytes_parameters"] / 4
+        assert 0 < (X - Y).abs().max() < STEPS * 2**-8 * X.abs().max()
 
 
 # --- what the pages promise ---

@@ -1,6 +1,5 @@
 """Recipes with their nodes divided over processes: the same folder as a simulation, in any division."""
 
-import json
 import re
 import shutil
 import signal
@@ -13,6 +12,7 @@ import yaml
 from safetensors.torch import load_file
 from torch import nn
 
+import run_folders
 from mixwise.algorithms import DSGD
 from mixwise.data import gaussian_mixture, partition
 from mixwise.errors import MixwiseError
@@ -30,18 +30,11 @@ from mixwise.training import Training
 from mixwise.training.checkpoint import load_checkpoint, newest_step, save_checkpoint
 from process_pool import in_processes, run_in_processes
 from programs import free_port, run_with_hook, running
+from run_folders import approximately, classification, read_records, run_until
 
 pytestmark = [in_processes, pytest.mark.timeout(400)]
 
 STEPS = 12
-MODEL = {
-    "kind": "classification",
-    "data": {"kind": "gaussian-mixture", "options": {"classes": 4, "dim": 8, "samples": 100}},
-    "partition": {"kind": "by-label", "labels_per_node": 2},
-    "model": {"kind": "mlp", "options": {"sizes": [8, 6, 4]}},
-    "batch": 4,
-    "gradients": "loop",
-}
 AWARE = {"kind": "heterogeneity-aware", "period": 3, "sketch": {"dim": 20}}
 RECIPE = {
     "name": "tiny",
@@ -51,7 +44,7 @@ RECIPE = {
     "base": {
         "steps": STEPS,
         "graph": "ring:5",
-        "task": MODEL,
+        "task": classification(hidden=6, samples=100, gradients="loop"),
         "optimizer": {"lr": 0.05},
         "evaluate_every": 4,
         "checkpoint_every": 4,
@@ -86,8 +79,8 @@ RECIPE = {
 }
 
 
-def experiment(recipe=RECIPE, *overrides):
-    return plan_experiment(Recipe.model_validate(recipe), overrides)
+def experiment(recipe=RECIPE):
+    return plan_experiment(Recipe.model_validate(recipe))
 
 
 def only(*variants, **changes):
@@ -95,46 +88,24 @@ def only(*variants, **changes):
     return {**RECIPE, "variants": {name: {**RECIPE["variants"][name], **changes} for name in variants}}
 
 
-class StoppedError(Exception):
-    """The run was interrupted."""
-
-
 def run_recipe(rank, world, recipe, folder, stop_at=None, resume=False):
     """One process of a run, which all of them stop after the record of step `stop_at` of the last variant."""
     runner.save_curves = runner.save_page = lambda *args: None
     processes = Processes(Board(dist.distributed_c10d._get_default_store()), rank, world, "test", timeout=30.0)
-    last = list(recipe["variants"])[-1]
-
-    def on_progress(progress):
-        if progress.variant == last and progress.step == stop_at:
-            raise StoppedError
-
+    stop = run_folders.stop_at(stop_at, list(recipe["variants"])[-1])
     try:
-        summary = run_experiment(experiment(recipe), folder, on_progress, resume, processes)
-    except StoppedError:
+        summary = run_experiment(experiment(recipe), folder, stop, resume, processes)
+    except run_folders.StoppedError:
         return None
     return summary.to_csv()
 
 
-def lines(folder, recipe=RECIPE):
-    """The records of the recipe's runs that are there."""
-    paths = (folder / variant / "seed-0" / "metrics.jsonl" for variant in recipe["variants"])
-    return {
-        path.parts[-3]: [json.loads(line) for line in path.read_text().splitlines()] for path in paths if path.exists()
-    }
-
-
-def assert_same_records(one, other, rel=1e-11):
+def assert_same_records(one, other, recipe, **tolerance):
     """The same fields in the same order, and numbers that differ by rounding."""
-    assert one.keys() == other.keys()
-    for name, expected in one.items():
-        assert [list(line) for line in other[name]] == [list(line) for line in expected], name
-        for mine, theirs in zip(expected, other[name], strict=True):
-            for field, value in mine.items():
-                if isinstance(value, str):
-                    assert theirs[field] == value
-                else:
-                    assert theirs[field] == pytest.approx(value, rel=rel, abs=1e-20), (name, mine["step"], field)
+    for variant in recipe["variants"]:
+        expected, found = read_records(one, variant), read_records(other, variant)
+        assert [list(line) for line in found] == [list(line) for line in expected], variant
+        assert found == approximately(expected, **tolerance), variant
 
 
 @pytest.fixture(scope="module")
@@ -151,16 +122,14 @@ def simulated(tmp_path_factory, no_pictures):
 def test_processes_leave_the_folder_that_a_simulation_leaves(world, recipe, simulated, tmp_path):
     summaries = run_in_processes(world, run_recipe, recipe, tmp_path / "run")
     assert len(set(summaries)) == 1
-    assert_same_records(lines(simulated, recipe), lines(tmp_path / "run"))
-    for variant in recipe["variants"]:
-        there = [
-            sorted(path.name for path in (folder / variant).glob("seed-0/*"))
-            for folder in (simulated, tmp_path / "run")
-        ]
-        assert there[0] == there[1]
+    assert_same_records(simulated, tmp_path / "run", recipe)
     if recipe == RECIPE:
-        there = [sorted(path.name for path in folder.iterdir()) for folder in (simulated, tmp_path / "run")]
-        assert there[0] == there[1]
+        for pattern in ("*", "*/seed-0/*"):
+            there, expected = (
+                sorted(path.relative_to(folder) for path in folder.glob(pattern))
+                for folder in (tmp_path / "run", simulated)
+            )
+            assert there == expected
         assert (tmp_path / "run" / "config.yaml").read_bytes() == (simulated / "config.yaml").read_bytes()
     for place in (tmp_path / "run").glob("*/seed-0/checkpoint"):
         assert len(list(place.iterdir())) == world
@@ -175,25 +144,9 @@ def test_simulations_and_processes_resume_each_other(variant, simulated, tmp_pat
     recipe, folder = only(variant), tmp_path / "run"
     run_in_processes(3, run_recipe, recipe, folder, 5)
     assert newest_step(folder / variant / "seed-0" / "checkpoint") in (4, 6)
-
-    def stop(progress):
-        if progress.step == 8:
-            raise StoppedError
-
-    with pytest.raises(StoppedError):
-        run_experiment(experiment(recipe), folder, stop, resume=True)
+    run_until(8, experiment(recipe), folder, resume=True)
     run_in_processes(4, run_recipe, recipe, folder, None, True)
-    assert_same_records(lines(simulated, recipe), lines(folder))
-
-
-@pytest.mark.parametrize("variant", ["aware", "relay", "early", "quadratics"])
-def test_the_same_processes_resume_to_the_same_bits(variant, tmp_path):
-    whole, folder = tmp_path / "whole", tmp_path / "run"
-    run_in_processes(2, run_recipe, only(variant), whole)
-    run_in_processes(2, run_recipe, only(variant), folder, 6)
-    run_in_processes(2, run_recipe, only(variant), folder, None, True)
-    (path,) = whole.glob("*/seed-0/metrics.jsonl")
-    assert (folder / path.relative_to(whole)).read_bytes() == path.read_bytes()
+    assert_same_records(simulated, folder, recipe)
 
 
 def with_statistics(network, buffers, folder=None, load=False, save=False, steps=6):
@@ -241,10 +194,10 @@ def test_weights_that_are_known_in_part_resume_in_any_division(tmp_path, no_pict
     run_in_processes(4, run_recipe, recipe, tmp_path / "run", 5)
     run_in_processes(3, run_recipe, recipe, tmp_path / "run", 9, True)
     run_in_processes(2, run_recipe, recipe, tmp_path / "run", None, True)
-    expected = lines(tmp_path / "simulated", recipe)
-    for record in expected["v"]:
+    expected = read_records(tmp_path / "simulated", "v")
+    for record in expected:
         record.pop("consensus_factor")
-    assert_same_records(expected, lines(tmp_path / "run", recipe), rel=1e-8)
+    assert read_records(tmp_path / "run", "v") == approximately(expected, rel=1e-8)
 
 
 def test_a_model_is_exported_from_the_parts_of_all_processes(simulated, tmp_path):
@@ -291,13 +244,6 @@ def refused(rank, world, recipe, folder):
     except MixwiseError as error:
         return str(error)
     return None
-
-
-def test_a_folder_that_is_not_empty_is_refused_by_all(tmp_path):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    messages = run_in_processes(3, refused, only("d2"), tmp_path)
-    assert len(set(messages)) == 1
-    assert "is not empty" in messages[0]
 
 
 def each_in_its_own_folder(rank, world, recipe, folder):

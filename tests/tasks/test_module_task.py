@@ -183,14 +183,6 @@ def test_gradients_are_those_of_plain_pytorch(module, gradients):
         assert_gradients_of_plain_pytorch(task, X, *task.losses_and_gradients(X, range(NODES), step), step)
 
 
-def test_frozen_parameters_have_no_place_and_tied_ones_stay_tied():
-    task = make_task(Tied)
-    assert task.layout.dim == 64 + 8 + 8
-    module = task.module_of(somewhere(task)[2])
-    assert torch.equal(module.frozen.weight, task.template.frozen.weight)
-    assert module.second.weight is module.first.weight
-
-
 @pytest.mark.usefixtures("directly")
 def test_a_module_that_takes_gradients_itself_cannot_be_stacked():
     class Penalty(OneLayer):
