@@ -1,7 +1,7 @@
 """Hosts that are none: network namespaces with an address each, joined by a switch, whose links can be slow or lossy.
 
     with Hosts(2) as hosts:
-        hosts.links(0, "slow")
+        hosts.link(0, "slow")
         hosts.run(0, f"ping -c1 {hosts.address(1)}")
         Program(command, env=os.environ | hosts.variables(0))
 

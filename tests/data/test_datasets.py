@@ -369,8 +369,7 @@ def test_missing_idx_files_are_downloaded(tmp_path, site, monkeypatch):
     files = tuple(RemoteFile(name, f"{site.as_uri()}/{name}", md5(content)) for name, content in packed.items())
     monkeypatch.setitem(FILES, "mnist", files)
     write(tmp_path / "mnist", {IDX[0]: idx_bytes(idx_files()[IDX[0]])})
-    with pytest.raises(DataError, match=rf"put {IDX[1]} or .*\.gz, and the other three IDX files, into"):
-        data.mnist(tmp_path)
+    refused(DataError, rf"put {IDX[1]} or .*\.gz, and the other three IDX files, into", data.mnist, tmp_path)
     write(site, {name: content for name, content in packed.items() if IDX[0] not in name})
     assert_small_mnist(data.mnist(tmp_path))
 

@@ -16,12 +16,8 @@ from tiny_text import save_csv, save_model
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 # Pages that need no files; the others have tests of their own.
-RUN_AS_THEY_ARE = ("start.md", "tutorial.md", "extending.md", "looking.md", "memory.md")
-RUN_ELSEWHERE = {
-    "your-own-model.md": "test_docs.py",
-    "text-and-images.md": "test_docs.py",
-    "your-own-loop.md": "test_gossip_processes.py",
-}
+RUN_AS_THEY_ARE = ("start.md", "tutorial.md", "extending.md", "looking.md", "memory.md", "your-own-model.md")
+RUN_ELSEWHERE = {"text-and-images.md": "test_docs.py", "your-own-loop.md": "test_gossip_processes.py"}
 PACKAGES = pkgutil.walk_packages(mixwise.__path__, "mixwise.")
 MODULES = sorted(module.name for module in PACKAGES if not module.name.endswith("__main__"))
 
@@ -54,13 +50,10 @@ def run(tmp_path, monkeypatch, capsys):
 # --- code on pages ---
 @pytest.mark.parametrize("page", RUN_AS_THEY_ARE)
 def test_a_page_runs_and_prints_what_it_says(page, run):
-    run(DOCS / page)
-
-
-def test_your_own_model(run):
-    shown = run(DOCS / "your-own-model.md")
-    assert "torch.Size([16, 162])" in shown  # as the comments beside the code say
-    assert "\n130\n" in shown
+    shown = run(DOCS / page)
+    if page == "your-own-model.md":  # as the comments beside the code say
+        assert "torch.Size([16, 162])" in shown
+        assert "\n130\n" in shown
 
 
 @pytest.mark.xdist_group("transformers")
@@ -141,9 +134,3 @@ def test_pictures_exist_and_have_a_text(page):
     for text, path in pictures(page):
         assert text, f"{path} has no alternative text"
         assert (page.parent / path).is_file(), f"{path} does not exist"
-
-
-def test_readme_shows_a_picture_of_the_report_first():
-    shown = [path for _, path in pictures(ROOT / "README.md")]
-    assert shown[0] == "docs/images/report-light.png"
-    assert "<picture>" in "\n".join((ROOT / "README.md").read_text("utf-8").splitlines()[:15])

@@ -114,8 +114,7 @@ def test_distinct_placements_of_a_chain_of_four_are_its_twelve_labelings():
 
 def test_distinct_placements_need_the_same_graph_for_every_seed():
     base = {**small().base, "graph": "random-connected:5"}
-    with pytest.raises(ConfigError, match="seed=0"):
-        plan_experiment(small(placements="distinct", base=base, seeds=[0, 1, 2, 3]))
+    refused(ConfigError, "seed=0", plan_experiment, small(placements="distinct", base=base, seeds=[0, 1, 2, 3]))
 
 
 @pytest.mark.parametrize(
@@ -124,11 +123,7 @@ def test_distinct_placements_need_the_same_graph_for_every_seed():
         ("stepz=3", "did you mean steps"),
         ("steps=0", "steps = 0.*greater than or equal to 1"),
         ("steps=2.5", "steps = 2.5: input should be a valid integer"),
-        ("steps=yes", "steps = True: input should be a valid integer"),
         ("local_steps=1.5", "local_steps = 1.5: input should be a valid integer"),
-        ("record_every=0.5", "record_every = 0.5: input should be a valid integer"),
-        ("evaluate_every=true", "evaluate_every = True: input should be a valid integer"),
-        ("window=2.5", "window = 2.5: input should be a valid integer"),
         ("steps=few", "steps = 'few'.*integer"),
         ("two.policy.perod=3", "policy: unknown key 'perod'; did you mean period"),
         ("two.policy.smoothing=1", "policy.smoothing = 1: input should be less than 1"),
@@ -144,7 +139,6 @@ def test_distinct_placements_need_the_same_graph_for_every_seed():
         ("optimizer.lr=0", "positive"),
         ("optimizer.lr=0.3/K", "0.3/L"),
         ("steps", "key=value"),
-        ("=3", "key=value"),
         ("steps=[", "not valid YAML"),
         ("placement=upside-down", "'given', 'random' or 'gme'"),
     ],
@@ -199,7 +193,7 @@ def test_a_file_that_is_no_recipe_is_refused(content, says, tmp_path):
         ({"placement": [0, 0, 1, 2]}, "permutation"),
         ({"algorithm": "decoupled"}, "fit together"),
         ({"policy": {"kind": "decoupled", "params": "uniform", "updates": "uniform"}}, "fit together"),
-        ({"policy": {"kind": "fixed", "weights": {"cliques": [[0, 2]]}}}, "no edge"),
+        ({"policy": {"kind": "fixed", "weights": {"cliques": [[0, 2]]}}}, "not an edge"),
         ({"graph": "star:4", "policy": "uniform"}, "regular"),
     ],
 )

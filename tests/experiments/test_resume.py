@@ -185,8 +185,7 @@ def test_the_folder_of_another_experiment_is_refused(change, uninterrupted, tmp_
 def test_a_folder_that_holds_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     for resume in (True, False):
-        with pytest.raises(ConfigError, match=str(tmp_path)):
-            run_experiment(experiment(), tmp_path, resume=resume)
+        refused(ConfigError, str(tmp_path), run_experiment, experiment(), tmp_path, resume=resume)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 

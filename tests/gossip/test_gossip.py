@@ -356,8 +356,7 @@ class FullyShardedDataParallel(nn.Sequential):
 )
 def test_a_model_whose_gradients_are_averaged_over_all_ranks_is_refused(alone_in_a_group, wrap, message):
     model = wrap(nn.Linear(3, 2))
-    with pytest.raises(TrainingError, match=message):
-        mw.Gossip(model, torch.optim.SGD(model.parameters(), lr=0.1), ALONE)
+    refused(TrainingError, message, mw.Gossip, model, torch.optim.SGD(model.parameters(), lr=0.1), ALONE)
 
 
 def test_ranks_that_never_hear_of_each_other_are_refused():

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from builders import refused
 from mixwise import __version__, doctor
 from mixwise.errors import NetworkError
 from mixwise.graphs import chain
@@ -38,8 +39,7 @@ def test_two_processes_mix(monkeypatch):
 def test_two_processes_that_are_not_done_in_time_are_ended():
     start = time.monotonic()
     processes = TwoProcesses(timeout=0.05)
-    with pytest.raises(NetworkError, match=r"process 0 was not done after 0\.05 s"):
-        processes.wait()
+    refused(NetworkError, r"process 0 was not done after 0\.05 s", processes.wait)
     assert time.monotonic() - start < 10
     assert all(process.poll() is not None for process in processes._processes)
 
@@ -47,8 +47,7 @@ def test_two_processes_that_are_not_done_in_time_are_ended():
 @in_processes
 def test_the_last_words_of_a_process_that_fails_are_told(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(NetworkError, match="process 0 ended with exit code 1: no output"):
-        TwoProcesses(timeout=30).wait()
+    refused(NetworkError, "process 0 ended with exit code 1: no output", TwoProcesses(timeout=30).wait)
 
 
 def test_all_checks_pass_here(alone, mixwise):

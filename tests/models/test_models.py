@@ -290,12 +290,8 @@ def test_models_by_name():
         ("resnet20", {"depth": 20}, ["model resnet20: unknown key 'depth'", "classes, norm, channels"]),
         ("logistic", {"classes": 10}, ["features is missing; logistic needs it"]),
         ("resnet20", {"norm": "batch"}, ["model resnet20.norm = 'batch'", "'evonorm', 'group' or 'none'"]),
-        ("resnet20", {"classes": 0}, ["classes = 0", "greater than or equal to 1"]),
-        ("resnet18", {"channels": 2.5}, ["channels = 2.5", "integer"]),
         ("small-cnn", {"classes": True}, ["classes = True", "integer"]),
         ("mlp", {"sizes": (784,)}, ["sizes = (784,)", "at least 2 items"]),
-        ("mlp", {"sizes": "784-128-10"}, ["sizes = '784-128-10'", "a valid list"]),
-        ("mlp", {"sizes": [784, 0, 10]}, ["sizes.1 = 0", "greater than or equal to 1"]),
     ],
 )
 def test_invalid_names_and_options_are_rejected(name, options, words):

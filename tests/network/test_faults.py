@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from builders import refused
 from mixwise import algorithms, graphs
 from mixwise.errors import MixingError
 from mixwise.experiments import load_recipe, plan_experiment
@@ -82,5 +83,4 @@ def test_a_recipe_loses_messages_and_repeats_itself():
 
 @pytest.mark.parametrize("loss", [-0.1, 1.0, float("nan")])
 def test_a_rate_out_of_range_is_rejected(loss):
-    with pytest.raises(MixingError, match="lies in"):
-        LossyNetwork(TORUS, loss)
+    refused(MixingError, "lies in", LossyNetwork, TORUS, loss)

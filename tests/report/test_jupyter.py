@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import mixwise as mw
+from builders import refused
 from mixwise.errors import ConfigError
 from mixwise.experiments import load_recipe, load_run, plan_experiment, run_experiment
 from mixwise.report.table import Cell, Summary
@@ -71,8 +72,7 @@ def test_curves_and_rows_hold_the_records(folder):
     assert values.shape == (2, 12)
     rows = [row for row in run.rows() if row["variant"] == "gme-every-step" and row["seed"] == 1]
     assert [row["loss"] for row in rows] == values[1].tolist()
-    with pytest.raises(ConfigError, match="dsgd-metropolis"):
-        run.curve("no-such-variant", "loss")
+    refused(ConfigError, "dsgd-metropolis", run.curve, "no-such-variant", "loss")
 
 
 def test_a_run_that_was_interrupted_shows_what_was_recorded(folder, tmp_path):
@@ -92,8 +92,7 @@ def test_a_run_that_was_interrupted_shows_what_was_recorded(folder, tmp_path):
 
 
 def test_a_folder_that_is_no_run_is_rejected(tmp_path):
-    with pytest.raises(ConfigError, match=r"config\.yaml"):
-        load_run(tmp_path)
+    refused(ConfigError, r"config\.yaml", load_run, tmp_path)
 
 
 def test_names_in_tables_and_legends_are_text(folder):

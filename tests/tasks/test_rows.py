@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from builders import refused
 from mixwise.errors import TrainingError
 from mixwise.tasks.rows import RowLayout
 
@@ -119,8 +120,7 @@ def test_the_state_dict_has_the_keys_and_values_it_always_had(tied):
 
 
 def test_modules_without_rows_are_refused():
-    with pytest.raises(TrainingError, match="no parameter to train; let some"):
-        RowLayout(nn.Linear(2, 2).requires_grad_(False))
+    refused(TrainingError, "no parameter to train; let some", RowLayout, nn.Linear(2, 2).requires_grad_(False))
     with pytest.raises(TrainingError, match=r"'1.weight' has no shape yet; run a batch through"):
         RowLayout(nn.Sequential(nn.Flatten(), nn.LazyLinear(2)))
 
