@@ -7,6 +7,12 @@ import pytest
 from mixwise.experiments import run_experiment
 
 
+def small_recipe(variants, name="tiny", seeds=(0,), window=2, metrics=("loss", "consensus_distance"), **base):
+    """A recipe as a dictionary."""
+    whole = {"name": name, "seeds": list(seeds), "window": window, "metrics": list(metrics)}
+    return {**whole, "base": base, "variants": variants}
+
+
 def classification(dim=8, hidden=8, classes=4, samples=200, **options):
     """The task of a recipe: a dense network on a mixture of Gaussians."""
     return {

@@ -18,27 +18,14 @@ from mixwise.experiments.build import build_task
 from mixwise.training import Training
 from process_pool import in_processes
 from programs import running, wait_for
-from run_folders import classification
+from run_folders import classification, small_recipe
 
 pytestmark = [in_processes, pytest.mark.usefixtures("no_pictures")]
 
 STEPS = 24
 AWARE = {"kind": "heterogeneity-aware", "period": 3, "smoothing": 0.5, "sketch": {"dim": 20}}
-RECIPE = {
-    "name": "tiny",
-    "seeds": [0, 1],
-    "window": 2,
-    "metrics": ["accuracy", "consensus_distance"],
-    "base": {
-        "steps": STEPS,
-        "graph": "ring:4",
-        "task": classification(),
-        "optimizer": {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-3},
-        "schedule": {"warmup": 0.1, "decay_at": [0.6]},
-        "evaluate_every": 5,
-        "checkpoint_every": 7,
-    },
-    "variants": {
+RECIPE = small_recipe(
+    {
         "dsgd": {"policy": "metropolis-hastings", "task": {"gradients": "loop"}, "record_every": 2},
         "ha": {
             "policy": {**AWARE, "alternate_with": "metropolis-hastings"},
@@ -47,7 +34,10 @@ RECIPE = {
         },
         "d2": {"algorithm": "d2", "policy": "lazy-metropolis-hastings"},
     },
-}
+    seeds=[0, 1], metrics=["accuracy", "consensus_distance"], steps=STEPS, graph="ring:4", task=classification(),
+    optimizer={"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-3},
+    schedule={"warmup": 0.1, "decay_at": [0.6]}, evaluate_every=5, checkpoint_every=7,
+)  # fmt: skip
 RUNS = [f"{variant}/seed-{seed}" for variant in RECIPE["variants"] for seed in RECIPE["seeds"]]
 
 
@@ -223,11 +213,11 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
 
 
 def test_an_update_that_is_finite_but_too_large_to_be_squared_names_the_step(tmp_path):
-    recipe = {**RECIPE, "base": {"steps": 60, "graph": "ring:4", "optimizer": {"lr": 1e9}}, "metrics": ["loss"]}
-    recipe |= {"seeds": [0], "variants": {"ha": {"policy": {"kind": "heterogeneity-aware"}}}}
+    variants = {"ha": {"policy": {"kind": "heterogeneity-aware"}}}
+    large = Recipe.model_validate(small_recipe(variants, steps=60, graph="ring:4", optimizer={"lr": 1e9}))
     # Quadratics in float64: Γ overflows before the loss does, and no warning of NumPy stands above the message.
-    with pytest.raises(TrainingError, match=r"^step \d+: .*lower the learning rate"):
-        run_experiment(plan_experiment(Recipe.model_validate(recipe)), tmp_path / "run")
+    says = r"^step \d+: .*lower the learning rate"
+    refused(TrainingError, says, run_experiment, plan_experiment(large), tmp_path / "run")
 
 
 # --- real processes ---

@@ -14,29 +14,17 @@ from mixwise.experiments import Recipe, plan_experiment, run_experiment
 from mixwise.launch import Machines, torchrun_line
 from process_pool import in_processes
 from programs import free_port, run_with_hook, running, wait_for
-from run_folders import approximately, read_records
+from run_folders import approximately, read_records, small_recipe
 
 pytestmark = [in_processes, pytest.mark.timeout(600)]
 
 SHARED, ALONE = "nodes-0-2-of-5", "nodes-0-4-of-5"  # the rows of rank 0, with another process and without
 STEPS = 120
-RECIPE = {
-    "name": "elastic",
-    "seeds": [0],
-    "window": 2,
-    "metrics": ["distance_to_optimum"],
-    "base": {
-        "steps": STEPS,
-        "graph": "ring:5",
-        "task": {"kind": "quadratics"},
-        "optimizer": {"lr": "0.2/L", "momentum": 0.5},
-        "record_every": 4,
-        "evaluate_every": 4,
-        "checkpoint_every": 4,
-        "dtype": "float64",
-    },
-    "variants": {"aware": {"policy": {"kind": "heterogeneity-aware", "period": 3, "sketch": {"dim": 20}}}},
-}
+RECIPE = small_recipe(
+    {"aware": {"policy": {"kind": "heterogeneity-aware", "period": 3, "sketch": {"dim": 20}}}},
+    name="elastic", metrics=["distance_to_optimum"], steps=STEPS, graph="ring:5", task={"kind": "quadratics"},
+    optimizer={"lr": "0.2/L", "momentum": 0.5}, record_every=4, evaluate_every=4, checkpoint_every=4, dtype="float64",
+)  # fmt: skip
 
 # It takes its time after every checkpoint until there is a file that tells it to hurry.
 PACED = run_with_hook('if not Path("hurry").exists(): time.sleep(0.5)')

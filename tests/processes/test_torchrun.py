@@ -1,7 +1,6 @@
 """Recipes with their nodes divided over processes: the same folder as a simulation, in any division."""
 
 import re
-import shutil
 import signal
 import sys
 
@@ -27,56 +26,39 @@ from mixwise.network.world import Processes
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask
 from mixwise.training import Training
-from mixwise.training.checkpoint import load_checkpoint, newest_step, save_checkpoint
+from mixwise.training.checkpoint import keep_only, load_checkpoint, newest_step, save_checkpoint
 from process_pool import in_processes, run_in_processes
 from programs import free_port, run_with_hook, running
-from run_folders import approximately, classification, read_records, run_until
+from run_folders import approximately, classification, read_records, run_until, small_recipe
 
 pytestmark = [in_processes, pytest.mark.timeout(400)]
 
 STEPS = 12
 AWARE = {"kind": "heterogeneity-aware", "period": 3, "sketch": {"dim": 20}}
-RECIPE = {
-    "name": "tiny",
-    "seeds": [0],
-    "window": 2,
-    "metrics": ["loss", "consensus_distance"],
-    "base": {
-        "steps": STEPS,
-        "graph": "ring:5",
-        "task": classification(hidden=6, samples=100, gradients="loop"),
-        "optimizer": {"lr": 0.05},
-        "evaluate_every": 4,
-        "checkpoint_every": 4,
-        "dtype": "float64",
-    },
+QUADRATICS = {"task": {"kind": "quadratics"}, "graph": "random-connected:7", "optimizer": {"lr": "0.2/L"}}
+MH = "metropolis-hastings"
+RECIPE = small_recipe(
     # Every kind of memory: of nodes, of arcs, of all; of the optimizer, the policy, the schedule.
-    "variants": {
+    {
         "aware": {
-            "policy": {**AWARE, "smoothing": 0.5, "alternate_with": "metropolis-hastings"},
+            "policy": {**AWARE, "smoothing": 0.5, "alternate_with": MH},
             "optimizer": {"momentum": 0.9},
             "schedule": {"warmup": 0.1, "decay_at": [0.6]},
         },
-        "adam": {"policy": "metropolis-hastings", "optimizer": {"kind": "adamw", "lr": 0.01}, "record_every": 3},
+        "adam": {"policy": MH, "optimizer": {"kind": "adamw", "lr": 0.01}, "record_every": 3},
         "d2": {"algorithm": "d2", "policy": "lazy-metropolis-hastings"},
-        "tracking": {"algorithm": "gradient-tracking", "policy": "metropolis-hastings", "local_steps": 2},
+        "tracking": {"algorithm": "gradient-tracking", "policy": MH, "local_steps": 2},
         "relay": {"algorithm": {"kind": "quasi-global", "inner": "relay"}, "policy": "tree"},
         "push": {"algorithm": "push-sum", "graph": "directed-ring:5", "policy": "uniform-sender"},
-        "choco": {
-            "algorithm": {"kind": "choco", "compressor": {"kind": "quantize", "bits": 4}},
-            "policy": "metropolis-hastings",
-        },
+        "choco": {"algorithm": {"kind": "choco", "compressor": {"kind": "quantize", "bits": 4}}, "policy": MH},
         "early": {"algorithm": "combine-while-adapt", "policy": AWARE},
         "mean": {"algorithm": "all-reduce", "policy": "none"},
         "placed": {"policy": {"kind": "heterogeneity-aware-matchings"}, "placement": "gme"},
-        "quadratics": {
-            "task": {"kind": "quadratics"},
-            "graph": "random-connected:7",
-            "policy": AWARE,
-            "optimizer": {"lr": "0.2/L"},
-        },
+        "quadratics": {**QUADRATICS, "policy": AWARE},
     },
-}
+    task=classification(hidden=6, samples=100, gradients="loop"), steps=STEPS, graph="ring:5", optimizer={"lr": 0.05},
+    evaluate_every=4, checkpoint_every=4, dtype="float64",
+)  # fmt: skip
 
 
 def experiment(recipe=RECIPE):
@@ -215,24 +197,19 @@ def test_a_model_is_exported_from_the_parts_of_all_processes(simulated, tmp_path
 
 def test_a_checkpoint_counts_when_all_parts_are_there(tmp_path):
     """What a kill between two processes' writes leaves: the one before is taken, whatever lies around."""
-    recipe = only("relay")
-    run_in_processes(3, run_recipe, recipe, tmp_path / "run", 5)
-    place = tmp_path / "run" / "relay" / "seed-0" / "checkpoint"
-    shutil.copytree(place, tmp_path / "after 4")
-    run_in_processes(3, run_recipe, recipe, tmp_path / "run", 9, True)
-    assert newest_step(place) == 8
-    for path in (tmp_path / "after 4").iterdir():
-        shutil.copy(path, place)
-    next(place.glob("step-00000008.nodes-2-3-*")).unlink()
-    assert newest_step(place) == 4
-    (place / "step-00000012.nodes-0-1-of-5.safetensors").write_bytes(b"of another division")
-    (place / "step-00000012.nodes-1-4-of-5.safetensors").write_bytes(b"of another division")
-    assert newest_step(place) == 4
-    run_in_processes(2, run_recipe, recipe, tmp_path / "run", None, True)
-    assert sorted(path.name for path in place.iterdir()) == [
-        "step-00000012.nodes-0-2-of-5.safetensors",
-        "step-00000012.nodes-3-4-of-5.safetensors",
-    ]
+
+    def leave(step, *parts):
+        for part in parts:
+            (tmp_path / f"step-{step:08}.nodes-{part}-of-5.safetensors").touch()
+
+    leave(4, "0-1", "2-3", "4-4")
+    leave(8, "0-1", "4-4")
+    leave(12, "0-1", "1-4")  # of two divisions
+    assert newest_step(tmp_path) == 4
+    leave(8, "2-3")
+    assert newest_step(tmp_path) == 8
+    keep_only(tmp_path, 8)
+    assert {path.name[:13] for path in tmp_path.iterdir()} == {"step-00000008"}
 
 
 # --- what is refused ---
