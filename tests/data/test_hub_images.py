@@ -1,13 +1,12 @@
 """Images of a Hugging Face dataset, and a Hugging Face model for images in a recipe."""
 
-import io
 import json
 
 import pytest
 import torch
 
 from builders import refused
-from image_trees import picture
+from image_trees import encoded, picture
 from mixwise.data import hugging_face, image_folder
 from mixwise.errors import DataError
 from run_folders import read_records
@@ -18,10 +17,8 @@ pytestmark = pytest.mark.xdist_group("transformers")  # importing it takes secon
 CLASSES = ["ant", "bee", "cat"]
 
 
-def encoded(label, number):
-    file = io.BytesIO()
-    picture(label, number).save(file, "JPEG", quality=90)
-    return {"bytes": file.getvalue(), "path": None}
+def photo(label, number):
+    return {"bytes": encoded(picture(label, number), "JPEG", quality=90), "path": None}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +29,7 @@ def datasets():
 def rows(datasets, count, shift):
     labels = [number % 3 for number in range(count)]
     return datasets.Dataset.from_dict(
-        {"photo": [encoded(label, n + shift) for n, label in enumerate(labels)], "animal": labels},
+        {"photo": [photo(label, n + shift) for n, label in enumerate(labels)], "animal": labels},
         features=datasets.Features({"photo": datasets.Image(), "animal": datasets.ClassLabel(names=CLASSES)}),
     )
 
@@ -49,7 +46,7 @@ def test_images_of_a_data_set_are_those_of_a_folder(saved, tmp_path):
         for number in range(count):
             place = tmp_path / part / CLASSES[number % 3]
             place.mkdir(parents=True, exist_ok=True)
-            (place / f"{number:03d}.jpg").write_bytes(encoded(number % 3, number + shift)["bytes"])
+            (place / f"{number:03d}.jpg").write_bytes(photo(number % 3, number + shift)["bytes"])
     hub, folder = hugging_face(str(saved), size=16, workers=1), image_folder(tmp_path, 16, workers=0)
     order = torch.argsort(hub.train.y, stable=True)
     assert torch.equal(hub.train.y[order], folder.train.y)
@@ -61,7 +58,7 @@ def test_images_of_a_data_set_are_those_of_a_folder(saved, tmp_path):
 
 def test_an_image_that_cannot_be_decoded_is_named_by_its_row(tmp_path, datasets):
     broken = datasets.Dataset.from_dict(
-        {"image": [encoded(0, 0), {"bytes": b"nothing", "path": None}, None], "label": [0, 1, 0]},
+        {"image": [photo(0, 0), {"bytes": b"nothing", "path": None}, None], "label": [0, 1, 0]},
         features=datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])}),
     )
     datasets.DatasetDict({"train": broken, "test": broken}).save_to_disk(str(tmp_path / "broken"))

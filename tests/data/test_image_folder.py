@@ -6,7 +6,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import psutil
@@ -19,6 +18,7 @@ from mixwise.data import holdout, image_folder
 from mixwise.data.images import ImageListing, default_workers
 from mixwise.errors import DataError
 from process_pool import in_processes
+from programs import alive, wait_for
 
 SIZE = 16
 
@@ -44,11 +44,11 @@ def workers_alive():
     """Returns the processes that were started below this one since the beginning of the test and still run."""
     before = {child.pid for child in psutil.Process().children(recursive=True)}
 
-    def alive():
+    def started():
         children = psutil.Process().children(recursive=True)
-        return [child for child in children if child.pid not in before and running(child.pid)]
+        return [child for child in children if child.pid not in before and alive(child.pid)]
 
-    return alive
+    return started
 
 
 # --- what is listed ---
@@ -271,15 +271,4 @@ def test_workers_end_with_their_program(root, how, code):
     assert program.returncode == code, program.stderr
     workers = [int(pid) for pid in program.stdout.split()]
     assert len(workers) == 2
-    deadline = time.monotonic() + 60  # an idle worker looks for its parent every five seconds
-    while any(map(running, workers)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not any(map(running, workers))
-
-
-def running(pid):
-    """Whether a process has not ended; one that has stays known until its parent asks how."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    wait_for(lambda: not any(map(alive, workers)), [], root)  # an idle one looks for its parent every five seconds

@@ -19,7 +19,7 @@ from mixwise.network.board import Board
 from mixwise.network.membership import END, Membership, check_supervised
 from mixwise.network.world import Processes
 from process_pool import in_processes
-from programs import wait_for
+from programs import alive, wait_for
 
 THERE = ("10.0.0.1", 29500)
 
@@ -249,14 +249,6 @@ def pids(folder, launched, names):
     return [int((folder / name).read_text()) for name in names]
 
 
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 @in_processes
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc, and parents by prctl")
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
@@ -271,12 +263,9 @@ def test_no_worker_outlives_its_supervisor(script, tmp_path, number):
         _, said = launched.communicate(timeout=100)
         assert launched.returncode == (128 + number if number == signal.SIGTERM else -number)
         assert number == signal.SIGKILL or "stopped by SIGTERM" in said
-        last = time.monotonic() + 60
         # A kill cannot be passed on, so it reaches the workers alone.
         expected = workers + (children if number == signal.SIGTERM else [])
-        while any(map(alive, expected)) and time.monotonic() < last:
-            time.sleep(0.05)
-        assert not any(map(alive, expected))
+        wait_for(lambda: not any(map(alive, expected)), [], tmp_path)
     finally:
         launched.kill()
         for pid in workers + children:

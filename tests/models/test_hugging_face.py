@@ -17,7 +17,7 @@ from mixwise.models.features import entry_of
 from run_folders import read_records
 from tiny_text import save_csv, save_model, save_vit
 
-pytestmark = pytest.mark.xdist_group("transformers")  # importing it takes seconds: once
+pytestmark = [pytest.mark.usefixtures("cache"), pytest.mark.xdist_group("transformers")]
 
 KINDS = ("distilbert", "bert")
 
@@ -27,12 +27,6 @@ def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
     save_csv(root / "ag_news")
     return {kind: save_model(root / kind, kind) for kind in KINDS}
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("MIXWISE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.fixture

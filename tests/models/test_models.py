@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.functional import cross_entropy
 
 from builders import refused
@@ -25,7 +24,6 @@ CASES = {
     **{f"resnet20-{norm}": (partial(resnet20, norm=norm), (3, 8, 8)) for norm in NORMS},
     "resnet18": (partial(resnet18, 10), (3, 32, 32)),
 }
-SMALL = [name for name in CASES if name != "resnet18"]
 
 
 @pytest.fixture(autouse=True)
@@ -177,22 +175,6 @@ def test_the_groups_divide_the_channels(channels, limit, groups):
     assert groups == max(g for g in range(1, limit + 1) if channels % g == 0)
 
 
-@pytest.mark.parametrize("groups", [1, 2, 4])
-def test_the_gradients_of_evonorm(groups):
-    layer = evonorm(4, groups)
-    inputs = [normal(2, 4, 3, 2, seed=8), *(p.detach().clone() for p in layer.parameters())]
-
-    def output(x, *values):
-        return functional_call(layer, dict(zip(["v", "gamma", "beta"], values, strict=True)), (x,))
-
-    inputs = [x.requires_grad_() for x in inputs]
-    assert torch.autograd.gradcheck(output, inputs)
-    assert torch.autograd.gradgradcheck(output, inputs)
-    one = normal(3, 4, 1, 1).requires_grad_()  # groups of one number
-    EvoNormS0(4).double()(one).sum().backward()
-    assert one.grad.isfinite().all()
-
-
 def test_evonorm_with_a_large_mean_keeps_its_digits():
     """In float32 a mean of 10⁴ deviations leaves three digits; E[x²] − E[x]² would leave none."""
     x = normal(1, 2, 64, 64, seed=1) + 1e4
@@ -201,27 +183,6 @@ def test_evonorm_with_a_large_mean_keeps_its_digits():
 
 
 # --- functional calls and stacked parameters ---
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_stacked_parameters_give_what_a_loop_gives(name):
-    """Outputs and gradients of three nodes, each with its own parameters and samples: vmap against a loop."""
-    pairs = [model_and_samples(name, batch=2, seed=seed) for seed in range(3)]
-    models, x = [model for model, _ in pairs], torch.stack([x for _, x in pairs])
-    labels = torch.tensor([[0, 1], [2, 3], [4, 5]])
-    params, buffers = stack_module_state(models)
-    assert not buffers
-
-    def loss(p, x, y):
-        return cross_entropy(functional_call(models[0], p, (x,)), y)
-
-    outputs = vmap(lambda p, x: functional_call(models[0], p, (x,)))(params, x)
-    gradients = vmap(grad(loss))(params, x, labels)
-    for i, model in enumerate(models):
-        torch.testing.assert_close(outputs[i], model(x[i]), rtol=1e-12, atol=1e-12)
-        cross_entropy(model(x[i]), labels[i]).backward()
-        for key, p in model.named_parameters():
-            torch.testing.assert_close(gradients[key][i], p.grad, rtol=1e-12, atol=1e-12)
 
 
 # --- seeds ---

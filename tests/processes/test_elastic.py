@@ -1,12 +1,11 @@
 """Machines that come and go (`mixwise launch --machines 1:2`): rows are divided anew, records are those of one."""
 
-import os
 import re
 import signal
 import sys
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
@@ -41,16 +40,12 @@ main()
 """
 
 
-def workers_of(agent):
-    return list(map(int, Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()))
-
-
 def kill(agent):
     """A machine without power: nobody says good-bye."""
     if agent.poll() is None:
         agent.send_signal(signal.SIGSTOP)  # so that it starts no other worker meanwhile
-        for pid in [*workers_of(agent), agent.pid]:
-            os.kill(pid, signal.SIGKILL)
+        for process in [*psutil.Process(agent.pid).children(), agent]:
+            process.kill()
         agent.wait(60)
 
 

@@ -10,7 +10,6 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from benchmarks.report import large_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -301,18 +300,6 @@ def test_metrics_that_are_evaluated_seldom_have_their_own_steps():
     ((first, second),) = columns([records], ["loss", "accuracy"], most=100)
     assert len(first["steps"]) == 30
     assert second["steps"] == [9, 19, 29]
-
-
-def test_a_run_of_1000_records_adds_less_than_150_kb_to_a_report(tmp_path):
-    """15 MB for 100 runs, which `make bench` measures."""
-    sizes = []
-    for variants in (1, 2):
-        folder = tmp_path / f"{variants}"
-        large_folder(folder, variants=variants, seeds=5, records=1000)
-        save_page([folder], tmp_path / "report.html")
-        sizes.append((tmp_path / "report.html").stat().st_size)
-    assert sizes[1] - sizes[0] < 5 * 150e3
-    assert sizes[1] < 10 * 150e3
 
 
 # --- figures for papers ---

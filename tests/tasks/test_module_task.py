@@ -14,7 +14,7 @@ from mixwise.data import Dataset, NodeBatches, Partition, gaussian_mixture, part
 from mixwise.errors import TrainingError
 from mixwise.graphs import complete, ring
 from mixwise.mixing import metropolis_hastings, uniform
-from mixwise.models import mlp, seeded, small_cnn
+from mixwise.models import EvoNormS0, mlp, seeded, small_cnn
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask
@@ -51,6 +51,10 @@ def small_conv():
     """Two convolutions with GroupNorm; small enough to be stacked in a test."""
     convs = [nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 4, 3, stride=2)]
     return nn.Sequential(*convs, nn.ReLU(), nn.Flatten(), nn.Linear(36, 10))
+
+
+def evo_conv():
+    return nn.Sequential(nn.Conv2d(3, 4, 3, stride=3), EvoNormS0(4, 2), nn.Flatten(), nn.Linear(100, 10))
 
 
 def with_dropout():
@@ -120,7 +124,7 @@ def test_full_averaging_is_one_model_on_the_joint_batch(gradients):
 
 @pytest.mark.usefixtures("directly")
 @pytest.mark.parametrize(
-    ("module", "data"), [(lambda: mlp((8, 16, 4)), None), (small_conv, images()), (small_cnn, images())]
+    ("module", "data"), [(lambda: mlp((8, 16, 4)), None), (small_conv, images()), (evo_conv, images())]
 )
 def test_loop_and_stacked_agree_for_fixed_weights(module, data):
     loop, stacked = (
