@@ -4,7 +4,6 @@ import doctest
 import importlib
 import pkgutil
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -102,35 +101,11 @@ def test_examples_in_docstrings():
     assert sum(result.attempted for result in results.values()) > 20
 
 
-def test_the_reference_has_every_public_name(monkeypatch):
-    monkeypatch.syspath_prepend(str(DOCS))
-    missing_names = importlib.import_module("public_names").missing_names
-    sys.modules.pop("public_names", None)
-    described = set()
-    for page in (DOCS / "api").glob("*.md"):
-        module = ""
-        for directive, name in re.findall(r"^\.\. (\S+):: (\S+)$", page.read_text("utf-8"), flags=re.MULTILINE):
-            if directive in ("module", "currentmodule"):
-                module = name
-            described.add(name if "module" in directive else f"{module}.{name}")
-    assert missing_names(described) == []
-    assert "mixwise.graphs.ring" in missing_names(described - {"mixwise.graphs.ring"})
-    assert missing_names(described - {"mixwise.Graph"}) == []  # known by one of its two names
-
-
 # --- pictures ---
-def pictures(page):
-    """(text, path) of every picture of a page, in Markdown or HTML."""
-    text = page.read_text("utf-8")
-    yield from re.findall(r"!\[(.*?)\]\((.*?)\)", text)
-    for tag in re.findall(r"<img .*?>", text, flags=re.DOTALL):
-        yield re.search(r'alt="(.*?)"', tag)[1], re.search(r'src="(.*?)"', tag)[1]
-    for path in re.findall(r'srcset="(.*?)"', text):
-        yield "in place of another one", path
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda page: page.name)
-def test_pictures_exist_and_have_a_text(page):
-    for text, path in pictures(page):
-        assert text, f"{path} has no alternative text"
-        assert (page.parent / path).is_file(), f"{path} does not exist"
+def test_pictures_have_a_text():
+    for page in (ROOT / "README.md", *DOCS.glob("*.md")):
+        text = page.read_text("utf-8")
+        assert "![](" not in text, page
+        assert all('alt="' in tag for tag in re.findall(r"<img .*?>", text, flags=re.DOTALL)), page

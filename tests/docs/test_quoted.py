@@ -52,8 +52,8 @@ def spans(page):
 
 
 def links(page):
-    """The files to which a page links, without anchors; addresses on the web are not files."""
-    targets = re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    """The files and pictures to which a page links, without anchors; addresses on the web are not files."""
+    targets = re.findall(r"(?:\]\(|src=\"|srcset=\")([^)\"\s]+)[)\"]", prose(page))
     return [target.partition("#")[0] for target in targets if "://" not in target and not target.startswith("#")]
 
 

@@ -17,7 +17,7 @@ from mixwise.experiments import Recipe, plan_experiment, run_experiment
 from mixwise.experiments.build import build_task
 from mixwise.training import Training
 from process_pool import in_processes
-from programs import running, wait_for
+from programs import run_with_hook, running, wait_for
 from run_folders import classification, small_recipe
 
 pytestmark = [in_processes, pytest.mark.usefixtures("no_pictures")]
@@ -221,22 +221,8 @@ def test_an_update_that_is_finite_but_too_large_to_be_squared_names_the_step(tmp
 
 
 # --- real processes ---
-# `mixwise run`, which waits for ever when it comes to step 17 of its second run.
-WAITING = """
-import time
-from pathlib import Path
-from mixwise.cli import main
-from mixwise.training import Training
-step, steps = Training.step, []
-def waiting(self):
-    steps.append(self.t)
-    if steps.count(17) == 2:
-        Path("waits").touch()
-        time.sleep(3600)
-    return step(self)
-Training.step = waiting
-main()
-"""
+# It waits for ever after its second checkpoint.
+WAITING = run_with_hook('if training.t == 14: Path("waits").touch(); time.sleep(3600)')
 
 
 def test_ctrl_c_leaves_a_folder_that_can_be_resumed(uninterrupted, mixwise, tmp_path):

@@ -28,17 +28,6 @@ RECIPE = small_recipe(
 # It takes its time after every checkpoint until there is a file that tells it to hurry.
 PACED = run_with_hook('if not Path("hurry").exists(): time.sleep(0.5)')
 
-# torchrun, as soon as it is called.
-AGENT = """
-import sys, time
-from pathlib import Path
-from mixwise.launch.torchrun import main
-call = Path(sys.argv.pop(1))
-while not call.exists():
-    time.sleep(0.01)
-main()
-"""
-
 
 def kill(agent):
     """A machine without power: nobody says good-bye."""
@@ -50,15 +39,13 @@ def kill(agent):
 
 
 @contextmanager
-def machine(folder, name, here, address, port, called=True):
+def machine(folder, name, here, address, port):
     """What `mixwise launch` starts on a machine, with short waits for the others; gone in the end."""
     machines = Machines(1, "1:2", here, ("127.0.0.1", port))
     line = torchrun_line(machines, ["paced.py", "run", "elastic.yaml", "--timeout", "60"], max_restarts=3)
     waits = "join_timeout=200,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5"
     line = [f"{word},{waits}" if word.startswith("--rdzv-conf") else word for word in line]
-    if called:
-        (folder / name).touch()
-    command = [sys.executable, "agent.py", name, f"--local-addr={address}", *line[3:]]
+    command = [sys.executable, *line[1:3], f"--local-addr={address}", *line[3:]]
     with running(command, folder, {"GLOO_SOCKET_IFNAME": "lo"}, log=folder / f"{name}.log") as agent:
         try:
             yield agent
@@ -70,7 +57,6 @@ def machine(folder, name, here, address, port, called=True):
 def folder(tmp_path):
     (tmp_path / "elastic.yaml").write_text(yaml.safe_dump(RECIPE))
     (tmp_path / "paced.py").write_text(PACED)
-    (tmp_path / "agent.py").write_text(AGENT)
     return tmp_path
 
 
@@ -93,9 +79,8 @@ def test_a_machine_is_lost_and_another_comes(folder, no_pictures):
         goes = all_of_them.enter_context(machine(folder, "goes", 1, "127.0.0.1", port))
         first = wait_for(lambda: checkpoint_step(folder, SHARED), [stays], folder)
         kill(goes)
-        comes = all_of_them.enter_context(machine(folder, "comes", 1, "127.0.0.3", port, called=False))
         alone = wait_for(lambda: checkpoint_step(folder, ALONE, after=first), [stays], folder)
-        (folder / "comes").touch()
+        comes = all_of_them.enter_context(machine(folder, "comes", 1, "127.0.0.3", port))
         wait_for(lambda: checkpoint_step(folder, SHARED, after=alone), [stays], folder)
         (folder / "hurry").touch()
         assert comes.wait(200) == 0, (folder / "comes.log").read_text()
