@@ -181,7 +181,6 @@ ONE = torch.zeros(2)
         (lambda: Dataset(torch.zeros(2), torch.tensor([-1, 0]), 2, "hapt"), "hapt: labels range from -1 to 0.*unl"),
         (lambda: Dataset(torch.zeros(2), torch.tensor([2, 0]), 2), "labels range from 0 to 2, expected 0 to 1"),
         (lambda: numbers().subset([0, 20]), "indices from 0 to 20; numbers has 0 to 19"),
-        (lambda: numbers().subset([-1, 2]), "indices from -1 to 2"),
         (lambda: numbers().subset([True] * 20), "whole numbers"),
         (lambda: holdout(numbers(), 1.5, 0), r"share = 1\.5"),
         (lambda: holdout(numbers(), 0.01, 0), "at least one sample on either side"),
@@ -192,8 +191,6 @@ ONE = torch.zeros(2)
         (lambda: from_torch([ONE]), "list: .*; expected pairs of a tensor"),
         (lambda: from_torch([("cat.png", 0)]), "got str; expected pairs"),
         (lambda: from_torch([(ONE, 0.5)]), "'float' object .*; expected pairs of a tensor, .* and a whole number"),
-        (lambda: from_torch([(ONE, 4)], classes=3), "labels range from 4 to 4, expected 0 to 2"),
-        (lambda: data.gaussian_mixture(classes=0), "classes = 0"),
         (lambda: data.gaussian_mixture(spread=-1.0), r"spread = -1\.0"),
         (lambda: averaged_down(numbers(), 2), r"factor = 2 for numbers \(20, 1\)"),
         (lambda: averaged_down(Dataset(torch.zeros(1, 1, 4, 4), torch.zeros(1).long(), 1), 3), "must divide H and W"),
@@ -377,7 +374,6 @@ def test_missing_idx_files_are_downloaded(tmp_path, site, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("train-images-idx3-ubyte", b"", "0 bytes that start with nothing"),
         ("train-images-idx3-ubyte", idx_bytes(np.zeros(7)), "start with 00 00 08 01; .* 00 00 08 03"),
         ("train-images-idx3-ubyte", idx_bytes(np.zeros((7, 28, 28)))[:-1], r"5503 bytes.*\(7, 28, 28\).*5504"),
         ("train-images-idx3-ubyte", bytes([0, 0, 8, 3]) + b"\xff" * 12, "16 bytes, but its header"),
