@@ -8,26 +8,14 @@ from safetensors.torch import load_file
 
 from mixwise.graphs import ring
 from mixwise.mixing import gram_matrix, minimize_gme
-from process_pool import in_processes
-from programs import run_program
 from run_folders import read_records
-
-pytestmark = in_processes
 
 QUICK = ["quadratics", "steps=6", "graph=ring:6", "seeds=0-1"]
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    done = run_program("-m", "mixwise", "run", *QUICK, "--out", "first", cwd=folder)
+def test_run_leaves_everything_it_promises(mixwise, tmp_path):
+    done, first = mixwise("run", *QUICK, "--out", "first"), tmp_path / "first"
     assert done.returncode == 0, done.stderr
-    return folder, done
-
-
-def test_run_leaves_everything_it_promises(finished):
-    folder, done = finished
-    first = folder / "first"
     assert "first/" in done.stdout
     assert "distance to" in done.stdout
     assert {path.name for path in first.iterdir()} >= {"summary.csv", "summary.md", "config.yaml", "figures"}
@@ -36,6 +24,10 @@ def test_run_leaves_everything_it_promises(finished):
     metrics = ("distance_to_optimum", "consensus_distance", "gradient_mixing_error")
     assert head == ["variant", *(f"{metric}_{part}" for metric in metrics for part in ("mean", "std"))]
     assert [row[0] for row in rows] == ["dsgd-metropolis", "dsgd-optimal-gap", "ha-dsgd", "gme-every-step"]
+    metrics, timings = (read_records(first, "gme-every-step", file=file) for file in ("metrics.jsonl", "timings.jsonl"))
+    assert not any("second" in key for line in metrics for key in line)  # no wall clock
+    assert all(set(line) == {"step", "compute", "plan", "mix"} for line in timings)
+    assert metrics[0]["solve_status"] == "solved"
 
 
 def test_help_keeps_paragraphs_apart(mixwise):
@@ -52,40 +44,6 @@ def test_names_and_long_paths_are_shown_as_they_are(mixwise):
     assert f"Report: {folder}/report.html\n" in done.stdout
     picture = mixwise("graph", "ring:4", "--out", f"{folder}/ring.svg")
     assert f"picture: {folder}/ring.svg\n" in picture.stdout, picture.stderr
-
-
-def test_the_saved_config_runs_again_to_the_same_bits(finished):
-    folder, _ = finished
-    again = run_program("-m", "mixwise", "run", "first/config.yaml", "--out", "second", cwd=folder)
-    assert again.returncode == 0, again.stderr
-    first, second = (
-        {
-            path.relative_to(folder / run): re.sub(rb"# command: .*\n", b"", path.read_bytes())
-            for path in (folder / run).rglob("*.*")
-            if path.name not in ("timings.jsonl", "curves.png", "report.html")  # the report also has the command
-        }
-        for run in ("first", "second")
-    )
-    assert first == second
-
-
-def test_metrics_hold_no_wall_clock(finished):
-    folder, _ = finished
-    metrics, timings = (
-        read_records(folder / "first", "gme-every-step", file=file) for file in ("metrics.jsonl", "timings.jsonl")
-    )
-    assert not any("second" in key for line in metrics for key in line)
-    assert all(set(line) == {"step", "compute", "plan", "mix"} for line in timings)
-    assert metrics[0]["solve_status"] == "solved"
-
-
-def test_a_run_is_never_overwritten(finished, mixwise):
-    folder, _ = finished
-    before = (folder / "first" / "summary.csv").read_bytes()
-    refused = mixwise("run", *QUICK, "--out", folder / "first")
-    assert refused.returncode == 2
-    assert "not empty" in refused.stderr
-    assert (folder / "first" / "summary.csv").read_bytes() == before
 
 
 DIGITS = ["run", "digits", "variants=dsgd", "--seeds", "0"]

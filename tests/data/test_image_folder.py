@@ -4,8 +4,6 @@ import itertools
 import os
 import pickle
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import psutil
@@ -18,7 +16,7 @@ from mixwise.data import holdout, image_folder
 from mixwise.data.images import ImageListing, default_workers
 from mixwise.errors import DataError
 from process_pool import in_processes
-from programs import alive, wait_for
+from programs import alive, run_program, wait_for
 
 SIZE = 16
 
@@ -256,19 +254,14 @@ samples = image_folder(sys.argv[1], 64, workers=2).train.x
 stream = samples.stream((torch.arange(24), k) for k in itertools.count())
 next(stream)
 print(*(child.pid for child in psutil.Process().children()), flush=True)
-if sys.argv[2] == "killed":
-    os.kill(os.getpid(), signal.SIGKILL)
-raise SystemExit(3)
+os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 @in_processes
-@pytest.mark.parametrize(("how", "code"), [("failed", 3), ("killed", -signal.SIGKILL)])
-def test_workers_end_with_their_program(root, how, code):
-    program = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(root), how], capture_output=True, text=True, timeout=100
-    )
-    assert program.returncode == code, program.stderr
+def test_workers_end_with_their_program_also_if_it_is_killed(root):
+    program = run_program("-c", PROGRAM, root)
+    assert program.returncode == -signal.SIGKILL, program.stderr
     workers = [int(pid) for pid in program.stdout.split()]
     assert len(workers) == 2
     wait_for(lambda: not any(map(alive, workers)), [], root)  # an idle one looks for its parent every five seconds

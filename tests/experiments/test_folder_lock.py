@@ -5,8 +5,6 @@ import logging
 import os
 import re
 import socket
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -51,26 +49,6 @@ def test_a_second_run_in_the_folder_is_refused_and_the_first_is_not_disturbed(tm
     for variant in ("one", "two"):
         path = f"{variant}/seed-0/metrics.jsonl"
         assert (folder / path).read_bytes() == (tmp_path / "alone" / path).read_bytes()
-
-
-def test_another_process_that_runs_there_is_named(tmp_path):
-    """Until it is killed; then whoever comes takes its lock over, and says so."""
-    code = (
-        "import sys; from pathlib import Path; from mixwise.experiments.experiment_folder import FolderLock\n"
-        "lock = FolderLock(Path(sys.argv[1])); lock.take(); print('locked', flush=True); sys.stdin.read()"
-    )
-    other = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert other.stdout.readline() == "locked\n"
-        refused(ConfigError, f"process {other.pid} on", run_experiment, EXPERIMENT, tmp_path)
-    finally:
-        other.kill()
-        other.communicate(timeout=30)
-    assert (tmp_path / LOCK).exists()
-    run_experiment(EXPERIMENT, tmp_path)
-    assert not (tmp_path / LOCK).exists()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError, ConfigError])

@@ -42,17 +42,13 @@ def test_every_number_of_every_record_is_there_once_also_after_an_interruption(t
     assert 15 <= len(steps) <= 30
 
 
-def test_nothing_is_written_unless_asked_for(tmp_path):
-    run_experiment(experiment("steps=3"), tmp_path / "run")
-    assert not list(tmp_path.rglob("*tensorboard*"))
-
-
 def test_without_the_package_nothing_starts(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ConfigError, match=r"pip install 'mixwise\[tensorboard\]'"):
         run_experiment(experiment("tensorboard=true"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     run_experiment(experiment("steps=3"), tmp_path / "run")
+    assert not list(tmp_path.rglob("*tensorboard*"))  # by default
 
 
 def test_a_heat_map_is_darker_where_weights_are_larger():

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -39,16 +40,16 @@ def backward(model, x):
 def train(model, optimizer, step, count=5, seed=1):
     """Take steps, with a closure where the optimizer needs one; returns what they return."""
 
-    def closure():
+    def closure(x):
         optimizer.zero_grad()
         return backward(model, x)
 
     results = []
     for x in batches(count, seed):
         if isinstance(optimizer, torch.optim.LBFGS):
-            results.append(step(closure).item())
+            results.append(step(partial(closure, x)).item())
         else:
-            closure()
+            closure(x)
             step()
     return results
 

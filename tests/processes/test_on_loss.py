@@ -113,14 +113,6 @@ def test_survivors_find_the_optimum_of_their_own(tmp_path, launched, script, gra
     assert said in done.err.splitlines()[-1]
 
 
-def test_a_chain_without_its_middle_has_fallen_apart(tmp_path, launched):
-    (tmp_path / "loop.py").write_text(GOSSIP)
-    done = launched(tmp_path / "loop.py", "chain:3", 1, "SIGKILL", 60, processes=3)
-    assert done.code not in (0, None)
-    assert "fallen apart: 0 | 2 cannot reach each other" in done.err
-    assert not results(done.out)
-
-
 # --- recipes ---
 RECIPE = ["quadratics", "variants=dsgd-metropolis", "algorithm=gradient-tracking", "task.noise=0", "task.dim=3"]
 RECIPE += ["graph=ring:6", "seeds=10", "steps=700", "record_every=50", "evaluate_every=50", "checkpoint_every=100"]

@@ -1,7 +1,6 @@
 """Recipes with their nodes divided over processes: the same folder as a simulation, in any division."""
 
 import re
-import signal
 import sys
 
 import pytest
@@ -289,21 +288,3 @@ def test_an_error_of_all_processes_is_one_line(folder):
         "choose another with --out, or continue there with --resume"
     ]
     assert "mixwise/cli/" not in output  # no traceback of ours
-
-
-def test_without_a_lost_process_the_others_end_with_its_name(folder):
-    """Started by hand, so that nobody but the network notices: what torchrun would hide by ending all of them."""
-    port = free_port()
-    command = [sys.executable, "killed.py", "run", "typed.yaml", "--out", "run"]
-
-    def place(rank):
-        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        return LOOPBACK | {name: str(value) for name, value in names.items()}
-
-    with running(command, folder, place(0)) as first, running(command, folder, place(1)) as second:
-        output, _ = first.communicate(timeout=200)
-        assert second.wait(60) == -signal.SIGKILL
-    assert first.returncode not in (0, None)
-    (line,) = [line for line in output.splitlines() if line.startswith("error: ")]
-    assert re.search(r"(mix|gather|average), step \d+: rank 1 is gone", line), line
-    assert "Traceback" not in output
