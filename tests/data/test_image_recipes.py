@@ -1,22 +1,15 @@
 """`mixwise run imagenet` and `imagenet-small` on generated images, with the code and the network of the real thing."""
 
-from unittest.mock import DEFAULT, patch
-
 import psutil
 import pytest
 import torch
-import torch.distributed as dist
 
 from builders import refused
 from image_trees import image_tree
-from mixwise.data import ImageSamples
 from mixwise.errors import DataError
-from mixwise.experiments import load_recipe, plan_experiment, run_experiment, runner
+from mixwise.experiments import load_recipe, plan_experiment, run_experiment
 from mixwise.experiments.build import build_scheduler, prepare
-from mixwise.network.board import Board
-from mixwise.network.world import Processes
-from process_pool import in_processes, run_in_processes
-from run_folders import read_records, run_until
+from run_folders import run_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
 
@@ -85,39 +78,6 @@ def test_augment_normalize_validation_and_test_share(root):
     task = prepared("task.data.validation=0.25", "task.evaluate_on=validation")
     assert (task.data.x.form.augment, len(task.data), len(task.test)) == (True, 18, 6)
     refused(DataError, "is read on demand", prepared, "task.data.average_down=2")
-
-
-# --- between processes ---
-
-
-AUTO = ("steps=2", "dtype=float64", "variants=auto")
-
-
-def own_part(rank, world, root, folder):
-    taken, stream = [], ImageSamples.stream
-
-    def counted(self, requests):
-        ahead = []
-        for batch in stream(self, (ahead.append(request[1]) or request for request in requests)):
-            taken.append(ahead.pop(0))
-            yield batch
-
-    processes = Processes(Board(dist.distributed_c10d._get_default_store()), rank, world, "test", timeout=30.0)
-    experiment = planned(root, *AUTO, "task.data.options.workers=1")
-    with patch.object(ImageSamples, "stream", counted), patch.multiple(runner, save_curves=DEFAULT, save_page=DEFAULT):
-        run_experiment(experiment, folder, world=processes)
-    return [draws for draws in taken if draws is not None]
-
-
-@in_processes
-def test_each_process_decodes_for_its_own_nodes(root, tmp_path, no_pictures):
-    one, other = run_in_processes(2, own_part, root, tmp_path / "shared")
-    assert len(one) == len(other) == 2 * 2  # steps × nodes of a process
-    assert not set(one) & set(other)
-    run_experiment(planned(root, *AUTO, "task.data.options.workers=0"), tmp_path / "alone")
-    shared, alone = (read_records(tmp_path / name, "auto")[-1] for name in ("shared", "alone"))
-    assert shared["loss"] == pytest.approx(alone["loss"], rel=1e-12)
-    assert shared["accuracy"] == alone["accuracy"]
 
 
 # --- errors ---
