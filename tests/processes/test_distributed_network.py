@@ -91,6 +91,25 @@ def test_mixing_is_that_of_a_simulation_in_any_division(way):
         assert all(counted == simulated.traffic for counted in traffic)
 
 
+def new_weights_each_time(rank, world, X, matrices, rounds):
+    network = DistributedNetwork(complete(len(X)), timeout=20)
+    mine = own(X, network)
+    for t in range(rounds):
+        W = matrices[t % len(matrices)]
+        W = W if t % 2 else MixingMatrix(W.graph, W.weights)  # another object with the same value
+        network.mix(mine, W, out=mine)
+    return mine
+
+
+def test_a_new_matrix_at_every_step():
+    matrices, X = [asymmetric(7, seed) for seed in range(5)], random_rows(7, 3)
+    expected = X
+    for t in range(150):
+        expected = torch.from_numpy(matrices[t % 5].to_dense().T) @ expected
+    found = torch.cat(run_in_processes(3, new_weights_each_time, X, matrices, 150))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
+
+
 def in_two_parts(rank, world, W, other, X):
     """Two mixings and a gathering under way at once; each must get its own rows."""
     network = DistributedNetwork(W.graph, timeout=20)
