@@ -83,21 +83,13 @@ def test_augment_normalize_validation_and_test_share(root):
 # --- errors ---
 
 
-def test_missing_data_and_images_that_cannot_be_decoded_end_a_run_in_one_line(mixwise, tmp_path):
-    for recipe in ("imagenet", "imagenet-small"):
-        done = mixwise("run", recipe)
-        assert done.returncode == 2
-        assert done.stderr == (
-            "error: data_dir is missing: name the folder of your images with data_dir=…; "
-            "below it are train/CLASS/*.jpg and val/CLASS/*.jpg\n"
-        )
-    assert mixwise("run", "imagenet", f"data_dir={tmp_path / 'none'}").stderr.startswith("error: there is no folder ")
-    assert not (tmp_path / "runs").exists()
-    root = image_tree(tmp_path / "images")
-    for path in (root / "train" / "bee").iterdir():
-        path.write_text("broken")
-    done = mixwise("run", "imagenet-small", f"data_dir={root}", *TINY, "steps=3", "--out", "run")
+@pytest.mark.parametrize("recipe", ["imagenet", "imagenet-small"])
+def test_missing_data_end_a_run_in_one_line(mixwise, recipe, tmp_path):
+    done = mixwise("run", recipe)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("error: ")
-    assert "cannot be decoded: not an image in a known format" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+    assert done.stderr == (
+        "error: data_dir is missing: name the folder of your images with data_dir=…; "
+        "below it are train/CLASS/*.jpg and val/CLASS/*.jpg\n"
+    )
+    assert mixwise("run", recipe, f"data_dir={tmp_path / 'none'}").stderr.startswith("error: there is no folder ")
+    assert not (tmp_path / "runs").exists()
