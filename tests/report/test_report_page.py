@@ -111,10 +111,7 @@ def test_recorded_mixings_are_few_and_include_both_turns_of_an_alternating_polic
     recorded = range(0, mixings, stride(mixings, arcs=32))
     assert len(recorded) <= MAX_LINES
     assert mixings < 2 or {t % 2 for t in recorded} == {0, 1}
-
-
-def test_large_graphs_do_not_fill_the_disk():
-    assert stride(1000, arcs=10_000_000) is None
+    assert stride(1000, arcs=10_000_000) is None  # large graphs do not fill the disk
     assert 1000 / stride(1000, arcs=10_000) * 10_000 <= 500_000
 
 
@@ -289,17 +286,13 @@ def test_thinned_curves_keep_the_ends_and_the_mean():
     assert group["x"]["bytes_parameters"] == ends.tolist()
 
 
-def test_a_short_seed_is_thinned_at_the_steps_of_the_long_one():
+def test_a_short_seed_is_thinned_at_the_steps_of_the_long_one_and_a_metric_has_its_own_steps():
     runs = [[{"step": t, "loss": 1.0} for t in range(n)] for n in (1000, 400)]
     long, short = (groups[0]["steps"] for groups in columns(runs, ["loss"], most=50))
     assert short[:-1] == long[: len(short) - 1]
-
-
-def test_metrics_that_are_evaluated_seldom_have_their_own_steps():
-    records = [{"step": t, "loss": 1.0} | ({"accuracy": 0.5} if t % 10 == 9 else {}) for t in range(30)]
-    ((first, second),) = columns([records], ["loss", "accuracy"], most=100)
-    assert len(first["steps"]) == 30
-    assert second["steps"] == [9, 19, 29]
+    seldom = [{"step": t, "loss": 1.0} | ({"accuracy": 0.5} if t % 10 == 9 else {}) for t in range(30)]
+    ((first, second),) = columns([seldom], ["loss", "accuracy"], most=100)
+    assert (len(first["steps"]), second["steps"]) == (30, [9, 19, 29])
 
 
 # --- figures for papers ---
