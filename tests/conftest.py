@@ -43,6 +43,13 @@ def no_pictures():
 
 
 @pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A folder of its own for tokens and features."""
+    monkeypatch.setenv("MIXWISE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
 def mixwise(capfd, tmp_path, monkeypatch):
     """Runs the command line in this process, in a folder of its own; the result is named as subprocess.run does."""
     from mixwise import cli  # here: most tests do without it

@@ -1,7 +1,6 @@
-"""Hosts that are none: network namespaces with an address each, joined by a switch, whose links can be slow or lossy.
+"""Hosts that are none: network namespaces with an address each, joined by a switch.
 
     with Hosts(2) as hosts:
-        hosts.links(0, "slow")
         hosts.run(0, f"ping -c1 {hosts.address(1)}")
         Program(command, env=os.environ | hosts.variables(0))
 
@@ -11,18 +10,11 @@ Needs no privileges where the kernel lets users make namespaces; `why_not()` tel
 from __future__ import annotations
 
 import functools
-import json
 import shutil
 import subprocess
 import sys
 
 TOOLS = ("unshare", "nsenter", "ip", "tc")
-# A link as tc describes it: as netem would have it, and, on kernels without netem, by a bucket that is slow, or whose
-# queue is so short that it drops what comes at once.
-LINKS = {
-    "slow": ("netem delay 10ms rate 20mbit", "tbf rate 20mbit burst 16kb latency 200ms"),
-    "lossy": ("netem loss 3%", "tbf rate 200mbit burst 4kb limit 6kb"),
-}
 
 
 class HostsError(RuntimeError):
@@ -86,26 +78,12 @@ class Hosts:
         """Environment variables with which a `Program` runs on a host."""
         return {"NETWORK_OF": str(self._keepers[host + 1].pid)}
 
-    def link(self, host: int, kind: str) -> None:
-        """Make the link of a host slow or lossy, in both directions."""
-        for where, device in ((None, f"port{host}"), (host, "eth0")):
-            netem, bucket = LINKS[kind]
-            try:
-                self.run(where, f"tc qdisc replace dev {device} root {netem}")
-            except HostsError:
-                self.run(where, f"tc qdisc replace dev {device} root {bucket}")
-
     def connect(self, one: int, other: int, device: str) -> None:
         """A cable between two hosts, beside the switch; what they send to each other takes it from now on."""
         self.run(one, f"ip link add {device} type veth peer name {device} netns {self._keepers[other + 1].pid}")
         for host, peer in ((one, other), (other, one)):
             self.run(host, f"ip link set {device} up")
             self.run(host, f"ip route add {self.address(peer)}/32 dev {device} src {self.address(host)}")
-
-    def dropped(self, host: int) -> int:
-        """Packets that the link of a host has dropped."""
-        shown = [self.run(None, f"tc -s -j qdisc show dev port{host}"), self.run(host, "tc -s -j qdisc show dev eth0")]
-        return sum(queue.get("drops", 0) for text in shown for queue in json.loads(text))
 
     def unplug(self, host: int) -> None:
         """Pull the cable of a host."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -20,6 +22,13 @@ def picture(label: int, number: int, width: int = 56, height: int = 48) -> Image
     color = np.array([(60, 60, 190), (190, 60, 60), (60, 190, 60), (190, 190, 60)][label % 4])
     small = np.clip(random.normal(color, 40, (6, 7, 3)), 0, 255).astype(np.uint8)
     return Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    """The content of an image file."""
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
 
 
 def image_tree(root: Path, classes=("ant", "bee", "cat"), train: int = 8, val: int = 4) -> Path:

@@ -30,6 +30,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import psutil
+
 _IMPORTED = (
     "torch.distributed.run",
     "torch._dynamo",  # torch imports it when the first optimizer is made
@@ -122,6 +124,14 @@ def wait_for(found: Callable[[], Any], processes: list[Program], folder: Path, s
         assert time.monotonic() < end, f"nothing happened for {seconds} s:\n{logs}"
         time.sleep(0.02)
     return result
+
+
+def alive(pid: int) -> bool:
+    """Whether a process has not ended; one that has stays known until its parent asks how."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def run_with_hook(hook: str) -> str:

@@ -49,6 +49,18 @@ def save_model(folder, kind="distilbert", classes=None, tokenizer=True):
     return folder
 
 
+def save_vit(folder, size, classes):
+    """A tiny vision transformer for square images."""
+    import transformers
+
+    config = transformers.ViTConfig(
+        hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, image_size=size, patch_size=4,
+        num_labels=classes,
+    )  # fmt: skip
+    transformers.ViTForImageClassification(config).save_pretrained(folder)
+    return folder
+
+
 def rows(count):
     """Records of a label from 1, a title and a description."""
     topics = [(i, TOPICS[i % 4]) for i in range(count)]

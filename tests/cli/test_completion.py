@@ -36,15 +36,12 @@ def test_commands_and_recipes(offered):
     assert offered("mixwise sweep cifar10-") == ["cifar10-small"]
 
 
-def test_keys_and_variants(offered):
+def test_keys_variants_graphs_and_schemes(offered):
     assert offered("mixwise run digits ste") == ["steps="]
     assert set(offered("mixwise run quadratics variants=")) == {
         f"variants={name}" for name in load_recipe("quadratics").variants
     }
     assert offered("mixwise run no-such-recipe variants=") == ["variants="]
-
-
-def test_graphs_and_schemes(offered):
     assert "torus:" in offered("mixwise graph t")
     assert offered("mixwise weights ring:8 --scheme optimal") == ["optimal-gap"]
 

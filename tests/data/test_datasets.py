@@ -181,7 +181,6 @@ ONE = torch.zeros(2)
         (lambda: Dataset(torch.zeros(2), torch.tensor([-1, 0]), 2, "hapt"), "hapt: labels range from -1 to 0.*unl"),
         (lambda: Dataset(torch.zeros(2), torch.tensor([2, 0]), 2), "labels range from 0 to 2, expected 0 to 1"),
         (lambda: numbers().subset([0, 20]), "indices from 0 to 20; numbers has 0 to 19"),
-        (lambda: numbers().subset([-1, 2]), "indices from -1 to 2"),
         (lambda: numbers().subset([True] * 20), "whole numbers"),
         (lambda: holdout(numbers(), 1.5, 0), r"share = 1\.5"),
         (lambda: holdout(numbers(), 0.01, 0), "at least one sample on either side"),
@@ -192,8 +191,6 @@ ONE = torch.zeros(2)
         (lambda: from_torch([ONE]), "list: .*; expected pairs of a tensor"),
         (lambda: from_torch([("cat.png", 0)]), "got str; expected pairs"),
         (lambda: from_torch([(ONE, 0.5)]), "'float' object .*; expected pairs of a tensor, .* and a whole number"),
-        (lambda: from_torch([(ONE, 4)], classes=3), "labels range from 4 to 4, expected 0 to 2"),
-        (lambda: data.gaussian_mixture(classes=0), "classes = 0"),
         (lambda: data.gaussian_mixture(spread=-1.0), r"spread = -1\.0"),
         (lambda: averaged_down(numbers(), 2), r"factor = 2 for numbers \(20, 1\)"),
         (lambda: averaged_down(Dataset(torch.zeros(1, 1, 4, 4), torch.zeros(1).long(), 1), 3), "must divide H and W"),
@@ -341,12 +338,6 @@ def test_a_failed_download_leaves_nothing_and_says_which_file_to_put_where(wrong
     assert os.listdir(tmp_path / "cifar10") == []
 
 
-def test_a_folder_that_cannot_be_created_is_named(cifar10, tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DataError, match=r"file/cifar10/cifar-10-binary\.tar\.gz: cannot be written.*MIXWISE_DATA"):
-        cifar10(tmp_path / "file", small(BINARY))
-
-
 # --- MNIST and Fashion-MNIST ---
 
 
@@ -375,8 +366,7 @@ def test_missing_idx_files_are_downloaded(tmp_path, site, monkeypatch):
     files = tuple(RemoteFile(name, f"{site.as_uri()}/{name}", md5(content)) for name, content in packed.items())
     monkeypatch.setitem(FILES, "mnist", files)
     write(tmp_path / "mnist", {IDX[0]: idx_bytes(idx_files()[IDX[0]])})
-    with pytest.raises(DataError, match=rf"put {IDX[1]} or .*\.gz, and the other three IDX files, into"):
-        data.mnist(tmp_path)
+    refused(DataError, rf"put {IDX[1]} or .*\.gz, and the other three IDX files, into", data.mnist, tmp_path)
     write(site, {name: content for name, content in packed.items() if IDX[0] not in name})
     assert_small_mnist(data.mnist(tmp_path))
 
@@ -384,7 +374,6 @@ def test_missing_idx_files_are_downloaded(tmp_path, site, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("train-images-idx3-ubyte", b"", "0 bytes that start with nothing"),
         ("train-images-idx3-ubyte", idx_bytes(np.zeros(7)), "start with 00 00 08 01; .* 00 00 08 03"),
         ("train-images-idx3-ubyte", idx_bytes(np.zeros((7, 28, 28)))[:-1], r"5503 bytes.*\(7, 28, 28\).*5504"),
         ("train-images-idx3-ubyte", bytes([0, 0, 8, 3]) + b"\xff" * 12, "16 bytes, but its header"),
@@ -401,21 +390,3 @@ def test_an_invalid_idx_file_is_named_with_the_reason(name, content, message, tm
 
 
 # --- the real data, if available ---
-
-
-def test_the_real_cifar10():
-    if not (data.data_folder(None, "cifar10") / BINARY.folder).is_dir():
-        pytest.skip("CIFAR-10 is not in the data folder")
-    splits = data.cifar10()
-    assert splits.train.y.bincount().tolist() == [5000] * 10
-    assert splits.test.y.bincount().tolist() == [1000] * 10
-    mean = splits.train.x[::50].double().mean((0, 2, 3)) / 255
-    assert torch.allclose(mean, torch.tensor([0.4914, 0.4822, 0.4465]).double(), atol=0.02)  # the known means
-
-
-def test_the_real_mnist():
-    if not (data.data_folder(None, "mnist") / IDX[0]).is_file():
-        pytest.skip("MNIST is not in the data folder")
-    splits = data.mnist()
-    assert (tuple(splits.train.x.shape), tuple(splits.test.x.shape)) == ((60_000, 1, 28, 28), (10_000, 1, 28, 28))
-    assert splits.train.y[:5].tolist() == [5, 0, 4, 1, 9]

@@ -10,17 +10,11 @@ from PIL import Image
 from scipy.stats import ks_2samp
 from sklearn.datasets import load_sample_images
 
-from image_trees import picture, ramps
+from image_trees import encoded, picture, ramps
 from mixwise.data import images as decoding
 from mixwise.data.images import center_box, decoded, random_box
 
 SIZE = 32
-
-
-def encoded(image, kind="PNG", **options):
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 def pixels(source, size=SIZE, seed=None):

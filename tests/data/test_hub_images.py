@@ -1,25 +1,24 @@
 """Images of a Hugging Face dataset, and a Hugging Face model for images in a recipe."""
 
-import io
 import json
 
 import pytest
 import torch
 
 from builders import refused
-from image_trees import picture
+from image_trees import encoded, picture
 from mixwise.data import hugging_face, image_folder
 from mixwise.errors import DataError
+from run_folders import read_records
+from tiny_text import save_vit
 
 pytestmark = pytest.mark.xdist_group("transformers")  # importing it takes seconds: once
 
 CLASSES = ["ant", "bee", "cat"]
 
 
-def encoded(label, number):
-    file = io.BytesIO()
-    picture(label, number).save(file, "JPEG", quality=90)
-    return {"bytes": file.getvalue(), "path": None}
+def photo(label, number):
+    return {"bytes": encoded(picture(label, number), "JPEG", quality=90), "path": None}
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +29,7 @@ def datasets():
 def rows(datasets, count, shift):
     labels = [number % 3 for number in range(count)]
     return datasets.Dataset.from_dict(
-        {"photo": [encoded(label, n + shift) for n, label in enumerate(labels)], "animal": labels},
+        {"photo": [photo(label, n + shift) for n, label in enumerate(labels)], "animal": labels},
         features=datasets.Features({"photo": datasets.Image(), "animal": datasets.ClassLabel(names=CLASSES)}),
     )
 
@@ -42,26 +41,12 @@ def saved(tmp_path_factory, datasets):
     return folder
 
 
-@pytest.fixture(scope="module")
-def vit(tmp_path_factory):
-    """A tiny ViT with random weights and a head for other classes, as from_pretrained would find it."""
-    transformers = pytest.importorskip("transformers")
-    folder = tmp_path_factory.mktemp("models") / "tiny-vit"
-    config = transformers.ViTConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=32, patch_size=8,
-        num_labels=7,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    transformers.ViTForImageClassification(config).save_pretrained(folder)
-    return folder
-
-
 def test_images_of_a_data_set_are_those_of_a_folder(saved, tmp_path):
     for part, count, shift in (("train", 24, 0), ("val", 9, 100)):
         for number in range(count):
             place = tmp_path / part / CLASSES[number % 3]
             place.mkdir(parents=True, exist_ok=True)
-            (place / f"{number:03d}.jpg").write_bytes(encoded(number % 3, number + shift)["bytes"])
+            (place / f"{number:03d}.jpg").write_bytes(photo(number % 3, number + shift)["bytes"])
     hub, folder = hugging_face(str(saved), size=16, workers=1), image_folder(tmp_path, 16, workers=0)
     order = torch.argsort(hub.train.y, stable=True)
     assert torch.equal(hub.train.y[order], folder.train.y)
@@ -73,7 +58,7 @@ def test_images_of_a_data_set_are_those_of_a_folder(saved, tmp_path):
 
 def test_an_image_that_cannot_be_decoded_is_named_by_its_row(tmp_path, datasets):
     broken = datasets.Dataset.from_dict(
-        {"image": [encoded(0, 0), {"bytes": b"nothing", "path": None}, None], "label": [0, 1, 0]},
+        {"image": [photo(0, 0), {"bytes": b"nothing", "path": None}, None], "label": [0, 1, 0]},
         features=datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])}),
     )
     datasets.DatasetDict({"train": broken, "test": broken}).save_to_disk(str(tmp_path / "broken"))
@@ -84,7 +69,8 @@ def test_an_image_that_cannot_be_decoded_is_named_by_its_row(tmp_path, datasets)
     refused(DataError, "broken, row 2: there is no image; leave out the row", samples.take, torch.tensor([2]))
 
 
-def test_a_recipe_with_a_vision_transformer_on_images_of_a_dataset(saved, vit, tmp_path, mixwise, no_pictures):
+def test_a_recipe_with_a_vision_transformer_on_images_of_a_dataset(saved, tmp_path, mixwise, no_pictures):
+    vit = save_vit(tmp_path / "vit", 32, 7)  # with a head for other classes
     done = mixwise(
         "run", "imagenet-small", "graph=ring:3", "seeds=0", "steps=2", "task.batch=4", "task.partition.kind=iid",
         "task.data.kind=hugging-face", "task.data.options.size=32", f"data_dir={saved}", "variants=auto",
@@ -92,7 +78,5 @@ def test_a_recipe_with_a_vision_transformer_on_images_of_a_dataset(saved, vit, t
         "task.data.options.mean=[0.5, 0.5, 0.5]", "task.data.options.std=[0.5, 0.5, 0.5]", "--out", tmp_path / "run",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    (path,) = (tmp_path / "run").glob("*/seed-0/metrics.jsonl")
-    assert 0 <= json.loads(path.read_text().splitlines()[-1])["accuracy"] <= 1
-    scene = json.loads(next((tmp_path / "run").glob("*/seed-0/scene.json")).read_text())
-    assert scene["classes"] == CLASSES
+    assert 0 <= read_records(tmp_path / "run", "auto")[-1]["accuracy"] <= 1
+    assert json.loads((tmp_path / "run/auto/seed-0/scene.json").read_text())["classes"] == CLASSES

@@ -1,21 +1,15 @@
 """`mixwise run imagenet` and `imagenet-small` on generated images, with the code and the network of the real thing."""
 
-import json
-from unittest.mock import DEFAULT, patch
-
 import psutil
 import pytest
 import torch
-import torch.distributed as dist
 
+from builders import refused
 from image_trees import image_tree
-from mixwise.data import ImageSamples
-from mixwise.experiments import load_recipe, plan_experiment, run_experiment, runner
+from mixwise.errors import DataError
+from mixwise.experiments import load_recipe, plan_experiment, run_experiment
 from mixwise.experiments.build import build_scheduler, prepare
-from mixwise.models import resnet18
-from mixwise.network.board import Board
-from mixwise.network.world import Processes
-from process_pool import in_processes, run_in_processes
+from run_folders import run_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
 
@@ -30,27 +24,7 @@ def root(tmp_path_factory):
     return image_tree(tmp_path_factory.mktemp("images"))
 
 
-def records(folder, variant):
-    return [json.loads(line) for line in (folder / variant / "seed-0" / "metrics.jsonl").read_text().splitlines()]
-
-
 # --- the recipe of Table 4 ---
-
-
-def test_imagenet_with_the_whole_network(mixwise, root, tmp_path, no_pictures):
-    done = mixwise(
-        "run", "imagenet", f"data_dir={root}", "graph=complete:2", "steps=2", "seeds=0", "task.batch=2",
-        "task.partition.kind=iid", "task.data.options.size=32", "task.data.test_share=0.25", "record_every=1",
-        "variants=ha-dsgd-momentum", "ha-dsgd-momentum.policy.sketch.dim=2", "--out", "run",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    last = records(tmp_path / "run", "ha-dsgd-momentum")[-1]
-    assert last["step"] == 1
-    assert last["accuracy"] in (0, 1 / 6, 1 / 3, 1 / 2, 2 / 3, 5 / 6, 1)  # 2 nodes, 3 test images
-    scene = json.loads((tmp_path / "run" / "ha-dsgd-momentum" / "seed-0" / "scene.json").read_text())
-    assert scene["classes"] == ["ant", "bee", "cat"]
-    assert scene["dim"] == sum(p.numel() for p in resnet18(classes=3).parameters()) > 11e6
-    assert last["bytes_parameters"] == 2 * 4 * scene["dim"]  # two steps, one neighbor
 
 
 def test_the_settings_and_the_schedule_are_those_of_the_paper():
@@ -74,110 +48,48 @@ def test_the_settings_and_the_schedule_are_those_of_the_paper():
 # --- the small one: the same code ---
 
 
-def run_small(root, folder, *overrides, on_progress=lambda progress: None, resume=False, world=None):
-    experiment = plan_experiment(load_recipe("imagenet-small"), (f"data_dir={root}", *TINY, *overrides))
-    run_experiment(experiment, folder, on_progress, resume, world)
-    return {path.parent.parent.name: path.read_bytes() for path in folder.glob("*/seed-*/metrics.jsonl")}
+def planned(root, *overrides):
+    return plan_experiment(load_recipe("imagenet-small"), (f"data_dir={root}", *TINY, *overrides))
 
 
-@pytest.fixture(scope="module")
-def whole(root, tmp_path_factory, no_pictures):
-    """The records of a run that decodes in its own process and is never interrupted."""
-    return run_small(root, tmp_path_factory.mktemp("whole") / "run", "steps=6", "task.data.options.workers=0")
-
-
-def test_workers_change_no_bit_and_end_with_the_run(root, whole, tmp_path, no_pictures):
-    before = psutil.Process().children(recursive=True)
-    workers = []
+def test_workers_and_an_interruption_change_no_bit_and_no_worker_is_left(root, tmp_path, no_pictures):
+    before, workers = psutil.Process().children(recursive=True), []
 
     def count(progress):
         workers.append(len(psutil.Process().children(recursive=True)) - len(before))
 
-    assert run_small(root, tmp_path / "run", "steps=6", "task.data.options.workers=2", on_progress=count) == whole
+    experiment = planned(root, "steps=6", "checkpoint_every=2", "task.data.options.workers=2")
+    run_until(3, experiment, tmp_path / "run", "ha-dsgd-momentum")
+    run_experiment(experiment, tmp_path / "run", count, resume=True)
     assert max(workers) == 2  # of one run after the other
     assert psutil.Process().children(recursive=True) == before
-
-
-def test_an_interrupted_run_goes_on_with_the_same_bits(root, whole, tmp_path, no_pictures):
-    class StoppedError(Exception):
-        pass
-
-    def stop(progress):
-        if progress.variant == "ha-dsgd-momentum" and progress.step == 3:
-            raise StoppedError
-
-    run, options = tmp_path / "run", ("steps=6", "checkpoint_every=2", "task.data.options.workers=2")
-    with pytest.raises(StoppedError):
-        run_small(root, run, *options, on_progress=stop)
-    assert run_small(root, run, *options, resume=True) == whole
+    run_experiment(planned(root, "steps=6", "task.data.options.workers=0"), tmp_path / "whole")
+    for path in (tmp_path / "whole").glob("*/seed-*/metrics.jsonl"):
+        assert (tmp_path / "run" / path.relative_to(tmp_path / "whole")).read_bytes() == path.read_bytes()
 
 
 def test_augment_normalize_validation_and_test_share(root):
     def prepared(*changes):
-        experiment = plan_experiment(load_recipe("imagenet-small"), (f"data_dir={root}", *TINY, "steps=1", *changes))
-        return prepare(experiment.runs["dsgd-momentum-metropolis"], 0).start().task
+        return prepare(planned(root, "steps=1", *changes).runs["dsgd-momentum-metropolis"], 0).start().task
 
     task = prepared("task.augment=false", "task.data.normalize=false", "task.data.test_share=0.5")
     assert (task.data.x.form.augment, task.data.x.form.mean, len(task.test)) == (False, None, 6)
     assert task.data.x.take(torch.arange(2)).dtype == torch.uint8
     task = prepared("task.data.validation=0.25", "task.evaluate_on=validation")
     assert (task.data.x.form.augment, len(task.data), len(task.test)) == (True, 18, 6)
-
-
-# --- between processes ---
-
-
-def own_part(rank, world, root, folder):
-    taken, stream = [], ImageSamples.stream
-
-    def counted(self, requests):
-        ahead = []
-        for batch in stream(self, (ahead.append(request[1]) or request for request in requests)):
-            taken.append(ahead.pop(0))
-            yield batch
-
-    processes = Processes(Board(dist.distributed_c10d._get_default_store()), rank, world, "test", timeout=30.0)
-    options = ("steps=2", "dtype=float64", "variants=auto", "task.data.options.workers=1")
-    with patch.object(ImageSamples, "stream", counted), patch.multiple(runner, save_curves=DEFAULT, save_page=DEFAULT):
-        run_small(root, folder, *options, world=processes)
-    return [draws for draws in taken if draws is not None]
-
-
-@in_processes
-def test_each_process_decodes_for_its_own_nodes(root, tmp_path, no_pictures):
-    one, other = run_in_processes(2, own_part, root, tmp_path / "shared")
-    assert len(one) == len(other) == 2 * 2  # steps × nodes of a process
-    assert not set(one) & set(other)
-    run_small(root, tmp_path / "alone", "steps=2", "dtype=float64", "variants=auto", "task.data.options.workers=0")
-    shared, alone = (records(tmp_path / name, "auto")[-1] for name in ("shared", "alone"))
-    assert shared["loss"] == pytest.approx(alone["loss"], rel=1e-12)
-    assert shared["accuracy"] == alone["accuracy"]
+    refused(DataError, "is read on demand", prepared, "task.data.average_down=2")
 
 
 # --- errors ---
 
 
-def test_missing_data_and_images_that_cannot_be_decoded_end_a_run_in_one_line(mixwise, tmp_path):
-    for recipe in ("imagenet", "imagenet-small"):
-        done = mixwise("run", recipe)
-        assert done.returncode == 2
-        assert done.stderr == (
-            "error: data_dir is missing: name the folder of your images with data_dir=…; "
-            "below it are train/CLASS/*.jpg and val/CLASS/*.jpg\n"
-        )
-    assert mixwise("run", "imagenet", f"data_dir={tmp_path / 'none'}").stderr.startswith("error: there is no folder ")
+@pytest.mark.parametrize("recipe", ["imagenet", "imagenet-small"])
+def test_missing_data_end_a_run_in_one_line(mixwise, recipe, tmp_path):
+    done = mixwise("run", recipe)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: data_dir is missing: name the folder of your images with data_dir=…; "
+        "below it are train/CLASS/*.jpg and val/CLASS/*.jpg\n"
+    )
+    assert mixwise("run", recipe, f"data_dir={tmp_path / 'none'}").stderr.startswith("error: there is no folder ")
     assert not (tmp_path / "runs").exists()
-    root = image_tree(tmp_path / "images")
-    for path in (root / "train" / "bee").iterdir():
-        path.write_text("broken")
-    done = mixwise("run", "imagenet-small", f"data_dir={root}", *TINY, "steps=3", "--out", "run")
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("error: ")
-    assert "cannot be decoded: not an image in a known format" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
-
-
-def test_options_that_do_not_fit_are_rejected(mixwise, root):
-    done = mixwise("run", "imagenet-small", f"data_dir={root}", *TINY, "task.data.average_down=2")
-    assert done.returncode == 2
-    assert "is read on demand" in done.stderr

@@ -27,12 +27,6 @@ def encoder(tmp_path_factory):
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("MIXWISE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture
 def news(tmp_path):
     return save_csv(tmp_path / "data" / "ag_news").parent
 

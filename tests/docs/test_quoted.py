@@ -52,8 +52,8 @@ def spans(page):
 
 
 def links(page):
-    """The files to which a page links, without anchors; addresses on the web are not files."""
-    targets = re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    """The files and pictures to which a page links, without anchors; addresses on the web are not files."""
+    targets = re.findall(r"(?:\]\(|src=\"|srcset=\")([^)\"\s]+)[)\"]", prose(page))
     return [target.partition("#")[0] for target in targets if "://" not in target and not target.startswith("#")]
 
 
@@ -193,13 +193,6 @@ def fits(key, value):
     return False
 
 
-@cache
-def arguments_of_python():
-    """The names of arguments and methods in the library, for `seed=0` and `task.initial`."""
-    code = "\n".join(path.read_text("utf-8") for path in SOURCE.rglob("*.py"))
-    return {found for names in re.findall(r"[(,\s](\w+): |def (\w+)", code) for found in names if found}
-
-
 @every_page
 def test_keys_and_values_exist(page):
     """`policy: auto`, `kind: tree`, `objective: both`: key and value are known to some part of a recipe."""
@@ -212,26 +205,6 @@ def test_keys_and_values_exist(page):
 
 
 recipe_called = cache(load_recipe)
-
-
-@cache
-def variants():
-    """The names of the variants of all recipes."""
-    loaded = [recipe_called(recipe) for recipe in recipe_names()]
-    return {name for recipe in loaded for name in (*recipe.variants, *recipe.further)}
-
-
-@every_page
-def test_dotted_keys_and_overrides_exist(page):
-    """`policy.period=10` and `policy.sketch.dim` are keys of recipes, `steps=50` is one or an argument in Python."""
-    known = arguments_of_python() | set(FIELDS) | {"seeds", "window", "variants", "topology", "lr", "requires_grad"}
-    for code in spans(page):
-        key = re.fullmatch(r"(\w[\w-]*(?:\.\w+)*)=[^=].*", code) or re.fullmatch(
-            r"((?:policy|task|optimizer|schedule|algorithm)(?:\.\w+)+)", code
-        )
-        if key and not key[1].isupper() and not key[1].startswith("VARIANT"):
-            unknown = [part for part in key[1].split(".") if part not in known | variants()]
-            assert not unknown, f"{name(page)}: `{code}`: there is no {unknown}"
 
 
 @every_page
@@ -259,18 +232,21 @@ def test_the_page_of_algorithms_explains_all_policies():
 # --- names with hyphens, graphs, files ---
 @cache
 def known_names():
-    """Everything that has a name with a hyphen: recipes, variants, kinds, schemes, graphs, values of options."""
+    """Every name in the source and the recipes: recipes, variants, kinds, schemes, graphs, keys, arguments, methods."""
     text = "\n".join(path.read_text("utf-8") for path in [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.yaml")])
-    return {*recipe_names(), *re.findall(r"[a-z0-9]+(?:-[a-z0-9]+)+", text)}
+    return {*recipe_names(), *re.findall(r"[a-z0-9]+(?:-[a-z0-9]+)+|\b\w+(?=\s*[:=(])", text)}
 
 
 @every_page
 def test_names_exist(page):
-    """`qg-auto`, `metropolis-hastings`, `ring:16`: a variant, a kind, a scheme, a graph."""
+    """`qg-auto`, `policy.sketch.dim=10`, `task.initial`, `ring:16`: a variant, a key, a method, a graph."""
     known = known_names() | (REMOVED if "removed in 0.2.0" in page.read_text("utf-8") else set())
+    dotted = r"((?!VARIANT)\w[\w-]*(?:\.\w+)*)=[^=].*|((?:policy|task|optimizer|schedule|algorithm)(?:\.\w+)+)"
     for code in spans(page):
-        if re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", code):
-            assert code in known, f"{name(page)}: there is no `{code}`"
+        key = re.fullmatch(dotted, code)
+        words = (key[1] or key[2]).split(".") if key else re.findall(r"^[a-z0-9]+(?:-[a-z0-9]+)+$", code)
+        unknown = [word for word in words if word not in known and not word.isupper()]
+        assert not unknown, f"{name(page)}: `{code}`: there is no {unknown}"
         if re.fullmatch(rf"(?:{'|'.join(SPECS)}):[\w,.=]+", code):
             check_graph(code)
 
@@ -278,11 +254,7 @@ def test_names_exist(page):
 @cache
 def file_names():
     """The names of our files, wherever they are."""
-    return {
-        path.name
-        for folder in ("src", "tests", "docs", "examples", "benchmarks")
-        for path in (ROOT / folder).rglob("*")
-    }
+    return {path.name for top in ("src", "tests", "docs", "examples", "benchmarks") for path in (ROOT / top).rglob("*")}
 
 
 @every_page
@@ -296,14 +268,6 @@ def test_files_exist(page):
             continue
         there = any((place / code).is_file() for place in places) or ("/" not in code and code in file_names())
         assert there, f"{name(page)}: there is no {code}"
-
-
-def test_files_in_contributing_hold_what_it_says():
-    """`parts/types.py` (`FAMILIES`): the name in parentheses stands in the file before it."""
-    named = re.findall(r"`([\w/]+\.py)` \(`(\w+)`\)", (ROOT / "CONTRIBUTING.md").read_text("utf-8"))
-    assert len(named) >= 2
-    for file, word in named:
-        assert re.search(rf"^(def |class )?{word}\b", (SOURCE / file).read_text("utf-8"), flags=re.MULTILINE), file
 
 
 # --- numbers ---
@@ -323,10 +287,3 @@ def test_tables_of_results_name_the_command_that_made_them(page):
     for block in blocks(page):
         if shows_figures(block):
             assert MEASURED.search(block), f"{name(page)}: no `<!-- measured: COMMAND -->` above\n{block[:300]}"
-
-
-def test_a_table_without_its_command_is_found():
-    assert shows_figures("| a | b |\n|---|---|\n| x | 47.1 |")
-    assert shows_figures("<!-- measured: `make run` -->\n```\nx 1.0 ± 0.1\n```")
-    assert not shows_figures("| a | b |\n|---|---|\n| x | what it means |")
-    assert not MEASURED.search("| x | 47.1 |")

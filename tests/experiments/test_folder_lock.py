@@ -5,8 +5,6 @@ import logging
 import os
 import re
 import socket
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,7 +15,6 @@ from mixwise.errors import ConfigError
 from mixwise.experiments import load_run, plan_experiment, run_experiment
 from mixwise.experiments.config import Recipe
 from mixwise.experiments.experiment_folder import LOCK, FolderLock
-from mixwise.experiments.sweep import sweep
 from mixwise.report.page import save_page
 
 BASE = {"steps": 3, "graph": "ring:4", "optimizer": {"lr": 0.01}, "policy": "metropolis-hastings"}
@@ -52,26 +49,6 @@ def test_a_second_run_in_the_folder_is_refused_and_the_first_is_not_disturbed(tm
     for variant in ("one", "two"):
         path = f"{variant}/seed-0/metrics.jsonl"
         assert (folder / path).read_bytes() == (tmp_path / "alone" / path).read_bytes()
-
-
-def test_another_process_that_runs_there_is_named(tmp_path):
-    """Until it is killed; then whoever comes takes its lock over, and says so."""
-    code = (
-        "import sys; from pathlib import Path; from mixwise.experiments.experiment_folder import FolderLock\n"
-        "lock = FolderLock(Path(sys.argv[1])); lock.take(); print('locked', flush=True); sys.stdin.read()"
-    )
-    other = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert other.stdout.readline() == "locked\n"
-        refused(ConfigError, f"process {other.pid} on", run_experiment, EXPERIMENT, tmp_path)
-    finally:
-        other.kill()
-        other.communicate(timeout=30)
-    assert (tmp_path / LOCK).exists()
-    run_experiment(EXPERIMENT, tmp_path)
-    assert not (tmp_path / LOCK).exists()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError, ConfigError])
@@ -148,19 +125,3 @@ def test_of_many_at_the_same_moment_one_gets_it(stale, tmp_path):
         for lock in together:
             lock.release()
         assert not (folder / LOCK).exists()
-
-
-def test_a_sweep_has_its_folder_for_itself(tmp_path):
-    task = {"task": {"kind": "classification", "data": {"kind": "gaussian-mixture", "validation": 0.2},
-                     "model": {"kind": "mlp", "options": {"sizes": [20, 10]}}, "batch": 4}}  # fmt: skip
-    recipe = RECIPE.model_copy(update={"base": {**BASE, **task}})
-    grid, folder, refused = ["lr=0.01,0.02", "variants=one"], tmp_path / "sweep", []
-
-    def meanwhile(progress):
-        with pytest.raises(ConfigError, match="in use by process") as error:
-            sweep(recipe, grid, folder)
-        refused.append(error)
-
-    sweep(recipe, grid, folder, meanwhile)
-    assert refused
-    assert not list(folder.rglob(LOCK))

@@ -15,16 +15,11 @@ from mixwise.layout import Layout
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.devices import checked_device
 from mixwise.training.row_count import RowCount
+from run_folders import classification
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
-TASK = {
-    "kind": "classification",
-    "data": {"kind": "gaussian-mixture", "options": {"dim": 30, "samples": 100}},
-    "partition": {"kind": "iid"},
-    "model": {"kind": "mlp", "options": {"sizes": [30, 300, 10]}},
-    "batch": 4,
-}
+TASK = classification(30, 300, 10, 100, partition={"kind": "iid"})
 BASE = {"graph": "ring:4", "steps": 2, "task": TASK, "optimizer": {"kind": "adam", "lr": 1e-3}}
 VARIANTS = {"ha": {"policy": {"kind": "heterogeneity-aware"}}}
 RECIPE = Recipe(name="memory", seeds=[0], metrics=["loss"], base=BASE, variants=VARIANTS)
@@ -81,15 +76,11 @@ def test_a_run_reports_its_need(looked_at, tmp_path):
 
 def test_a_run_that_does_not_fit_is_refused_before_rows_are_made(little, monkeypatch, tmp_path):
     monkeypatch.setattr(ModuleTask, "initial", lambda self, nodes: pytest.fail("rows were made"))
-    with pytest.raises(ConfigError) as refused:
-        run_experiment(experiment("graph=ring:16", "placement=gme"), tmp_path / "run")
-    text = str(refused.value)
-    assert text.startswith(
-        "the run does not fit into memory: 16 nodes × 12,310 parameters × 4 tensors (X, G, 2 optimizer) = 0.00 GB"
+    says = (
+        r"^the run does not fit into memory: 16 nodes × 12,310 parameters × 4 tensors \(X, G, 2 optimizer\) = 0.00 GB"
     )
-    for option in ("task.train=head", "at most ", "machines of this size with torchrun"):
-        assert option in text
-    assert "\n" not in text
+    says += ".*task.train=head.*at most .*machines of this size with torchrun"
+    refused(ConfigError, says, run_experiment, experiment("graph=ring:16", "placement=gme"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -133,15 +124,6 @@ def test_removed_keys_are_explained(override):
 def test_a_removed_key_that_changed_nothing_is_ignored():
     """Every config.yaml that version 0.1 wrote has `rows: memory`."""
     assert experiment("rows=memory").to_yaml() == experiment().to_yaml()
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [("task.accumulate=9", "accumulate = 9 pieces of a batch of 4"), ("task.autocast=float16", "use torch.bfloat16")],
-)
-def test_passes_that_are_impossible_are_refused(override, message, tmp_path):
-    with pytest.raises(Exception, match=message):
-        run_experiment(experiment(override), tmp_path / "run")
 
 
 @pytest.mark.parametrize("override", ["task.accumulate=2", "task.autocast=bfloat16"])

@@ -13,7 +13,7 @@ from mixwise.errors import ConfigError
 from mixwise.experiments import Recipe, load_recipe, plan_experiment, recipe_names
 from mixwise.experiments.build import prepare
 from mixwise.experiments.config import validated
-from mixwise.experiments.recipe import Experiment, parse_seeds
+from mixwise.experiments.recipe import Experiment
 from mixwise.parts import entries
 
 
@@ -38,11 +38,6 @@ def test_every_recipe_that_needs_no_download_runs(name):
     experiment = plan_experiment(load_recipe(name), ["steps=1"])
     for config in experiment.runs.values():
         assert next(prepare(config, experiment.recipe.seeds[0])()).step == 0
-
-
-def test_the_variants_of_quadratics_are_those_of_the_specification():
-    variants = {"dsgd-metropolis", "dsgd-optimal-gap", "ha-dsgd", "gme-every-step"}
-    assert set(load_recipe("quadratics").variants) == variants
 
 
 @pytest.mark.parametrize("name", list(entries("algorithm")))
@@ -71,7 +66,9 @@ def test_variants_merge_with_the_base_and_parts_with_a_kind_replace_it():
 
 
 def test_overrides_reach_all_variants_or_the_one_that_is_named():
-    runs = plan_experiment(small(), ["steps=7", "two.policy.period=5", "two.task.noise=0"]).runs
+    recipe, before = small(), small().model_dump()
+    runs = plan_experiment(recipe, ["steps=7", "two.policy.period=5", "two.task.noise=0"]).runs
+    assert recipe.model_dump() == before
     assert [config.steps for config in runs.values()] == [7, 7]
     assert runs["two"].policy == {"kind": "heterogeneity-aware", "period": 5}
     assert (runs["one"].task, runs["two"].task) == ({"noise": 0.5}, {"noise": 0})
@@ -81,13 +78,6 @@ def test_overrides_choose_variants_and_seeds():
     experiment = plan_experiment(small(), ["variants=two", "seeds=1,3-5", "window=2"])
     assert list(experiment.runs) == ["two"]
     assert (experiment.recipe.seeds, experiment.recipe.window) == ([1, 3, 4, 5], 2)
-
-
-def test_planning_leaves_the_recipe_as_it_was():
-    recipe = small()
-    before = recipe.model_dump()
-    plan_experiment(recipe, ["two.policy.period=9", "task.noise=3"])
-    assert recipe.model_dump() == before
 
 
 def test_the_yaml_of_an_experiment_is_a_recipe_that_gives_it_again():
@@ -119,8 +109,7 @@ def test_distinct_placements_of_a_chain_of_four_are_its_twelve_labelings():
 
 def test_distinct_placements_need_the_same_graph_for_every_seed():
     base = {**small().base, "graph": "random-connected:5"}
-    with pytest.raises(ConfigError, match="seed=0"):
-        plan_experiment(small(placements="distinct", base=base, seeds=[0, 1, 2, 3]))
+    refused(ConfigError, "seed=0", plan_experiment, small(placements="distinct", base=base, seeds=[0, 1, 2, 3]))
 
 
 @pytest.mark.parametrize(
@@ -129,11 +118,7 @@ def test_distinct_placements_need_the_same_graph_for_every_seed():
         ("stepz=3", "did you mean steps"),
         ("steps=0", "steps = 0.*greater than or equal to 1"),
         ("steps=2.5", "steps = 2.5: input should be a valid integer"),
-        ("steps=yes", "steps = True: input should be a valid integer"),
         ("local_steps=1.5", "local_steps = 1.5: input should be a valid integer"),
-        ("record_every=0.5", "record_every = 0.5: input should be a valid integer"),
-        ("evaluate_every=true", "evaluate_every = True: input should be a valid integer"),
-        ("window=2.5", "window = 2.5: input should be a valid integer"),
         ("steps=few", "steps = 'few'.*integer"),
         ("two.policy.perod=3", "policy: unknown key 'perod'; did you mean period"),
         ("two.policy.smoothing=1", "policy.smoothing = 1: input should be less than 1"),
@@ -149,7 +134,6 @@ def test_distinct_placements_need_the_same_graph_for_every_seed():
         ("optimizer.lr=0", "positive"),
         ("optimizer.lr=0.3/K", "0.3/L"),
         ("steps", "key=value"),
-        ("=3", "key=value"),
         ("steps=[", "not valid YAML"),
         ("placement=upside-down", "'given', 'random' or 'gme'"),
     ],
@@ -195,11 +179,6 @@ def test_a_file_that_is_no_recipe_is_refused(content, says, tmp_path):
     if content is not None:
         (tmp_path / "broken.yaml").write_bytes(content)
     refused(ConfigError, says, load_recipe, str(tmp_path / "broken.yaml"))
-
-
-def test_seeds_are_numbers_or_ranges():
-    assert parse_seeds(4) == [4]
-    assert parse_seeds([1, "5-6"]) == [1, 5, 6]
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,18 @@
 """A graph, a task and a training after the loss of nodes; in one process, where the expected values are at hand."""
 
+from functools import partial
+
 import pytest
 import torch
 
-from mixwise.algorithms import DSGD
+from builders import refused, simulated
 from mixwise.data import Dataset
 from mixwise.data.partition import iid
 from mixwise.errors import NetworkError
 from mixwise.graphs import chain, complete, ring
 from mixwise.mixing import metropolis_hastings
-from mixwise.network import SimulatedNetwork
 from mixwise.network.survivors import listed, remaining_graph
-from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask, random_quadratics
-from mixwise.training import Training
 
 LEFT = [0, 1, 3, 5]
 
@@ -36,8 +35,8 @@ def test_a_ring_that_loses_nodes_is_a_chain():
 
 
 def test_what_fell_apart_is_told_by_the_names_of_the_start():
-    with pytest.raises(NetworkError, match=r"without nodes 1-2, 5 .* fallen apart: 0 \| 3-4 cannot reach"):
-        remaining_graph(chain(6), [0, 3, 4])
+    says = r"without nodes 1-2, 5 .* fallen apart: 0 \| 3-4 cannot reach"
+    refused(NetworkError, says, remaining_graph, chain(6), [0, 3, 4])
     assert listed([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
 
 
@@ -66,11 +65,8 @@ def test_a_training_takes_over_rows_and_optimizer_and_jumps_to_the_step_of_the_f
     """The step after is that of SGD with the old momentum and the new weights, at the rate of that step."""
 
     def training(task, graph):
-        return Training(
-            task, SimulatedNetwork(graph), Fixed(metropolis_hastings(graph)), DSGD(),
-            lambda rows: torch.optim.SGD(rows, lr=0.05, momentum=0.9),
-            scheduler=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
-        )  # fmt: skip
+        decay = partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.9)
+        return simulated("metropolis-hastings", graph=graph, task=task, lr=0.05, momentum=0.9, scheduler=decay)
 
     before = training(TASKS[name](), ring(6))
     for _ in range(5):

@@ -2,56 +2,42 @@ import gc
 import json
 import shutil
 import signal
-import subprocess
 import sys
-import time
 import weakref
-from contextlib import chdir, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 import yaml
 
-from mixwise import cli
+from builders import refused
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import Recipe, plan_experiment, run_experiment
 from mixwise.experiments.build import build_task
 from mixwise.training import Training
 from process_pool import in_processes
-from programs import Program
+from programs import run_with_hook, running, wait_for
+from run_folders import classification, small_recipe
 
 pytestmark = [in_processes, pytest.mark.usefixtures("no_pictures")]
 
 STEPS = 24
-TASK = {
-    "kind": "classification",
-    "data": {"kind": "gaussian-mixture", "options": {"classes": 4, "dim": 8, "samples": 200}},
-    "partition": {"kind": "by-label", "labels_per_node": 2},
-    "model": {"kind": "mlp", "options": {"sizes": [8, 8, 4]}},
-    "batch": 4,
-}
 AWARE = {"kind": "heterogeneity-aware", "period": 3, "smoothing": 0.5, "sketch": {"dim": 20}}
-RECIPE = {
-    "name": "tiny",
-    "seeds": [0, 1],
-    "window": 2,
-    "metrics": ["accuracy", "consensus_distance"],
-    "base": {
-        "steps": STEPS,
-        "graph": "ring:4",
-        "task": TASK,
-        "optimizer": {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-3},
-        "schedule": {"warmup": 0.1, "decay_at": [0.6]},
-        "evaluate_every": 5,
-        "checkpoint_every": 7,
-    },
-    "variants": {
+RECIPE = small_recipe(
+    {
         "dsgd": {"policy": "metropolis-hastings", "task": {"gradients": "loop"}, "record_every": 2},
-        "ha": {"policy": {**AWARE, "alternate_with": "metropolis-hastings"}, "optimizer": {"clip": 0.5}},
+        "ha": {
+            "policy": {**AWARE, "alternate_with": "metropolis-hastings"},
+            "optimizer": {"clip": 0.5},
+            "links": {"latency": 0.01, "bandwidth": 1e6},
+        },
         "d2": {"algorithm": "d2", "policy": "lazy-metropolis-hastings"},
     },
-}
+    seeds=[0, 1], metrics=["accuracy", "consensus_distance"], steps=STEPS, graph="ring:4", task=classification(),
+    optimizer={"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-3},
+    schedule={"warmup": 0.1, "decay_at": [0.6]}, evaluate_every=5, checkpoint_every=7,
+)  # fmt: skip
 RUNS = [f"{variant}/seed-{seed}" for variant in RECIPE["variants"] for seed in RECIPE["seeds"]]
 
 
@@ -60,8 +46,9 @@ def experiment(*overrides):
 
 
 def metrics(folder):
-    """The records of all runs, as bytes."""
-    return {str(path.parent.relative_to(folder)): path.read_bytes() for path in folder.glob("*/seed-*/metrics.jsonl")}
+    """The records and the weights of all runs, and the scenes of the report, as bytes."""
+    paths = [path for name in ("metrics.jsonl", "weights.jsonl", "scene.json") for path in folder.glob(f"*/*/{name}")]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +64,7 @@ def uninterrupted(tmp_path_factory, no_pictures):
         shutil.copytree(folder, snapshots[at])
 
     summary = run_experiment(experiment(), folder, keep)
-    assert sorted(metrics(folder)) == sorted(RUNS)
+    assert {Path(path).parent for path in metrics(folder)} == set(map(Path, RUNS))
     return folder, snapshots, summary
 
 
@@ -133,8 +120,8 @@ def test_records_that_went_past_the_checkpoint_are_taken_back(uninterrupted, cop
         assert steps == list(range(STEPS))
 
 
-def test_finished_runs_are_not_run_again(uninterrupted, copied):
-    _, snapshots, summary = uninterrupted
+def test_only_what_is_missing_is_run(uninterrupted, copied):
+    whole, snapshots, summary = uninterrupted
     files = [path for path in copied.glob("*/seed-*/**/*") if path.is_file()]
     before, seen = [(path.stat().st_mtime_ns, path.read_bytes()) for path in files], []
     with counted() as taken:
@@ -143,10 +130,6 @@ def test_finished_runs_are_not_run_again(uninterrupted, copied):
     assert [(path.stat().st_mtime_ns, path.read_bytes()) for path in files] == before
     assert again.to_csv() == summary.to_csv()
     assert len(seen) == len(snapshots)  # progress is shown as if they had run
-
-
-def test_only_what_is_missing_is_run(uninterrupted, copied):
-    whole, _, _ = uninterrupted
     shutil.rmtree(copied / "ha" / "seed-1")
     (copied / "summary.csv").unlink()
     with counted() as taken:
@@ -184,17 +167,15 @@ def test_one_run_at_a_time_is_in_memory(tmp_path):
 def test_the_folder_of_another_experiment_is_refused(change, uninterrupted, tmp_path):
     whole, _, _ = uninterrupted
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
-    with pytest.raises(ConfigError, match=r"another experiment.*config\.yaml --out .* --resume") as error:
-        run_experiment(experiment(change), whole, resume=True)
-    assert "\n" not in str(error.value)
+    says = r"another experiment.*config\.yaml --out .* --resume"
+    refused(ConfigError, says, run_experiment, experiment(change), whole, resume=True)
     assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
 
 
 def test_a_folder_that_holds_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     for resume in (True, False):
-        with pytest.raises(ConfigError, match=str(tmp_path)):
-            run_experiment(experiment(), tmp_path, resume=resume)
+        refused(ConfigError, str(tmp_path), run_experiment, experiment(), tmp_path, resume=resume)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -232,103 +213,30 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
 
 
 def test_an_update_that_is_finite_but_too_large_to_be_squared_names_the_step(tmp_path):
-    recipe = {**RECIPE, "base": {"steps": 60, "graph": "ring:4", "optimizer": {"lr": 1e9}}, "metrics": ["loss"]}
-    recipe |= {"seeds": [0], "variants": {"ha": {"policy": {"kind": "heterogeneity-aware"}}}}
+    variants = {"ha": {"policy": {"kind": "heterogeneity-aware"}}}
+    large = Recipe.model_validate(small_recipe(variants, steps=60, graph="ring:4", optimizer={"lr": 1e9}))
     # Quadratics in float64: Γ overflows before the loss does, and no warning of NumPy stands above the message.
-    with pytest.raises(TrainingError, match=r"^step \d+: .*lower the learning rate"):
-        run_experiment(plan_experiment(Recipe.model_validate(recipe)), tmp_path / "run")
+    says = r"^step \d+: .*lower the learning rate"
+    refused(TrainingError, says, run_experiment, plan_experiment(large), tmp_path / "run")
 
 
 # --- real processes ---
-# `mixwise run`, which waits for ever when it comes to step 17 of its second run.
-WAITING = """
-import time
-from pathlib import Path
-from mixwise.cli import main
-from mixwise.training import Training
-step, steps = Training.step, []
-def waiting(self):
-    steps.append(self.t)
-    if steps.count(17) == 2:
-        Path("waits").touch()
-        time.sleep(3600)
-    return step(self)
-Training.step = waiting
-main()
-"""
+# It waits for ever after its second checkpoint.
+WAITING = run_with_hook('if training.t == 14: Path("waits").touch(); time.sleep(3600)')
 
 
-@contextmanager
-def in_the_middle(*words, cwd):
-    """A mixwise process in the middle of its second run, that is gone afterwards, whatever happens."""
-    (cwd / "waits").unlink(missing_ok=True)
-    command, pipe = [sys.executable, "waiting.py", "run", *words], subprocess.PIPE
-    process = Program(command, cwd=cwd, stdout=pipe, stderr=pipe, text=True)
-    try:
-        while not (cwd / "waits").exists():
-            assert process.poll() is None, f"the run ended too early: {process.communicate()[1]}"
-            time.sleep(0.01)
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory, no_pictures):
-    """A recipe file of two runs, and its records without an interruption."""
-    folder = tmp_path_factory.mktemp("two")
-    two = {**RECIPE, "seeds": [0], "variants": {name: RECIPE["variants"][name] for name in ("dsgd", "ha")}}
-    (folder / "two.yaml").write_text(yaml.safe_dump(two))
-    (folder / "waiting.py").write_text(WAITING)
-    run_experiment(plan_experiment(Recipe.model_validate(two)), folder / "whole")
-    return folder
-
-
-def in_this_process(*words, cwd, capfd):
-    """Exit code and what was printed to stderr."""
-    with chdir(cwd), patch.object(sys, "argv", ["mixwise", "run", *words]), pytest.raises(SystemExit) as end:
-        cli.main()
-    return end.value.code, capfd.readouterr().err
-
-
-def test_kill_9_in_the_middle_then_resume(folder, capfd):
-    place = folder / "killed" / "ha" / "seed-0"
-    with in_the_middle("two.yaml", "--out", "killed", cwd=folder) as process:
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-    done = (place / "metrics.jsonl").read_bytes().count(b"\n")
-    assert 14 <= done <= 17  # those until the last checkpoint, and what of the others had reached the disk
-    assert not (folder / "killed" / "summary.csv").exists()
-    finished = folder / "killed" / "dsgd" / "seed-0" / "metrics.jsonl"
-    untouched = finished.stat().st_mtime_ns
-
-    status, err = in_this_process("two.yaml", "--out", "killed", "--resume", "steps=9", cwd=folder, capfd=capfd)
-    assert status == 2
-    assert err.startswith("error: killed holds another experiment")
-    assert err.count("\n") == 1
-
-    with counted() as taken:
-        status, err = in_this_process("two.yaml", "--out", "killed", "--resume", cwd=folder, capfd=capfd)
-    assert status == 0, err
-    assert taken == list(range(14, STEPS))
-    assert metrics(folder / "killed") == metrics(folder / "whole")
-    assert finished.stat().st_mtime_ns == untouched
-    assert (folder / "killed" / "summary.csv").read_bytes() == (folder / "whole" / "summary.csv").read_bytes()
-
-
-def test_ctrl_c_leaves_a_folder_that_can_be_resumed(folder, capfd):
-    with in_the_middle("two.yaml", "--out", "stopped", cwd=folder) as process:
+def test_ctrl_c_leaves_a_folder_that_can_be_resumed(uninterrupted, mixwise, tmp_path):
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(RECIPE))
+    (tmp_path / "waiting.py").write_text(WAITING)
+    with running([sys.executable, "waiting.py", "run", "tiny.yaml", "--out", "stopped"], tmp_path) as process:
+        wait_for((tmp_path / "waits").exists, [process], tmp_path)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate()
+        said, _ = process.communicate()
         assert process.returncode == 130
-    assert "Traceback" not in err
-    last = err.strip().splitlines()[-1]
+    assert "Traceback" not in said
+    last = said.strip().splitlines()[-1]
     assert last == "stopped; resume with: mixwise run stopped/config.yaml --out stopped --resume"
-    assert out == ""
-    assert not (folder / "stopped" / "summary.csv").exists()
-
-    words = last.partition("mixwise run ")[2].split()
-    status, err = in_this_process(*words, cwd=folder, capfd=capfd)
-    assert status == 0, err
-    assert metrics(folder / "stopped") == metrics(folder / "whole")
+    assert not (tmp_path / "stopped" / "summary.csv").exists()
+    done = mixwise("run", *last.partition("mixwise run ")[2].split())
+    assert done.returncode == 0, done.stderr
+    assert metrics(tmp_path / "stopped") == metrics(uninterrupted[0])

@@ -8,11 +8,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 
-from builders import simulated
+from builders import refused, simulated
 from mixwise.data import Dataset, partition
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import load_recipe, plan_experiment
 from mixwise.experiments.build import prepare
+from mixwise.experiments.experiment_folder import LOCK
 from mixwise.experiments.export import export_model
 from mixwise.experiments.sweep import split_grid, sweep
 from mixwise.graphs import ring
@@ -29,8 +30,15 @@ DATA = Dataset(torch.randint(7, (60, 3), generator=STREAM), torch.arange(60) % 7
 # --- sweep ---
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory, no_pictures):
-    folder = tmp_path_factory.mktemp("sweep")
-    return folder, sweep(load_recipe("digits"), [*OVERRIDES, "lr=0.0001,0.1"], folder)
+    folder, grid = tmp_path_factory.mktemp("sweep"), [*OVERRIDES, "lr=0.0001,0.1"]
+
+    def second(progress):
+        """No other sweep may use the folder meanwhile."""
+        refused(ConfigError, "in use by process", sweep, load_recipe("digits"), grid, folder)
+
+    result = sweep(load_recipe("digits"), grid, folder, second)
+    assert not list(folder.rglob(LOCK))
+    return folder, result
 
 
 def evaluated(folder, point, variant, seed, split):
@@ -41,7 +49,7 @@ def evaluated(folder, point, variant, seed, split):
     return training.task.evaluate(training.X)
 
 
-def test_the_point_with_the_best_validation_accuracy_wins(swept):
+def test_the_point_with_the_best_validation_accuracy_wins_and_is_a_recipe(swept):
     folder, result = swept
     for variant in ("d2", "dsgd"):
         accuracy = {
@@ -49,6 +57,8 @@ def test_the_point_with_the_best_validation_accuracy_wins(swept):
             for point in ("optimizer.lr=0.0001", "optimizer.lr=0.1")
         }
         assert result.chosen[variant] == max(accuracy, key=accuracy.__getitem__)
+    runs = plan_experiment(load_recipe(str(folder / "chosen.yaml"))).runs
+    assert {name: f"optimizer.lr={config.optimizer.lr:g}" for name, config in runs.items()} == result.chosen
 
 
 def test_the_winner_is_tested_on_the_test_set(swept):
@@ -60,16 +70,9 @@ def test_the_winner_is_tested_on_the_test_set(swept):
         assert line["accuracy"] == expected["accuracy"]
 
 
-def test_the_chosen_recipe_can_be_run(swept):
-    folder, result = swept
-    runs = plan_experiment(load_recipe(str(folder / "chosen.yaml"))).runs
-    assert {name: f"optimizer.lr={config.optimizer.lr:g}" for name, config in runs.items()} == result.chosen
-
-
 def test_a_grid_is_what_has_several_values():
     assert split_grid(["a.b=1,2", "variants=x,y", "lr=3"]) == (["variants=x,y", "optimizer.lr=3"], [["a.b=1", "a.b=2"]])
-    with pytest.raises(ConfigError, match="several values"):
-        sweep(load_recipe("digits"), ["lr=0.1"], None)
+    refused(ConfigError, "several values", sweep, load_recipe("digits"), ["lr=0.1"], None)
 
 
 @pytest.mark.parametrize(
@@ -165,5 +168,4 @@ def test_a_frozen_parameter_that_changes_is_one_clear_error():
             return super().forward(tokens)
 
     training = make_training(module=Teacher)
-    with pytest.raises(TrainingError, match=r"changes a frozen parameter.*as a buffer"):
-        training.step()
+    refused(TrainingError, r"changes a frozen parameter.*as a buffer", training.step)

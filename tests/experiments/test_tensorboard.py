@@ -1,6 +1,5 @@
 """TensorBoard gets every number of every record, the graph, and the weights; by default, nothing."""
 
-import json
 import sys
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 from mixwise.errors import ConfigError
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment
 from mixwise.experiments.run_log import heat_map_pixels
+from run_folders import read_records, run_until
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -25,43 +25,21 @@ def experiment(*changes):
     return plan_experiment(load_recipe("quadratics"), ["variants=ha-dsgd", "seeds=0", "steps=40", *changes])
 
 
-def test_every_number_of_every_record_is_there(tmp_path):
-    run_experiment(experiment("tensorboard=true"), tmp_path / "run")
-    place = tmp_path / "run" / "ha-dsgd" / "seed-0"
-    found = events(place / "tensorboard")
-    records = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+def test_every_number_of_every_record_is_there_once_also_after_an_interruption(tmp_path):
+    logged = experiment("tensorboard=true", "checkpoint_every=10")
+    run_until(25, logged, tmp_path / "run")
+    run_experiment(logged, tmp_path / "run", resume=True)
+    found, records = events(tmp_path / "run/ha-dsgd/seed-0/tensorboard"), read_records(tmp_path / "run", "ha-dsgd")
     for name in ("loss", "distance_to_optimum", "gradient_mixing_error", "consensus_factor", "bytes_parameters"):
-        shown = {event.step: event.value for event in found.Scalars(name)}
-        assert shown == {record["step"]: np.float32(record[name]) for record in records}
+        shown = [(event.step, event.value) for event in found.Scalars(name)]
+        assert shown == [(record["step"], np.float32(record[name])) for record in records]
     tags = set(found.Tags()["scalars"])
     assert tags >= {name for name, value in records[-1].items() if isinstance(value, float)}
     assert "seconds/mix" in tags
-    assert len(found.Images("graph")) == 1
+    assert found.Images("graph")[0].step == 0
     steps = [event.step for event in found.Images("W")]
     assert steps[0] == 0
     assert 15 <= len(steps) <= 30
-
-
-def test_a_run_that_goes_on_shows_every_step_once(tmp_path):
-    first = experiment("tensorboard=true", "checkpoint_every=10")
-
-    class StopError(Exception):
-        pass
-
-    def stop_at_25(progress):
-        if progress.step == 25:
-            raise StopError
-
-    with pytest.raises(StopError):
-        run_experiment(first, tmp_path / "run", stop_at_25)
-    run_experiment(first, tmp_path / "run", resume=True)
-    found = events(tmp_path / "run" / "ha-dsgd" / "seed-0" / "tensorboard")
-    assert [event.step for event in found.Scalars("loss")] == list(range(40))
-
-
-def test_nothing_is_written_unless_asked_for(tmp_path):
-    run_experiment(experiment("steps=3"), tmp_path / "run")
-    assert not list(tmp_path.rglob("*tensorboard*"))
 
 
 def test_without_the_package_nothing_starts(tmp_path, monkeypatch):
@@ -70,6 +48,7 @@ def test_without_the_package_nothing_starts(tmp_path, monkeypatch):
         run_experiment(experiment("tensorboard=true"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     run_experiment(experiment("steps=3"), tmp_path / "run")
+    assert not list(tmp_path.rglob("*tensorboard*"))  # by default
 
 
 def test_a_heat_map_is_darker_where_weights_are_larger():

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch.distributed as dist
 
+from builders import refused
 from mixwise.errors import ConfigError, NetworkError
 from mixwise.launch import Machines, supervise, torchrun_line, worker_command
 from mixwise.launch.command import check_options, parse_master
@@ -18,7 +19,7 @@ from mixwise.network.board import Board
 from mixwise.network.membership import END, Membership, check_supervised
 from mixwise.network.world import Processes
 from process_pool import in_processes
-from programs import wait_for
+from programs import alive, wait_for
 
 THERE = ("10.0.0.1", 29500)
 
@@ -50,8 +51,7 @@ def test_a_board_without_a_port_is_told(monkeypatch):
     names = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1", "MIXWISE_BOARD": "here"}
     for name, value in names.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(NetworkError, match="MIXWISE_BOARD=here: must be an address and a port"):
-        Processes.meet(1.0)
+    refused(NetworkError, "MIXWISE_BOARD=here: must be an address and a port", Processes.meet, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,7 @@ def test_a_board_without_a_port_is_told(monkeypatch):
     ],
 )
 def test_a_wrong_option_is_told_with_the_rule(make, words):
-    with pytest.raises(ConfigError, match=words):
-        make()
+    refused(ConfigError, words, make)
 
 
 @pytest.mark.parametrize(
@@ -152,20 +151,17 @@ def test_a_survivor_that_was_left_out_is_told(board):
     reports(board, 0, r0=3, r2=3)
     generations.look(0.0)
     generations.look(0.2 + END)
-    with pytest.raises(NetworkError, match="left out of generation 1"):
-        Membership(board, 1, 3, grace=0.1).reform((3,), timeout=1.0)
+    refused(NetworkError, "left out of generation 1", Membership(board, 1, 3, grace=0.1).reform, (3,), timeout=1.0)
 
 
 def test_a_supervisor_that_forms_no_generation_is_not_waited_for_long(board, monkeypatch):
     monkeypatch.setattr("mixwise.network.membership.END", 0.1)
-    with pytest.raises(NetworkError, match="has not formed it"):
-        Membership(board, 1, 3, grace=0.1).reform((3,), timeout=1.0)
+    refused(NetworkError, "has not formed it", Membership(board, 1, 3, grace=0.1).reform, (3,), timeout=1.0)
 
 
 def test_a_board_whose_host_is_silent_is_given_up():
     silent = SimpleNamespace(add=lambda name, more: time.sleep(2.0))
-    with pytest.raises(NetworkError, match="did not answer"):
-        Board(silent, "the board at 10.0.0.1:29500", answer=0.1).count("events")
+    refused(NetworkError, "did not answer", Board(silent, "the board at 10.0.0.1:29500", answer=0.1).count, "events")
 
 
 @pytest.mark.parametrize(("environment", "words"), [({"TORCHELASTIC_RUN_ID": "1"}, "under torchrun"), ({}, "needs a")])
@@ -253,14 +249,6 @@ def pids(folder, launched, names):
     return [int((folder / name).read_text()) for name in names]
 
 
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 @in_processes
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc, and parents by prctl")
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
@@ -275,12 +263,9 @@ def test_no_worker_outlives_its_supervisor(script, tmp_path, number):
         _, said = launched.communicate(timeout=100)
         assert launched.returncode == (128 + number if number == signal.SIGTERM else -number)
         assert number == signal.SIGKILL or "stopped by SIGTERM" in said
-        last = time.monotonic() + 60
         # A kill cannot be passed on, so it reaches the workers alone.
         expected = workers + (children if number == signal.SIGTERM else [])
-        while any(map(alive, expected)) and time.monotonic() < last:
-            time.sleep(0.05)
-        assert not any(map(alive, expected))
+        wait_for(lambda: not any(map(alive, expected)), [], tmp_path)
     finally:
         launched.kill()
         for pid in workers + children:

@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.functional import cross_entropy
 
 from builders import refused
@@ -25,7 +24,6 @@ CASES = {
     **{f"resnet20-{norm}": (partial(resnet20, norm=norm), (3, 8, 8)) for norm in NORMS},
     "resnet18": (partial(resnet18, 10), (3, 32, 32)),
 }
-SMALL = [name for name in CASES if name != "resnet18"]
 
 
 @pytest.fixture(autouse=True)
@@ -60,32 +58,21 @@ def count(factory: Callable[[], nn.Module]) -> int:
 # --- parameter counts ---
 
 
-def residual_count(stem: int, widths: list[int], depth: int, classes: int, norm: str, project: bool) -> int:
-    """Parameters of a residual network: convolutions, the numbers per channel of its norms, the last layer."""
-    activated = {"evonorm": 3, "group": 2, "none": 1}[norm]  # v, γ, β; γ, β; the bias of the convolution
-    linear = 2  # γ, β
-    total, before = stem + activated * widths[0], widths[0]
-    for width in widths:
-        for _ in range(depth):
-            total += 9 * before * width + activated * width
-            total += 9 * width * width + linear * width
-            if project and before != width:
-                total += before * width + linear * width
-            before = width
-    return total + before * classes + classes
-
-
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize(("classes", "channels"), [(10, 3), (1000, 1)])
-def test_residual_networks_have_the_published_size(norm, classes, channels):
-    expected = residual_count(9 * channels * 16, [16, 32, 64], 3, classes, norm, project=False)
-    assert count(partial(resnet20, classes, norm, channels)) == expected
-    if classes == 10:
-        assert round(expected / 1e6, 2) == 0.27  # He et al., Table 6
-    expected = residual_count(49 * channels * 64, [64, 128, 256, 512], 2, classes, norm, project=True)
-    assert count(partial(resnet18, classes, norm, channels)) == expected
-    if norm == "group":  # two numbers per channel, as BatchNorm has: torchvision's count
-        assert count(partial(resnet18, 1000, norm, 3)) == 11_689_512
+@pytest.mark.parametrize(
+    ("factory", "classes", "channels", "stem", "activations", "published"),
+    # The channels of the activations, in the stem and in the blocks: EvoNorm has three numbers for a
+    # channel where BatchNorm has two, and without normalization a bias remains.
+    [
+        (resnet20, 10, 3, 9 * 16, 16 + 3 * (16 + 32 + 64), 269_722),
+        (resnet18, 1000, 3, 49 * 64, 64 + 2 * 960, 11_689_512),
+    ],
+)
+def test_residual_networks_have_the_published_size(factory, classes, channels, stem, activations, published):
+    """He et al., Table 6: 0.27 million; torchvision's count of ResNet-18 with BatchNorm."""
+    assert count(partial(factory, classes, "group")) == published
+    assert count(partial(factory, classes, "group", channels=1)) == published - 2 * stem
+    assert count(partial(factory, classes, "evonorm")) == published + activations
+    assert count(partial(factory, classes, "none")) == published - activations
 
 
 def test_the_small_cnn_is_the_one_of_the_benchmark():
@@ -97,13 +84,8 @@ def test_the_small_cnn_is_the_one_of_the_benchmark():
         for inputs, outputs, stride in ((3, 16, 1), (16, 32, 2), (32, 32, 2))
     ]
     assert [g.num_groups for g in layers[1:9:3]] == [4, 8, 8]
-    convs = (9 * 3 * 16 + 16) + (9 * 16 * 32 + 32) + (9 * 32 * 32 + 32)
-    assert count(small_cnn) == convs + 2 * (16 + 32 + 32) + (32 * 4 * 4 * 10 + 10) == 19_626
-
-
-@pytest.mark.parametrize("sizes", [(784, 128, 10), (64, 10), [8, 7, 6, 5]])
-def test_mlp_size(sizes):
-    assert count(partial(mlp, sizes)) == sum((sizes[i] + 1) * sizes[i + 1] for i in range(len(sizes) - 1))
+    assert count(small_cnn) == 19_626
+    assert count(partial(mlp, [8, 7, 6, 5])) == 9 * 7 + 8 * 6 + 7 * 5
 
 
 # --- shapes, gradients, buffers ---
@@ -193,22 +175,6 @@ def test_the_groups_divide_the_channels(channels, limit, groups):
     assert groups == max(g for g in range(1, limit + 1) if channels % g == 0)
 
 
-@pytest.mark.parametrize("groups", [1, 2, 4])
-def test_the_gradients_of_evonorm(groups):
-    layer = evonorm(4, groups)
-    inputs = [normal(2, 4, 3, 2, seed=8), *(p.detach().clone() for p in layer.parameters())]
-
-    def output(x, *values):
-        return functional_call(layer, dict(zip(["v", "gamma", "beta"], values, strict=True)), (x,))
-
-    inputs = [x.requires_grad_() for x in inputs]
-    assert torch.autograd.gradcheck(output, inputs)
-    assert torch.autograd.gradgradcheck(output, inputs)
-    one = normal(3, 4, 1, 1).requires_grad_()  # groups of one number
-    EvoNormS0(4).double()(one).sum().backward()
-    assert one.grad.isfinite().all()
-
-
 def test_evonorm_with_a_large_mean_keeps_its_digits():
     """In float32 a mean of 10⁴ deviations leaves three digits; E[x²] − E[x]² would leave none."""
     x = normal(1, 2, 64, 64, seed=1) + 1e4
@@ -217,27 +183,6 @@ def test_evonorm_with_a_large_mean_keeps_its_digits():
 
 
 # --- functional calls and stacked parameters ---
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_stacked_parameters_give_what_a_loop_gives(name):
-    """Outputs and gradients of three nodes, each with its own parameters and samples: vmap against a loop."""
-    pairs = [model_and_samples(name, batch=2, seed=seed) for seed in range(3)]
-    models, x = [model for model, _ in pairs], torch.stack([x for _, x in pairs])
-    labels = torch.tensor([[0, 1], [2, 3], [4, 5]])
-    params, buffers = stack_module_state(models)
-    assert not buffers
-
-    def loss(p, x, y):
-        return cross_entropy(functional_call(models[0], p, (x,)), y)
-
-    outputs = vmap(lambda p, x: functional_call(models[0], p, (x,)))(params, x)
-    gradients = vmap(grad(loss))(params, x, labels)
-    for i, model in enumerate(models):
-        torch.testing.assert_close(outputs[i], model(x[i]), rtol=1e-12, atol=1e-12)
-        cross_entropy(model(x[i]), labels[i]).backward()
-        for key, p in model.named_parameters():
-            torch.testing.assert_close(gradients[key][i], p.grad, rtol=1e-12, atol=1e-12)
 
 
 # --- seeds ---
@@ -285,14 +230,6 @@ def test_models_move_to_other_dtypes_and_devices(name):
     assert (y.device.type, y.shape) == ("meta", (2, 10))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_models_on_a_gpu():
-    for name in CASES:
-        model, x = model_and_samples(name, batch=2)
-        expected = model(x)
-        torch.testing.assert_close(model.cuda()(x.cuda()).cpu(), expected, rtol=1e-9, atol=1e-9)
-
-
 # --- names, options, errors ---
 
 
@@ -314,12 +251,8 @@ def test_models_by_name():
         ("resnet20", {"depth": 20}, ["model resnet20: unknown key 'depth'", "classes, norm, channels"]),
         ("logistic", {"classes": 10}, ["features is missing; logistic needs it"]),
         ("resnet20", {"norm": "batch"}, ["model resnet20.norm = 'batch'", "'evonorm', 'group' or 'none'"]),
-        ("resnet20", {"classes": 0}, ["classes = 0", "greater than or equal to 1"]),
-        ("resnet18", {"channels": 2.5}, ["channels = 2.5", "integer"]),
         ("small-cnn", {"classes": True}, ["classes = True", "integer"]),
         ("mlp", {"sizes": (784,)}, ["sizes = (784,)", "at least 2 items"]),
-        ("mlp", {"sizes": "784-128-10"}, ["sizes = '784-128-10'", "a valid list"]),
-        ("mlp", {"sizes": [784, 0, 10]}, ["sizes.1 = 0", "greater than or equal to 1"]),
     ],
 )
 def test_invalid_names_and_options_are_rejected(name, options, words):

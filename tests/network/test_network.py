@@ -1,4 +1,6 @@
-"""A network moves rows: mixing is Wᵀ X, keeps the mean, and costs the bytes of the rows that travel."""
+"""A simulated network: mixing is Wᵀ X and costs the bytes of the rows that travel; its time, and lost messages."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -6,11 +8,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import asymmetric, random_rows
-from mixwise.errors import MixingError
+from builders import asymmetric, random_rows, refused
+from mixwise import algorithms, graphs
+from mixwise.errors import ConfigError, MixingError, NetworkError
+from mixwise.experiments import load_recipe, plan_experiment
+from mixwise.experiments.build import prepare
 from mixwise.graphs import Graph, chain, complete, ring, torus
-from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, minimize_gme, uniform
-from mixwise.network import SimulatedNetwork, Traffic
+from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, minimize_gme, uniform, uniform_sender
+from mixwise.network import Link, Links, LossyNetwork, SimulatedNetwork, Traffic
+from mixwise.network.traffic import Cast
+from mixwise.plan import Plan
+from mixwise.state import State
+from planning import mixed
 from strategies import connected_graphs
 
 
@@ -71,8 +80,7 @@ def test_columns_that_are_not_contiguous():
 @pytest.mark.parametrize("shape", [(5, 3), (4,), (2, 2, 2)])
 def test_rows_that_do_not_fit_are_refused(shape):
     message = rf"rows of shape \({', '.join(map(str, shape))},?\) cannot be mixed by a matrix for 4 nodes"
-    with pytest.raises(MixingError, match=message):
-        SimulatedNetwork(ring(4)).mix(torch.zeros(shape), metropolis_hastings(ring(4)))
+    refused(MixingError, message, SimulatedNetwork(ring(4)).mix, torch.zeros(shape), metropolis_hastings(ring(4)))
 
 
 # --- traffic ---
@@ -111,3 +119,180 @@ def test_a_network_knows_its_nodes_and_counts_its_own_traffic():
     network = SimulatedNetwork(chain(5))
     assert (network.graph, list(network.nodes)) == (chain(5), [0, 1, 2, 3, 4])
     assert SimulatedNetwork(chain(5)).traffic is not network.traffic
+
+
+FAST, SLOW = Link(0.01, 1e6), Link(0.5, 1e3)
+ROWS = torch.zeros(4, 25, dtype=torch.float64)  # 200 bytes each
+
+
+RING, TREE = metropolis_hastings(ring(4)), Graph(4, [(0, 1), (1, 2), (2, 3)])
+PAIRS = MixingMatrix.from_dense(np.kron(np.eye(2), np.full((2, 2), 0.5)), ring(4))  # 0-1 and 2-3 only
+STILL = MixingMatrix.from_dense(np.eye(4), ring(4))
+LONG = torch.zeros(4, 10_000, dtype=torch.float64)
+ARCS = torch.zeros(6, 25, dtype=torch.float64)
+FAST_ROUND, SLOW_ROUND = 0.01 + 200 / 1e6, 0.5 + 200 / 1e3
+
+
+@pytest.mark.parametrize(
+    ("links", "act", "expected"),
+    [
+        # A round lasts as long as its slowest message.
+        (Links(FAST), lambda network: network.mix(ROWS, RING), FAST_ROUND),
+        (Links(FAST, {(1, 2): SLOW}), lambda network: network.mix(ROWS, RING), SLOW_ROUND),
+        (Links(SLOW, {(2, 1): FAST}), lambda network: network.mix(ROWS, RING), SLOW_ROUND),  # the others are slow
+        (Links(SLOW, dict.fromkeys(ring(4).edges, FAST)), lambda network: network.mix(ROWS, RING), FAST_ROUND),
+        (None, lambda network: network.mix(ROWS, RING), 0),
+        # An edge without weight carries no message.
+        (Links(FAST, {(1, 2): SLOW}), lambda network: network.mix(ROWS, PAIRS), FAST_ROUND),
+        (Links(FAST, {(1, 2): SLOW}), lambda network: network.mix(ROWS, STILL), 0),
+        # Compressed rows take the time of their own bytes.
+        (Links(FAST), lambda network: network.mix(ROWS, RING, packing=Cast(ROWS, torch.bfloat16)), 0.01 + 50 / 1e6),
+        # Gathers and means go around a ring at the slowest pace; short rows are averaged by a gather.
+        (Links(FAST, {(0, 3): SLOW}), lambda network: network.gather(ROWS), 3 * SLOW_ROUND),
+        (Links(FAST, {(0, 3): SLOW}), lambda network: network.average(ROWS), 3 * SLOW_ROUND),
+        (Links(FAST, {(0, 3): SLOW}), lambda network: network.average(LONG), 6 * (0.5 + 20_000 / 1e3)),
+        (Links(FAST, {(0, 2): SLOW}), lambda network: network.gather(ROWS), 3 * FAST_ROUND),  # no edge of the ring
+        # Messages along arcs are one round.
+        (Links(FAST, {(2, 3): SLOW}), lambda network: network.exchange(ARCS, TREE), SLOW_ROUND),
+        (Links(FAST, {(0, 3): SLOW}), lambda network: network.exchange(ARCS, TREE), FAST_ROUND),
+    ],
+)
+def test_the_time_of_an_operation(links, act, expected):
+    network = SimulatedNetwork(ring(4), links)
+    act(network)
+    assert network.traffic.seconds == pytest.approx(expected)
+
+
+def test_uncounted_operations_take_no_time_and_lossy_networks_count_it():
+    network = LossyNetwork(ring(4), 0.0, links=Links(FAST))
+    with network.uncounted():
+        network.average(ROWS)
+    assert network.traffic.seconds == 0
+    network.average(ROWS)
+    assert network.traffic.seconds > 0
+
+
+def test_links_move_with_the_nodes():
+    moved = Links(FAST, {(0, 1): SLOW}).permuted([2, 0, 1, 3])
+    assert moved.edges == {(2, 0): SLOW}
+    arc = np.array([0]), np.array([2])
+    assert moved.round(*arc, 0) == 0.5
+
+
+@pytest.mark.parametrize("bad", [(-1, 1), (0, 0), (float("nan"), 1), (0, float("nan"))])
+def test_links_that_cannot_be_are_refused(bad):
+    refused(NetworkError, "latency is 0 seconds or more", Link, *bad)
+
+
+# --- in recipes ---
+def planned(links, *changes):
+    overrides = ["steps=6", "variants=ha-dsgd,dsgd-metropolis", "seeds=0", "graph=ring:16", f"links={links}", *changes]
+    return plan_experiment(load_recipe("quadratics"), overrides)
+
+
+def test_records_hold_the_time():
+    run = prepare(planned("{latency: 0.01, bandwidth: 1.0e6}").runs["ha-dsgd"], 0)
+    times = [record.values["network_seconds"] for record in run()]
+    round_, sketches = 0.01 + 10 * 8 / 1e6, 15 * (0.01 + 100 * 8 / 1e6)  # sketches at even steps
+    assert times == pytest.approx(np.cumsum([round_ + sketches * (t % 2 == 0) for t in range(6)]))
+    assert "network_seconds" not in next(prepare(planned("null").runs["ha-dsgd"], 0)()).values
+
+
+@pytest.mark.parametrize(
+    ("links", "says"),
+    [
+        ("{latency: -1, bandwidth: 1}", "latency = -1: input should be greater than or equal to 0"),
+        ("{latency: 1}", "bandwidth: field required"),
+        ("{bandwidth: 0}", "bandwidth = 0: input should be greater than 0"),
+        ("{bandwidth: 1, edges: {a-b: {latency: 1}}}", "'a-b' is no edge; write the two places"),
+        ("{bandwidth: 1, edges: {0-1: {speed: 1}}}", "unknown key 'speed'"),
+    ],
+)
+def test_wrong_links_are_one_line(links, says):
+    refused(ConfigError, says, planned, links)
+
+
+def test_an_edge_that_the_graph_has_not_and_links_between_real_processes_are_refused():
+    run = planned("{bandwidth: 1, edges: {0-7: {latency: 1}}}").runs["ha-dsgd"]
+    refused(ConfigError, "the graph has no edge 0-7", prepare, run, 0)
+    run = planned("{bandwidth: 1}").runs["ha-dsgd"]
+    refused(ConfigError, "links are for simulations", prepare, run, 0, SimpleNamespace(rank=0, size=2))
+
+
+def test_an_edge_in_a_recipe_names_places():
+    experiment = planned("{bandwidth: 1.0e6, edges: {0-1: {latency: 2}}}", "graph=chain:3", "placement=[2, 0, 1]")
+    training = prepare(experiment.runs["dsgd-metropolis"], 0).start()
+    assert list(training.network.links.edges) == [(2, 0)]
+    assert training.network.links.edges[2, 0] == Link(2, 1e6)
+
+
+TORUS = graphs.torus(4, 4)
+
+
+def lost_arcs(network, graph):
+    """The arcs that fail, seen from outside: node i sends a 1 in column i."""
+    arrived = network.mix(torch.eye(graph.n, dtype=torch.float64), metropolis_hastings(graph)).numpy()
+    return {(i, j) for i in range(graph.n) for j in graph.neighbors(i) if arrived[j, i] == 0}
+
+
+def test_the_own_row_stands_in_for_a_lost_one():
+    network, W = LossyNetwork(TORUS, 0.3, seed=1), metropolis_hastings(TORUS)
+    lost = lost_arcs(network, TORUS)
+    assert 5 < len(lost) < 40  # of 64
+    X = torch.randn(16, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    mixed = network.mix(X, W)
+    for j in range(16):
+        expected = sum(W[i, j] * X[j if (i, j) in lost else i] for i in [j, *TORUS.neighbors(j)])
+        torch.testing.assert_close(mixed[j], expected, rtol=1e-13, atol=0)
+
+
+def test_a_step_has_its_own_losses_at_the_stated_rate():
+    network = LossyNetwork(TORUS, 0.2, seed=0)
+    drawn = []
+    for network.step in range(100):
+        drawn.append(lost_arcs(network, TORUS))
+        assert lost_arcs(network, TORUS) == drawn[-1]
+    assert len({frozenset(arcs) for arcs in drawn}) > 90
+    share = sum(map(len, drawn)) / (100 * 64)
+    assert abs(share - 0.2) < 4 * (0.2 * 0.8 / 6400) ** 0.5
+
+
+def test_nothing_is_lost_at_rate_0_and_lost_messages_are_counted():
+    X, W = torch.randn(16, 3), metropolis_hastings(TORUS)
+    assert torch.equal(LossyNetwork(TORUS, 0.0).mix(X, W), SimulatedNetwork(TORUS).mix(X, W))
+    network, whole = LossyNetwork(TORUS, 0.5), SimulatedNetwork(TORUS)
+    network.mix(X, W)
+    whole.mix(X, W)
+    assert network.traffic == whole.traffic
+
+
+def test_pushed_mass_is_gone_with_its_numerator():
+    graph = graphs.directed_exponential(8)
+    network, W = LossyNetwork(graph, 0.4, seed=2), uniform_sender(graph)
+    ones = network.mix(torch.ones(8, 1, dtype=torch.float64), W)
+    assert float(ones.sum()) < 8
+    twice = network.mix(torch.full((8, 1), 2.0, dtype=torch.float64), W)
+    torch.testing.assert_close(twice, 2 * ones)
+
+
+def test_relayed_sums_and_counts_are_lost_together():
+    """Equal rows stay equal: every node divides the sum that it has by the number of rows in it."""
+    tree = graphs.chain(6)
+    network = LossyNetwork(tree, 0.3, seed=3)
+    X, state = torch.full((6, 2), 3.0), State()
+    for network.step in range(12):
+        found = mixed(algorithms.RelaySGD(), X, X, Plan((), tree=tree), network, state=state)
+        torch.testing.assert_close(found, X)
+
+
+def test_a_recipe_loses_messages_and_repeats_itself():
+    def records(*changes):
+        plan = plan_experiment(load_recipe("quadratics"), ["steps=20", "variants=dsgd-metropolis", *changes])
+        return [record.values for record in prepare(plan.runs["dsgd-metropolis"], 0)()]
+
+    assert records("message_loss=0.1") == records("message_loss=0.1") != records()
+
+
+@pytest.mark.parametrize("loss", [-0.1, 1.0, float("nan")])
+def test_a_rate_out_of_range_is_rejected(loss):
+    refused(MixingError, "lies in", LossyNetwork, TORUS, loss)

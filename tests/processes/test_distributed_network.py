@@ -2,6 +2,7 @@
 
 import time
 from contextlib import contextmanager
+from functools import partial
 from unittest.mock import patch
 
 import numpy as np
@@ -12,14 +13,15 @@ import torch.distributed as dist
 import builders
 from builders import random_rows
 from mixwise.algorithms import Quantize, TopK
-from mixwise.errors import MixingError, NetworkError
+from mixwise.errors import MixwiseError, NetworkError
 from mixwise.graphs import Graph, complete, random_connected, ring, star
 from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, uniform, uniform_sender
 from mixwise.network import DistributedNetwork, SimulatedNetwork, block
 from mixwise.network.routes import Router
-from process_pool import in_processes, run_in_processes
+from process_pool import Others, in_processes, run_in_processes
+from programs import run_program
 
-pytestmark = in_processes
+pytestmark = [in_processes, pytest.mark.timeout(400)]
 
 DOUBLE, SINGLE = torch.float64, torch.float32
 
@@ -58,11 +60,13 @@ MATRICES = {
 }
 
 
-def mixed(rank, world, cases):
-    results = []
-    for W, d, in_place in cases:
+def mixed(rank, world, cases, way):
+    results, in_place = [], way == "in place"
+    for W, d in cases:
         network = DistributedNetwork(W.graph, timeout=20)
         mine = own(random_rows(W.n, d), network)
+        if way == "scattered":  # its numbers do not lie beside each other
+            mine = torch.stack([mine, -mine], dim=2)[:, :, 0]
         before = mine.clone()
         out = network.mix(mine, W, out=mine if in_place else None)
         assert (out is mine) == in_place
@@ -71,13 +75,13 @@ def mixed(rank, world, cases):
     return results
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-def test_mixing_is_that_of_a_simulation_in_any_division(in_place):
+@pytest.mark.parametrize("way", ["apart", "in place", "scattered"])
+def test_mixing_is_that_of_a_simulation_in_any_division(way):
     """To rounding of the simulation's product, and to the last bit for any number of processes."""
     widths = [1, 7, 8_200]  # the longest travel without being packed
-    cases = [(W, d, in_place) for W in MATRICES.values() for d in widths]
-    results = {world: run_in_processes(world, mixed, cases) for world in (1, 2, 3, 4)}
-    for number, (W, d, _) in enumerate(cases):
+    cases = [(W, d) for W in MATRICES.values() for d in widths]
+    results = {world: run_in_processes(world, mixed, cases, way) for world in (1, 2, 3, 4)}
+    for number, (W, d) in enumerate(cases):
         simulated = SimulatedNetwork(W.graph)
         expected = simulated.mix(random_rows(W.n, d), W)
         found = {world: torch.cat([part[number][0] for part in parts]) for world, parts in results.items()}
@@ -106,35 +110,6 @@ def test_a_new_matrix_at_every_step():
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
 
 
-def seen_in_part(rank, world, W, X):
-    network = DistributedNetwork(W.graph, timeout=20)
-    pattern = W.graph.pattern
-    known = np.isin(pattern.rows, network.nodes) | np.isin(pattern.cols, network.nodes)
-    part = MixingMatrix(W.graph, np.where(known, W.weights, 0.0), W.kind, W.tolerance, network.nodes)
-    assert part.whole == (world == 1)
-    return [(network.mix(own(X, network), part), network.traffic.parameters) for _ in range(2)]
-
-
-@pytest.mark.parametrize("world", [1, 3])
-def test_a_matrix_of_which_only_the_own_rows_and_columns_are_known(world):
-    W, X = asymmetric(8), random_rows(8, 5)
-    results = run_in_processes(world, seen_in_part, W, X)
-    found = torch.cat([part[1][0] for part in results])
-    torch.testing.assert_close(found, torch.from_numpy(W.to_dense().T) @ X, rtol=0, atol=1e-14)
-    assert {(part[0][1], part[1][1]) for part in results} == {(W.messages * 5 * 8, 2 * W.messages * 5 * 8)}
-
-
-def strided(rank, world, W, X):
-    network = DistributedNetwork(W.graph, timeout=20)
-    return network.mix(own(X, network)[:, ::3], W)
-
-
-def test_columns_that_are_not_contiguous():
-    W, X = asymmetric(5), random_rows(5, 12)
-    found = torch.cat(run_in_processes(2, strided, W, X))
-    torch.testing.assert_close(found, torch.from_numpy(W.to_dense().T) @ X[:, ::3], rtol=0, atol=1e-14)
-
-
 def in_two_parts(rank, world, W, other, X):
     """Two mixings and a gathering under way at once; each must get its own rows."""
     network = DistributedNetwork(W.graph, timeout=20)
@@ -152,8 +127,8 @@ def test_messages_of_several_operations_under_way_do_not_mix():
     assert all(torch.equal(everything, X) for _, _, everything in results)
 
 
-def moved(rank, world, W, X, X_prime, wire_dtype):
-    network = DistributedNetwork(W.graph, timeout=20, wire_dtype=wire_dtype)
+def moved(rank, world, W, X, X_prime):
+    network = DistributedNetwork(W.graph, timeout=20)
     target = own(X_prime, network).clone()
     network.start_mix(own(X, network).clone(), W).move(target)
     return target
@@ -167,18 +142,10 @@ def test_rows_move_by_the_change_that_mixing_makes(dtype, d):
     W, X, X_prime = asymmetric(4, 1), random_rows(4, d, dtype=dtype), random_rows(4, d, seed=1, dtype=dtype)
     expected, simulated = X_prime + torch.from_numpy(W.to_dense().T).to(dtype) @ X - X, X_prime.clone()
     SimulatedNetwork(W.graph).start_mix(X, W).move(simulated)
-    found = {world: torch.cat(run_in_processes(world, moved, W, X, X_prime, None)) for world in (2, 3, 4)}
+    found = {world: torch.cat(run_in_processes(world, moved, W, X, X_prime)) for world in (2, 3, 4)}
     assert all(torch.equal(found[world], found[2]) for world in found)
     torch.testing.assert_close(found[2], expected, rtol=0, atol=1e-14 if dtype == torch.float64 else 2e-6)
     assert torch.equal(found[2], simulated)
-
-
-def test_rows_move_by_rows_that_arrive_in_bfloat16():
-    W, X, X_prime = asymmetric(4, 1), random_rows(4, 700, dtype=SINGLE), random_rows(4, 700, seed=1, dtype=SINGLE)
-    found = torch.cat(run_in_processes(4, moved, W, X, X_prime, torch.bfloat16))
-    own_weights, rounded = torch.tensor(np.diag(W.to_dense()), dtype=SINGLE)[:, None], X.bfloat16().to(SINGLE)
-    heard = torch.from_numpy(W.to_dense().T).to(SINGLE) @ rounded - own_weights * rounded
-    torch.testing.assert_close(found, X_prime + heard + (own_weights - 1) * X, rtol=0, atol=2e-6)
 
 
 def in_a_group(rank, world, W, X):
@@ -267,17 +234,26 @@ def counted(rank, world, W, X, wire_dtype):
         network.exchange(random_rows(int(mine_of.sum()), 6), W.graph)
         network.gather(mine)
         network.average(mine)
-    return mixing, sum(sizes), network.sent
+    return mixing, sum(sizes) == network.sent, network.sent - start, network.traffic
 
 
 @pytest.mark.parametrize(("wire", "size"), [(None, 4), (torch.bfloat16, 2), (torch.float16, 2)])
 def test_with_one_node_per_process_the_bytes_sent_are_those_of_the_nodes(wire, size):
     W, d = metropolis_hastings(Graph(4, [(0, 1), (1, 2), (2, 3), (1, 3)])), 700
     results = run_in_processes(4, counted, W, random_rows(4, d, dtype=SINGLE), wire)
-    for rank, (mixing, handed_over, sent) in enumerate(results):
-        assert handed_over == sent
+    for rank, (mixing, all_counted, _, traffic) in enumerate(results):
+        assert all_counted
         assert mixing == len(W.graph.neighbors(rank)) * d * size
-    assert sum(mixing for mixing, _, _ in results) == W.messages * d * size
+        assert traffic.parameters + traffic.sketches == sum(sent for _, _, sent, _ in results)
+    assert sum(mixing for mixing, *_ in results) == W.messages * d * size
+
+
+def travels(W, world):
+    """The rows that each process sends: (row, process) pairs, each once."""
+    blocks = [block(W.n, rank, world) for rank in range(world)]
+    owner = {node: rank for rank, nodes in enumerate(blocks) for node in nodes}
+    pairs = {(int(i), owner[j]) for i, j in W.edge_weights}
+    return [sum(owner[i] == rank != to for i, to in pairs) for rank in range(world)]
 
 
 def compressed(rank, world, W, X, compressor):
@@ -303,10 +279,8 @@ def test_compressed_rows_travel_compressed_and_arrive_to_the_last_bit(n, world, 
         expected = simulated.mix(packing.rows, W, packing=packing)
     results = run_in_processes(world, compressed, W, X, compressor)
     torch.testing.assert_close(torch.cat([part[0] for part in results]), expected, rtol=0, atol=1e-13)
-    blocks = [block(n, rank, world) for rank in range(world)]
-    for rank, (_, sent, width, traffic) in enumerate(results):
-        travels = {(i, q) for i, j in W.edge_weights for q in range(world) if i in blocks[rank] and j in blocks[q]}
-        assert sent == 2 * width * len({(i, q) for i, q in travels if q != rank})
+    for (_, sent, width, traffic), rows in zip(results, travels(W, world), strict=True):
+        assert sent == 2 * width * rows
         assert traffic == simulated.traffic
         assert width == packing.width
 
@@ -316,14 +290,9 @@ PAIRS = clique_averaging([(0, 1), (2, 3)], ring(4))
 
 @pytest.mark.parametrize(("W", "world"), [(asymmetric(8), 2), (asymmetric(9), 4), (asymmetric(5), 3), (PAIRS, 2)])
 def test_a_row_travels_once_to_every_other_process_that_needs_it(W, world):
-    d, blocks = 50, [block(W.n, rank, world) for rank in range(world)]
-    needed = [
-        {(int(i), q) for i, j in W.edge_weights for q in range(world) if i in blocks[p] and j in blocks[q] and p != q}
-        for p in range(world)
-    ]
-    results = run_in_processes(world, counted, W, random_rows(W.n, d), None)
-    assert [mixing for mixing, _, _ in results] == [len(pairs) * d * 8 for pairs in needed]
-    assert all(handed_over == sent for _, handed_over, sent in results)
+    results = run_in_processes(world, counted, W, random_rows(W.n, 50), None)
+    assert [mixing for mixing, *_ in results] == [rows * 50 * 8 for rows in travels(W, world)]
+    assert all(all_counted for _, all_counted, _, _ in results)
 
 
 def cast(rank, world, W, X, wire_dtype):
@@ -331,8 +300,9 @@ def cast(rank, world, W, X, wire_dtype):
     mine = own(X, network)
     packing = TopK(0.1)(mine, network.nodes, 0)
     compressed = network.mix(packing.rows, W, packing=packing)
-    short = network.mix(mine[:, :3], W)
-    return network.mix(mine, W), compressed, short, network.traffic.parameters
+    short, moved = network.mix(mine[:, :3], W), torch.zeros_like(mine)
+    network.start_mix(mine, W).move(moved)
+    return network.mix(mine, W), compressed, short, moved + mine, network.traffic.parameters
 
 
 @pytest.mark.parametrize("wire", [torch.bfloat16, torch.float16])
@@ -342,16 +312,13 @@ def test_rows_are_cast_for_the_message_only(wire):
     dense = torch.from_numpy(W.to_dense().T)
     diagonal = torch.diag(dense.diagonal())
     results = run_in_processes(4, cast, W, X, wire)
-    found = torch.cat([part[0] for part in results])
-    expected = (dense - diagonal) @ X.to(wire).double() + diagonal @ X.double()
-    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-6)
-    assert float((found.double() - dense @ X.double()).abs().max()) > 1e-4
-    kept = TopK(0.1)(X, range(4), 0).rows.double()
-    torch.testing.assert_close(torch.cat([part[1] for part in results]).double(), dense @ kept, rtol=0, atol=1e-6)
-    torch.testing.assert_close(
-        torch.cat([part[2] for part in results]).double(), dense @ X[:, :3].double(), rtol=0, atol=1e-6
-    )
-    assert {part[3] for part in results} == {W.messages * (10 * 8 + 3 * 4 + 100 * 2)}
+    found = [torch.cat([part[place] for part in results]).double() for place in range(4)]
+    cast_rows = (dense - diagonal) @ X.to(wire).double() + diagonal @ X.double()
+    compressed = dense @ TopK(0.1)(X, range(4), 0).rows.double()
+    expected = [cast_rows, compressed, dense @ X[:, :3].double(), cast_rows]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert float((found[0] - dense @ X.double()).abs().max()) > 1e-4
+    assert {part[4] for part in results} == {W.messages * (10 * 8 + 3 * 4 + 2 * 100 * 2)}
 
 
 # --- making routes is fast: a policy may have new weights at every step ---
@@ -389,38 +356,19 @@ def test_processes_that_do_not_agree_raise_an_error_everywhere(what, ranks, here
 
 
 def refused(rank, world):
-    messages = []
-    network = DistributedNetwork(ring(5), timeout=20)
-    W = metropolis_hastings(ring(5))
-    for call in (
-        lambda: DistributedNetwork(ring(3).subgraph([0]), timeout=20),
-        lambda: DistributedNetwork(ring(5), wire_dtype=torch.float32),
-        lambda: DistributedNetwork(ring(5), timeout=0),
-        lambda: DistributedNetwork(ring(5), timeout=float("inf")),
-        lambda: network.mix(torch.zeros(5, 2), W),
-        lambda: network.mix(torch.zeros(len(network.nodes), 2), metropolis_hastings(ring(6))),
-        lambda: network.exchange(torch.zeros(1, 2), ring(5)),
-        lambda: network.gather(torch.zeros(5, 2)),
-    ):
-        try:
-            call()
-        except (NetworkError, MixingError) as error:
-            messages.append(str(error))
-    return messages
+    network, W = DistributedNetwork(ring(6), timeout=20), metropolis_hastings(ring(6))
+    check, whole = partial(builders.refused, MixwiseError), torch.zeros(6, 2)
+    check("torch.float32; rows travel as they are, in", DistributedNetwork, ring(6), wire_dtype=torch.float32)
+    for timeout in (0, float("inf")):
+        check(f"timeout = {timeout}; every wait is bounded, by", DistributedNetwork, ring(6), timeout=timeout)
+    check(r"shape \(6, 2\); expected 3 rows, those of this process", network.mix, whole, W)
+    check(r"shape \(6, 2\); expected 3 rows", network.gather, whole)
+    check(r"shape \(1, 2\); expected 6 rows", network.exchange, whole[:1], ring(6))
+    check("for 7 nodes; the network has 6", network.mix, whole[:3], metropolis_hastings(ring(7)))
 
 
 def test_arguments_that_do_not_fit_are_refused():
-    results = run_in_processes(2, refused)
-    assert results[0] == [
-        "2 processes for 1 nodes: every process needs at least one; start at most 1",
-        "wire_dtype = torch.float32; rows travel as they are, in bfloat16 or in float16",
-        "timeout = 0; every wait is bounded, by a number of seconds above 0",
-        "timeout = inf; every wait is bounded, by a number of seconds above 0",
-        "rows of shape (5, 2); expected 3 rows, those of this process",
-        "a matrix or a graph for 6 nodes; the network has 5",
-        "rows of shape (1, 2); expected 6 rows, those of this process",
-        "rows of shape (5, 2); expected 3 rows, those of this process",
-    ]
+    run_in_processes(2, refused)
 
 
 def test_without_a_process_group():
@@ -446,3 +394,116 @@ def test_messages_of_a_round_in_one_batch():
             torch.testing.assert_close(mean, X.mean(dim=0)[None, : mean.shape[1]], rtol=0, atol=1e-13)
         assert torch.equal(gathered, X[:, :3])
         assert torch.equal(exchanged, X[[other for other in range(4) if other != rank], :2])
+
+
+LONG = 20_002  # numbers; shorter rows go to everybody as they are
+
+
+def averaged(rank, world, X):
+    network = DistributedNetwork(complete(world), timeout=20)
+    W, mine, start = uniform(network.graph), X[rank : rank + 1].clone(), network.sent
+    before = mine.clone()
+    apart = network.mix(mine, W)
+    assert torch.equal(mine, before)
+    sent = network.sent
+    pending = network.start_mix(mine, W)
+    assert network.sent - sent == bytes_of(rank, world, X)  # known before it has happened
+    assert torch.equal(pending.wait(), apart)
+    scattered = torch.stack([mine, -mine], dim=2)[:, :, 0]  # its numbers do not lie beside each other
+    assert torch.equal(network.mix(scattered, W), apart)
+    moved = torch.full_like(mine, 3.0)
+    network.start_mix(mine, W).move(moved)
+    assert network.mix(mine, W, out=mine) is mine
+    assert torch.equal(mine, apart)
+    assert network.sent - sent == 4 * bytes_of(rank, world, X)
+    return mine, moved, network.traffic, network.sent - start
+
+
+def bytes_of(rank: int, world: int, X: torch.Tensor) -> int:
+    """The columns of the others, and the own ones to each of the others."""
+    own = len(block(X.shape[1], rank, world))
+    return ((X.shape[1] - own) + (world - 1) * own) * X.element_size()
+
+
+@pytest.mark.numerics
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("world", [3, 4])
+def test_the_mean_of_all_rows(world, dtype):
+    X = random_rows(world, LONG, dtype=dtype)
+    simulated = SimulatedNetwork(complete(world))
+    for _ in range(5):
+        expected = simulated.mix(X, uniform(complete(world)))
+    mean = X.double().mean(dim=0)
+    results = run_in_processes(world, averaged, X)
+    for rank, (mine, moved, traffic, _) in enumerate(results):
+        assert torch.equal(mine[0], expected[rank])
+        tolerance = 1e-13 if dtype == torch.float64 else 1e-5
+        torch.testing.assert_close(mine[0].double(), mean, rtol=0, atol=tolerance)
+        torch.testing.assert_close(moved[0].double(), 3 + mean - X[rank].double(), rtol=0, atol=tolerance)
+        assert traffic == simulated.traffic
+    assert simulated.traffic.parameters == sum(sent for *_, sent in results)
+
+
+# --- while it is under way ---
+def something_else_in_between(rank, world, X):
+    """Between setting out and waiting, other operations and a collective of torch, in another order on one rank."""
+    network = DistributedNetwork(complete(world), timeout=20)
+    W, mine = uniform(network.graph), X[rank : rank + 1].clone()
+    for turn in range(20):
+        time.sleep(0.001 * (rank == turn % world))
+        pending = network.start_mix(mine, W)
+        torch.distributed.barrier()
+        everyone = network.gather(mine[:, :5])
+        torch.testing.assert_close(pending.wait()[0, :5], everyone.mean(dim=0), rtol=0, atol=1e-14)
+        mine = mine * 1.1
+    return True
+
+
+def test_other_operations_while_it_is_under_way():
+    assert run_in_processes(4, something_else_in_between, random_rows(4, LONG)) == [True] * 4
+
+
+def one_is_late(rank, world):
+    """Later than the timeout, but the others do something else until it has come, so that none waits for it."""
+    network, others = DistributedNetwork(complete(world), timeout=60), Others()
+    network.transport.timeout = 1.0
+    mine = torch.full((1, LONG), float(rank))
+    if rank == 1:
+        others.wait_for(0, 2)
+        time.sleep(1.5)
+    pending = network.start_mix(mine, uniform(network.graph))
+    others.tell(rank)
+    others.wait_for(1)
+    network.transport.timeout = 60
+    return pending.wait()[0, 0].item()
+
+
+def test_a_rank_that_does_not_wait_yet_has_no_timeout():
+    assert run_in_processes(3, one_is_late) == [pytest.approx(1.0)] * 3
+
+
+PROGRAM = """
+import time, torch, torch.distributed as dist, mixwise as mw
+from mixwise.mixing import uniform
+dist.init_process_group("gloo")
+model = torch.nn.Linear(200, 300)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+gossip = mw.Gossip(model, optimizer, mw.graphs.complete(4), policy=uniform, overlap=True, timeout=60)
+for step in range(20):
+    if step == 19 and dist.get_rank() == 2:
+        time.sleep(1)
+    optimizer.zero_grad()
+    model(torch.randn(8, 200)).square().sum().mul(1e-3).backward()
+    gossip.step()
+if dist.get_rank() % 2:
+    dist.destroy_process_group()
+"""
+
+
+def test_a_program_that_ends_while_it_is_under_way_ends_well(tmp_path):
+    """The last average of a loop that mixes early is never waited for; its thread must not outlive Python."""
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
+    done = run_program(*torchrun, path, starts_programs=True)
+    assert done.returncode == 0, done.stderr

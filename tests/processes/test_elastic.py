@@ -1,13 +1,11 @@
 """Machines that come and go (`mixwise launch --machines 1:2`): rows are divided anew, records are those of one."""
 
-import json
-import os
 import re
 import signal
 import sys
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
@@ -15,67 +13,39 @@ from mixwise.experiments import Recipe, plan_experiment, run_experiment
 from mixwise.launch import Machines, torchrun_line
 from process_pool import in_processes
 from programs import free_port, run_with_hook, running, wait_for
+from run_folders import approximately, read_records, small_recipe
 
 pytestmark = [in_processes, pytest.mark.timeout(600)]
 
 SHARED, ALONE = "nodes-0-2-of-5", "nodes-0-4-of-5"  # the rows of rank 0, with another process and without
 STEPS = 120
-RECIPE = {
-    "name": "elastic",
-    "seeds": [0],
-    "window": 2,
-    "metrics": ["distance_to_optimum"],
-    "base": {
-        "steps": STEPS,
-        "graph": "ring:5",
-        "task": {"kind": "quadratics"},
-        "optimizer": {"lr": "0.2/L", "momentum": 0.5},
-        "record_every": 4,
-        "evaluate_every": 4,
-        "checkpoint_every": 4,
-        "dtype": "float64",
-    },
-    "variants": {"aware": {"policy": {"kind": "heterogeneity-aware", "period": 3, "sketch": {"dim": 20}}}},
-}
+RECIPE = small_recipe(
+    {"aware": {"policy": {"kind": "heterogeneity-aware", "period": 3, "sketch": {"dim": 20}}}},
+    name="elastic", metrics=["distance_to_optimum"], steps=STEPS, graph="ring:5", task={"kind": "quadratics"},
+    optimizer={"lr": "0.2/L", "momentum": 0.5}, record_every=4, evaluate_every=4, checkpoint_every=4, dtype="float64",
+)  # fmt: skip
 
 # It takes its time after every checkpoint until there is a file that tells it to hurry.
 PACED = run_with_hook('if not Path("hurry").exists(): time.sleep(0.5)')
-
-# torchrun, as soon as it is called.
-AGENT = """
-import sys, time
-from pathlib import Path
-from mixwise.launch.torchrun import main
-call = Path(sys.argv.pop(1))
-while not call.exists():
-    time.sleep(0.01)
-main()
-"""
-
-
-def workers_of(agent):
-    return list(map(int, Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()))
 
 
 def kill(agent):
     """A machine without power: nobody says good-bye."""
     if agent.poll() is None:
         agent.send_signal(signal.SIGSTOP)  # so that it starts no other worker meanwhile
-        for pid in [*workers_of(agent), agent.pid]:
-            os.kill(pid, signal.SIGKILL)
+        for process in [*psutil.Process(agent.pid).children(), agent]:
+            process.kill()
         agent.wait(60)
 
 
 @contextmanager
-def machine(folder, name, here, address, port, called=True):
+def machine(folder, name, here, address, port):
     """What `mixwise launch` starts on a machine, with short waits for the others; gone in the end."""
     machines = Machines(1, "1:2", here, ("127.0.0.1", port))
     line = torchrun_line(machines, ["paced.py", "run", "elastic.yaml", "--timeout", "60"], max_restarts=3)
     waits = "join_timeout=200,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5"
     line = [f"{word},{waits}" if word.startswith("--rdzv-conf") else word for word in line]
-    if called:
-        (folder / name).touch()
-    command = [sys.executable, "agent.py", name, f"--local-addr={address}", *line[3:]]
+    command = [sys.executable, *line[1:3], f"--local-addr={address}", *line[3:]]
     with running(command, folder, {"GLOO_SOCKET_IFNAME": "lo"}, log=folder / f"{name}.log") as agent:
         try:
             yield agent
@@ -87,7 +57,6 @@ def machine(folder, name, here, address, port, called=True):
 def folder(tmp_path):
     (tmp_path / "elastic.yaml").write_text(yaml.safe_dump(RECIPE))
     (tmp_path / "paced.py").write_text(PACED)
-    (tmp_path / "agent.py").write_text(AGENT)
     return tmp_path
 
 
@@ -110,9 +79,8 @@ def test_a_machine_is_lost_and_another_comes(folder, no_pictures):
         goes = all_of_them.enter_context(machine(folder, "goes", 1, "127.0.0.1", port))
         first = wait_for(lambda: checkpoint_step(folder, SHARED), [stays], folder)
         kill(goes)
-        comes = all_of_them.enter_context(machine(folder, "comes", 1, "127.0.0.3", port, called=False))
         alone = wait_for(lambda: checkpoint_step(folder, ALONE, after=first), [stays], folder)
-        (folder / "comes").touch()
+        comes = all_of_them.enter_context(machine(folder, "comes", 1, "127.0.0.3", port))
         wait_for(lambda: checkpoint_step(folder, SHARED, after=alone), [stays], folder)
         (folder / "hurry").touch()
         assert comes.wait(200) == 0, (folder / "comes.log").read_text()
@@ -122,9 +90,4 @@ def test_a_machine_is_lost_and_another_comes(folder, no_pictures):
     assert last == [f"step-{STEPS:08}.nodes-{rows}-of-5.safetensors" for rows in ("0-2", "3-4")]
 
     run_experiment(plan_experiment(Recipe.model_validate(RECIPE)), folder / "undisturbed")
-    expected, found = (
-        [json.loads(line) for line in (whose / "aware" / "seed-0" / "metrics.jsonl").read_text().splitlines()]
-        for whose in (folder / "undisturbed", run)
-    )
-    # Whoever owns the rows, the same sums; their order differs.
-    assert found == [pytest.approx(record, rel=1e-11, abs=1e-20) for record in expected]
+    assert read_records(run, "aware") == approximately(read_records(folder / "undisturbed", "aware"))

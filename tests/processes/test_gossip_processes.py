@@ -3,6 +3,7 @@
 import copy
 import re
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,16 +40,9 @@ def model():
     return seeded(Net, 0).double()
 
 
-def sgd(parameters):
-    return torch.optim.SGD(parameters, lr=0.1)
-
-
-def standing(parameters):
-    return torch.optim.SGD(parameters, lr=0.0)
-
-
-def momentum(parameters):
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True)
+sgd = partial(torch.optim.SGD, lr=0.1)
+standing = partial(torch.optim.SGD, lr=0.0)
+momentum = partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True)
 
 
 def metropolis(n):
@@ -68,6 +62,7 @@ RUNS = {
     "warm-up": (lambda n: mw.HeterogeneityAware(), mw.algorithms.DSGD, standing, {}),  # U = 0: weights from gradients
     "averaged-buffers": (metropolis, mw.algorithms.DSGD, momentum, {"buffers": "averaged"}),
 }
+ROUNDED = {"rounded": (metropolis, mw.algorithms.DSGD, momentum, {"wire_dtype": torch.bfloat16})}
 STEPS = 9
 
 
@@ -87,7 +82,7 @@ def simulated(world, name):
 
 
 def started(rank, world, name):
-    policy, algorithm, optimizer, options = RUNS[name]
+    policy, algorithm, optimizer, options = (RUNS | ROUNDED)[name]
     own = model()
     made = optimizer([p for p in own.parameters() if p.requires_grad])
     options = dict(options, timeout=TIMEOUT)
@@ -163,33 +158,24 @@ def test_all_begin_with_the_parameters_frozen_ones_and_buffers_of_rank_0():
     assert torch.equal(states[0]["frozen.weight"], model().frozen.weight)
 
 
-# What rank 1 has in place of the others, made in its process, and the error everywhere.
+# The error everywhere, and what rank 1 has in place of the others.
 DIFFERENT = {
-    "shape": (
-        lambda: {"width": 5},
-        r"rank 1 differs from rank 0: parameter 'weight' has shape \(5, 2\) instead of \(4, 2\)",
-    ),
-    "dtype": (lambda: {"dtype": torch.float64}, r"rank 1 .* parameter 'weight' has dtype torch.float64 instead of"),
-    "frozen": (lambda: {"frozen": True}, r"rank 1 .* parameter 'bias' is frozen instead of trained"),
-    "graph": (lambda: {"graph": mw.graphs.chain(3)}, r"rank 1 .* the graph is a graph with 3 nodes and 2 edges"),
-    "nodes": (lambda: {"graph": mw.graphs.ring(4)}, r"the graph has 4 nodes, but there are 3 processes"),
-    "policy": (lambda: {"policy": metropolis(3)}, r"rank 1 .* the policy is Fixed instead of HeterogeneityAware"),
-    "sketch": (
-        lambda: {"policy": mw.HeterogeneityAware(sketch=CountSketch(100, 5))},
-        r"rank 1 .* the policy, sketch.seed = 5 instead of 0",
-    ),
-    "algorithm": (lambda: {"algorithm": mw.algorithms.D2()}, r"rank 1 .* the algorithm is D2 instead of DSGD"),
-    "local steps": (lambda: {"local_steps": 2}, r"rank 1 .* local_steps is 2 instead of 1"),
-    "wire": (lambda: {"wire_dtype": torch.bfloat16}, r"wire_dtype is torch.bfloat16 instead of None"),
-    "optimizer": (
-        lambda: {"algorithm": mw.algorithms.QuasiGlobalMomentum(), "momentum": 0.5},
-        r"SGD with momentum would count",
-    ),
+    r"parameter 'weight' has shape \(5, 2\) instead of \(4, 2\)": {"width": 5},
+    r"parameter 'weight' has dtype torch.float64 instead of": {"dtype": torch.float64},
+    r"parameter 'bias' is frozen instead of trained": {"frozen": True},
+    r"the graph is a graph with 3 nodes and 2 edges": {"graph": mw.graphs.chain(3)},
+    r"the graph has 4 nodes, but there are 3 processes": {"graph": mw.graphs.ring(4)},
+    r"the policy is Fixed instead of HeterogeneityAware": {"policy": metropolis(3)},
+    r"the policy, sketch.seed = 5 instead of 0": {"policy": mw.HeterogeneityAware(sketch=CountSketch(100, 5))},
+    r"the algorithm is D2 instead of DSGD": {"algorithm": mw.algorithms.D2()},
+    r"local_steps is 2 instead of 1": {"local_steps": 2},
+    r"wire_dtype is torch.bfloat16 instead of None": {"wire_dtype": torch.bfloat16},
+    r"SGD with momentum would count": {"algorithm": mw.algorithms.QuasiGlobalMomentum(), "momentum": 0.5},
 }
 
 
-def differing(rank, world, name):
-    options = DIFFERENT[name][0]() if rank == 1 else {}
+def differing(rank, world, message):
+    options = dict(DIFFERENT[message]) if rank == 1 else {}
     own = nn.Linear(2, options.pop("width", 4), dtype=options.pop("dtype", torch.float32))
     own.bias.requires_grad_(not options.pop("frozen", False))
     optimizer = torch.optim.SGD(own.parameters(), lr=0.1, momentum=options.pop("momentum", 0.0))
@@ -197,10 +183,9 @@ def differing(rank, world, name):
     return error_of(mw.Gossip, own, optimizer, **options)
 
 
-@pytest.mark.parametrize("name", DIFFERENT)
-def test_a_rank_that_differs_is_named_on_every_rank_at_once(name):
-    message = DIFFERENT[name][1]
-    for rank, (told, seconds) in enumerate(run_in_processes(3, differing, name)):
+@pytest.mark.parametrize("message", DIFFERENT)
+def test_a_rank_that_differs_is_named_on_every_rank_at_once(message):
+    for rank, (told, seconds) in enumerate(run_in_processes(3, differing, message)):
         assert re.search(message, told), (rank, told)
         assert rank == 1 or "rank 1" in told
         assert seconds < TIMEOUT / 2
@@ -400,24 +385,11 @@ def test_a_rank_that_is_done_first_may_leave(name):
 
 
 # --- fewer bytes ---
-def with_wire(rank, world, wire):
-    own = seeded(lambda: nn.Linear(40, 40), 0)
-    gossip = mw.Gossip(
-        own, sgd(own.parameters()), mw.graphs.ring(world), metropolis(world), wire_dtype=wire, timeout=TIMEOUT
-    )
-    generator = torch.Generator().manual_seed(rank)
-    for _ in range(3):
-        gossip.optimizer.zero_grad()
-        own(torch.randn(4, 40, generator=generator)).square().mean().backward()
-        gossip.step()
-    return gossip.row.X[0], gossip.network.traffic.parameters, gossip.network.sent
-
-
 def test_rows_rounded_for_the_message():
-    exact, rounded = (run_in_processes(3, with_wire, wire) for wire in (None, torch.bfloat16))
-    for (X, traffic, _), (Y, less, _) in zip(exact, rounded, strict=True):
-        assert less == traffic / 2
-        assert 0 < (X - Y).abs().max() < 3 * 2**-8 * X.abs().max()
+    exact, rounded = (run_in_processes(3, real, name) for name in ("dsgd", "rounded"))
+    for (X, _, _, figures), (Y, _, _, less) in zip(exact, rounded, strict=True):
+        assert less["bytes_parameters"] == figures["bytes_parameters"] / 4
+        assert 0 < (X - Y).abs().max() < STEPS * 2**-8 * X.abs().max()
 
 
 # --- what the pages promise ---

@@ -4,16 +4,18 @@ import base64
 import os
 import pickle
 import sys
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from ipaddress import ip_address
 
+import psutil
 import pytest
 import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import RendezvousStateError
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _NodeDesc, _RendezvousState
 
+from builders import refused
 from hosts import Hosts, why_not
-from listening import listening
 from mixwise.errors import ConfigError
 from mixwise.launch import Machines, torchrun_line
 from mixwise.launch.command import python_line
@@ -44,6 +46,14 @@ def folder(tmp_path):
     return tmp_path
 
 
+def listening(pid):
+    """(address, port) of every socket on which a process or one that it started accepts connections."""
+    processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    sockets = [found for process in processes for found in process.net_connections("tcp")]
+    listening = [found.laddr for found in sockets if found.status == psutil.CONN_LISTEN]
+    return {(address.removeprefix("::ffff:"), port) for address, port in listening}
+
+
 def all_up(folder):
     return len(list(folder.glob("up-*"))) == 2
 
@@ -67,7 +77,7 @@ def test_a_run_on_one_machine_listens_where_no_other_machine_reaches_it(folder, 
         wait_for(lambda: all_up(folder), [process], folder)
         found = listening(process.pid)
     assert len(found) >= 3  # the store, and gloo in two processes
-    assert all(ip_address(host).is_loopback for host, _ in found), found
+    assert all(ip_address(address).is_loopback for address, _ in found), found
 
 
 @linux
@@ -86,8 +96,7 @@ def test_a_name_that_means_loopback_on_machine_0_is_refused(monkeypatch):
     """Debian's /etc/hosts has the machine's own name for 127.0.1.1."""
     found = [(board.socket.AF_INET, board.socket.SOCK_STREAM, 6, "", ("127.0.1.1", 29500))]
     monkeypatch.setattr(board.socket, "getaddrinfo", lambda *args, **options: found)
-    with pytest.raises(ConfigError, match=r"that name means 127\.0\.1\.1.*give the address itself"):
-        listening_store("node0", 29500)
+    refused(ConfigError, r"that name means 127\.0\.1\.1.*give the address itself", listening_store, "node0", 29500)
 
 
 # --- what arrives is data ---
@@ -113,11 +122,6 @@ for key in keys | {"torch.rendezvous.mixwise", "mixwise/rendezvous/mixwise"}:
     store.set(key, encoded if "rendezvous.mixwise" in key else raw)
 print(len(keys))
 """
-
-
-def on_machine(hosts, here, *options):
-    master = ["--machine", here, "--master", f"{hosts.address(0)}:29500"]
-    return hosts.command(here, launch(*master, *options, "--nproc-per-node", 1, "--", "script.py"))
 
 
 needs_hosts = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
@@ -146,15 +150,15 @@ def test_a_stranger_can_disturb_a_run_over_several_machines_but_runs_no_code(fol
 @pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_several_machines_listen_on_the_interface_of_machine_0_only(folder):
-    with Hosts(2) as hosts:
-        lines = [on_machine(hosts, here, "--machines", "1:2") for here in (0, 1)]
-        log = folder / "run.log"
-        with running(lines[0], folder, log=log) as first, running(lines[1], folder, log=log) as second:
-            wait_for(lambda: all_up(folder), [first, second], folder)
-            for host, process in enumerate((first, second)):
-                found = listening(process.pid)
-                assert found
-                assert {address for address, _ in found} == {hosts.address(host)}
+    with Hosts(2) as hosts, ExitStack() as stack:
+        for here in (0, 1):
+            machines = ["--machine", here, "--machines", "1:2", "--master", f"{hosts.address(0)}:29500"]
+            line = launch(*machines, "--nproc-per-node", 1, "--", "script.py")
+            process = stack.enter_context(running(line, folder, hosts.variables(here), folder / f"{here}.log"))
+        wait_for(lambda: all_up(folder), [process], folder)
+        for host in (0, 1):
+            sockets = hosts.run(host, "ss -Htln").splitlines()
+            assert {line.split()[3].rpartition(":")[0].strip("[]") for line in sockets} == {hosts.address(host)}
 
 
 def state():
@@ -174,13 +178,10 @@ def test_the_state_of_a_rendezvous_comes_back_as_it_was():
     _, token, was_set = one.set_state(pickle.dumps(state()))
     assert was_set
     found, _ = other.get_state()
-    read = vars(pickle.loads(found))
-    assert read.keys() == vars(state()).keys()
-    mine = vars(pickle.loads(one.get_state()[0]))
-    assert read == mine
-    assert (read["round"], read["participants"], read["wait_list"]) == (
-        3, state().participants, state().wait_list
-    )  # fmt: skip
+    read, written = vars(pickle.loads(found)), vars(state())
+    assert read.keys() == written.keys()
+    assert read == vars(pickle.loads(one.get_state()[0]))
+    assert all(read[name] == written[name] for name in ("round", "participants", "wait_list"))
     # Whoever has seen an older state does not replace a newer one.
     later = state()
     later.round = 4
@@ -196,6 +197,5 @@ def test_a_state_that_is_none_is_refused(arrives, tmp_path):
     backend = JsonBackend(store, "run")
     for data in (arrives, pickle.dumps(Command(tmp_path / "executed"))):
         store.set("mixwise/rendezvous/run", data)
-        with pytest.raises(RendezvousStateError, match="holds no state"):
-            backend.get_state()
+        refused(RendezvousStateError, "holds no state", backend.get_state)
     assert not (tmp_path / "executed").exists()

@@ -1,20 +1,16 @@
 """Weights by messages between neighbors on real processes: those of a simulation, and no process knows all of them."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 from builders import simulated
-from mixwise.algorithms import DSGD, CombineWhileAdapt, GradientTracking
+from mixwise.algorithms import DSGD, GradientTracking
 from mixwise.graphs import random_connected, ring, social_network
 from mixwise.network import DistributedNetwork, SimulatedNetwork
 from mixwise.policies import HeterogeneityAware
 from mixwise.sketch import CountSketch
 from mixwise.tasks import random_quadratics
-from mixwise.training import records
-from mixwise.training.checkpoint import load_checkpoint, save_checkpoint
 from process_pool import in_processes, run_in_processes
 
 pytestmark = in_processes
@@ -67,43 +63,3 @@ def test_the_same_weights_and_iterates_as_in_a_simulation(case, world):
             assert told is None or told[:2] == all_told[:2]
         np.testing.assert_array_equal(seen[0][1].to_dense()[own], expected[0][1].to_dense()[own])
         assert counted["sketches"] == traffic["sketches"]
-
-
-def saved(rank, world, folder):
-    training = start(DistributedNetwork(ring(7), timeout=20), smoothing=0.5)
-    for _ in range(3):
-        training.step()
-    save_checkpoint(training, Path(folder))
-
-
-def resumed(rank, world, folder):
-    network = DistributedNetwork(ring(7), timeout=20)
-    training = start(network, smoothing=0.5)
-    load_checkpoint(training, Path(folder))
-    return network.nodes, [training.step() and training.X.clone() for _ in range(3)]
-
-
-def test_a_checkpoint_may_be_read_by_other_numbers_of_processes(tmp_path):
-    """Steps 3 to 5: the kept weights, a solve that begins where the last one ended, and what came of it."""
-    alone, one = (start(SimulatedNetwork(ring(7)), smoothing=0.5) for _ in range(2))
-    expected = [alone.step() and alone.X.clone() for _ in range(6)][3:]
-    run_in_processes(3, saved, str(tmp_path))
-    for nodes, found in run_in_processes(2, resumed, str(tmp_path)):
-        for X, all_X in zip(found, expected, strict=True):
-            torch.testing.assert_close(X, all_X[nodes.start : nodes.stop], rtol=1e-12, atol=1e-12)
-    load_checkpoint(one, tmp_path)
-    for X in expected:
-        one.step()
-        torch.testing.assert_close(one.X, X, rtol=1e-12, atol=1e-12)
-
-
-def recorded(rank, world):
-    training = start(DistributedNetwork(ring(6), timeout=20), CombineWhileAdapt)
-    return [record.values for record in records(training, 3)]
-
-
-def test_records_leave_out_metrics_that_need_all_weights():
-    for values in run_in_processes(2, recorded):
-        assert "consensus_factor" not in values[-1]
-        assert values[-1]["gradient_mixing_error"] > 0
-        assert values[0]["solve_status"] == "solved"

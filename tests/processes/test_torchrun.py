@@ -1,9 +1,6 @@
 """Recipes with their nodes divided over processes: the same folder as a simulation, in any division."""
 
-import json
 import re
-import shutil
-import signal
 import sys
 
 import pytest
@@ -13,6 +10,7 @@ import yaml
 from safetensors.torch import load_file
 from torch import nn
 
+import run_folders
 from mixwise.algorithms import DSGD
 from mixwise.data import gaussian_mixture, partition
 from mixwise.errors import MixwiseError
@@ -27,67 +25,43 @@ from mixwise.network.world import Processes
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask
 from mixwise.training import Training
-from mixwise.training.checkpoint import load_checkpoint, newest_step, save_checkpoint
+from mixwise.training.checkpoint import keep_only, load_checkpoint, newest_step, save_checkpoint
 from process_pool import in_processes, run_in_processes
 from programs import free_port, run_with_hook, running
+from run_folders import approximately, classification, read_records, run_until, small_recipe
 
 pytestmark = [in_processes, pytest.mark.timeout(400)]
 
 STEPS = 12
-MODEL = {
-    "kind": "classification",
-    "data": {"kind": "gaussian-mixture", "options": {"classes": 4, "dim": 8, "samples": 100}},
-    "partition": {"kind": "by-label", "labels_per_node": 2},
-    "model": {"kind": "mlp", "options": {"sizes": [8, 6, 4]}},
-    "batch": 4,
-    "gradients": "loop",
-}
 AWARE = {"kind": "heterogeneity-aware", "period": 3, "sketch": {"dim": 20}}
-RECIPE = {
-    "name": "tiny",
-    "seeds": [0],
-    "window": 2,
-    "metrics": ["loss", "consensus_distance"],
-    "base": {
-        "steps": STEPS,
-        "graph": "ring:5",
-        "task": MODEL,
-        "optimizer": {"lr": 0.05},
-        "evaluate_every": 4,
-        "checkpoint_every": 4,
-        "dtype": "float64",
-    },
+QUADRATICS = {"task": {"kind": "quadratics"}, "graph": "random-connected:7", "optimizer": {"lr": "0.2/L"}}
+MH = "metropolis-hastings"
+RECIPE = small_recipe(
     # Every kind of memory: of nodes, of arcs, of all; of the optimizer, the policy, the schedule.
-    "variants": {
+    {
         "aware": {
-            "policy": {**AWARE, "smoothing": 0.5, "alternate_with": "metropolis-hastings"},
+            "policy": {**AWARE, "smoothing": 0.5, "alternate_with": MH},
             "optimizer": {"momentum": 0.9},
             "schedule": {"warmup": 0.1, "decay_at": [0.6]},
         },
-        "adam": {"policy": "metropolis-hastings", "optimizer": {"kind": "adamw", "lr": 0.01}, "record_every": 3},
+        "adam": {"policy": MH, "optimizer": {"kind": "adamw", "lr": 0.01}, "record_every": 3},
         "d2": {"algorithm": "d2", "policy": "lazy-metropolis-hastings"},
-        "tracking": {"algorithm": "gradient-tracking", "policy": "metropolis-hastings", "local_steps": 2},
+        "tracking": {"algorithm": "gradient-tracking", "policy": MH, "local_steps": 2},
         "relay": {"algorithm": {"kind": "quasi-global", "inner": "relay"}, "policy": "tree"},
         "push": {"algorithm": "push-sum", "graph": "directed-ring:5", "policy": "uniform-sender"},
-        "choco": {
-            "algorithm": {"kind": "choco", "compressor": {"kind": "quantize", "bits": 4}},
-            "policy": "metropolis-hastings",
-        },
+        "choco": {"algorithm": {"kind": "choco", "compressor": {"kind": "quantize", "bits": 4}}, "policy": MH},
         "early": {"algorithm": "combine-while-adapt", "policy": AWARE},
         "mean": {"algorithm": "all-reduce", "policy": "none"},
         "placed": {"policy": {"kind": "heterogeneity-aware-matchings"}, "placement": "gme"},
-        "quadratics": {
-            "task": {"kind": "quadratics"},
-            "graph": "random-connected:7",
-            "policy": AWARE,
-            "optimizer": {"lr": "0.2/L"},
-        },
+        "quadratics": {**QUADRATICS, "policy": AWARE},
     },
-}
+    task=classification(hidden=6, samples=100, gradients="loop"), steps=STEPS, graph="ring:5", optimizer={"lr": 0.05},
+    evaluate_every=4, checkpoint_every=4, dtype="float64",
+)  # fmt: skip
 
 
-def experiment(recipe=RECIPE, *overrides):
-    return plan_experiment(Recipe.model_validate(recipe), overrides)
+def experiment(recipe=RECIPE):
+    return plan_experiment(Recipe.model_validate(recipe))
 
 
 def only(*variants, **changes):
@@ -95,46 +69,24 @@ def only(*variants, **changes):
     return {**RECIPE, "variants": {name: {**RECIPE["variants"][name], **changes} for name in variants}}
 
 
-class StoppedError(Exception):
-    """The run was interrupted."""
-
-
 def run_recipe(rank, world, recipe, folder, stop_at=None, resume=False):
     """One process of a run, which all of them stop after the record of step `stop_at` of the last variant."""
     runner.save_curves = runner.save_page = lambda *args: None
     processes = Processes(Board(dist.distributed_c10d._get_default_store()), rank, world, "test", timeout=30.0)
-    last = list(recipe["variants"])[-1]
-
-    def on_progress(progress):
-        if progress.variant == last and progress.step == stop_at:
-            raise StoppedError
-
+    stop = run_folders.stop_at(stop_at, list(recipe["variants"])[-1])
     try:
-        summary = run_experiment(experiment(recipe), folder, on_progress, resume, processes)
-    except StoppedError:
+        summary = run_experiment(experiment(recipe), folder, stop, resume, processes)
+    except run_folders.StoppedError:
         return None
     return summary.to_csv()
 
 
-def lines(folder, recipe=RECIPE):
-    """The records of the recipe's runs that are there."""
-    paths = (folder / variant / "seed-0" / "metrics.jsonl" for variant in recipe["variants"])
-    return {
-        path.parts[-3]: [json.loads(line) for line in path.read_text().splitlines()] for path in paths if path.exists()
-    }
-
-
-def assert_same_records(one, other, rel=1e-11):
+def assert_same_records(one, other, recipe, **tolerance):
     """The same fields in the same order, and numbers that differ by rounding."""
-    assert one.keys() == other.keys()
-    for name, expected in one.items():
-        assert [list(line) for line in other[name]] == [list(line) for line in expected], name
-        for mine, theirs in zip(expected, other[name], strict=True):
-            for field, value in mine.items():
-                if isinstance(value, str):
-                    assert theirs[field] == value
-                else:
-                    assert theirs[field] == pytest.approx(value, rel=rel, abs=1e-20), (name, mine["step"], field)
+    for variant in recipe["variants"]:
+        expected, found = read_records(one, variant), read_records(other, variant)
+        assert [list(line) for line in found] == [list(line) for line in expected], variant
+        assert found == approximately(expected, **tolerance), variant
 
 
 @pytest.fixture(scope="module")
@@ -151,16 +103,14 @@ def simulated(tmp_path_factory, no_pictures):
 def test_processes_leave_the_folder_that_a_simulation_leaves(world, recipe, simulated, tmp_path):
     summaries = run_in_processes(world, run_recipe, recipe, tmp_path / "run")
     assert len(set(summaries)) == 1
-    assert_same_records(lines(simulated, recipe), lines(tmp_path / "run"))
-    for variant in recipe["variants"]:
-        there = [
-            sorted(path.name for path in (folder / variant).glob("seed-0/*"))
-            for folder in (simulated, tmp_path / "run")
-        ]
-        assert there[0] == there[1]
+    assert_same_records(simulated, tmp_path / "run", recipe)
     if recipe == RECIPE:
-        there = [sorted(path.name for path in folder.iterdir()) for folder in (simulated, tmp_path / "run")]
-        assert there[0] == there[1]
+        for pattern in ("*", "*/seed-0/*"):
+            there, expected = (
+                sorted(path.relative_to(folder) for path in folder.glob(pattern))
+                for folder in (tmp_path / "run", simulated)
+            )
+            assert there == expected
         assert (tmp_path / "run" / "config.yaml").read_bytes() == (simulated / "config.yaml").read_bytes()
     for place in (tmp_path / "run").glob("*/seed-0/checkpoint"):
         assert len(list(place.iterdir())) == world
@@ -175,25 +125,9 @@ def test_simulations_and_processes_resume_each_other(variant, simulated, tmp_pat
     recipe, folder = only(variant), tmp_path / "run"
     run_in_processes(3, run_recipe, recipe, folder, 5)
     assert newest_step(folder / variant / "seed-0" / "checkpoint") in (4, 6)
-
-    def stop(progress):
-        if progress.step == 8:
-            raise StoppedError
-
-    with pytest.raises(StoppedError):
-        run_experiment(experiment(recipe), folder, stop, resume=True)
+    run_until(8, experiment(recipe), folder, resume=True)
     run_in_processes(4, run_recipe, recipe, folder, None, True)
-    assert_same_records(lines(simulated, recipe), lines(folder))
-
-
-@pytest.mark.parametrize("variant", ["aware", "relay", "early", "quadratics"])
-def test_the_same_processes_resume_to_the_same_bits(variant, tmp_path):
-    whole, folder = tmp_path / "whole", tmp_path / "run"
-    run_in_processes(2, run_recipe, only(variant), whole)
-    run_in_processes(2, run_recipe, only(variant), folder, 6)
-    run_in_processes(2, run_recipe, only(variant), folder, None, True)
-    (path,) = whole.glob("*/seed-0/metrics.jsonl")
-    assert (folder / path.relative_to(whole)).read_bytes() == path.read_bytes()
+    assert_same_records(simulated, folder, recipe)
 
 
 def with_statistics(network, buffers, folder=None, load=False, save=False, steps=6):
@@ -241,10 +175,10 @@ def test_weights_that_are_known_in_part_resume_in_any_division(tmp_path, no_pict
     run_in_processes(4, run_recipe, recipe, tmp_path / "run", 5)
     run_in_processes(3, run_recipe, recipe, tmp_path / "run", 9, True)
     run_in_processes(2, run_recipe, recipe, tmp_path / "run", None, True)
-    expected = lines(tmp_path / "simulated", recipe)
-    for record in expected["v"]:
+    expected = read_records(tmp_path / "simulated", "v")
+    for record in expected:
         record.pop("consensus_factor")
-    assert_same_records(expected, lines(tmp_path / "run", recipe), rel=1e-8)
+    assert read_records(tmp_path / "run", "v") == approximately(expected, rel=1e-8)
 
 
 def test_a_model_is_exported_from_the_parts_of_all_processes(simulated, tmp_path):
@@ -262,24 +196,19 @@ def test_a_model_is_exported_from_the_parts_of_all_processes(simulated, tmp_path
 
 def test_a_checkpoint_counts_when_all_parts_are_there(tmp_path):
     """What a kill between two processes' writes leaves: the one before is taken, whatever lies around."""
-    recipe = only("relay")
-    run_in_processes(3, run_recipe, recipe, tmp_path / "run", 5)
-    place = tmp_path / "run" / "relay" / "seed-0" / "checkpoint"
-    shutil.copytree(place, tmp_path / "after 4")
-    run_in_processes(3, run_recipe, recipe, tmp_path / "run", 9, True)
-    assert newest_step(place) == 8
-    for path in (tmp_path / "after 4").iterdir():
-        shutil.copy(path, place)
-    next(place.glob("step-00000008.nodes-2-3-*")).unlink()
-    assert newest_step(place) == 4
-    (place / "step-00000012.nodes-0-1-of-5.safetensors").write_bytes(b"of another division")
-    (place / "step-00000012.nodes-1-4-of-5.safetensors").write_bytes(b"of another division")
-    assert newest_step(place) == 4
-    run_in_processes(2, run_recipe, recipe, tmp_path / "run", None, True)
-    assert sorted(path.name for path in place.iterdir()) == [
-        "step-00000012.nodes-0-2-of-5.safetensors",
-        "step-00000012.nodes-3-4-of-5.safetensors",
-    ]
+
+    def leave(step, *parts):
+        for part in parts:
+            (tmp_path / f"step-{step:08}.nodes-{part}-of-5.safetensors").touch()
+
+    leave(4, "0-1", "2-3", "4-4")
+    leave(8, "0-1", "4-4")
+    leave(12, "0-1", "1-4")  # of two divisions
+    assert newest_step(tmp_path) == 4
+    leave(8, "2-3")
+    assert newest_step(tmp_path) == 8
+    keep_only(tmp_path, 8)
+    assert {path.name[:13] for path in tmp_path.iterdir()} == {"step-00000008"}
 
 
 # --- what is refused ---
@@ -291,13 +220,6 @@ def refused(rank, world, recipe, folder):
     except MixwiseError as error:
         return str(error)
     return None
-
-
-def test_a_folder_that_is_not_empty_is_refused_by_all(tmp_path):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    messages = run_in_processes(3, refused, only("d2"), tmp_path)
-    assert len(set(messages)) == 1
-    assert "is not empty" in messages[0]
 
 
 def each_in_its_own_folder(rank, world, recipe, folder):
@@ -366,21 +288,3 @@ def test_an_error_of_all_processes_is_one_line(folder):
         "choose another with --out, or continue there with --resume"
     ]
     assert "mixwise/cli/" not in output  # no traceback of ours
-
-
-def test_without_a_lost_process_the_others_end_with_its_name(folder):
-    """Started by hand, so that nobody but the network notices: what torchrun would hide by ending all of them."""
-    port = free_port()
-    command = [sys.executable, "killed.py", "run", "typed.yaml", "--out", "run"]
-
-    def place(rank):
-        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        return LOOPBACK | {name: str(value) for name, value in names.items()}
-
-    with running(command, folder, place(0)) as first, running(command, folder, place(1)) as second:
-        output, _ = first.communicate(timeout=200)
-        assert second.wait(60) == -signal.SIGKILL
-    assert first.returncode not in (0, None)
-    (line,) = [line for line in output.splitlines() if line.startswith("error: ")]
-    assert re.search(r"(mix|gather|average), step \d+: rank 1 is gone", line), line
-    assert "Traceback" not in output

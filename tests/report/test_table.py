@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from builders import refused
 from mixwise.errors import ConfigError
 from mixwise.experiments.config import Recipe
 from mixwise.report.records import rolling_mean, series
@@ -79,5 +80,4 @@ def test_cells_show_three_digits_and_the_deviation_to_the_same_place(cell, text)
 
 
 def test_an_unknown_metric_lists_the_ones_there_are():
-    with pytest.raises(ConfigError, match=r"'accuracy'.*loss"):
-        series([{"loss": 1.0}], "accuracy")
+    refused(ConfigError, r"'accuracy'.*loss", series, [{"loss": 1.0}], "accuracy")

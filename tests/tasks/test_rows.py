@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from builders import refused
 from mixwise.errors import TrainingError
 from mixwise.tasks.rows import RowLayout
 
 
 class Tied(nn.Module):
-    """An output layer that shares its weight with the embedding, a frozen layer, and a buffer."""
+    """An output layer that shares its weight with the embedding, a frozen layer, a single number, and a buffer."""
 
     def __init__(self):
         super().__init__()
@@ -20,10 +21,11 @@ class Tied(nn.Module):
         self.norm = nn.LayerNorm(3)
         self.output = nn.Linear(3, 5)
         self.output.weight = self.embedding.weight
+        self.gain = nn.Parameter(torch.tensor(3.0))
         self.register_buffer("scale", torch.tensor(2.0))
 
     def forward(self, x):
-        return self.scale * self.output(self.norm(self.frozen(self.embedding(x))))
+        return self.scale * self.gain * self.output(self.norm(self.frozen(self.embedding(x))))
 
 
 def by_dimension(name, parameter):
@@ -62,12 +64,15 @@ def test_parameters_are_views_of_a_row(tied):
 
 def test_frozen_parameters_have_no_place_and_tied_ones_have_one(tied):
     layout = RowLayout(tied)
-    assert [slot.name for slot in layout.slots] == ["embedding.weight", "norm.weight", "norm.bias", "output.bias"]
-    assert layout.dim == 15 + 3 + 3 + 5
+    names = ["gain", "embedding.weight", "norm.weight", "norm.bias", "output.bias"]
+    assert [slot.name for slot in layout.slots] == names
+    assert layout.dim == 1 + 15 + 3 + 3 + 5
     X, _, modules = bound(tied, layout)
     assert modules[0].output.weight is modules[0].embedding.weight
-    X[0, :15] = 0.0
+    X[0, :16] = 0.0
     assert not modules[0].output.weight.any()
+    assert (modules[0].gain.shape, modules[0].gain.item()) == ((), 0.0)
+    assert dict(layout.named_views(X))["gain"].tolist() == [0.0, 3.0, 3.0]
     assert torch.equal(modules[0].frozen.weight, tied.frozen.weight)
 
 
@@ -119,23 +124,6 @@ def test_the_state_dict_has_the_keys_and_values_it_always_had(tied):
 
 
 def test_modules_without_rows_are_refused():
-    with pytest.raises(TrainingError, match="no parameter to train; let some"):
-        RowLayout(nn.Linear(2, 2).requires_grad_(False))
+    refused(TrainingError, "no parameter to train; let some", RowLayout, nn.Linear(2, 2).requires_grad_(False))
     with pytest.raises(TrainingError, match=r"'1.weight' has no shape yet; run a batch through"):
         RowLayout(nn.Sequential(nn.Flatten(), nn.LazyLinear(2)))
-
-
-def test_a_parameter_that_is_one_number_has_a_place():
-    class Scaled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.scale, self.layer = nn.Parameter(torch.tensor(3.0)), nn.Linear(2, 2)
-
-    module = Scaled()
-    layout = RowLayout(module)
-    row = layout.flatten(module)
-    layout.bind(module, row, torch.zeros_like(row))
-    row += 1
-    assert module.scale.shape == ()
-    assert module.scale.item() == 4.0
-    assert dict(layout.named_views(row.repeat(2, 1)))["scale"].tolist() == [4.0, 4.0]
