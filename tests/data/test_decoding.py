@@ -12,7 +12,7 @@ from sklearn.datasets import load_sample_images
 
 from image_trees import encoded, picture, ramps
 from mixwise.data import images as decoding
-from mixwise.data.images import center_box, decoded, random_box
+from mixwise.data.decoding import center_box, decoded, random_box
 
 SIZE = 32
 

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from mixwise.data.dataset import Dataset, Samples, Splits, drawn
+from mixwise.data.decoding import Source
 from mixwise.data.files import Folder, hub_folder, loading, optional
-from mixwise.data.images import IMAGENET_MEAN, IMAGENET_STD, Colors, ImageForm, ImageSamples, Source
+from mixwise.data.images import IMAGENET_MEAN, IMAGENET_STD, Colors, ImageForm, ImageSamples
 from mixwise.data.tokens import Text, tokenized
 from mixwise.errors import DataError
 from mixwise.parts import part
