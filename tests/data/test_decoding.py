@@ -11,7 +11,7 @@ from scipy.stats import ks_2samp
 from sklearn.datasets import load_sample_images
 
 from image_trees import encoded, picture, ramps
-from mixwise.data import images as decoding
+from mixwise.data import decoding
 from mixwise.data.decoding import center_box, decoded, random_box
 
 SIZE = 32

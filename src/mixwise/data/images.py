@@ -1,4 +1,4 @@
-"""Images that are decoded on demand, ahead of time by the workers of a `DataLoader`; and images in a tree of folders."""
+"""Images, decoded on demand and ahead of time by the workers of a `DataLoader`, and images in a tree of folders."""
 
 from __future__ import annotations
 
