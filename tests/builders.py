@@ -110,6 +110,25 @@ def hard_gram(kind: str, n: int) -> np.ndarray:
     return G @ G.T
 
 
+def assert_feasible(solution, graph: Graph, kind: str = "doubly", least_heard: float = 0.0) -> np.ndarray:
+    """Rows sum to 1 within 1e-9, columns as well or to `least_heard`, on the graph, nowhere negative; returns W."""
+    assert solution.usable
+    assert (solution.W.graph, solution.W.kind) == (graph, kind)
+    W = solution.W.to_dense()
+    columns = W.sum(axis=0)
+    assert np.abs(W.sum(axis=1) - 1).max() <= 1e-9
+    assert columns.min() >= least_heard - 1e-9 if kind == "sender" else np.abs(columns - 1).max() <= 1e-9
+    assert W.min() >= 0
+    return W
+
+
+def on_graph(values: np.ndarray, graph: Graph) -> np.ndarray:
+    """The entries of arcs and loops, and ∞ elsewhere: what an assignment on the graph may cost."""
+    found = np.full(values.shape, np.inf)
+    found[graph.pattern.rows, graph.pattern.cols] = values[graph.pattern.rows, graph.pattern.cols]
+    return found
+
+
 def cvxpy_gme(
     Gamma: np.ndarray,
     graph: Graph,

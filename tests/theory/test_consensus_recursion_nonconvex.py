@@ -9,16 +9,7 @@ from hypothesis import strategies as st
 
 from mixwise.graphs import complete
 from mixwise.mixing import MixingMatrix, consensus_distance, consensus_factor, relative_heterogeneity
-from theory.instances import (
-    ROUNDING,
-    Bowls,
-    Valleys,
-    mixing_distributions,
-    one_step,
-    seeds,
-    slow_wave,
-    theorem,
-)
+from theory.instances import ROUNDING, Bowls, Valleys, mixing_distributions, one_step, seeds, slow_wave, theorem
 from theory.recursion import expected_consensus, mixing_constant, spread_points, step_bound
 
 
