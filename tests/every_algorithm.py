@@ -6,7 +6,7 @@ import mixwise.algorithms as alg
 import mixwise.policies as pol
 from mixwise.data import gaussian_mixture, partition
 from mixwise.experiments.recipe import load_recipe, plan_experiment
-from mixwise.graphs import Graph, complete, random_connected, spanning_tree
+from mixwise.graphs import Graph, complete, random_connected, ring, spanning_tree
 from mixwise.mixing import lazy, metropolis_hastings, uniform_sender
 from mixwise.models import mlp, seeded
 from mixwise.network import SimulatedNetwork
@@ -82,10 +82,12 @@ def quadratic_run(name, make_network=SimulatedNetwork, **options) -> Training:
 
 
 # --- by the names in recipes ---
+RING = ring(NODES)
+ON_RING = pol.Fixed(lazy(metropolis_hastings(RING)))
 POLICIES = {
-    "decoupled": lambda: pol.Decoupled(lazy(MH), lazy(MH)),
-    "relay": lambda: pol.Tree(spanning_tree(GRAPH)),
-    "choco": lambda: pol.Fixed(lazy(MH)),
+    "decoupled": lambda: pol.Decoupled(ON_RING, ON_RING),
+    "relay": lambda: pol.Tree(spanning_tree(RING)),
+    "choco": lambda: ON_RING,
     "all-reduce": pol.NoMixing,
     "local-sgd": pol.NoMixing,
 }
@@ -100,7 +102,7 @@ def algorithm(kind: str) -> alg.Algorithm:
 def start(kind: str, task, **options) -> Training:
     optimizer = torch.optim.Adam if kind == "dadam" else torch.optim.SGD
     policy, make = POLICIES.get(kind, lambda: pol.HeterogeneityAware(2))(), lambda blocks: optimizer(blocks, lr=1e-3)
-    return Training(task, SimulatedNetwork(GRAPH), policy, algorithm(kind), make, **options)
+    return Training(task, SimulatedNetwork(RING), policy, algorithm(kind), make, **options)
 
 
 def small_task(hidden: int, **options) -> ModuleTask:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import refused
 from mixwise.errors import GraphError
 from mixwise.graphs import clique_skew, cliques, d_cliques
 from mixwise.mixing import clique_averaging, consensus_factor, metropolis_hastings, relative_heterogeneity
@@ -108,5 +109,4 @@ def test_a_seed_names_the_cliques():
     ],
 )
 def test_refusals(counts, options, message):
-    with pytest.raises(GraphError, match=message):
-        d_cliques(counts, **({"size": 2} | options))
+    refused(GraphError, message, d_cliques, counts, **{"size": 2} | options)

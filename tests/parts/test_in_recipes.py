@@ -14,69 +14,13 @@ from mixwise.experiments import load_recipe, load_run, plan_experiment, run_expe
 from mixwise.experiments.config import Recipe, validated
 from mixwise.parts import build, registry
 
-TOYS = """
-from __future__ import annotations
-
-from typing import Literal
-
-import torch
-from torch import nn
-
-from mixwise.data import Dataset, Partition, Splits
-from mixwise.graphs import Graph
-from mixwise.mixing import MixingMatrix, metropolis_hastings
-from mixwise.parts import Count, Positive, Share, part
-from mixwise.tasks import QuadraticTask
-
-
-@part("wheel", "graph", title="wheel")
-def wheel(n: int, spokes: int = 0) -> Graph:
-    rim = [(i, (i + 1) % (n - 1)) for i in range(n - 1)]
-    return Graph(n, rim + [(i, n - 1) for i in range(spokes or n - 1)])
-
-
-@part("cautious", "scheme", title="cautious weights")
-def cautious(graph: Graph, rest: Share = 0.5) -> MixingMatrix:
-    loops = graph.pattern.rows == graph.pattern.cols
-    return MixingMatrix(graph, (1 - rest) * metropolis_hastings(graph).weights + rest * loops)
-
-
-@part("stripes", "data", title="stripes")
-def stripes(samples: Count = 60) -> Splits:
-    x = torch.arange(samples * 3.0).reshape(samples, 3) / samples
-    whole = Dataset(x, torch.arange(samples) % 2, 2, "stripes")
-    return Splits(whole, whole)
-
-
-class Net(nn.Sequential):  # not declared
-    def __init__(self, classes: int, width: Count = 4) -> None:
-        super().__init__(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, classes))
-
-
-def in_turn(samples: int, nodes: int, first: Literal["even", "odd"] = "even") -> Partition:  # not declared either
-    shift = 0 if first == "even" else 1
-    return Partition(tuple(list(range((node + shift) % nodes, samples, nodes)) for node in range(nodes)))
-
-
-@part("bowls", "task", title="bowls")
-def bowls(nodes: int, seed: int, *, depth: Positive = 1.0) -> QuadraticTask:
-    A = depth * torch.eye(2).expand(nodes, 2, 2)
-    return QuadraticTask(A, torch.arange(2.0 * nodes).reshape(nodes, 2), seed=seed)
-"""
-
 
 @pytest.fixture(autouse=True)
-def toys(tmp_path, monkeypatch):
+def entry_points(monkeypatch):
     """A package outside of mixwise, with entry points for some of its parts."""
-    (tmp_path / "toy" / "parts").mkdir(parents=True)
-    (tmp_path / "toy" / "parts" / "__init__.py").write_text(TOYS)
-    monkeypatch.syspath_prepend(tmp_path)
-    points = [metadata.EntryPoint(f"{name}", f"toy.parts:{name.partition('.')[2]}", "mixwise.parts")
-              for name in ("scheme.cautious", "task.bowls")]  # fmt: skip
+    names = {"scheme.cautious": "toy_parts:cautious", "task.bowls": "toy_parts:bowls"}
+    points = [metadata.EntryPoint(name, where, "mixwise.parts") for name, where in names.items()]
     monkeypatch.setattr(registry.metadata, "entry_points", lambda group: points if group == "mixwise.parts" else [])
-    yield
-    for name in ("toy", "toy.parts"):
-        sys.modules.pop(name, None)
 
 
 def recipe(**base):
@@ -87,15 +31,15 @@ def recipe(**base):
 
 CLASSIFIES = {
     "kind": "classification",
-    "data": {"kind": "toy.parts:stripes", "options": {"samples": 48}},
-    "model": {"kind": "toy.parts:Net", "options": {"width": 5}},
-    "partition": {"kind": "toy.parts:in_turn", "first": "odd"},
+    "data": {"kind": "toy_parts:stripes", "options": {"samples": 48}},
+    "model": {"kind": "toy_parts:Net", "options": {"width": 5}},
+    "partition": {"kind": "toy_parts:in_turn", "first": "odd"},
 }
 
 
 def test_every_part_of_a_run_can_come_from_another_package(tmp_path):
     given = recipe(
-        graph="toy.parts:wheel:7,spokes=4",
+        graph="toy_parts:wheel:7,spokes=4",
         task=CLASSIFIES,
         policy={"kind": "fixed", "weights": {"kind": "cautious", "rest": 0.25}},
     )
@@ -123,12 +67,12 @@ def test_a_task_of_another_package_by_its_entry_point(tmp_path):
         ({"policy": {"weights": {"kind": "cautious", "rest": 0}}}, "policy.weights.rest = 0: input should be greater"),
         ({"task": {"kind": "bowls", "depth": -1}}, "task.depth = -1: input should be greater than 0"),
         ({"task": {"kind": "bowls", "nodes": 3}}, "task: unknown key 'nodes'; allowed: depth"),
-        ({"task": {**CLASSIFIES, "data": {"kind": "toy.parts:stripes", "options": {"samples": 0}}}},
+        ({"task": {**CLASSIFIES, "data": {"kind": "toy_parts:stripes", "options": {"samples": 0}}}},
          "task.data.options.samples = 0: input should be greater than or equal to 1"),
-        ({"task": {**CLASSIFIES, "data": {"kind": "toy.parts:dot"}}}, "task.data: 'toy.parts:dot' cannot be imported"),
-        ({"task": {**CLASSIFIES, "model": {"kind": "toy.parts:Net", "options": {"widht": 1}}}},
+        ({"task": {**CLASSIFIES, "data": {"kind": "toy_parts:dot"}}}, "task.data: 'toy_parts:dot' cannot be imported"),
+        ({"task": {**CLASSIFIES, "model": {"kind": "toy_parts:Net", "options": {"widht": 1}}}},
          "task.model.options: unknown key 'widht'; did you mean width?"),
-        ({"task": {**CLASSIFIES, "partition": {"kind": "toy.parts:in_turn", "first": "last"}}},
+        ({"task": {**CLASSIFIES, "partition": {"kind": "toy_parts:in_turn", "first": "last"}}},
          "task.partition.first = 'last': input should be 'even' or 'odd'"),
     ],
 )  # fmt: skip
@@ -155,18 +99,10 @@ def test_a_part_that_was_removed_is_one_line_that_names_another():
 def test_a_configuration_that_spells_out_the_defaults_is_the_same_experiment(tmp_path):
     """As version 0.1 wrote config.yaml."""
     short = recipe(task={**CLASSIFIES, "partition": {"alpha": 0.5}}, policy={"kind": "heterogeneity-aware"})
-    long = recipe(
-        task={
-            **CLASSIFIES,
-            "partition": {"kind": "dirichlet", "alpha": 0.5, "labels_per_node": 2},
-            "batch": 32,
-            "augment": False,
-            "train": "all",
-        },
-        algorithm={"kind": "dsgd"},
-        policy={"kind": "heterogeneity-aware", "period": 1, "sketch": {"kind": "count", "dim": 100}, "balance": 0.1},
-        rows="memory",
-    )
+    spelled_out = {"kind": "dirichlet", "alpha": 0.5, "labels_per_node": 2}
+    aware = {"kind": "heterogeneity-aware", "period": 1, "sketch": {"kind": "count", "dim": 100}, "balance": 0.1}
+    task = {**CLASSIFIES, "partition": spelled_out, "batch": 32, "augment": False, "train": "all"}
+    long = recipe(task=task, algorithm={"kind": "dsgd"}, policy=aware, rows="memory")
     assert plan_experiment(long).same_as(plan_experiment(short))
     other = recipe(task={**CLASSIFIES, "partition": {"alpha": 0.4}}, policy={"kind": "heterogeneity-aware"})
     assert not plan_experiment(long).same_as(plan_experiment(other))

@@ -1,4 +1,4 @@
-"""Ranges of options: a value outside is refused with its name; recipes get the same error (tests/parts/test_parts.py)."""
+"""Ranges of options: a value outside is refused with its name; recipes get the same errors (test_parts.py)."""
 
 import math
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import pytest
 
+from builders import refused
 from mixwise.errors import ConfigError
 from mixwise.parts import (
     FAMILIES,
@@ -151,8 +152,7 @@ def test_parts_nest():
 def test_a_number_in_yaml_may_be_a_string_but_a_bool_is_no_number():
     assert build("algorithm", {"kind": "momentum", "beta": "1e-3"}).beta == 0.001  # YAML reads 1e-3 as a string
     for options in ({"beta": True}, {"steps": True}, {"steps": 2.0}, {"steps": "2"}, {"nesterov": 2}):
-        with pytest.raises(OptionError, match="input should be a valid"):
-            build("algorithm", {"kind": "momentum", **options})
+        refused(OptionError, "input should be a valid", build, "algorithm", {"kind": "momentum", **options})
 
 
 def test_functions_are_parts_with_the_rest_of_their_arguments_open():
@@ -199,8 +199,7 @@ def test_errors_keep_their_path_through_lists_and_unions():
         build("policy", {"kind": "all-of", "policies": ["budget", {"kind": "budget", "budget": 2}]}, "policy")
     with pytest.raises(OptionError, match=r"^otherwise: unknown policy 'x'"):
         build("policy", {"kind": "all-of", "policies": [], "otherwise": "x"})
-    with pytest.raises(OptionError, match=r"^policies is missing; all-of needs it: add policies: …"):
-        build("policy", "all-of")
+    refused(OptionError, r"^policies is missing; all-of needs it: add policies: …", build, "policy", "all-of")
 
 
 def test_a_rule_that_the_part_checks_itself_has_the_path_too():
@@ -210,16 +209,11 @@ def test_a_rule_that_the_part_checks_itself_has_the_path_too():
 
 # --- the constructor ---
 def test_the_constructor_checks_the_same_rules():
-    with pytest.raises(OptionError, match=r"^beta = 1\.5: input should be less than 1"):
-        Momentum(1.5)
-    with pytest.raises(OptionError, match=r"^steps = 0: "):
-        Momentum(steps=0)
-    with pytest.raises(OptionError, match=r"^budget = 0\.0: "):
-        replace(Budget(), budget=0.0)
-    with pytest.raises(TypeError, match="gamma"):
-        Momentum(gamma=1)
-    with pytest.raises(FrozenInstanceError):
-        Momentum().beta = 0.1
+    refused(OptionError, r"^beta = 1\.5: input should be less than 1", Momentum, 1.5)
+    refused(OptionError, r"^steps = 0: ", Momentum, steps=0)
+    refused(OptionError, r"^budget = 0\.0: ", replace, Budget(), budget=0.0)
+    refused(TypeError, "gamma", Momentum, gamma=1)
+    refused(FrozenInstanceError, "beta", setattr, Momentum(), "beta", 0.1)
 
 
 def test_the_constructor_takes_what_python_has():
@@ -253,8 +247,7 @@ def test_a_declaration_that_could_not_work_is_refused_where_it_is_written():
         def bad(kind: int):
             pass
 
-    with pytest.raises(TypeError, match="family = None; name one of algorithm, "):
-        part("bad", title="bad")(lambda: None)
+    refused(TypeError, "family = None; name one of algorithm, ", part("bad", title="bad"), lambda: None)
 
 
 def test_a_type_that_is_imported_for_type_checkers_only_is_named():
@@ -267,78 +260,45 @@ def test_a_type_that_is_imported_for_type_checkers_only_is_named():
 
 
 # --- parts from outside ---
-OUTSIDE = """
-from __future__ import annotations
-from dataclasses import dataclass
-from mixwise.parts import Count, Unit, part
-
-@part("mine", "policy", title="my policy of strength {strength}")
-@dataclass(frozen=True)
-class Mine:
-    strength: Count = 1
-
-class Undeclared:
-    def __init__(self, share: Unit = 0.5):
-        self.share = share
-
-value = 3
-"""
+OUTSIDE = "toy_parts"
 
 
-@pytest.fixture
-def outside(tmp_path, monkeypatch):
-    (tmp_path / "toy_package").mkdir()
-    (tmp_path / "toy_package" / "__init__.py").write_text("")
-    (tmp_path / "toy_package" / "toys.py").write_text(OUTSIDE)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield "toy_package.toys"
-    for name in ("toy_package", "toy_package.toys"):
-        sys.modules.pop(name, None)
-
-
-def test_a_part_of_another_package_is_named_by_its_module(outside):
-    mine = build("policy", {"kind": f"{outside}:Mine", "strength": 3}, "policy")
-    assert (mine.strength, words(mine)) == (3, "my policy of strength 3")
-    undeclared = build("policy", {"kind": f"{outside}:Undeclared", "share": 0.25})
+def test_a_part_of_another_package_is_named_by_its_module():
+    mine = build("policy", {"kind": "toy_parts:ToyPolicy", "strength": 2}, "policy")
+    assert (mine.strength, words(mine)) == (2, "lazy weights every 2 mixings")
+    undeclared = build("policy", {"kind": "toy_parts:Undeclared", "share": 0.25})
     assert (undeclared.share, words(undeclared)) == (0.25, "Undeclared (share 0.25)")
 
 
 @pytest.mark.parametrize(
-    ("family", "value", "says"),
+    ("family", "kind", "options", "says"),
     [
-        ("policy", {"kind": "{}:Mine", "strength": 0}, "x.strength = 0: input should be greater than or equal to 1"),
-        ("policy", {"kind": "{}:Mine", "strenght": 1}, "x: unknown key 'strenght'; did you mean strength?"),
-        ("policy", {"kind": "{}:Undeclared", "share": 1}, "x.share = 1: input should be less than 1"),
-        ("policy", "{}:Missing", "x: '{}:Missing' cannot be imported: {} has no Missing; correct the name"),
-        ("policy", "{}s:Mine", "x: '{}s:Mine' cannot be imported: No module named '{}s'; install its package"),
-        ("policy", "{}:value", "x: '{}:value' is neither a class nor a function; name one"),
-        ("algorithm", "{}:Mine", "x: {}:Mine is declared as policy; name an algorithm here"),
+        ("policy", "{}:ToyPolicy", {"strength": 0}, ".strength = 0: input should be greater than or equal to 1"),
+        ("policy", "{}:ToyPolicy", {"strenght": 1}, ": unknown key 'strenght'; did you mean strength?"),
+        ("policy", "{}:Undeclared", {"share": 1}, ".share = 1: input should be less than 1"),
+        ("policy", "{}:Missing", {}, ": '{}:Missing' cannot be imported: {} has no Missing; correct the name"),
+        ("policy", "{}s:Mine", {}, ": '{}s:Mine' cannot be imported: No module named '{}s'; install its package"),
+        ("policy", "{}:value", {}, ": '{}:value' is neither a class nor a function; name one"),
+        ("algorithm", "{}:ToyPolicy", {}, ": {}:ToyPolicy is declared as policy; name an algorithm here"),
     ],
 )
-def test_errors_about_parts_of_other_packages(outside, family, value, says):
-    named = {**value, "kind": value["kind"].format(outside)} if isinstance(value, dict) else value.format(outside)
+def test_errors_about_parts_of_other_packages(family, kind, options, says):
     with pytest.raises(OptionError) as error:
-        build(family, named, "x")
-    assert str(error.value).startswith(says.replace("{}", outside))
+        build(family, {"kind": kind.replace("{}", OUTSIDE), **options}, "x")
+    assert str(error.value).startswith("x" + says.replace("{}", OUTSIDE))
 
 
-def test_entry_points_give_parts_of_other_packages_a_name(outside, monkeypatch):
-    points = [
-        metadata.EntryPoint("policy.mine", f"{outside}:Mine", "mixwise.parts"),
-        metadata.EntryPoint("policy.budget", f"{outside}:Mine", "mixwise.parts"),  # the name is taken
-    ]
+def test_entry_points_give_parts_of_other_packages_a_name(monkeypatch):
+    named = ("policy.mine", "policy.budget")  # the second name is taken
+    points = [metadata.EntryPoint(name, f"{OUTSIDE}:ToyPolicy", "mixwise.parts") for name in named]
     monkeypatch.setattr(registry.metadata, "entry_points", lambda group: points if group == "mixwise.parts" else [])
     assert names("policy") == ["budget", "all-of", "weighted", "mine", "halves", "scaled"]
     assert build("policy", {"kind": "mine", "strength": 2}).strength == 2
     assert build("policy", "budget") == Budget()
-    with pytest.raises(OptionError, match=r"unknown policy 'mien'; did you mean mine\?"):
-        build("policy", "mien")
+    refused(OptionError, r"unknown policy 'mien'; did you mean mine\?", build, "policy", "mien")
 
 
 def test_looking_up_a_part_imports_its_module_and_declaring_one_does_not_import_pydantic():
-    code = (
-        "import sys, mixwise.parts as p; p.part('a', 'policy', title='a')(lambda: 0); print('pydantic' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    declares = "import sys, mixwise.parts as p; p.part('a', 'policy', title='a')(lambda: 0)"
+    subprocess.run([sys.executable, "-c", f"{declares}; assert 'pydantic' not in sys.modules"], check=True)
     assert lookup("algorithm", "plain").target is Plain

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import mixwise.mixing as mx
 import mixwise.policies as pol
-from builders import asymmetric, random_rows
+from builders import asymmetric, random_rows, refused
 from mixwise.errors import MixingError, SolverError
 from mixwise.graphs import Graph, complete, ring
 from mixwise.needs import Needs
@@ -254,8 +254,7 @@ def test_a_failed_solve_keeps_the_previous_weights_and_is_reported(failing):
 
 def test_a_failed_first_solve_is_an_error(failing):
     failing.add("now")
-    with pytest.raises(SolverError, match="GME-opt was not solved: iteration limit reached after 250 iterations"):
-        run(aware(), 1)
+    refused(SolverError, "GME-opt was not solved: iteration limit reached after 250 iterations", run, aware(), 1)
 
 
 # --- another graph, another run ---
@@ -337,5 +336,4 @@ def test_a_product_with_two_channels_is_rejected():
 
 @pytest.mark.parametrize("combined", [pol.Alternating, pol.Product, pol.RandomChoice])
 def test_combinations_of_nothing_are_rejected(combined):
-    with pytest.raises(MixingError, match=f"{combined.__name__} needs at least one policy"):
-        combined([])
+    refused(MixingError, f"{combined.__name__} needs at least one policy", combined, [])

@@ -77,8 +77,7 @@ def test_base_graph_of_a_large_prime():
 
 @pytest.mark.parametrize(("n", "peers"), [(4, 4), (4, 0), (1, 1), (4, 1.5)])
 def test_base_graphs_reject_wrong_numbers(n, peers):
-    with pytest.raises(MixingError, match=f"n = {n}, peers = {peers}; .* needs whole numbers with 1 ≤ peers < n"):
-        base_graph(n, peers)
+    refused(MixingError, f"n = {n}, peers = {peers}; .* needs whole numbers with 1 ≤ peers < n", base_graph, n, peers)
 
 
 # --- matchings ---
@@ -128,14 +127,12 @@ def test_edge_sample_keeps_each_edge_with_its_probability():
 
 @pytest.mark.parametrize("function", [random_matching, matching_decomposition])
 def test_matchings_need_an_undirected_graph(function):
-    with pytest.raises(GraphError, match=rf"{function.__name__} needs an undirected graph.*; use Graph"):
-        function(g.directed_ring(4))
+    refused(GraphError, rf"{function.__name__} needs an undirected graph.*; use Graph", function, g.directed_ring(4))
 
 
 @pytest.mark.parametrize("probability", [-0.1, 1.1, float("nan")])
 def test_edge_sample_rejects_a_probability_out_of_range(probability):
-    with pytest.raises(GraphError, match=r"probability = .*; give a number from 0 to 1"):
-        edge_sample(g.ring(4), probability)
+    refused(GraphError, r"probability = .*; give a number from 0 to 1", edge_sample, g.ring(4), probability)
 
 
 # --- MATCHA ---
@@ -311,5 +308,4 @@ def test_edge_sampling_is_metropolis_hastings_on_the_active_edges():
     ],
 )
 def test_policies_reject_wrong_values_before_the_first_plan(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
+    refused(error, message, make)

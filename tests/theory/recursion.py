@@ -9,9 +9,12 @@ The proof in short, with X̃ = X − X̄, Δ = ∂f(X) − ∂f(X̄) and Young's
 import math
 from collections.abc import Iterable
 
+import numpy as np
 import torch
 
+from builders import random_rows
 from mixwise.mixing import consensus_distance
+from theory.instances import one_step
 
 
 def step_bound(p: float, L: float) -> float:
@@ -30,8 +33,13 @@ def expected_consensus(points: Iterable[torch.Tensor]) -> float:
     return sum(distances) / len(distances)
 
 
+def expected_after(task, matrices, chances, X: torch.Tensor, eta: float) -> float:
+    """E Ξ⁺ of a step of D-SGD over all ξ and W, exactly."""
+    after = [expected_consensus(one_step(X, gradients, W, eta) for gradients in task.outcomes()) for W in matrices]
+    return float(np.dot(chances, after))
+
+
 def spread_points(mean: torch.Tensor, n: int, size: float, seed: int) -> torch.Tensor:
     """Rows around `mean`, at distances of this size from it; their mean is exactly `mean`."""
-    random = torch.Generator().manual_seed(seed)
-    rows = torch.randn(n, len(mean), generator=random, dtype=torch.float64)
+    rows = random_rows(n, len(mean), seed)
     return mean + size * (rows - rows.mean(0))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mixwise.graphs import complete
 from mixwise.mixing import MixingMatrix, consensus_distance, consensus_factor, relative_heterogeneity
 from theory.instances import ROUNDING, Bowls, Valleys, mixing_distributions, one_step, seeds, slow_wave, theorem
-from theory.recursion import expected_consensus, mixing_constant, spread_points, step_bound
+from theory.recursion import expected_after, expected_consensus, mixing_constant, spread_points, step_bound
 
 
 def growth_constants(task: Valleys, W: MixingMatrix) -> tuple[float, float]:
@@ -26,14 +26,11 @@ def growth_constants(task: Valleys, W: MixingMatrix) -> tuple[float, float]:
 def both_sides(task: Valleys, matrices: list[MixingMatrix], chances, X: torch.Tensor, eta: float):
     """E Ξ⁺ over all ξ and W, exactly, and the bound."""
     p = consensus_factor(matrices, chances)
-    left = sum(
-        q * expected_consensus(one_step(X, gradients, W, eta) for gradients in task.outcomes())
-        for q, W in zip(chances, matrices, strict=True)
-    )
     zeta_rel_sq, growth = np.asarray(chances) @ [growth_constants(task, W) for W in matrices]
     D = mixing_constant(p) * growth
     A = mixing_constant(p) * zeta_rel_sq + 3 * (1 - p) * task.variance
     e = float(task.gradient(X.mean(0)).square().sum())
+    left = expected_after(task, matrices, chances, X, eta)
     return left, (1 - p / 2) * consensus_distance(X) + eta**2 * (D * e + A)
 
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.optim import lr_scheduler
 
-from builders import simulated
+from builders import refused, simulated
 from mixwise.algorithms import D2, DecoupledDSGD
 from mixwise.data import gaussian_mixture, partition
 from mixwise.errors import TrainingError
@@ -229,8 +229,7 @@ def test_a_save_that_fails_keeps_the_old_checkpoint(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", fail)
-        with pytest.raises(TrainingError, match=r"c.step-00000003.*No space left"):
-            save_checkpoint(training, path)
+        refused(TrainingError, r"c.step-00000003.*No space left", save_checkpoint, training, path)
     assert the_file(path).read_bytes() == old
     save_checkpoint(training, path)
     restored = loaded("nesterov", path)
@@ -274,8 +273,7 @@ def test_a_truncated_or_foreign_file_is_named(spoil, tmp_path):
     saved("adam", 1, tmp_path)
     path = the_file(tmp_path)
     spoil(path)
-    with pytest.raises(TrainingError, match=path.name):
-        load_checkpoint(make("adam"), tmp_path)
+    refused(TrainingError, path.name, load_checkpoint, make("adam"), tmp_path)
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -287,8 +285,7 @@ def test_a_missing_file_is_named(tmp_path):
 def test_rows_of_another_shape_or_precision_are_refused(other, tmp_path):
     path = tmp_path / "other"
     save_checkpoint(make(other), path)
-    with pytest.raises(TrainingError, match=r"other.*expected \(6, 160\) of torch\.float32"):
-        load_checkpoint(make("nesterov"), path)
+    refused(TrainingError, r"other.*expected \(6, 160\) of torch\.float32", load_checkpoint, make("nesterov"), path)
 
 
 def test_what_a_shared_file_system_does_not_show_yet_is_not_removed(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import mixwise.mixing as mx
+from builders import refused
 from mixwise.algorithms import DSGD
 from mixwise.errors import TrainingError
 from mixwise.graphs import ring
@@ -110,8 +111,7 @@ def test_a_solve_is_recorded_where_it_happened():
 @pytest.mark.parametrize("name", ["steps", "local_steps", "record_every", "evaluate_every"])
 @pytest.mark.parametrize("value", [2.5, 3.0, 0, -1, True, "3", None])
 def test_counts_are_whole_numbers_of_at_least_1(name, value):
-    with pytest.raises(TrainingError, match=f"^{name} = {value!r}; give a whole number of at least 1"):
-        run(**{name: value})
+    refused(TrainingError, f"^{name} = {value!r}; give a whole number of at least 1", run, **{name: value})
 
 
 def test_counts_may_be_numbers_of_numpy():
@@ -202,8 +202,7 @@ def test_what_was_recorded_before_the_end_is_there():
         for record in going:
             steps.append(record.step)
 
-    with pytest.raises(TrainingError, match=r"step \d+:"):
-        watch()
+    refused(TrainingError, r"step \d+:", watch)
     assert steps == list(range(len(steps)))
     assert len(steps) > 3
 
