@@ -325,22 +325,22 @@ def test_the_solver_that_is_named_is_the_one_that_solves(solver, monkeypatch):
 
 # --- reuse ---
 @pytest.mark.parametrize("graph", [g.ring(16), g.random_connected(16), g.social_network(), HARD_GRAPHS["one-way ring"]])
-@pytest.mark.parametrize("symmetric", [False, True])
-def test_a_problem_reused_returns_the_same_bits_as_a_fresh_one(graph, symmetric):
-    if symmetric and graph.directed:
+@pytest.mark.parametrize("options", [{}, {"symmetric": True}, {"kind": "sender", "least_heard": 0.2}], ids=str)
+def test_a_problem_reused_returns_the_same_bits_as_a_fresh_one(graph, options):
+    if "symmetric" in options and graph.directed:
         return
     rng = np.random.default_rng(0)
     kinds = [kind for kind in HARD_GRAMS for _ in range(6)]
-    reused = mx.GmeProblem(graph, symmetric=symmetric)
+    reused = mx.GmeProblem(graph, **options)
     for k in rng.permutation(len(kinds)):  # 60 others, easy and hard, λ and unit changing too
         reused.solve(hard_gram(kinds[k], graph.n) * 10.0 ** rng.integers(-30, 30), rng.choice(LAMBDAS))
     reused.solve(np.zeros((graph.n, graph.n)))
     for kind in HARD_GRAMS:
         gram = hard_gram(kind, graph.n)
-        again, fresh = reused.solve(gram), mx.GmeProblem(graph, symmetric=symmetric).solve(gram)
+        again, fresh = reused.solve(gram), mx.GmeProblem(graph, **options).solve(gram)
         assert again.W == fresh.W
         assert (again.objective, again.iterations) == (fresh.objective, fresh.iterations)
-        assert mx.minimize_gme(gram, graph, symmetric=symmetric).W == fresh.W
+        assert mx.minimize_gme(gram, graph, **options).W == fresh.W
 
 
 def test_equal_graphs_share_a_prepared_problem():

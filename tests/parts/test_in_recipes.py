@@ -18,7 +18,7 @@ from mixwise.parts import build, registry
 @pytest.fixture(autouse=True)
 def entry_points(monkeypatch):
     """A package outside of mixwise, with entry points for some of its parts."""
-    names = {"scheme.cautious": "toy_parts:cautious", "task.bowls": "toy_parts:bowls"}
+    names = {"scheme.cautious": "toys.parts:cautious", "task.bowls": "toys.parts:bowls"}
     points = [metadata.EntryPoint(name, where, "mixwise.parts") for name, where in names.items()]
     monkeypatch.setattr(registry.metadata, "entry_points", lambda group: points if group == "mixwise.parts" else [])
 
@@ -31,15 +31,15 @@ def recipe(**base):
 
 CLASSIFIES = {
     "kind": "classification",
-    "data": {"kind": "toy_parts:stripes", "options": {"samples": 48}},
-    "model": {"kind": "toy_parts:Net", "options": {"width": 5}},
-    "partition": {"kind": "toy_parts:in_turn", "first": "odd"},
+    "data": {"kind": "toys.parts:stripes", "options": {"samples": 48}},
+    "model": {"kind": "toys.parts:Net", "options": {"width": 5}},
+    "partition": {"kind": "toys.parts:in_turn", "first": "odd"},
 }
 
 
 def test_every_part_of_a_run_can_come_from_another_package(tmp_path):
     given = recipe(
-        graph="toy_parts:wheel:7,spokes=4",
+        graph="toys.parts:wheel:7,spokes=4",
         task=CLASSIFIES,
         policy={"kind": "fixed", "weights": {"kind": "cautious", "rest": 0.25}},
     )
@@ -67,12 +67,12 @@ def test_a_task_of_another_package_by_its_entry_point(tmp_path):
         ({"policy": {"weights": {"kind": "cautious", "rest": 0}}}, "policy.weights.rest = 0: input should be greater"),
         ({"task": {"kind": "bowls", "depth": -1}}, "task.depth = -1: input should be greater than 0"),
         ({"task": {"kind": "bowls", "nodes": 3}}, "task: unknown key 'nodes'; allowed: depth"),
-        ({"task": {**CLASSIFIES, "data": {"kind": "toy_parts:stripes", "options": {"samples": 0}}}},
+        ({"task": {**CLASSIFIES, "data": {"kind": "toys.parts:stripes", "options": {"samples": 0}}}},
          "task.data.options.samples = 0: input should be greater than or equal to 1"),
-        ({"task": {**CLASSIFIES, "data": {"kind": "toy_parts:dot"}}}, "task.data: 'toy_parts:dot' cannot be imported"),
-        ({"task": {**CLASSIFIES, "model": {"kind": "toy_parts:Net", "options": {"widht": 1}}}},
+        ({"task": {**CLASSIFIES, "data": {"kind": "toys.parts:dot"}}}, "task.data: 'toys.parts:dot' cannot be imported"),
+        ({"task": {**CLASSIFIES, "model": {"kind": "toys.parts:Net", "options": {"widht": 1}}}},
          "task.model.options: unknown key 'widht'; did you mean width?"),
-        ({"task": {**CLASSIFIES, "partition": {"kind": "toy_parts:in_turn", "first": "last"}}},
+        ({"task": {**CLASSIFIES, "partition": {"kind": "toys.parts:in_turn", "first": "last"}}},
          "task.partition.first = 'last': input should be 'even' or 'odd'"),
     ],
 )  # fmt: skip

@@ -23,8 +23,8 @@ RECIPE = {
         "graph": "ring:6",
         "task": {"kind": "quadratics", "dim": 4},
         "optimizer": {"lr": "0.1/L"},
-        "algorithm": {"kind": "toy_parts:ToyMomentum", "beta": 0.5},
-        "policy": {"kind": "toy_parts:ToyPolicy", "strength": 2},
+        "algorithm": {"kind": "toys.parts:ToyMomentum", "beta": 0.5},
+        "policy": {"kind": "toys.parts:ToyPolicy", "strength": 2},
     },
     "variants": {"toy": {}},
 }

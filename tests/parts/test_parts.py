@@ -260,13 +260,13 @@ def test_a_type_that_is_imported_for_type_checkers_only_is_named():
 
 
 # --- parts from outside ---
-OUTSIDE = "toy_parts"
+OUTSIDE = "toys.parts"
 
 
 def test_a_part_of_another_package_is_named_by_its_module():
-    mine = build("policy", {"kind": "toy_parts:ToyPolicy", "strength": 2}, "policy")
+    mine = build("policy", {"kind": "toys.parts:ToyPolicy", "strength": 2}, "policy")
     assert (mine.strength, words(mine)) == (2, "lazy weights every 2 mixings")
-    undeclared = build("policy", {"kind": "toy_parts:Undeclared", "share": 0.25})
+    undeclared = build("policy", {"kind": "toys.parts:Undeclared", "share": 0.25})
     assert (undeclared.share, words(undeclared)) == (0.25, "Undeclared (share 0.25)")
 
 

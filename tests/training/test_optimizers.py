@@ -55,20 +55,25 @@ def backward(module, task, node, step):
     nn.functional.cross_entropy(module(task.data.x[index].double()), task.data.y[index]).backward()
 
 
-def assert_same_steps(training, modules, optimizers):
-    """Every row moves as its module does with an optimizer of its own."""
+def assert_same_steps(training, make, clip=None):
+    """Every row moves as a module of its own does with an optimizer of its own.
+
+    Element by element the operations are the same, so 1e-12 is generous.
+    """
+    task = training.task
+    modules = [task.module_of(task.initial([0])[0]) for _ in range(NODES)]
+    optimizers, norms = [make(module) for module in modules], []
     for t in range(15):
         training.step()
         for node, (module, optimizer) in enumerate(zip(modules, optimizers, strict=True)):
-            backward(module, training.task, node, t)
+            backward(module, task, node, t)
+            norms.append(float(nn.utils.get_total_norm([p.grad for p in module.parameters()])))
+            for p in module.parameters():
+                p.grad *= 1.0 if clip is None else min(1.0, clip / norms[-1])
             optimizer.step()
-    assert_same_rows(training.X, modules, training.task.layout)
-
-
-def assert_same_rows(X, modules, layout):
-    """The rows are those of separate modules; element by element the operations are the same, so 1e-12 is generous."""
-    expected = torch.stack([layout.flatten(module) for module in modules])
-    torch.testing.assert_close(X, expected, rtol=0, atol=1e-12)
+    assert clip is None or min(norms) < clip < max(norms)
+    expected = torch.stack([task.layout.flatten(module) for module in modules])
+    torch.testing.assert_close(training.X, expected, rtol=0, atol=1e-12)
 
 
 # --- rows are as good as modules of their own ---
@@ -77,12 +82,9 @@ def assert_same_rows(X, modules, layout):
 @pytest.mark.parametrize(("name", "options"), ALL)
 def test_rows_move_as_separate_modules_with_separate_optimizers(name, options):
     kind = getattr(torch.optim, name)
-    task = make_task()
-    modules = [task.module_of(task.initial([0])[0]) for _ in range(NODES)]
-    optimizers = [kind(module.parameters(), **options) for module in modules]
-    training = alone(task, lambda blocks: kind(blocks, **options))
+    training = alone(make_task(), lambda blocks: kind(blocks, **options))
     start = training.X.clone()
-    assert_same_steps(training, modules, optimizers)
+    assert_same_steps(training, lambda module: kind(module.parameters(), **options))
     assert not torch.allclose(training.X, start, atol=1e-3)
 
 
@@ -93,14 +95,12 @@ def test_two_groups_with_and_without_weight_decay(name):
     def groups(weights, rest):
         return [{"params": weights, "weight_decay": 0.2}, {"params": rest, "weight_decay": 0.0, "lr": 0.02}]
 
-    task = make_task(group_of=biases_apart)
-    modules = [task.module_of(task.initial([0])[0]) for _ in range(NODES)]
-    optimizers = [
-        kind(groups([p for p in m.parameters() if p.ndim > 1], [p for p in m.parameters() if p.ndim == 1]), **options)
-        for m in modules
-    ]
-    training = alone(task, lambda blocks: kind(groups([blocks[0]], [blocks[1]]), **options))
-    assert_same_steps(training, modules, optimizers)
+    def make(module):
+        split = [[p for p in module.parameters() if (p.ndim > 1) == weights] for weights in (True, False)]
+        return kind(groups(*split), **options)
+
+    training = alone(make_task(group_of=biases_apart), lambda blocks: kind(groups([blocks[0]], [blocks[1]]), **options))
+    assert_same_steps(training, make)
 
 
 def test_every_allowed_optimizer_is_tested_above():
@@ -155,23 +155,8 @@ def test_clipping_leaves_zero_rows_zero(dtype):
 
 
 def test_a_clipped_run_is_that_of_clipped_modules():
-    task = make_task()
-    modules = [task.module_of(task.initial([0])[0]) for _ in range(NODES)]
-    optimizers = [torch.optim.SGD(module.parameters(), lr=0.5, momentum=0.9) for module in modules]
-    training = alone(task, lambda blocks: torch.optim.SGD(blocks, lr=0.5, momentum=0.9), clip=1.5)
-    clipped = 0
-    for t in range(10):
-        step = training.step()
-        assert (step.gradients.norm(dim=1) <= 1.5 * (1 + 1e-12)).all()
-        for node, (module, optimizer) in enumerate(zip(modules, optimizers, strict=True)):
-            backward(module, task, node, t)
-            norm = torch.nn.utils.get_total_norm([p.grad for p in module.parameters()])
-            clipped += int(norm > 1.5)
-            for p in module.parameters():
-                p.grad *= min(1.0, 1.5 / norm)
-            optimizer.step()
-    assert 0 < clipped < 10 * NODES  # both cases occur
-    assert_same_rows(training.X, modules, task.layout)
+    sgd = lambda blocks: torch.optim.SGD(blocks, lr=0.5, momentum=0.9)  # noqa: E731
+    assert_same_steps(alone(make_task(), sgd, clip=1.5), lambda module: sgd(module.parameters()), clip=1.5)
 
 
 @pytest.mark.parametrize("clip", [0.0, -1.0, math.nan])
@@ -246,14 +231,20 @@ def test_the_rate_of_every_group_follows_the_schedule():
 COLUMNS = [(0, 5), (5, 12)]
 
 
+def two_groups(X, name, options):
+    """Two groups of columns, and an optimizer of them."""
+    blocks = [nn.Parameter(X[:, first:last]) for first, last in COLUMNS]
+    groups = [{"params": [block], "weight_decay": 0.1 * i} for i, block in enumerate(blocks)]
+    return blocks, getattr(torch.optim, name)(groups, **options)
+
+
 class Rows:
-    """Rows with two groups of columns and an optimizer of their own."""
+    """Rows that are stepped one by one."""
 
     def __init__(self, X, name, options):
         self.X = X
-        self.blocks = [torch.nn.Parameter(X[:, first:last]) for first, last in COLUMNS]
-        groups = [{"params": [block], "weight_decay": 0.1 * i} for i, block in enumerate(self.blocks)]
-        self.optimizer = fuse_where_safe(getattr(torch.optim, name)(groups, **options), row_by_row=True)
+        self.blocks, optimizer = two_groups(X, name, options)
+        self.optimizer = fuse_where_safe(optimizer, row_by_row=True)
 
     def step(self, G):
         step_rows(self.optimizer, self.blocks, COLUMNS, self.X, G)
@@ -264,16 +255,14 @@ class Rows:
 def test_it_is_the_step_of_all_rows_at_once(name, options):
     X, at_once = random_rows(4, 12), random_rows(4, 12)
     by_row = Rows(X, name, options)
-    whole = [torch.nn.Parameter(at_once[:, first:last].clone()) for first, last in COLUMNS]
-    groups = [{"params": [block], "weight_decay": 0.1 * i} for i, block in enumerate(whole)]
-    optimizer = getattr(torch.optim, name)(groups, **options)
+    whole, optimizer = two_groups(at_once, name, options)
     for t in range(1, 6):
         G = random_rows(4, 12, seed=t)
         by_row.step(G)
         for block, (first, last) in zip(whole, COLUMNS, strict=True):
             block.grad = G[:, first:last].clone()
         optimizer.step()
-        torch.testing.assert_close(X, torch.cat([block.detach() for block in whole], 1), rtol=0, atol=1e-14)
+        torch.testing.assert_close(X, at_once, rtol=0, atol=1e-14)
     # What is remembered has the form that it always had: a checkpoint does not know how steps were taken.
     ours, theirs = by_row.optimizer.state_dict()["state"], optimizer.state_dict()["state"]
     assert ours.keys() == theirs.keys()

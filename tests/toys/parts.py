@@ -1,4 +1,4 @@
-"""Parts outside of the package, declared and not declared: tests name them in recipes as `toy_parts:Name`."""
+"""Parts outside of the package, declared and not declared: tests name them in recipes as `toys.parts:Name`."""
 
 from __future__ import annotations
 
