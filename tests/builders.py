@@ -22,9 +22,7 @@ ONE_WAY_RING = Graph(3, [(0, 1), (1, 2), (2, 0)], directed=True)
 TWO_PAIRS = Graph(4, [(0, 1), (2, 3)])  # not connected
 
 
-def refused(
-    error: type[Exception], message: str, call: Callable[..., object], *args: object, **options: object
-) -> None:
+def refused(error: type[Exception], message: str, call: Callable[..., object], *args, **options) -> None:
     """Check that a call raises an error of one line that matches a pattern."""
     with pytest.raises(error, match=message) as told:
         call(*args, **options)
@@ -129,14 +127,7 @@ def on_graph(values: np.ndarray, graph: Graph) -> np.ndarray:
     return found
 
 
-def cvxpy_gme(
-    Gamma: np.ndarray,
-    graph: Graph,
-    penalty: float = 0.0,
-    symmetric: bool = False,
-    least_heard: float | None = None,
-    same_image_as: np.ndarray | None = None,
-) -> tuple[float, np.ndarray]:
+def cvxpy_gme(Gamma, graph: Graph, penalty=0.0, symmetric=False, least_heard=None, same_image_as=None):
     """min Tr(WᵀΓW) + λ ‖W‖²_F as the paper hands it to CVXPY, and a W that attains it.
 
     Columns sum to 1, or to at least `least_heard`. With `same_image_as` = W*: min ‖W‖_F over R W = R W* instead.

@@ -14,10 +14,10 @@ from mixwise.sketch import CountSketch, GaussianSketch
 from mixwise.tasks import ModuleTask, random_quadratics
 from mixwise.training import Training
 
-NODES = 7
-GRAPH = random_connected(NODES, 0.5, seed=3)
+N = 7  # of `runs`: no number of processes divides it
+GRAPH = random_connected(N, 0.5, seed=3)
 MH = metropolis_hastings(GRAPH)
-ONE_WAY = Graph(NODES, [(i, (i + 1) % NODES) for i in range(NODES)] + [(0, 3), (5, 2)], directed=True)
+ONE_WAY = Graph(N, [(i, (i + 1) % N) for i in range(N)] + [(0, 3), (5, 2)], directed=True)
 ADAM = {"optimizer": lambda blocks: torch.optim.Adam(blocks, lr=0.01)}
 NESTEROV = {"optimizer": lambda blocks: torch.optim.SGD(blocks, lr=0.005, momentum=0.9, nesterov=True)}
 
@@ -29,7 +29,7 @@ def aware(**options):
 def runs() -> dict:
     """Runs of all kinds, made of new parts: algorithm, policy, and where they differ graph and options of Training."""
     fixed, slow, sender = pol.Fixed(MH), pol.Fixed(lazy(MH)), pol.Fixed(uniform_sender(ONE_WAY))
-    relay = alg.RelaySGD(), pol.Tree(Graph(NODES, [(0, 3), (3, 1), (3, 6), (6, 2), (0, 5), (5, 4)])), complete(NODES)
+    relay = alg.RelaySGD(), pol.Tree(Graph(N, [(0, 3), (3, 1), (3, 6), (6, 2), (0, 5), (5, 4)])), complete(N)
     tracking, matchings = alg.GradientTracking(), pol.HeterogeneityAwareMatchings(2, sketch=CountSketch(5, seed=1))
     by_count = pol.HeterogeneityAware(2, sketch=CountSketch(5, seed=1), regularization=0.1)
     kinds = {
@@ -59,7 +59,7 @@ def runs() -> dict:
         "decentlam": (alg.DecentLaM(), fixed),
         "dadam": (alg.DAdam(), fixed, GRAPH, ADAM),
         "relay": (*relay, NESTEROV),
-        "relay, complete graph": (alg.RelaySGD(), pol.Tree("bfs"), complete(NODES)),
+        "relay, complete graph": (alg.RelaySGD(), pol.Tree("bfs"), complete(N)),
         "push-sum": (alg.PushSum(), sender, ONE_WAY),
         "choco, top-k": (alg.Choco(alg.TopK(0.4), 0.3), fixed),
         "choco, quantized": (alg.Choco(alg.Quantize(4), 0.3), fixed, GRAPH, NESTEROV),
@@ -78,10 +78,11 @@ def quadratic_run(name, make_network=SimulatedNetwork, **options) -> Training:
     """One of these runs, on quadratics with noise."""
     algorithm, policy, graph, more = runs()[name]
     options = {"optimizer": lambda blocks: torch.optim.SGD(blocks, lr=0.01), **more, **options}
-    return Training(random_quadratics(NODES, dim=6, noise=0.2), make_network(graph), policy, algorithm, **options)
+    return Training(random_quadratics(N, dim=6, noise=0.2), make_network(graph), policy, algorithm, **options)
 
 
 # --- by the names in recipes ---
+NODES = 8
 RING = ring(NODES)
 ON_RING = pol.Fixed(lazy(metropolis_hastings(RING)))
 POLICIES = {

@@ -23,14 +23,11 @@ def counts_of(n: int, classes: int, alpha: float, seed: int) -> np.ndarray:
     return rng.multinomial(rng.integers(20, 200, n), rng.dirichlet(np.full(classes, alpha), n))
 
 
+SEEDS, SIZES = st.integers(0, 1000), {"n": st.integers(1, 30), "classes": st.integers(1, 6), "size": st.integers(1, 12)}
+
+
 @settings(max_examples=60)
-@given(
-    n=st.integers(1, 30),
-    classes=st.integers(1, 6),
-    size=st.integers(1, 12),
-    seed=st.integers(0, 1000),
-    between=st.sampled_from(["ring", "full"]),
-)
+@given(seed=SEEDS, between=st.sampled_from(["ring", "full"]), **SIZES)
 def test_cliques_cover_the_nodes_and_the_graph_is_connected(n, classes, size, seed, between):
     counts = counts_of(n, classes, 0.2, seed)
     found = d_cliques(counts, size, seed, between)

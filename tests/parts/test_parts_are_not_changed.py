@@ -8,7 +8,7 @@ from torch import nn
 
 import mixwise as mw
 import mixwise.policies as pol
-from every_algorithm import GRAPH, MH, NODES, runs
+from every_algorithm import GRAPH, MH, N, runs
 from mixwise.algorithms import D2, DSGD, DecoupledDSGD, QuasiGlobalMomentum
 from mixwise.mixing import lazy
 from mixwise.network import LossyNetwork, SimulatedNetwork
@@ -59,7 +59,7 @@ def test_parts_are_frozen_equal_and_hashable(name):
 
 
 def records(seed, policy, algorithm, network, options):
-    task, sgd = random_quadratics(NODES, seed=seed), lambda rows: torch.optim.SGD(rows, lr=1e-3)
+    task, sgd = random_quadratics(N, seed=seed), lambda rows: torch.optim.SGD(rows, lr=1e-3)
     run = mw.train(task, network, policy, algorithm, **{"optimizer": sgd, "steps": 6, **options})
     return [record.values for record in run], vars(network.traffic).copy()
 

@@ -150,15 +150,6 @@ def test_push_sum_with_optimized_sender_weights_keeps_numerators_and_weights():
     assert apart > 0.1
 
 
-def test_push_sum_with_optimized_doubly_stochastic_weights_is_dsgd():
-    """A directed graph has such weights, too."""
-    found = [make(algorithm(), HeterogeneityAware(sketch=EXACT), one_way()) for algorithm in (PushSum, DSGD)]
-    for _ in range(30):
-        for training in found:
-            training.step()
-    torch.testing.assert_close(found[0].X, found[1].X, rtol=0, atol=1e-7)
-
-
 # --- growth ---
 @pytest.mark.parametrize("growth", [1.0, 1.1, 1.5, 3.0, 100.0])
 @pytest.mark.parametrize("speed", [0.0, 0.05])

@@ -52,6 +52,8 @@ def test_the_parts_of_a_product_draw_independently(policy):
     drawn = rounds(pol.Product([policy, policy]))
     assert share_that_differs(drawn) > 0.8  # four matchings that are on or off agree at 1 of 16 mixings by chance
     assert drawn == rounds(pol.Product([policy, policy]))  # but always the same
+    channels = ((plan.params, plan.updates) for plan in plans(pol.Decoupled(policy, policy)))
+    assert share_that_differs(channels) > 0.8
     alone = rounds(policy)
     for part in (0, 1):
         assert share_that_differs((W, mixing[part]) for (W,), mixing in zip(alone, drawn, strict=True)) > 0.8
@@ -67,11 +69,6 @@ def test_every_place_has_a_stream_of_its_own():
     for i in range(6):
         for j in range(i):
             assert share_that_differs((mixing[i], mixing[j]) for mixing in seen) > 0.9
-
-
-def test_the_channels_of_decoupled_mixing_draw_independently():
-    drawn = plans(pol.Decoupled(pol.Matchings(), pol.Matchings()))
-    assert share_that_differs((plan.params, plan.updates) for plan in drawn) > 0.9
 
 
 def test_a_policy_on_its_own_draws_from_the_seed_of_its_context():

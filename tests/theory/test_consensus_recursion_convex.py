@@ -7,8 +7,17 @@ from hypothesis import strategies as st
 
 from mixwise.graphs import ring
 from mixwise.mixing import MixingMatrix, consensus_distance, consensus_factor, relative_heterogeneity, uniform
-from theory.instances import ROUNDING, Bowls, mixing_distributions, seeds, theorem
-from theory.recursion import expected_after, mixing_constant, spread_points, step_bound
+from theory.instances import (
+    PLACES,
+    ROUNDING,
+    Bowls,
+    expected_after,
+    mixing_constant,
+    mixing_distributions,
+    spread_points,
+    step_bound,
+    theorem,
+)
 
 
 def both_sides(task: Bowls, matrices: list[MixingMatrix], chances, X: torch.Tensor, eta: float) -> tuple[float, float]:
@@ -22,13 +31,7 @@ def both_sides(task: Bowls, matrices: list[MixingMatrix], chances, X: torch.Tens
 
 
 @settings(theorem, max_examples=30)
-@given(
-    distribution=mixing_distributions(2, 4),
-    distance=st.floats(-3, 1),
-    spread=st.floats(-3, 2),
-    share=st.sampled_from([1.0, 0.1]),
-    seed=seeds,
-)
+@given(distribution=mixing_distributions(2, 4), share=st.sampled_from([1.0, 0.1]), **PLACES)
 def test_consensus_recursion_convex(distribution, distance, spread, share, seed):
     """Ξ_t ≤ (1 − p/2) Ξ_{t−1} + η² (D e + A) for random W, noise that depends on x, and η up to the proof's bound.
 

@@ -9,8 +9,21 @@ from hypothesis import strategies as st
 
 from mixwise.graphs import complete
 from mixwise.mixing import MixingMatrix, consensus_distance, consensus_factor, relative_heterogeneity
-from theory.instances import ROUNDING, Bowls, Valleys, mixing_distributions, one_step, seeds, slow_wave, theorem
-from theory.recursion import expected_after, expected_consensus, mixing_constant, spread_points, step_bound
+from theory.instances import (
+    PLACES,
+    ROUNDING,
+    Bowls,
+    Valleys,
+    expected_after,
+    expected_consensus,
+    mixing_constant,
+    mixing_distributions,
+    one_step,
+    slow_wave,
+    spread_points,
+    step_bound,
+    theorem,
+)
 
 
 def growth_constants(task: Valleys, W: MixingMatrix) -> tuple[float, float]:
@@ -38,10 +51,8 @@ def both_sides(task: Valleys, matrices: list[MixingMatrix], chances, X: torch.Te
 @given(
     distribution=mixing_distributions(2, 4),
     kind=st.sampled_from([(0.0, 1.0), (0.8, 0.0), (0.8, 1.0)]),
-    distance=st.floats(-2, 1),
-    spread=st.floats(-3, 2),
     share=st.sampled_from([1.0, 0.1]),
-    seed=seeds,
+    **PLACES,
 )
 def test_consensus_recursion_nonconvex_with_growth(distribution, kind, distance, spread, share, seed):
     """Ξ_t ≤ (1 − p/2) Ξ_{t−1} + η² (D e + A) for random W, with P′ = 0, with ζ′ = 0, and with both.

@@ -23,8 +23,16 @@ from hypothesis import strategies as st
 
 from mixwise.graphs import ring
 from mixwise.mixing import MixingMatrix, consensus_factor, heterogeneity, relative_heterogeneity, uniform
-from theory.instances import iterate, mixing_matrices, permutation_mixture, sampled, seeds, theorem
-from theory.recursion import mixing_constant, step_bound
+from theory.instances import (
+    iterate,
+    mixing_constant,
+    mixing_matrices,
+    permutation_mixture,
+    sampled,
+    seeds,
+    step_bound,
+    theorem,
+)
 
 
 class Troughs:

@@ -99,10 +99,8 @@ CASES = {
     "sequence": {"scheduler": in_sequence},
     "milestones": {"scheduler": milestones},
     "rmsprop": {"task": quadratics, "optimizer": optimizer("RMSprop", lr=1e-2, momentum=0.5, centered=True)},
-    "adagrad": {"task": quadratics, "optimizer": optimizer("Adagrad", lr=1e-2)},
-    "nadam": {"task": quadratics, "optimizer": optimizer("NAdam", lr=1e-2)},
+    **{name: {"task": quadratics, "optimizer": optimizer(name, lr=1e-3)} for name in ("Adagrad", "NAdam", "ASGD")},
     "rprop": {"task": quadratics, "optimizer": optimizer("Rprop", lr=1e-2)},
-    "asgd": {"task": quadratics, "optimizer": optimizer("ASGD", lr=1e-3)},
 }
 
 

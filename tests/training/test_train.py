@@ -16,7 +16,7 @@ from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed, HeterogeneityAware
 from mixwise.sketch import CountSketch, ExactSketch
 from mixwise.tasks import QuadraticTask, random_quadratics
-from mixwise.training import Record, Training, train
+from mixwise.training import Record, train
 
 GRAPH = ring(6)
 MH = mx.metropolis_hastings(GRAPH)
@@ -198,15 +198,3 @@ def test_what_was_recorded_before_the_end_is_there():
     refused(TrainingError, r"step \d+:", watch)
     assert steps == list(range(len(steps)))
     assert len(steps) > 3
-
-
-# --- one run, step by step ---
-def test_training_and_train_are_the_same_run():
-    task, W = random_quadratics(6, dim=5, seed=1), MH
-    training = Training(task, SimulatedNetwork(GRAPH), Fixed(W), DSGD(), sgd())
-    for record in run(8, policy=Fixed(W)):
-        step = training.step()
-        assert step.t == record.step
-        assert float(step.losses.mean()) == record.values["loss"]
-        # summed row by row in the record, column by column here
-        assert mx.consensus_distance(training.X) == pytest.approx(record.values["consensus_distance"], rel=1e-13)
