@@ -22,9 +22,7 @@ ONE_WAY_RING = Graph(3, [(0, 1), (1, 2), (2, 0)], directed=True)
 TWO_PAIRS = Graph(4, [(0, 1), (2, 3)])  # not connected
 
 
-def refused(
-    error: type[Exception], message: str, call: Callable[..., object], *args: object, **options: object
-) -> None:
+def refused(error: type[Exception], message: str, call: Callable[..., object], *args, **options) -> None:
     """Check that a call raises an error of one line that matches a pattern."""
     with pytest.raises(error, match=message) as told:
         call(*args, **options)
@@ -110,14 +108,26 @@ def hard_gram(kind: str, n: int) -> np.ndarray:
     return G @ G.T
 
 
-def cvxpy_gme(
-    Gamma: np.ndarray,
-    graph: Graph,
-    penalty: float = 0.0,
-    symmetric: bool = False,
-    least_heard: float | None = None,
-    same_image_as: np.ndarray | None = None,
-) -> tuple[float, np.ndarray]:
+def assert_feasible(solution, graph: Graph, kind: str = "doubly", least_heard: float = 0.0) -> np.ndarray:
+    """Rows sum to 1 within 1e-9, columns as well or to `least_heard`, on the graph, nowhere negative; returns W."""
+    assert solution.usable
+    assert (solution.W.graph, solution.W.kind) == (graph, kind)
+    W = solution.W.to_dense()
+    columns = W.sum(axis=0)
+    assert np.abs(W.sum(axis=1) - 1).max() <= 1e-9
+    assert columns.min() >= least_heard - 1e-9 if kind == "sender" else np.abs(columns - 1).max() <= 1e-9
+    assert W.min() >= 0
+    return W
+
+
+def on_graph(values: np.ndarray, graph: Graph) -> np.ndarray:
+    """The entries of arcs and loops, and ∞ elsewhere: what an assignment on the graph may cost."""
+    found = np.full(values.shape, np.inf)
+    found[graph.pattern.rows, graph.pattern.cols] = values[graph.pattern.rows, graph.pattern.cols]
+    return found
+
+
+def cvxpy_gme(Gamma, graph: Graph, penalty=0.0, symmetric=False, least_heard=None, same_image_as=None):
     """min Tr(WᵀΓW) + λ ‖W‖²_F as the paper hands it to CVXPY, and a W that attains it.
 
     Columns sum to 1, or to at least `least_heard`. With `same_image_as` = W*: min ‖W‖_F over R W = R W* instead.

@@ -1,52 +1,109 @@
-"""Every algorithm that a recipe can name with a policy and an optimizer that fit it, on a small model."""
+"""Every algorithm, with policies and optimizers that fit it, on quadratics or on a small model."""
 
 import torch
 
-from mixwise.algorithms import Algorithm
+import mixwise.algorithms as alg
+import mixwise.policies as pol
 from mixwise.data import gaussian_mixture, partition
 from mixwise.experiments.recipe import load_recipe, plan_experiment
-from mixwise.graphs import ring, spanning_tree
-from mixwise.mixing import lazy, metropolis_hastings
+from mixwise.graphs import Graph, complete, random_connected, ring, spanning_tree
+from mixwise.mixing import lazy, metropolis_hastings, uniform_sender
 from mixwise.models import mlp, seeded
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Decoupled, Fixed, HeterogeneityAware, NoMixing, Tree
-from mixwise.tasks import ModuleTask
+from mixwise.sketch import CountSketch, GaussianSketch
+from mixwise.tasks import ModuleTask, random_quadratics
 from mixwise.training import Training
 
+N = 7  # of `runs`: no number of processes divides it
+GRAPH = random_connected(N, 0.5, seed=3)
+MH = metropolis_hastings(GRAPH)
+ONE_WAY = Graph(N, [(i, (i + 1) % N) for i in range(N)] + [(0, 3), (5, 2)], directed=True)
+ADAM = {"optimizer": lambda blocks: torch.optim.Adam(blocks, lr=0.01)}
+NESTEROV = {"optimizer": lambda blocks: torch.optim.SGD(blocks, lr=0.005, momentum=0.9, nesterov=True)}
+
+
+def aware(**options):
+    return pol.HeterogeneityAware(3, sketch=GaussianSketch(5, seed=1), **options)
+
+
+def runs() -> dict:
+    """Runs of all kinds, made of new parts: algorithm, policy, and where they differ graph and options of Training."""
+    fixed, slow, sender = pol.Fixed(MH), pol.Fixed(lazy(MH)), pol.Fixed(uniform_sender(ONE_WAY))
+    relay = alg.RelaySGD(), pol.Tree(Graph(N, [(0, 3), (3, 1), (3, 6), (6, 2), (0, 5), (5, 4)])), complete(N)
+    tracking, matchings = alg.GradientTracking(), pol.HeterogeneityAwareMatchings(2, sketch=CountSketch(5, seed=1))
+    by_count = pol.HeterogeneityAware(2, sketch=CountSketch(5, seed=1), regularization=0.1)
+    kinds = {
+        "dsgd": (alg.DSGD(), fixed),
+        "dsgd, momentum": (alg.DSGD(), fixed, GRAPH, NESTEROV),
+        "ha-dsgd": (alg.DSGD(), aware()),
+        "ha-dsgd, count sketch": (alg.DSGD(), by_count),
+        "ha-dsgd, both": (alg.DSGD(), aware(objective="both")),
+        "ha-dsgd, alternating": (alg.DSGD(), pol.Alternating([aware(), fixed])),
+        "ha-dsgd, two rounds": (alg.DSGD(), pol.Product([aware(), fixed])),
+        "ha-dsgd, local steps": (alg.DSGD(), aware(), GRAPH, {"local_steps": 3}),
+        "matchings": (alg.DSGD(), pol.Matchings()),
+        "aware matchings": (alg.DSGD(), matchings),
+        "combine-then-adapt": (alg.CombineThenAdapt(), aware()),
+        "combine-while-adapt": (alg.CombineWhileAdapt(), aware(), GRAPH, NESTEROV),
+        "combine-while-adapt, two rounds": (alg.CombineWhileAdapt(), matchings),
+        "decoupled": (alg.DecoupledDSGD(), pol.Decoupled(fixed, aware())),
+        "d2": (alg.D2(), slow),
+        "d2, aware": (alg.D2(), by_count),
+        "extra": (alg.EXTRA(), fixed),
+        "extra, aware": (alg.EXTRA(), by_count),
+        "gradient tracking": (tracking, fixed, GRAPH, NESTEROV),
+        "gradient tracking, aware": (tracking, aware()),
+        "quasi-global": (alg.QuasiGlobalMomentum(0.9), aware()),
+        "quasi-global, not Nesterov": (alg.QuasiGlobalMomentum(nesterov=False), fixed),
+        "quasi-global adam": (alg.QuasiGlobalAdam(), aware()),
+        "decentlam": (alg.DecentLaM(), fixed),
+        "dadam": (alg.DAdam(), fixed, GRAPH, ADAM),
+        "relay": (*relay, NESTEROV),
+        "relay, complete graph": (alg.RelaySGD(), pol.Tree("bfs"), complete(N)),
+        "push-sum": (alg.PushSum(), sender, ONE_WAY),
+        "choco, top-k": (alg.Choco(alg.TopK(0.4), 0.3), fixed),
+        "choco, quantized": (alg.Choco(alg.Quantize(4), 0.3), fixed, GRAPH, NESTEROV),
+        "all-reduce": (alg.AllReduceSGD(), pol.NoMixing(), GRAPH, NESTEROV),
+        "local sgd": (alg.LocalSGD(), pol.NoMixing(), GRAPH, {"local_steps": 2}),
+    }
+    for name in ("relay, complete graph", "d2", "extra", "gradient tracking, aware", "choco, top-k", "push-sum"):
+        kinds[f"quasi-global around {name}"] = alg.QuasiGlobalMomentum(inner=kinds[name][0]), *kinds[name][1:]
+    around = alg.QuasiGlobalMomentum(inner=alg.CombineWhileAdapt()), alg.QuasiGlobalAdam(inner=alg.PushSum())
+    kinds["quasi-global around combine-while-adapt"] = around[0], aware()
+    kinds["quasi-global adam around push-sum"] = around[1], sender, ONE_WAY
+    return {name: (*run, GRAPH, {})[:4] if len(run) < 3 else (*run, {})[:4] for name, run in kinds.items()}
+
+
+def quadratic_run(name, make_network=SimulatedNetwork, **options) -> Training:
+    """One of these runs, on quadratics with noise."""
+    algorithm, policy, graph, more = runs()[name]
+    options = {"optimizer": lambda blocks: torch.optim.SGD(blocks, lr=0.01), **more, **options}
+    return Training(random_quadratics(N, dim=6, noise=0.2), make_network(graph), policy, algorithm, **options)
+
+
+# --- by the names in recipes ---
 NODES = 8
-GRAPH = ring(NODES)
-
-
-def weights():
-    return Fixed(lazy(metropolis_hastings(GRAPH)))
-
-
+RING = ring(NODES)
+ON_RING = pol.Fixed(lazy(metropolis_hastings(RING)))
 POLICIES = {
-    "decoupled": lambda: Decoupled(weights(), weights()),
-    "relay": lambda: Tree(spanning_tree(GRAPH)),
-    "choco": weights,
-    "all-reduce": NoMixing,
-    "local-sgd": NoMixing,
+    "decoupled": lambda: pol.Decoupled(ON_RING, ON_RING),
+    "relay": lambda: pol.Tree(spanning_tree(RING)),
+    "choco": lambda: ON_RING,
+    "all-reduce": pol.NoMixing,
+    "local-sgd": pol.NoMixing,
 }
 
 
-def algorithm(kind: str) -> Algorithm:
+def algorithm(kind: str) -> alg.Algorithm:
     base = load_recipe("quadratics")
     (config,) = plan_experiment(base, [f"algorithm={kind}", f"variants={next(iter(base.variants))}"]).runs.values()
     return config.part("algorithm")
 
 
-def optimizer(kind: str, blocks):
-    if kind == "dadam":
-        return torch.optim.Adam(blocks, lr=1e-3)
-    return torch.optim.SGD(blocks, lr=1e-3)
-
-
 def start(kind: str, task, **options) -> Training:
-    policy = POLICIES.get(kind, lambda: HeterogeneityAware(2))()
-    return Training(
-        task, SimulatedNetwork(GRAPH), policy, algorithm(kind), lambda blocks: optimizer(kind, blocks), **options
-    )
+    optimizer = torch.optim.Adam if kind == "dadam" else torch.optim.SGD
+    policy, make = POLICIES.get(kind, lambda: pol.HeterogeneityAware(2))(), lambda blocks: optimizer(blocks, lr=1e-3)
+    return Training(task, SimulatedNetwork(RING), policy, algorithm(kind), make, **options)
 
 
 def small_task(hidden: int, **options) -> ModuleTask:

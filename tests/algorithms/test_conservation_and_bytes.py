@@ -1,5 +1,6 @@
 """What the algorithms conserve, where two of them are the same, what they send; and mixing in place."""
 
+import itertools
 import math
 from functools import lru_cache
 
@@ -7,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import builders
 import mixwise.algorithms as alg
@@ -21,6 +21,7 @@ from mixwise.policies import Decoupled, NoMixing, Product, Tree
 from mixwise.state import State
 from mixwise.tasks import random_quadratics
 from planning import mixed
+from strategies import graphs
 
 N, D, LR, STEPS = 8, 6, 0.004, 40
 GRAPH = random_connected(N, seed=4)
@@ -74,42 +75,13 @@ def test_push_sum_without_updates_keeps_numerators_and_weights_and_finds_the_mea
     torch.testing.assert_close(training.X, starts.mean(0).expand(N, -1), rtol=0, atol=1e-10)
 
 
-def test_the_sum_of_push_sums_numerators_takes_the_step_of_sgd():
-    weights = one_way(1)
-    training = make(alg.PushSum(), weights, weights.graph)
-    sums = training.X.sum(0).clone()
-    for _ in range(STEPS):
-        sums = sums - LR * training.step().gradients.sum(0)
-        torch.testing.assert_close((mass_of(training) * training.X).sum(0), sums, **CLOSE)
+KEEP_THE_MEAN = [alg.DSGD(), alg.CombineWhileAdapt(), alg.D2(), alg.EXTRA(), alg.GradientTracking(), alg.LocalSGD()]
 
 
-@pytest.mark.parametrize("tau", [1, 3])
-def test_the_mean_of_the_tracked_gradients_is_the_mean_of_the_gradients(tau):
-    training = make(alg.GradientTracking(), tau=tau)
-    apart = 0.0
-    for t in range(STEPS):
-        G = task().losses_and_gradients(training.X, range(N), t)[1]
-        Y = training.step().gradients
-        torch.testing.assert_close(Y.mean(0), G.mean(0), rtol=0, atol=1e-11)
-        apart = max(apart, float((Y - G).abs().max()))
-    assert apart > 1  # it is the mean alone that they share
-
-
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        alg.DSGD,
-        alg.CombineWhileAdapt,
-        alg.D2,
-        alg.EXTRA,
-        alg.GradientTracking,
-        lambda: alg.QuasiGlobalMomentum(0.0),
-        alg.LocalSGD,
-    ],
-)
+@pytest.mark.parametrize("algorithm", [*KEEP_THE_MEAN, alg.QuasiGlobalMomentum(0.0)], ids=str)
 def test_the_mean_of_the_nodes_takes_the_step_of_sgd_with_the_mean_gradient(algorithm):
     """𝟏ᵀW = 𝟏ᵀ: mixing does not move the mean."""
-    training = make(algorithm())
+    training = make(algorithm)
     for _ in range(STEPS):
         mean = training.X.mean(0).clone()
         G = training.step().gradients
@@ -130,20 +102,6 @@ def test_relayed_sums_are_complete_after_as_many_steps_as_the_tree_is_wide(seed)
         assert bool(complete_now) == (t >= tree.diameter)
 
 
-def test_without_gradients_relay_brings_the_nodes_together():
-    """Rows that differ at the start and change by relaying: the nodes agree, though not on the mean of the starts."""
-    tree = random_tree(N, 1)
-    training = make(alg.RelaySGD(), Tree(tree), tree, lr=0.0)
-    training.X.copy_(random_rows())
-    starts = training.X.clone()
-    for _ in range(200):
-        training.step()
-    agreed = training.X[0]
-    assert float((training.X - agreed).abs().max()) < 1e-10
-    assert (starts.amin(0) < agreed).all()
-    assert (agreed < starts.amax(0)).all()
-
-
 # --- where two of them are the same ---
 def run(training, steps=STEPS):
     found = []
@@ -153,41 +111,27 @@ def run(training, steps=STEPS):
     return torch.stack(found)
 
 
-WITHOUT_MOMENTUM = [
-    alg.QuasiGlobalMomentum(beta=0.0, mu=mu, nesterov=n) for mu in (0.0, 0.3, 0.95) for n in (False, True)
-]
+AT_HOME, FULL = MixingMatrix.from_dense(np.eye(N), GRAPH), (uniform(complete(N)), complete(N))
+SAME = {  # what is the same as what; each with the options of both runs
+    "push-sum with doubly stochastic weights": (make(alg.PushSum()), make(alg.DSGD())),
+    "with momentum": (make(alg.PushSum(), momentum=0.9), make(alg.DSGD(), momentum=0.9)),
+    "local SGD with one local step is all-reduce": (make(alg.LocalSGD()), make(alg.AllReduceSGD())),
+    "full averaging by weights is local SGD": (make(alg.DSGD(), *FULL), make(alg.LocalSGD())),
+    "full averaging, local steps": (make(alg.DSGD(), *FULL, tau=4), make(alg.LocalSGD(), tau=4)),
+    "decoupled, updates at home": (make(alg.DecoupledDSGD(), Decoupled(W, AT_HOME)), make(alg.CombineWhileAdapt())),
+    "combine then adapt: gradients are taken where D-SGD takes them": (make(alg.CombineThenAdapt()), make(alg.DSGD())),
+    "CHOCO with everything sent and a full step": (make(alg.Choco(alg.TopK(1.0), 1.0)), make(alg.DSGD())),
+    "DecentLaM without momentum": (make(alg.DecentLaM(0.0)), make(alg.DSGD())),
+}
+for mu, nesterov in itertools.product((0.0, 0.3, 0.95), (False, True)):
+    without = alg.QuasiGlobalMomentum(beta=0.0, mu=mu, nesterov=nesterov)
+    SAME[f"quasi-global without momentum, {mu}, {nesterov}"] = make(without), make(alg.DSGD())
 
 
-@pytest.mark.parametrize("algorithm", [*WITHOUT_MOMENTUM, alg.DecentLaM(0.0)], ids=str)
-def test_without_momentum_it_is_dsgd(algorithm):
-    torch.testing.assert_close(run(make(algorithm)), run(make(alg.DSGD())), **CLOSE)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_push_sum_with_doubly_stochastic_weights_is_dsgd(momentum):
-    found = run(make(alg.PushSum(), momentum=momentum))
-    torch.testing.assert_close(found, run(make(alg.DSGD(), momentum=momentum)), rtol=0, atol=1e-11)
-
-
-def test_local_sgd_with_one_local_step_is_all_reduce():
-    torch.testing.assert_close(run(make(alg.LocalSGD())), run(make(alg.AllReduceSGD())), **CLOSE)
-
-
-def test_full_averaging_by_weights_is_local_sgd():
-    for tau in (1, 4):
-        found = run(make(alg.DSGD(), uniform(complete(N)), complete(N), tau=tau))
-        torch.testing.assert_close(found, run(make(alg.LocalSGD(), tau=tau)), **CLOSE)
-
-
-def test_combine_while_adapt_is_decoupled_mixing_with_updates_that_stay_at_home():
-    alone = MixingMatrix.from_dense(np.eye(N), GRAPH)
-    found = run(make(alg.DecoupledDSGD(), Decoupled(W, alone)))
-    torch.testing.assert_close(found, run(make(alg.CombineWhileAdapt())), **CLOSE)
-
-
-def test_combine_then_adapt_takes_its_gradients_where_dsgd_does():
-    """The mixed rows are those of D-SGD; what is judged are the rows before the mixing."""
-    assert torch.equal(run(make(alg.CombineThenAdapt())), run(make(alg.DSGD())))
+@pytest.mark.parametrize("name", SAME)
+def test_two_methods_are_the_same(name):
+    found, expected = map(run, SAME[name])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
 
 
 # --- bytes ---
@@ -195,28 +139,22 @@ ROW = D * 8
 MESSAGES = W.messages * ROW
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "policy", "sent"),
-    [
-        (alg.DSGD(), W, MESSAGES),
-        (alg.DSGD(), Product([W, W]), 2 * MESSAGES),
-        (alg.CombineThenAdapt(), W, MESSAGES),
-        (alg.CombineWhileAdapt(), W, MESSAGES),
-        (alg.D2(), W, MESSAGES),
-        (alg.EXTRA(), W, MESSAGES),
-        (alg.QuasiGlobalMomentum(), W, MESSAGES),
-        (alg.QuasiGlobalAdam(), W, MESSAGES),
-        (alg.DecentLaM(), W, MESSAGES),
-        (alg.GradientTracking(), W, 2 * MESSAGES),
-        (alg.DecoupledDSGD(), Decoupled(W, W), 2 * MESSAGES),
-        (alg.PushSum(), W, W.messages * (ROW + 8)),  # and the weight
-        (alg.RelaySGD(), Tree(random_tree(N, 0)), 2 * (N - 1) * (ROW + 8)),  # and the count
-        (alg.AllReduceSGD(), NoMixing(), N * (N - 1) * ROW),  # short rows, to all nodes in one round
-        (alg.LocalSGD(), NoMixing(), N * (N - 1) * ROW),
-        (alg.DSGD(), uniform(complete(N)), N * (N - 1) * ROW),
-    ],
-    ids=lambda value: type(value).__name__,
-)
+ONE_ROW = [alg.DSGD(), alg.CombineThenAdapt(), alg.CombineWhileAdapt(), alg.D2(), alg.EXTRA(), alg.DecentLaM()]
+ONE_ROW += [alg.QuasiGlobalMomentum(), alg.QuasiGlobalAdam()]
+TO_ALL = N * (N - 1) * ROW  # short rows, to all nodes in one round
+SENT = [
+    *((algorithm, W, MESSAGES) for algorithm in ONE_ROW),
+    (alg.DSGD(), Product([W, W]), 2 * MESSAGES),
+    (alg.GradientTracking(), W, 2 * MESSAGES),
+    (alg.DecoupledDSGD(), Decoupled(W, W), 2 * MESSAGES),
+    (alg.PushSum(), W, W.messages * (ROW + 8)),  # and the weight
+    (alg.RelaySGD(), Tree(random_tree(N, 0)), 2 * (N - 1) * (ROW + 8)),  # and the count
+    *((algorithm, NoMixing(), TO_ALL) for algorithm in (alg.AllReduceSGD(), alg.LocalSGD())),
+    (alg.DSGD(), uniform(complete(N)), TO_ALL),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "policy", "sent"), SENT, ids=lambda value: type(value).__name__)
 def test_what_a_step_sends(algorithm, policy, sent):
     training = make(algorithm, policy, complete(N) if isinstance(algorithm, alg.RelaySGD) else GRAPH)
     for t in range(3):
@@ -228,26 +166,21 @@ def test_what_a_step_sends(algorithm, policy, sent):
 
 @pytest.mark.parametrize("algorithm", [alg.DSGD, alg.GradientTracking, alg.LocalSGD])
 def test_local_steps_send_nothing(algorithm):
-    training = make(algorithm(), tau=4)
-    for _ in range(3):
+    training, sent = make(algorithm(), tau=4), []
+    for _ in range(12):
         training.step()
-    assert training.network.traffic.parameters == 0
-    training.step()
-    once = training.network.traffic.parameters
-    assert once > 0
-    for _ in range(8):
-        training.step()
-    assert training.network.traffic.parameters == 3 * once
+        sent.append(training.network.traffic.parameters)
+    assert sent == [k * sent[3] for k in (0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3)]
+    assert sent[3] > 0
 
 
 # --- mixing in place ---
 @pytest.mark.parametrize("n", [5, 100])
-@pytest.mark.parametrize("columns", ["1", "less", "one block", "one more", "two and a half blocks"])
+@pytest.mark.parametrize("d", [1, 37, 64, 65, 161])  # blocks have 64 columns
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_mixing_in_place_gives_what_mixing_into_new_memory_gives(n, columns, dtype, monkeypatch):
-    d = {"1": 1, "less": 37, "one block": 64, "one more": 65, "two and a half blocks": 161}[columns]
+def test_mixing_in_place_gives_what_mixing_into_new_memory_gives(n, d, dtype, monkeypatch):
     weights, rows = asymmetric(n), random_rows(n, d, dtype=dtype)
-    monkeypatch.setattr(sums, "_BLOCK", 64 * len(weights.weights))  # blocks of 64 columns
+    monkeypatch.setattr(sums, "_BLOCK", 64 * len(weights.weights))
     network = SimulatedNetwork(weights.graph)
     fresh, given = network.mix(rows, weights), rows.clone()
     mixed = network.mix(given, weights, out=given)
@@ -263,22 +196,15 @@ def test_mixing_in_place_gives_what_mixing_into_new_memory_gives(n, columns, dty
 
 # --- exchange ---
 @settings(max_examples=60)
-@given(n=st.integers(1, 30), seed=st.integers(0, 10**6))
-def test_messages_arrive_in_the_order_of_their_receivers(n, seed):
+@given(graph=graphs(1, 12))
+def test_messages_arrive_in_the_order_of_their_receivers(graph):
     """Sent sorted by (sender, receiver), received sorted by (receiver, sender), each as it was."""
-    tree = random_tree(n, seed)
-    arcs = sorted([(i, j) for i, j in tree.edges] + [(j, i) for i, j in tree.edges])
+    arcs = sorted({*graph.edges, *(() if graph.directed else ((j, i) for i, j in graph.edges))})
     messages = torch.tensor([[100.0 * i + j] for i, j in arcs], dtype=torch.float64).reshape(-1, 1)
-    network = SimulatedNetwork(tree)
-    arrived = network.exchange(messages, tree)[:, 0].tolist()
+    network = SimulatedNetwork(graph)
+    arrived = network.exchange(messages, graph)[:, 0].tolist()
     assert arrived == [100.0 * i + j for i, j in sorted(arcs, key=lambda arc: (arc[1], arc[0]))]
-    assert network.traffic.parameters == 2 * (n - 1) * 8
-
-
-def test_messages_along_the_arcs_of_a_directed_graph():
-    graph = Graph(4, [(0, 1), (1, 2), (2, 0), (3, 0), (0, 3)], directed=True)  # sorted: 01 03 12 20 30
-    messages = torch.tensor([[1.0], [3.0], [12.0], [20.0], [30.0]])
-    assert SimulatedNetwork(graph).exchange(messages, graph)[:, 0].tolist() == [20.0, 30.0, 1.0, 12.0, 3.0]
+    assert network.traffic.parameters == len(arcs) * 8
 
 
 @pytest.mark.parametrize(("d", "rows_sent"), [(LONG_ROW // 8 - 1, N - 1), (LONG_ROW // 8, 2 * (N - 1) / N)])

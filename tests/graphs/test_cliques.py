@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import refused
 from mixwise.errors import GraphError
 from mixwise.graphs import clique_skew, cliques, d_cliques
 from mixwise.mixing import clique_averaging, consensus_factor, metropolis_hastings, relative_heterogeneity
@@ -22,14 +23,11 @@ def counts_of(n: int, classes: int, alpha: float, seed: int) -> np.ndarray:
     return rng.multinomial(rng.integers(20, 200, n), rng.dirichlet(np.full(classes, alpha), n))
 
 
+SEEDS, SIZES = st.integers(0, 1000), {"n": st.integers(1, 30), "classes": st.integers(1, 6), "size": st.integers(1, 12)}
+
+
 @settings(max_examples=60)
-@given(
-    n=st.integers(1, 30),
-    classes=st.integers(1, 6),
-    size=st.integers(1, 12),
-    seed=st.integers(0, 1000),
-    between=st.sampled_from(["ring", "full"]),
-)
+@given(seed=SEEDS, between=st.sampled_from(["ring", "full"]), **SIZES)
 def test_cliques_cover_the_nodes_and_the_graph_is_connected(n, classes, size, seed, between):
     counts = counts_of(n, classes, 0.2, seed)
     found = d_cliques(counts, size, seed, between)
@@ -108,5 +106,4 @@ def test_a_seed_names_the_cliques():
     ],
 )
 def test_refusals(counts, options, message):
-    with pytest.raises(GraphError, match=message):
-        d_cliques(counts, **({"size": 2} | options))
+    refused(GraphError, message, d_cliques, counts, **{"size": 2} | options)

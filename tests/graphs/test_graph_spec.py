@@ -2,6 +2,7 @@
 
 import pytest
 
+from builders import refused
 from mixwise import graphs
 from mixwise.errors import GraphError
 from mixwise.graphs import SPECS, parse
@@ -111,5 +112,4 @@ def test_a_broken_spec_says_which_part_and_shows_the_form(spec, complaint):
 
 
 def test_a_missing_file_is_one_line_with_its_path():
-    with pytest.raises(GraphError, match=r"^nowhere\.gml: cannot be read \(No such file"):
-        parse("file:nowhere.gml")
+    refused(GraphError, r"^nowhere\.gml: cannot be read \(No such file", parse, "file:nowhere.gml")

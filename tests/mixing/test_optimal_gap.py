@@ -10,27 +10,16 @@ from hypothesis import given, settings
 
 import mixwise.graphs as g
 import mixwise.mixing as m
-from builders import ONE_WAY_RING, TWO_PAIRS, assert_symmetric_doubly_stochastic, laplacian
+from builders import ONE_WAY_RING, TWO_PAIRS, assert_symmetric_doubly_stochastic, laplacian, refused
 from mixwise.errors import GraphError, SolverError
 from mixwise.graphs import Graph
 from mixwise.mixing import from_edge_weights, gap_weights, metrics, metropolis_hastings, optimal_gap, spectral_gap
 from mixwise.mixing.gap_weights import approximate_weights
 from strategies import connected_graphs
 
-COMPARED = {
-    "ring 16": g.ring(16),
-    "ring 31": g.ring(31),
-    "torus 3 × 7": g.torus(3, 7),
-    "grid 4 × 6": g.grid(4, 6),
-    "half of complete 16": g.random_connected(16),
-    "random 28": g.random_connected(28, 0.2, seed=1),
-    "a tree and some more": g.random_connected(30, 0.1),
-    "4-regular 30": g.random_regular(30, 4),
-    "small world": g.small_world(30, 4, 0.3),
-    "geometric": g.random_geometric(24, 0.45, seed=1),
-    "social network": g.social_network(),
-    "star": g.star(20),
-}
+COMPARED = [g.ring(16), g.ring(31), g.torus(3, 7), g.grid(4, 6), g.random_connected(16), g.random_regular(30, 4)]
+COMPARED += [g.random_connected(28, 0.2, seed=1), g.random_connected(30, 0.1), g.small_world(30, 4, 0.3)]
+COMPARED += [g.random_geometric(24, 0.45, seed=1), g.social_network(), g.star(20)]
 
 
 def norm(graph: Graph, w: np.ndarray) -> float:
@@ -62,22 +51,6 @@ def test_what_cvxpy_finds_and_no_slower_than_other_weights(graph):
         assert spectral_gap(optimal_gap(graph)) >= spectral_gap(other) - 1e-6  # the solver's accuracy
 
 
-def common_weight_gap(graph: Graph) -> float:
-    """The best gap with one weight w on all edges: W = I − wL, so min_w max(|1 − wλ_2|, |1 − wλ_n|), and w d ≤ 1.
-
-    If every edge can be mapped to every other by a symmetry, averaging an optimum over the symmetries makes all its
-    weights equal without making it worse (the norm is convex), so this is the optimum over all weights.
-    """
-    values = np.linalg.eigvalsh(laplacian(graph))
-    w = np.linspace(0, 1 / max(graph.degrees), 200_001)
-    return float(1 - np.maximum(np.abs(1 - w * values[1]), np.abs(1 - w * values[-1])).min())
-
-
-@pytest.mark.parametrize("graph", [*map(g.ring, (3, 5, 8, 16)), *map(g.star, (3, 4, 9)), g.hypercube(3), g.torus(4, 4)])
-def test_graphs_whose_edges_are_all_alike(graph):
-    assert spectral_gap(optimal_gap(graph)) == pytest.approx(common_weight_gap(graph), abs=2e-5)  # grid and solver
-
-
 def test_closed_forms():
     """Even ring: 1 − wλ₂ = wλ_n − 1 with λ₂ = 2 − 2 cos(2π/n), λ_n = 4; a star's hub gives 1/(n − 1) to each leaf."""
     n = 12
@@ -91,30 +64,24 @@ def test_closed_forms():
 @pytest.mark.parametrize("n", [1, 2, 3, 7])
 def test_a_complete_graph_averages(n):
     W = optimal_gap(g.complete(n))
+    assert optimal_gap(Graph(n, g.complete(n).edges)) is W  # one per graph
     assert spectral_gap(W) == pytest.approx(1, abs=1e-6)
     np.testing.assert_allclose(W.to_dense(), 1 / n, atol=1e-6)
 
 
-def test_cached_per_graph():
-    assert optimal_gap(g.ring(6)) is optimal_gap(Graph(6, g.ring(6).edges))
-
-
 def test_errors():
-    with pytest.raises(GraphError, match=r"2 components, but optimal_gap needs a connected graph; add edges"):
-        optimal_gap(TWO_PAIRS)
-    with pytest.raises(GraphError, match="optimal_gap needs an undirected graph"):
-        optimal_gap(ONE_WAY_RING)
+    refused(GraphError, r"2 components, but optimal_gap needs a connected graph; add edges", optimal_gap, TWO_PAIRS)
+    refused(GraphError, "optimal_gap needs an undirected graph", optimal_gap, ONE_WAY_RING)
 
 
 def test_a_program_that_was_not_solved_is_reported(monkeypatch):
     failed = SimpleNamespace(status="MaxIterations", x=np.full(6, 0.1))
     monkeypatch.setattr(clarabel, "DefaultSolver", lambda *_: SimpleNamespace(solve=lambda: failed))
-    with pytest.raises(SolverError, match="MaxIterations"):
-        optimal_gap.__wrapped__(g.ring(5))
+    refused(SolverError, "MaxIterations", optimal_gap.__wrapped__, g.ring(5))
 
 
 # --- the bundle method ---
-@pytest.mark.parametrize("graph", COMPARED.values(), ids=COMPARED.keys())
+@pytest.mark.parametrize("graph", COMPARED, ids=str)
 def test_within_one_percent_of_the_semidefinite_program(graph):
     """In the norm as in the gap."""
     best, found = 1 - spectral_gap(optimal_gap(graph)), norm(graph, approximate_weights(graph))

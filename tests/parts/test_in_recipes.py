@@ -1,4 +1,4 @@
-"""Parts of another package in recipes, former spellings, and commands that stay light."""
+"""Parts of another package in recipes, in checkpoints and in processes; former spellings; commands that stay light."""
 
 import json
 import logging
@@ -7,76 +7,26 @@ import sys
 from importlib import metadata
 
 import pytest
+import torch.distributed as dist
 import yaml
 
 from mixwise.errors import ConfigError
 from mixwise.experiments import load_recipe, load_run, plan_experiment, run_experiment
+from mixwise.experiments.build import prepare
 from mixwise.experiments.config import Recipe, validated
+from mixwise.network.board import Board
+from mixwise.network.world import Processes
 from mixwise.parts import build, registry
-
-TOYS = """
-from __future__ import annotations
-
-from typing import Literal
-
-import torch
-from torch import nn
-
-from mixwise.data import Dataset, Partition, Splits
-from mixwise.graphs import Graph
-from mixwise.mixing import MixingMatrix, metropolis_hastings
-from mixwise.parts import Count, Positive, Share, part
-from mixwise.tasks import QuadraticTask
-
-
-@part("wheel", "graph", title="wheel")
-def wheel(n: int, spokes: int = 0) -> Graph:
-    rim = [(i, (i + 1) % (n - 1)) for i in range(n - 1)]
-    return Graph(n, rim + [(i, n - 1) for i in range(spokes or n - 1)])
-
-
-@part("cautious", "scheme", title="cautious weights")
-def cautious(graph: Graph, rest: Share = 0.5) -> MixingMatrix:
-    loops = graph.pattern.rows == graph.pattern.cols
-    return MixingMatrix(graph, (1 - rest) * metropolis_hastings(graph).weights + rest * loops)
-
-
-@part("stripes", "data", title="stripes")
-def stripes(samples: Count = 60) -> Splits:
-    x = torch.arange(samples * 3.0).reshape(samples, 3) / samples
-    whole = Dataset(x, torch.arange(samples) % 2, 2, "stripes")
-    return Splits(whole, whole)
-
-
-class Net(nn.Sequential):  # not declared
-    def __init__(self, classes: int, width: Count = 4) -> None:
-        super().__init__(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, classes))
-
-
-def in_turn(samples: int, nodes: int, first: Literal["even", "odd"] = "even") -> Partition:  # not declared either
-    shift = 0 if first == "even" else 1
-    return Partition(tuple(list(range((node + shift) % nodes, samples, nodes)) for node in range(nodes)))
-
-
-@part("bowls", "task", title="bowls")
-def bowls(nodes: int, seed: int, *, depth: Positive = 1.0) -> QuadraticTask:
-    A = depth * torch.eye(2).expand(nodes, 2, 2)
-    return QuadraticTask(A, torch.arange(2.0 * nodes).reshape(nodes, 2), seed=seed)
-"""
+from planning import assert_runs_resume
+from process_pool import in_processes, run_in_processes
 
 
 @pytest.fixture(autouse=True)
-def toys(tmp_path, monkeypatch):
+def entry_points(monkeypatch):
     """A package outside of mixwise, with entry points for some of its parts."""
-    (tmp_path / "toy" / "parts").mkdir(parents=True)
-    (tmp_path / "toy" / "parts" / "__init__.py").write_text(TOYS)
-    monkeypatch.syspath_prepend(tmp_path)
-    points = [metadata.EntryPoint(f"{name}", f"toy.parts:{name.partition('.')[2]}", "mixwise.parts")
-              for name in ("scheme.cautious", "task.bowls")]  # fmt: skip
+    names = {"scheme.cautious": "toys.parts:cautious", "task.bowls": "toys.parts:bowls"}
+    points = [metadata.EntryPoint(name, where, "mixwise.parts") for name, where in names.items()]
     monkeypatch.setattr(registry.metadata, "entry_points", lambda group: points if group == "mixwise.parts" else [])
-    yield
-    for name in ("toy", "toy.parts"):
-        sys.modules.pop(name, None)
 
 
 def recipe(**base):
@@ -87,15 +37,15 @@ def recipe(**base):
 
 CLASSIFIES = {
     "kind": "classification",
-    "data": {"kind": "toy.parts:stripes", "options": {"samples": 48}},
-    "model": {"kind": "toy.parts:Net", "options": {"width": 5}},
-    "partition": {"kind": "toy.parts:in_turn", "first": "odd"},
+    "data": {"kind": "toys.parts:stripes", "options": {"samples": 48}},
+    "model": {"kind": "toys.parts:Net", "options": {"width": 5}},
+    "partition": {"kind": "toys.parts:in_turn", "first": "odd"},
 }
 
 
 def test_every_part_of_a_run_can_come_from_another_package(tmp_path):
     given = recipe(
-        graph="toy.parts:wheel:7,spokes=4",
+        graph="toys.parts:wheel:7,spokes=4",
         task=CLASSIFIES,
         policy={"kind": "fixed", "weights": {"kind": "cautious", "rest": 0.25}},
     )
@@ -123,12 +73,12 @@ def test_a_task_of_another_package_by_its_entry_point(tmp_path):
         ({"policy": {"weights": {"kind": "cautious", "rest": 0}}}, "policy.weights.rest = 0: input should be greater"),
         ({"task": {"kind": "bowls", "depth": -1}}, "task.depth = -1: input should be greater than 0"),
         ({"task": {"kind": "bowls", "nodes": 3}}, "task: unknown key 'nodes'; allowed: depth"),
-        ({"task": {**CLASSIFIES, "data": {"kind": "toy.parts:stripes", "options": {"samples": 0}}}},
+        ({"task": {**CLASSIFIES, "data": {"kind": "toys.parts:stripes", "options": {"samples": 0}}}},
          "task.data.options.samples = 0: input should be greater than or equal to 1"),
-        ({"task": {**CLASSIFIES, "data": {"kind": "toy.parts:dot"}}}, "task.data: 'toy.parts:dot' cannot be imported"),
-        ({"task": {**CLASSIFIES, "model": {"kind": "toy.parts:Net", "options": {"widht": 1}}}},
+        ({"task": {**CLASSIFIES, "data": {"kind": "toys.parts:dot"}}}, "task.data: 'toys.parts:dot' cannot be"),
+        ({"task": {**CLASSIFIES, "model": {"kind": "toys.parts:Net", "options": {"widht": 1}}}},
          "task.model.options: unknown key 'widht'; did you mean width?"),
-        ({"task": {**CLASSIFIES, "partition": {"kind": "toy.parts:in_turn", "first": "last"}}},
+        ({"task": {**CLASSIFIES, "partition": {"kind": "toys.parts:in_turn", "first": "last"}}},
          "task.partition.first = 'last': input should be 'even' or 'odd'"),
     ],
 )  # fmt: skip
@@ -155,18 +105,10 @@ def test_a_part_that_was_removed_is_one_line_that_names_another():
 def test_a_configuration_that_spells_out_the_defaults_is_the_same_experiment(tmp_path):
     """As version 0.1 wrote config.yaml."""
     short = recipe(task={**CLASSIFIES, "partition": {"alpha": 0.5}}, policy={"kind": "heterogeneity-aware"})
-    long = recipe(
-        task={
-            **CLASSIFIES,
-            "partition": {"kind": "dirichlet", "alpha": 0.5, "labels_per_node": 2},
-            "batch": 32,
-            "augment": False,
-            "train": "all",
-        },
-        algorithm={"kind": "dsgd"},
-        policy={"kind": "heterogeneity-aware", "period": 1, "sketch": {"kind": "count", "dim": 100}, "balance": 0.1},
-        rows="memory",
-    )
+    spelled_out = {"kind": "dirichlet", "alpha": 0.5, "labels_per_node": 2}
+    aware = {"kind": "heterogeneity-aware", "period": 1, "sketch": {"kind": "count", "dim": 100}, "balance": 0.1}
+    task = {**CLASSIFIES, "partition": spelled_out, "batch": 32, "augment": False, "train": "all"}
+    long = recipe(task=task, algorithm={"kind": "dsgd"}, policy=aware, rows="memory")
     assert plan_experiment(long).same_as(plan_experiment(short))
     other = recipe(task={**CLASSIFIES, "partition": {"alpha": 0.4}}, policy={"kind": "heterogeneity-aware"})
     assert not plan_experiment(long).same_as(plan_experiment(other))
@@ -200,3 +142,34 @@ def test_recipes_that_come_along_use_no_former_key(caplog):
     known = load_recipe("cifar10-small")
     plan_experiment(known, [f"variants={','.join([*known.variants, *known.further])}"])
     assert caplog.messages == []
+
+
+# --- resumed, and run in two processes ---
+MOMENTUM, LAZY = {"kind": "toys.parts:ToyMomentum", "beta": 0.5}, {"kind": "toys.parts:ToyPolicy", "strength": 2}
+OWN = {"task": {"kind": "quadratics", "dim": 4}, "steps": 12, "optimizer": {"lr": "0.1/L"}}
+
+
+def own_parts():
+    return plan_experiment(recipe(algorithm=MOMENTUM, policy=LAZY, **OWN))
+
+
+@pytest.mark.parametrize("before", [1, 3, 6])
+def test_a_checkpoint_holds_the_state_of_own_parts_bit_for_bit(before):
+    assert_runs_resume(prepare(own_parts().runs["toy"], seed=0).start, before, after=5)
+
+
+def in_two_processes(rank, world, folder):
+    board = Board(dist.distributed_c10d._get_default_store())
+    run_experiment(own_parts(), folder, world=Processes(board, rank, world, "toys", timeout=60.0))
+
+
+@in_processes
+def test_two_processes_leave_the_records_of_a_simulation_and_the_report_shows_the_titles(tmp_path):
+    run_experiment(own_parts(), tmp_path / "whole")
+    run_in_processes(2, in_two_processes, tmp_path / "divided")
+    metrics = (tmp_path / name / "toy/seed-0/metrics.jsonl" for name in ("divided", "whole"))
+    for one, other in zip(*(path.read_text().splitlines() for path in metrics), strict=True):
+        assert json.loads(one) == pytest.approx(json.loads(other), rel=1e-11)
+    page = (tmp_path / "whole" / "report.html").read_text()
+    assert "toy momentum of 0.5" in page
+    assert "lazy weights every 2 mixings" in page

@@ -10,77 +10,60 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import pytest
 
+import mixwise.parts as p
+from builders import refused
 from mixwise.errors import ConfigError
-from mixwise.parts import (
-    FAMILIES,
-    Bound,
-    Count,
-    NonNegative,
-    OptionError,
-    Positive,
-    Share,
-    Unit,
-    build,
-    declaration,
-    family,
-    lookup,
-    names,
-    part,
-    registry,
-    supply,
-    words,
-)
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
 
-@family("algorithm")
+@p.family("algorithm")
 class Algorithm:
     """A base class of toys."""
 
 
-@family("policy")
+@p.family("policy")
 class Policy:
     """Another one."""
 
 
-@part("plain", title="Plain SGD", step="X′")
+@p.part("plain", title="Plain SGD", step="X′")
 @dataclass(frozen=True)
 class Plain(Algorithm):
     """No options."""
 
 
-@part("momentum", title="toy momentum", cite="Toy et al. 2021")
+@p.part("momentum", title="toy momentum", cite="Toy et al. 2021")
 @dataclass(frozen=True)
 class Momentum(Algorithm):
     """Every kind of option."""
 
-    beta: Unit = 0.9
+    beta: p.Unit = 0.9
     betas: tuple[float, float] = (0.9, 0.999)
     nesterov: bool = True
-    mu: Unit | None = None
-    steps: Count = 1
+    mu: p.Unit | None = None
+    steps: p.Count = 1
     mode: Literal["fast", "slow"] = "fast"
-    sizes: tuple[Count, ...] = ()
+    sizes: tuple[p.Count, ...] = ()
     inner: Algorithm = Plain()
     matrix: np.ndarray | None = field(default=None, compare=False)
 
 
-@part("budget", title="matchings with a budget of {budget:g}")
+@p.part("budget", title="matchings with a budget of {budget:g}")
 @dataclass(frozen=True)
 class Budget(Policy):
     """A title with a value in it."""
 
-    budget: Share = 0.5
-    rounds: Count | None = None
+    budget: p.Share = 0.5
+    rounds: p.Count | None = None
 
     def __post_init__(self):
         if self.rounds is not None and self.rounds > 9:
             raise ConfigError(f"rounds = {self.rounds}; at most 9 are useful: take fewer")
 
 
-@part("all-of", title="all of them")
+@p.part("all-of", title="all of them")
 @dataclass(frozen=True)
 class AllOf(Policy):
     """Refers to its own base class, and describes itself."""
@@ -89,31 +72,31 @@ class AllOf(Policy):
     otherwise: "Policy | None" = None
 
     def describe(self) -> str:
-        return "all of: " + "; ".join(map(words, self.policies))
+        return "all of: " + "; ".join(map(p.words, self.policies))
 
 
-@part("weighted", "policy", title="weights from {weights}")
+@p.part("weighted", "policy", title="weights from {weights}")
 @dataclass(frozen=True)
 class Weighted:
     """A function, or the name of one."""
 
-    weights: Annotated[Callable[..., Any], FAMILIES["scheme"]]
+    weights: Annotated[Callable[..., Any], p.FAMILIES["scheme"]]
 
 
-@part("halves", "scheme", title="half of everything")
+@p.part("halves", "scheme", title="half of everything")
 def halves(graph):
     """A function without options."""
     return graph / 2
 
 
-@part("scaled", "scheme", title="scaled weights")
-def scaled(graph, by: Positive = 2.0, *, offset: NonNegative = 0.0):
+@p.part("scaled", "scheme", title="scaled weights")
+def scaled(graph, by: p.Positive = 2.0, *, offset: p.NonNegative = 0.0):
     """A function with options."""
     return graph * by + offset
 
 
 def bound(function, options):
-    return Bound(declaration(function), options)
+    return p.Bound(p.declaration(function), options)
 
 
 TOYS = (Plain, Momentum, Budget, AllOf, Weighted, halves, scaled)
@@ -123,48 +106,51 @@ TOYS = (Plain, Momentum, Budget, AllOf, Weighted, halves, scaled)
 def toys_by_name(monkeypatch):
     """The toys are the only parts that there are."""
     index = {}
-    for about in map(declaration, TOYS):
+    for about in map(p.declaration, TOYS):
         index.setdefault(about.family, {})[about.name] = {"where": about.where, "title": about.title}
-    monkeypatch.setattr(registry, "_index", lambda: index)
-    monkeypatch.setitem(FAMILIES, "policy", FAMILIES["policy"]._replace(default="weighted"))
+    monkeypatch.setattr(p.registry, "_index", lambda: index)
+    monkeypatch.setitem(p.FAMILIES, "policy", p.FAMILIES["policy"]._replace(default="weighted"))
 
 
 # --- values of a recipe become parts ---
 def test_a_name_or_a_kind_with_options_becomes_the_part():
-    assert build("algorithm", "plain") == Plain()
-    assert build("algorithm", {"kind": "momentum", "beta": 0, "mu": None, "sizes": [1, 2]}) == Momentum(0, sizes=(1, 2))
-    part = Momentum(0.5)
-    assert build("algorithm", part) is part
+    assert p.build("algorithm", "plain") == Plain()
+    assert p.build("algorithm", {"kind": "momentum", "beta": 0, "mu": None, "sizes": [1, 2]}) == Momentum(
+        0, sizes=(1, 2)
+    )
+    made = Momentum(0.5)
+    assert p.build("algorithm", made) is made
 
 
 def test_defaults_are_those_of_the_constructor():
-    assert build("algorithm", "momentum") == build("algorithm", {"kind": "momentum"}) == Momentum()
+    assert p.build("algorithm", "momentum") == p.build("algorithm", {"kind": "momentum"}) == Momentum()
 
 
 def test_parts_nest():
     inner = {"kind": "momentum", "inner": {"kind": "momentum", "inner": "plain", "steps": 3}}
-    assert build("algorithm", inner) == Momentum(inner=Momentum(steps=3))
+    assert p.build("algorithm", inner) == Momentum(inner=Momentum(steps=3))
     both = {"kind": "all-of", "policies": [{"kind": "budget", "budget": 1}, "budget"], "otherwise": "budget"}
-    assert build("policy", both) == AllOf((Budget(1.0), Budget()), Budget())
+    assert p.build("policy", both) == AllOf((Budget(1.0), Budget()), Budget())
 
 
 def test_a_number_in_yaml_may_be_a_string_but_a_bool_is_no_number():
-    assert build("algorithm", {"kind": "momentum", "beta": "1e-3"}).beta == 0.001  # YAML reads 1e-3 as a string
+    assert p.build("algorithm", {"kind": "momentum", "beta": "1e-3"}).beta == 0.001  # YAML reads 1e-3 as a string
     for options in ({"beta": True}, {"steps": True}, {"steps": 2.0}, {"steps": "2"}, {"nesterov": 2}):
-        with pytest.raises(OptionError, match="input should be a valid"):
-            build("algorithm", {"kind": "momentum", **options})
+        refused(p.OptionError, "input should be a valid", p.build, "algorithm", {"kind": "momentum", **options})
 
 
 def test_functions_are_parts_with_the_rest_of_their_arguments_open():
-    assert build("scheme", "halves") is halves
-    assert build("scheme", {"kind": "scaled", "by": 3})(2) == 6
-    assert build("scheme", "scaled") == build("scheme", {"kind": "scaled", "by": 2.0}) != build("scheme", "halves")
-    assert supply(bound(scaled, {"by": 4}), graph=1, by=5, seed=3) == 4
+    assert p.build("scheme", "halves") is halves
+    assert p.build("scheme", {"kind": "scaled", "by": 3})(2) == 6
+    assert (
+        p.build("scheme", "scaled") == p.build("scheme", {"kind": "scaled", "by": 2.0}) != p.build("scheme", "halves")
+    )
+    assert p.supply(bound(scaled, {"by": 4}), graph=1, by=5, seed=3) == 4
 
 
 def test_the_name_of_a_scheme_is_a_policy():
-    assert build("policy", "halves") == Weighted(halves)
-    assert build("policy", {"weights": {"kind": "scaled", "by": 3}}) == Weighted(bound(scaled, {"by": 3}))
+    assert p.build("policy", "halves") == Weighted(halves)
+    assert p.build("policy", {"weights": {"kind": "scaled", "by": 3}}) == Weighted(bound(scaled, {"by": 3}))
 
 
 # --- wrong values ---
@@ -189,37 +175,33 @@ def test_the_name_of_a_scheme_is_a_policy():
 )
 def test_an_error_is_one_line_with_path_value_and_rule(value, says):
     with pytest.raises(ConfigError) as error:
-        build("algorithm", value, "policy.inner")
+        p.build("algorithm", value, "policy.inner")
     assert str(error.value).startswith(says)
     assert "\n" not in str(error.value)
 
 
 def test_errors_keep_their_path_through_lists_and_unions():
-    with pytest.raises(OptionError, match=r"^policy\.policies\.1\.budget = 2: input should be less than or equal to 1"):
-        build("policy", {"kind": "all-of", "policies": ["budget", {"kind": "budget", "budget": 2}]}, "policy")
-    with pytest.raises(OptionError, match=r"^otherwise: unknown policy 'x'"):
-        build("policy", {"kind": "all-of", "policies": [], "otherwise": "x"})
-    with pytest.raises(OptionError, match=r"^policies is missing; all-of needs it: add policies: …"):
-        build("policy", "all-of")
+    with pytest.raises(
+        p.OptionError, match=r"^policy\.policies\.1\.budget = 2: input should be less than or equal to 1"
+    ):
+        p.build("policy", {"kind": "all-of", "policies": ["budget", {"kind": "budget", "budget": 2}]}, "policy")
+    with pytest.raises(p.OptionError, match=r"^otherwise: unknown policy 'x'"):
+        p.build("policy", {"kind": "all-of", "policies": [], "otherwise": "x"})
+    refused(p.OptionError, r"^policies is missing; all-of needs it: add policies: …", p.build, "policy", "all-of")
 
 
 def test_a_rule_that_the_part_checks_itself_has_the_path_too():
-    with pytest.raises(OptionError, match=r"^otherwise: rounds = 10; at most 9"):
-        build("policy", {"kind": "all-of", "policies": [], "otherwise": {"kind": "budget", "rounds": 10}})
+    with pytest.raises(p.OptionError, match=r"^otherwise: rounds = 10; at most 9"):
+        p.build("policy", {"kind": "all-of", "policies": [], "otherwise": {"kind": "budget", "rounds": 10}})
 
 
 # --- the constructor ---
 def test_the_constructor_checks_the_same_rules():
-    with pytest.raises(OptionError, match=r"^beta = 1\.5: input should be less than 1"):
-        Momentum(1.5)
-    with pytest.raises(OptionError, match=r"^steps = 0: "):
-        Momentum(steps=0)
-    with pytest.raises(OptionError, match=r"^budget = 0\.0: "):
-        replace(Budget(), budget=0.0)
-    with pytest.raises(TypeError, match="gamma"):
-        Momentum(gamma=1)
-    with pytest.raises(FrozenInstanceError):
-        Momentum().beta = 0.1
+    refused(p.OptionError, r"^beta = 1\.5: input should be less than 1", Momentum, 1.5)
+    refused(p.OptionError, r"^steps = 0: ", Momentum, steps=0)
+    refused(p.OptionError, r"^budget = 0\.0: ", replace, Budget(), budget=0.0)
+    refused(TypeError, "gamma", Momentum, gamma=1)
+    refused(FrozenInstanceError, "beta", setattr, Momentum(), "beta", 0.1)
 
 
 def test_the_constructor_takes_what_python_has():
@@ -233,112 +215,78 @@ def test_the_constructor_takes_what_python_has():
 
 # --- words ---
 def test_the_words_are_the_title_with_what_differs_from_the_defaults():
-    assert words(Plain()) == "Plain SGD"
-    assert words(Momentum()) == "toy momentum"
-    assert words(Momentum(0.5, nesterov=False, inner=Momentum(steps=2))) == (
+    assert p.words(Plain()) == "Plain SGD"
+    assert p.words(Momentum()) == "toy momentum"
+    assert p.words(Momentum(0.5, nesterov=False, inner=Momentum(steps=2))) == (
         "toy momentum (beta 0.5, nesterov False, inner toy momentum (steps 2))"
     )
-    assert words(Budget(1 / 4, rounds=2)) == "matchings with a budget of 0.25 (rounds 2)"
-    assert words(AllOf((Budget(), Weighted(halves)))) == (
+    assert p.words(Budget(1 / 4, rounds=2)) == "matchings with a budget of 0.25 (rounds 2)"
+    assert p.words(AllOf((Budget(), Weighted(halves)))) == (
         "all of: matchings with a budget of 0.5; weights from half of everything"
     )
-    assert words(bound(scaled, {"by": 3.0})) == "scaled weights (by 3.0)"
+    assert p.words(bound(scaled, {"by": 3.0})) == "scaled weights (by 3.0)"
 
 
 # --- declaring ---
 def test_a_declaration_that_could_not_work_is_refused_where_it_is_written():
     with pytest.raises(TypeError, match="rename the argument 'kind'"):
 
-        @part("bad", "policy", title="bad")
+        @p.part("bad", "policy", title="bad")
         def bad(kind: int):
             pass
 
-    with pytest.raises(TypeError, match="family = None; name one of algorithm, "):
-        part("bad", title="bad")(lambda: None)
+    refused(TypeError, "family = None; name one of algorithm, ", p.part("bad", title="bad"), lambda: None)
 
 
 def test_a_type_that_is_imported_for_type_checkers_only_is_named():
-    @part("hidden", "policy", title="hidden")
+    @p.part("hidden", "policy", title="hidden")
     def hidden(weights: "Fraction"):
         pass
 
     with pytest.raises(TypeError, match=r"hidden: name 'Fraction' is not defined; .* outside of TYPE_CHECKING"):
-        _ = declaration(hidden).options
+        _ = p.declaration(hidden).options
 
 
 # --- parts from outside ---
-OUTSIDE = """
-from __future__ import annotations
-from dataclasses import dataclass
-from mixwise.parts import Count, Unit, part
-
-@part("mine", "policy", title="my policy of strength {strength}")
-@dataclass(frozen=True)
-class Mine:
-    strength: Count = 1
-
-class Undeclared:
-    def __init__(self, share: Unit = 0.5):
-        self.share = share
-
-value = 3
-"""
+OUTSIDE = "toys.parts"
 
 
-@pytest.fixture
-def outside(tmp_path, monkeypatch):
-    (tmp_path / "toy_package").mkdir()
-    (tmp_path / "toy_package" / "__init__.py").write_text("")
-    (tmp_path / "toy_package" / "toys.py").write_text(OUTSIDE)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield "toy_package.toys"
-    for name in ("toy_package", "toy_package.toys"):
-        sys.modules.pop(name, None)
-
-
-def test_a_part_of_another_package_is_named_by_its_module(outside):
-    mine = build("policy", {"kind": f"{outside}:Mine", "strength": 3}, "policy")
-    assert (mine.strength, words(mine)) == (3, "my policy of strength 3")
-    undeclared = build("policy", {"kind": f"{outside}:Undeclared", "share": 0.25})
-    assert (undeclared.share, words(undeclared)) == (0.25, "Undeclared (share 0.25)")
+def test_a_part_of_another_package_is_named_by_its_module():
+    mine = p.build("policy", {"kind": "toys.parts:ToyPolicy", "strength": 2}, "policy")
+    assert (mine.strength, p.words(mine)) == (2, "lazy weights every 2 mixings")
+    undeclared = p.build("policy", {"kind": "toys.parts:Undeclared", "share": 0.25})
+    assert (undeclared.share, p.words(undeclared)) == (0.25, "Undeclared (share 0.25)")
 
 
 @pytest.mark.parametrize(
-    ("family", "value", "says"),
+    ("family", "kind", "options", "says"),
     [
-        ("policy", {"kind": "{}:Mine", "strength": 0}, "x.strength = 0: input should be greater than or equal to 1"),
-        ("policy", {"kind": "{}:Mine", "strenght": 1}, "x: unknown key 'strenght'; did you mean strength?"),
-        ("policy", {"kind": "{}:Undeclared", "share": 1}, "x.share = 1: input should be less than 1"),
-        ("policy", "{}:Missing", "x: '{}:Missing' cannot be imported: {} has no Missing; correct the name"),
-        ("policy", "{}s:Mine", "x: '{}s:Mine' cannot be imported: No module named '{}s'; install its package"),
-        ("policy", "{}:value", "x: '{}:value' is neither a class nor a function; name one"),
-        ("algorithm", "{}:Mine", "x: {}:Mine is declared as policy; name an algorithm here"),
+        ("policy", "{}:ToyPolicy", {"strength": 0}, ".strength = 0: input should be greater than or equal to 1"),
+        ("policy", "{}:ToyPolicy", {"strenght": 1}, ": unknown key 'strenght'; did you mean strength?"),
+        ("policy", "{}:Undeclared", {"share": 1}, ".share = 1: input should be less than 1"),
+        ("policy", "{}:Missing", {}, ": '{}:Missing' cannot be imported: {} has no Missing; correct the name"),
+        ("policy", "{}s:Mine", {}, ": '{}s:Mine' cannot be imported: No module named '{}s'; install its package"),
+        ("policy", "{}:value", {}, ": '{}:value' is neither a class nor a function; name one"),
+        ("algorithm", "{}:ToyPolicy", {}, ": {}:ToyPolicy is declared as policy; name an algorithm here"),
     ],
 )
-def test_errors_about_parts_of_other_packages(outside, family, value, says):
-    named = {**value, "kind": value["kind"].format(outside)} if isinstance(value, dict) else value.format(outside)
-    with pytest.raises(OptionError) as error:
-        build(family, named, "x")
-    assert str(error.value).startswith(says.replace("{}", outside))
+def test_errors_about_parts_of_other_packages(family, kind, options, says):
+    with pytest.raises(p.OptionError) as error:
+        p.build(family, {"kind": kind.replace("{}", OUTSIDE), **options}, "x")
+    assert str(error.value).startswith("x" + says.replace("{}", OUTSIDE))
 
 
-def test_entry_points_give_parts_of_other_packages_a_name(outside, monkeypatch):
-    points = [
-        metadata.EntryPoint("policy.mine", f"{outside}:Mine", "mixwise.parts"),
-        metadata.EntryPoint("policy.budget", f"{outside}:Mine", "mixwise.parts"),  # the name is taken
-    ]
-    monkeypatch.setattr(registry.metadata, "entry_points", lambda group: points if group == "mixwise.parts" else [])
-    assert names("policy") == ["budget", "all-of", "weighted", "mine", "halves", "scaled"]
-    assert build("policy", {"kind": "mine", "strength": 2}).strength == 2
-    assert build("policy", "budget") == Budget()
-    with pytest.raises(OptionError, match=r"unknown policy 'mien'; did you mean mine\?"):
-        build("policy", "mien")
+def test_entry_points_give_parts_of_other_packages_a_name(monkeypatch):
+    named = ("policy.mine", "policy.budget")  # the second name is taken
+    points = [metadata.EntryPoint(name, f"{OUTSIDE}:ToyPolicy", "mixwise.parts") for name in named]
+    monkeypatch.setattr(p.registry.metadata, "entry_points", lambda group: points if group == "mixwise.parts" else [])
+    assert p.names("policy") == ["budget", "all-of", "weighted", "mine", "halves", "scaled"]
+    assert p.build("policy", {"kind": "mine", "strength": 2}).strength == 2
+    assert p.build("policy", "budget") == Budget()
+    refused(p.OptionError, r"unknown policy 'mien'; did you mean mine\?", p.build, "policy", "mien")
 
 
 def test_looking_up_a_part_imports_its_module_and_declaring_one_does_not_import_pydantic():
-    code = (
-        "import sys, mixwise.parts as p; p.part('a', 'policy', title='a')(lambda: 0); print('pydantic' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
-    assert lookup("algorithm", "plain").target is Plain
+    declares = "import sys, mixwise.parts as p; p.part('a', 'policy', title='a')(lambda: 0)"
+    subprocess.run([sys.executable, "-c", f"{declares}; assert 'pydantic' not in sys.modules"], check=True)
+    assert p.lookup("algorithm", "plain").target is Plain

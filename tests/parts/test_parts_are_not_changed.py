@@ -8,11 +8,10 @@ from torch import nn
 
 import mixwise as mw
 import mixwise.policies as pol
-from every_algorithm import GRAPH, NODES, POLICIES, algorithm, optimizer
-from mixwise.algorithms import D2, DSGD, Choco, DecoupledDSGD, QuasiGlobalMomentum
-from mixwise.mixing import lazy, metropolis_hastings
+from every_algorithm import GRAPH, MH, N, runs
+from mixwise.algorithms import D2, DSGD, DecoupledDSGD, QuasiGlobalMomentum
+from mixwise.mixing import lazy
 from mixwise.network import LossyNetwork, SimulatedNetwork
-from mixwise.parts import entries
 from mixwise.tasks import random_quadratics
 
 
@@ -20,71 +19,65 @@ def smooth():
     return pol.HeterogeneityAware(2, smoothing=0.5, growth=1.1, alternate_with=pol.Matchings())
 
 
-def learned():
-    return pol.LearnedTopology(2, "updates", observe=3)
+def parts(name):
+    """Policy, algorithm, graph, and the options of a run."""
+    if name in runs():
+        algorithm, policy, graph, options = runs()[name]
+        return policy, algorithm, graph, options
+    learned, fixed = pol.LearnedTopology(2, "updates", observe=3), pol.Fixed(lazy(MH))
+    policies = {
+        "smoothing": smooth(),
+        "local": pol.HeterogeneityAware(2, solver="local", smoothing=0.5),
+        "learned topology": learned,
+        "product": pol.Product([smooth(), learned]),
+        "alternating": pol.Alternating([learned, smooth()]),
+        "auto": pol.Auto(),
+        "matcha": pol.Matcha(0.5),
+        "edge sampling": pol.EdgeSampling(0.5),
+        "random choice": pol.RandomChoice([fixed, MH]),
+        "cycle": pol.Cycle([lazy(MH), MH]),
+        "matchings made lazy": pol.HeterogeneityAwareMatchings(1),
+        "decoupled twice": pol.Decoupled(smooth(), smooth()),
+    }
+    algorithms = {"matchings made lazy": D2(), "decoupled twice": DecoupledDSGD()}
+    return policies[name], algorithms.get(name, DSGD()), GRAPH, {}
 
 
-def fixed():
-    return pol.Fixed(lazy(metropolis_hastings(GRAPH)))
-
-
-# name -> policy, algorithm
-PARTS = {
-    "smoothing": lambda: (smooth(), DSGD()),
-    "local": lambda: (pol.HeterogeneityAware(2, solver="local", smoothing=0.5), DSGD()),
-    "made lazy": lambda: (pol.HeterogeneityAware(2), D2()),
-    "matchings made lazy": lambda: (pol.HeterogeneityAwareMatchings(1), D2()),
-    "learned topology": lambda: (learned(), DSGD()),
-    "product": lambda: (pol.Product([smooth(), learned()]), DSGD()),
-    "alternating": lambda: (pol.Alternating([learned(), smooth()]), DSGD()),
-    "decoupled": lambda: (pol.Decoupled(smooth(), smooth()), DecoupledDSGD()),
-    "quasi-global around d2": lambda: (fixed(), QuasiGlobalMomentum(inner=D2())),
-    "choco": lambda: (fixed(), Choco()),
-    "auto": lambda: (pol.Auto(), DSGD()),
-    "matcha": lambda: (pol.Matcha(0.5), DSGD()),
-    "edge sampling": lambda: (pol.EdgeSampling(0.5), DSGD()),
-    "random choice": lambda: (pol.RandomChoice([fixed(), metropolis_hastings(GRAPH)]), DSGD()),
-    "cycle": lambda: (pol.Cycle([lazy(metropolis_hastings(GRAPH)), metropolis_hastings(GRAPH)]), DSGD()),
-}
-PARTS |= {
-    f"algorithm: {kind}": lambda kind=kind: (
-        POLICIES.get(kind, lambda: pol.HeterogeneityAware(2, smoothing=0.3))(),
-        algorithm(kind),
-    )
-    for kind in entries("algorithm")
-}
+PARTS = ["smoothing", "local", "learned topology", "product", "alternating", "auto", "matcha", "edge sampling"]
+PARTS += ["random choice", "cycle", "matchings made lazy", "decoupled twice", *runs()]
 
 
 @pytest.mark.parametrize("name", PARTS)
 def test_parts_are_frozen_equal_and_hashable(name):
-    parts = PARTS[name]()
-    assert parts == PARTS[name]()
-    assert hash(parts) == hash(PARTS[name]())
-    for part in parts:
-        for name in ("anything", *(field.name for field in fields(part))):
+    pair, again = parts(name)[:2], parts(name)[:2]
+    assert pair == again
+    assert hash(pair) == hash(again)
+    for part in pair:
+        for attribute in ("anything", *(field.name for field in fields(part))):
             with pytest.raises(FrozenInstanceError):
-                setattr(part, name, 1)
+                setattr(part, attribute, 1)
 
 
-def records(name, seed, parts, network):
-    kind = name.removeprefix("algorithm: ")
-    task = random_quadratics(NODES, seed=seed)
-    run = mw.train(task, network, *parts, optimizer=lambda rows: optimizer(kind, rows), steps=6)
+def records(seed, policy, algorithm, network, options):
+    task, sgd = random_quadratics(N, seed=seed), lambda rows: torch.optim.SGD(rows, lr=1e-3)
+    run = mw.train(task, network, policy, algorithm, **{"optimizer": sgd, "steps": 6, **options})
     return [record.values for record in run], vars(network.traffic).copy()
 
 
 @pytest.mark.parametrize("name", PARTS)
 def test_runs_that_share_parts_are_runs_with_fresh_ones(name):
     """Records and traffic, to the bit: nothing that one run has learned is there in the next."""
-    parts, network = PARTS[name](), SimulatedNetwork(GRAPH)
+    policy, algorithm, graph, options = parts(name)
+    network = SimulatedNetwork(graph)
     for seed in (0, 1, 0):
-        assert records(name, seed, parts, network) == records(name, seed, PARTS[name](), SimulatedNetwork(GRAPH))
-    assert parts == PARTS[name]()
+        fresh = *parts(name)[:2], SimulatedNetwork(graph)
+        assert records(seed, policy, algorithm, network, options) == records(seed, *fresh, options)
+    assert (policy, algorithm) == parts(name)[:2]
 
 
 def test_a_lossy_network_can_be_used_again():
     network = LossyNetwork(GRAPH, 0.3, seed=1)
-    first, second = (records("dsgd", 0, (fixed(), DSGD()), network) for _ in range(2))
+    first, second = (records(0, pol.Fixed(MH), DSGD(), network, {}) for _ in range(2))
     assert first == second
 
 

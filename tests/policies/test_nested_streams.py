@@ -52,6 +52,8 @@ def test_the_parts_of_a_product_draw_independently(policy):
     drawn = rounds(pol.Product([policy, policy]))
     assert share_that_differs(drawn) > 0.8  # four matchings that are on or off agree at 1 of 16 mixings by chance
     assert drawn == rounds(pol.Product([policy, policy]))  # but always the same
+    channels = ((plan.params, plan.updates) for plan in plans(pol.Decoupled(policy, policy)))
+    assert share_that_differs(channels) > 0.8
     alone = rounds(policy)
     for part in (0, 1):
         assert share_that_differs((W, mixing[part]) for (W,), mixing in zip(alone, drawn, strict=True)) > 0.8
@@ -60,22 +62,13 @@ def test_the_parts_of_a_product_draw_independently(policy):
 def test_every_place_has_a_stream_of_its_own():
     """However deep it is, and whatever is above it."""
     m = pol.Matchings()
-    product = [
-        m,
-        pol.Product([m, pol.Alternating([m])]),
-        pol.Alternating([pol.Product([m, m])]),
-        pol.Product([pol.Product([m])]),
-    ]
+    product = [m, pol.Product([m, pol.Alternating([m])]), pol.Alternating([pol.Product([m, m])])]
+    product += [pol.Product([pol.Product([m])])]
     seen = rounds(pol.Product(product))
     assert all(len(mixing) == 6 for mixing in seen)
     for i in range(6):
         for j in range(i):
             assert share_that_differs((mixing[i], mixing[j]) for mixing in seen) > 0.9
-
-
-def test_the_channels_of_decoupled_mixing_draw_independently():
-    drawn = plans(pol.Decoupled(pol.Matchings(), pol.Matchings()))
-    assert share_that_differs((plan.params, plan.updates) for plan in drawn) > 0.9
 
 
 def test_a_policy_on_its_own_draws_from_the_seed_of_its_context():
@@ -93,13 +86,10 @@ def test_the_policy_of_a_run_draws_from_a_stream_of_the_runs_seed(seed):
 
 
 def test_policies_that_are_options_draw_independently():
-    policy = planner(
-        pol.HeterogeneityAware(sketch=ExactSketch(), alternate_with=pol.Matchings(), graphs=pol.Matchings())
-    )
-    told = [
-        policy.policy.graphs.plan(observed(t), policy.state.parts["graphs"], policy.network).params[0].graph
-        for t in range(MIXINGS)
-    ]
+    m = pol.Matchings()
+    policy = planner(pol.HeterogeneityAware(sketch=ExactSketch(), alternate_with=m, graphs=m))
+    graphs = lambda t: m.plan(observed(t), policy.state.parts["graphs"], policy.network)  # noqa: E731
+    told = [graphs(t).params[0].graph for t in range(MIXINGS)]
     drawn = [(policy.plan(t, U).params[0].graph, graph) for t, graph in enumerate(told)]
     assert all(used == graph for used, graph in drawn[::2])  # its own weights are on the graph of the moment
     assert share_that_differs(drawn[1::2]) > 0.45  # of all mixings, half of which are the other's

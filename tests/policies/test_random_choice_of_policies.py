@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from builders import simulated
+from builders import refused, simulated
 from mixwise.errors import MixingError
 from mixwise.graphs import ring
 from mixwise.mixing import lazy, metropolis_hastings
@@ -124,10 +124,8 @@ def test_a_resumed_run_continues_bit_for_bit(before):
 @pytest.mark.parametrize("chances", [[0.5], [0.5, 0.6], [0.5, 0.4], [1.5, -0.5], []])
 def test_wrong_probabilities_are_rejected(chances):
     rule = r"probabilities = \[.*\] for 2 policies; give one each, none negative, with sum 1"
-    with pytest.raises(MixingError, match=rule):
-        RandomChoice([aware(), MH], chances)
+    refused(MixingError, rule, RandomChoice, [aware(), MH], chances)
 
 
 def test_policies_that_provide_different_things_cannot_take_turns():
-    with pytest.raises(MixingError, match="must provide the same, but these provide a tree, weights"):
-        RandomChoice([Tree(), MH])
+    refused(MixingError, "must provide the same, but these provide a tree, weights", RandomChoice, [Tree(), MH])

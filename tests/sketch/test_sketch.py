@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from builders import normal_rows
-from mixwise.errors import ConfigError, SketchError
+from builders import normal_rows, refused
+from mixwise.errors import SketchError
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, Sketch
 from mixwise.sketch.random import _COORDINATES as _BLOCK
 from process_pool import in_processes
@@ -32,14 +32,11 @@ def threads():
 
 def on_another_processor(code: str):
     """What `code` prints as JSON in an interpreter of its own that uses no vector extensions of the processor."""
-    without = {
-        "ATEN_CPU_CAPABILITY": "default",
-        "NPY_DISABLE_CPU_FEATURES": DISPATCHED,
-        "OPENBLAS_CORETYPE": "Sandybridge",
-    }
-    line = [sys.executable, "-c", textwrap.dedent(code)]
-    run = subprocess.run(line, capture_output=True, text=True, check=False, env={**os.environ, **without})
-    assert run.returncode == 0, run.stderr
+    without = {"ATEN_CPU_CAPABILITY": "default", "NPY_DISABLE_CPU_FEATURES": DISPATCHED}
+    without |= {"OPENBLAS_CORETYPE": "Sandybridge"}
+    run = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, check=True, env={**os.environ, **without}
+    )
     return json.loads(run.stdout)
 
 
@@ -95,13 +92,6 @@ def test_inner_products_are_unbiased_with_the_stated_variance(make, k, d):
 # --- the operators ---
 
 
-@pytest.mark.parametrize("sketch", ALL, ids=repr)
-def test_sketches_are_linear(sketch):
-    u, v = normal_rows(2, 1000)
-    Su, Sv, Sw = sketch(np.stack([u, v, 2.5 * u - v]))
-    np.testing.assert_allclose(Sw, 2.5 * Su - Sv, atol=1e-12 * np.abs(u).sum())
-
-
 @pytest.mark.parametrize("k", [1, 2, 100])
 def test_every_column_of_the_count_sketch_has_one_sign(k):
     C = CountSketch(k, seed=5)(np.eye(3000)).T  # (k, d)
@@ -150,7 +140,7 @@ def test_the_gaussian_sketch_is_a_product_with_a_gaussian_matrix(k, d):
 def test_a_seed_names_the_operator_and_each_mixing_has_its_own(make):
     G = normal_rows(3, 500)
     sketch: Sketch = make(20, seed=8)
-    assert sketch == make(20, seed=8)
+    assert sketch == make(20, seed=8) == make(np.int64(20), seed=np.int32(8))
     assert hash(sketch) == hash(make(20, seed=8))
     np.testing.assert_array_equal(sketch(G), make(20, seed=8)(G))
     assert (sketch(G) != make(20, seed=9)(G)).any()
@@ -163,7 +153,7 @@ def test_a_seed_names_the_operator_and_each_mixing_has_its_own(make):
 @pytest.mark.numerics
 def test_the_same_operators_on_another_processor_and_with_other_defaults_of_torch():
     here = [make(10, seed=6).fresh(2)(np.arange(3000.0)[None] / 3000)[0].tolist() for make in RANDOM]
-    there = on_another_processor("""
+    code = textwrap.dedent("""
         import json, numpy as np, torch
         from mixwise.sketch import CountSketch, GaussianSketch
         torch.set_default_dtype(torch.float64)
@@ -171,6 +161,7 @@ def test_the_same_operators_on_another_processor_and_with_other_defaults_of_torc
         u = np.arange(3000.0)[None] / 3000
         print(json.dumps([make(10, seed=6).fresh(2)(u)[0].tolist() for make in (GaussianSketch, CountSketch)]))
     """)
+    there = on_another_processor(code)
     assert here == there
 
 
@@ -267,20 +258,6 @@ def test_a_stream_takes_the_memory_of_a_piece():
 # --- errors: the value, the rule, the remedy ---
 
 
-@pytest.mark.parametrize("make", RANDOM)
-@pytest.mark.parametrize("dim", [0, -3, 2.0, "7", True, None])
-def test_dim_is_a_positive_integer(make, dim):
-    with pytest.raises(ConfigError, match=r"dim = .*: input should be (a valid integer|greater than or equal to 1)"):
-        make(dim)
-
-
-@pytest.mark.parametrize("make", RANDOM)
-def test_seed_is_an_integer(make):
-    assert make(np.int64(3), seed=np.int32(-4)) == make(3, seed=-4)
-    with pytest.raises(ConfigError, match=r"seed = 1.5: input should be a valid integer"):
-        make(3, seed=1.5)
-
-
 @pytest.mark.parametrize("sketch", ALL, ids=repr)
 @pytest.mark.parametrize(
     ("rows", "message"),
@@ -296,5 +273,4 @@ def test_seed_is_an_integer(make):
     ],
 )
 def test_rows_that_have_no_sketch(sketch, rows, message):
-    with pytest.raises(SketchError, match=message):
-        sketch(rows)
+    refused(SketchError, message, sketch, rows)

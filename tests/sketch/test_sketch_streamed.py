@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import normal_rows
+from builders import normal_rows, refused
 from mixwise.errors import SketchError
 from mixwise.mixing import gram_matrix
 from mixwise.models import mlp, seeded
@@ -78,11 +78,7 @@ def test_gamma_of_updates_streamed_layer_by_layer(kind):
 def test_pieces_that_cannot_be_of_the_same_rows(kind):
     sketch, piece = make(kind, 3), torch.ones(2, 5)
     for other in (torch.ones(3, 5), torch.ones(2, 5, dtype=torch.float64), np.ones((2, 5))):
-        with pytest.raises(SketchError, match=r"piece 1 has .*all pieces are columns of the same rows"):
-            sketch.streamed([piece, other])
-    with pytest.raises(SketchError, match=r"shape \(5,\)"):
-        sketch.streamed([torch.ones(5)])
-    with pytest.raises(SketchError, match="no pieces of rows were given"):
-        sketch.streamed([])
-    with pytest.raises(SketchError, match="coordinates"):
-        sketch.streamed([piece[:, :0], piece[:, :0]])
+        refused(SketchError, r"piece 1 has .*all pieces are columns of the same rows", sketch.streamed, [piece, other])
+    refused(SketchError, r"shape \(5,\)", sketch.streamed, [torch.ones(5)])
+    refused(SketchError, "no pieces of rows were given", sketch.streamed, [])
+    refused(SketchError, "coordinates", sketch.streamed, [piece[:, :0], piece[:, :0]])

@@ -4,23 +4,23 @@ Legend: X, G (n, d) rows of nodes, float64; W a MixingMatrix; eta a step size (a
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from mixwise.algorithms import DSGD, Algorithm
+from builders import asymmetric, normal_rows, random_rows, simulated
+from mixwise.algorithms import DSGD
 from mixwise.graphs import Graph, complete, ring
 from mixwise.layout import Layout
-from mixwise.mixing import MixingMatrix, gram_matrix, metropolis_hastings, minimize_gme, uniform
+from mixwise.mixing import MixingMatrix, consensus_distance, gram_matrix, metropolis_hastings, minimize_gme, uniform
 from mixwise.network import SimulatedNetwork
 from mixwise.plan import Plan
-from mixwise.policies import Fixed, Policy
+from mixwise.policies import Fixed
 from mixwise.protocols import Task
-from mixwise.tasks.others import Others
-from mixwise.training import train
 from planning import mixed
 from strategies import connected_graphs
 
@@ -31,21 +31,18 @@ ROUNDING = 1e-8
 
 theorem = settings(max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
+PLACES = {"distance": st.floats(-2, 1), "spread": st.floats(-3, 2), "seed": seeds}  # of x̄, and of the rows around it
 
 
 # --- weights ---
-def permutation_mixture(n: int, seed: int, terms: int = 4) -> MixingMatrix:
+def permutation_mixture(n: int, seed: int) -> MixingMatrix:
     """Σ_k θ_k P_k: by Birkhoff's theorem every doubly stochastic matrix has this form; asymmetric almost surely."""
-    random = np.random.default_rng(seed)
-    shares = random.dirichlet(np.ones(terms))
-    dense = sum(share * np.eye(n)[random.permutation(n)] for share in shares)
-    return MixingMatrix.from_dense(dense, complete(n))
+    return asymmetric(n, seed, complete(n))
 
 
 def optimized_weights(graph: Graph, seed: int) -> MixingMatrix:
     """The GME weights of random rows: asymmetric in general."""
-    G = np.random.default_rng(seed).standard_normal((graph.n, 3))
-    return minimize_gme(gram_matrix(G), graph).W
+    return minimize_gme(gram_matrix(normal_rows(graph.n, 3, seed)), graph).W
 
 
 @st.composite
@@ -89,40 +86,24 @@ class GradientField(Task):
         self.start, self.gradients = start, gradients
         self.nodes, self.layout = len(start), Layout(start.shape[1])
 
-    def initial(self, nodes: Sequence[int]) -> torch.Tensor:
+    def initial(self, nodes):
         return self.start[list(nodes)].clone()
 
-    def losses_and_gradients(
-        self, X: torch.Tensor, nodes: Sequence[int], step: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def losses_and_gradients(self, X, nodes, step):
         return torch.zeros(len(nodes), dtype=X.dtype), self.gradients(X)
 
-    def evaluate(self, X: torch.Tensor, others: Others | None = None) -> dict[str, float]:
+    def evaluate(self, X, others=None):
         return {}
 
 
-def trajectory(
-    X: torch.Tensor,
-    gradients: Gradients,
-    graph: Graph,
-    policy: Policy,
-    rates: Sequence[float],
-    algorithm: Algorithm | None = None,
-) -> list[torch.Tensor]:
+def trajectory(X, gradients: Gradients, graph: Graph, policy, rates, algorithm=None) -> list[torch.Tensor]:
     """X⁽⁰⁾, X⁽¹⁾, … of the training loop, with step size rates[t] at step t."""
-    held: list[torch.optim.Optimizer] = []
-
-    def sgd(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        held.append(torch.optim.SGD(parameters, lr=rates[0]))
-        return held[0]
-
+    schedule = lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, [*rates, 0.0].__getitem__)  # noqa: E731
+    training = simulated(policy, algorithm, graph, task=GradientField(X, gradients), lr=1.0, scheduler=schedule)
     points = [X.clone()]
-    task, network = GradientField(X, gradients), SimulatedNetwork(graph)
-    for record in train(task, network, policy, algorithm or DSGD(), optimizer=sgd, steps=len(rates)):
-        group = held[0].param_groups[0]
-        points.append(torch.cat([rows.detach() for rows in group["params"]], dim=1).clone())
-        if record.step + 1 < len(rates):
-            group["lr"] = rates[record.step + 1]
+    for _ in rates:
+        training.step()
+        points.append(training.X.clone())
     return points
 
 
@@ -131,9 +112,7 @@ def one_step(X: torch.Tensor, gradients: Gradients, W: MixingMatrix, eta: float)
     return trajectory(X, gradients, W.graph, Fixed(W), [eta])[-1]
 
 
-def iterate(
-    X: torch.Tensor, gradients: Gradients, W: MixingMatrix, eta: float | torch.Tensor, steps: int
-) -> Iterator[torch.Tensor]:
+def iterate(X, gradients: Gradients, W: MixingMatrix, eta, steps: int) -> Iterator[torch.Tensor]:
     """X⁽⁰⁾, …, X⁽ˢᵗᵉᵖˢ⁾ of D-SGD with a fixed W, without the loop's records: for long runs."""
     algorithm, plan, network = DSGD(), Plan((W,)), SimulatedNetwork(W.graph)
     yield X
@@ -148,6 +127,19 @@ def outcomes(full: Gradients, noise: Gradients, n: int) -> Iterator[Gradients]:
     for signs in itertools.product((-1.0, 1.0), repeat=n):
         xi = torch.tensor(signs, dtype=torch.float64)[:, None]
         yield lambda X, xi=xi: full(X) + xi * noise(X)
+
+
+def one_draw(task) -> Gradients:
+    """∂F(·, ξ) of a task of the library with one ξ for all steps; ∂f where it has no noise."""
+    return lambda X: task.losses_and_gradients(X, range(task.nodes), 0)[1]
+
+
+def sampled(task, seed: int) -> Gradients:
+    """∂F(·, ξ) of Valleys or Troughs, with another ξ at every call; ∂f if there is no seed, −1."""
+    if seed < 0:
+        return task.full
+    random = torch.Generator().manual_seed(seed)
+    return lambda X: task.full(X) + torch.randint(0, 2, (len(X), 1), generator=random).double().mul(2).sub(1) * task.r
 
 
 class Bowls:
@@ -236,3 +228,40 @@ class Valleys:
     def outcomes(self) -> Iterator[Gradients]:
         """∂F(·, ξ) for each ξ."""
         return outcomes(self.full, lambda X: self.r, len(self.c))
+
+
+# --- the consensus recursion ---
+# The constants of the consensus recursion Ξ_t ≤ (1 − p/2) Ξ_{t−1} + η² (D e_{t−1} + A), as its proof gives them.
+#
+# The proof in short, with X̃ = X − X̄, Δ = ∂f(X) − ∂f(X̄) and Young's inequality twice:
+#     E‖X̃⁺‖² = T₁ + T₂,   T₂ ≤ (1 − p) η² E‖∂F(X, ξ) − ∂f(X)‖²
+#     T₁ ≤ (1 + β₁)(1 + β₂) (1 − p) ‖X̃‖² + (1 + β₁)(1 + 1/β₂) (1 − p) η² ‖Δ‖² + (1 + 1/β₁) η² n ζ′²
+#     β₁ = p / (8(1 − p)),  β₂ = p / (8 − 7p),  ‖Δ‖ ≤ L ‖X̃‖,  so that 1 + 1/β₁ = (8 − 7p)/p.
+
+
+def step_bound(p: float, L: float) -> float:
+    """The largest η for which the factor of Ξ is at most 1 − p/2 (D-SGD); it is at least p / (√32 L)."""
+    return math.sqrt(p / 4 / ((1 - 7 * p / 8) * (8 - 6 * p) / p + 6 * (1 - p))) / L
+
+
+def mixing_constant(p: float) -> float:
+    """1 + 1/β₁: how much of the relative heterogeneity arrives."""
+    return (8 - 7 * p) / p
+
+
+def expected_consensus(points: Iterable[torch.Tensor]) -> float:
+    """The mean of (1/n)‖X − X̄‖² over equally likely X."""
+    distances = [consensus_distance(X) for X in points]
+    return sum(distances) / len(distances)
+
+
+def expected_after(task, matrices, chances, X: torch.Tensor, eta: float) -> float:
+    """E Ξ⁺ of a step of D-SGD over all ξ and W, exactly."""
+    after = [expected_consensus(one_step(X, gradients, W, eta) for gradients in task.outcomes()) for W in matrices]
+    return float(np.dot(chances, after))
+
+
+def spread_points(mean: torch.Tensor, n: int, size: float, seed: int) -> torch.Tensor:
+    """Rows around `mean`, at distances of this size from it; their mean is exactly `mean`."""
+    rows = random_rows(n, len(mean), seed)
+    return mean + size * (rows - rows.mean(0))

@@ -18,8 +18,19 @@ from mixwise.algorithms import DecoupledDSGD
 from mixwise.graphs import complete
 from mixwise.mixing import MixingMatrix, consensus_distance, consensus_factor, relative_heterogeneity, uniform
 from mixwise.policies import Decoupled, Fixed
-from theory.instances import ROUNDING, Bowls, Valleys, mixing_matrices, permutation_mixture, seeds, theorem, trajectory
-from theory.recursion import expected_consensus, mixing_constant, spread_points
+from theory.instances import (
+    PLACES,
+    ROUNDING,
+    Bowls,
+    Valleys,
+    expected_consensus,
+    mixing_constant,
+    mixing_matrices,
+    permutation_mixture,
+    spread_points,
+    theorem,
+    trajectory,
+)
 
 
 def decoupled_step(X: torch.Tensor, gradients, W_p: MixingMatrix, W_g: MixingMatrix, eta: float) -> torch.Tensor:
@@ -43,14 +54,7 @@ VARIANTS = st.sampled_from([printed, corrected])
 
 
 @settings(theorem, max_examples=40)
-@given(
-    W_p=mixing_matrices(2, 4),
-    variant=VARIANTS,
-    growth=st.booleans(),
-    distance=st.floats(-2, 1),
-    spread=st.floats(-3, 2),
-    seed=seeds,
-)
+@given(W_p=mixing_matrices(2, 4), variant=VARIANTS, growth=st.booleans(), **PLACES)
 def test_consensus_recursion_of_decoupled_mixing_nonconvex(W_p, variant, growth, distance, spread, seed):
     """D = k P′, A = k ζ′² + 3σ² with ζ′, P′ of W_g and p of W_p; k as printed for small steps, or as corrected."""
     p, n, W_g = consensus_factor(W_p), W_p.n, permutation_mixture(W_p.n, seed)
@@ -68,7 +72,7 @@ def test_consensus_recursion_of_decoupled_mixing_nonconvex(W_p, variant, growth,
 
 
 @settings(theorem, max_examples=40)
-@given(W_p=mixing_matrices(2, 4), variant=VARIANTS, distance=st.floats(-3, 1), spread=st.floats(-3, 2), seed=seeds)
+@given(W_p=mixing_matrices(2, 4), variant=VARIANTS, **PLACES)
 def test_consensus_recursion_of_decoupled_mixing_convex(W_p, variant, distance, spread, seed):
     """D = 36L + 4Lk, A = 2k ζ′⋆² + 9σ⋆²."""
     p, n, W_g = consensus_factor(W_p), W_p.n, permutation_mixture(W_p.n, seed)

@@ -10,16 +10,20 @@ from hypothesis import strategies as st
 from mixwise.graphs import complete
 from mixwise.mixing import MixingMatrix, consensus_distance, consensus_factor, relative_heterogeneity
 from theory.instances import (
+    PLACES,
     ROUNDING,
     Bowls,
     Valleys,
+    expected_after,
+    expected_consensus,
+    mixing_constant,
     mixing_distributions,
     one_step,
-    seeds,
     slow_wave,
+    spread_points,
+    step_bound,
     theorem,
 )
-from theory.recursion import expected_consensus, mixing_constant, spread_points, step_bound
 
 
 def growth_constants(task: Valleys, W: MixingMatrix) -> tuple[float, float]:
@@ -35,14 +39,11 @@ def growth_constants(task: Valleys, W: MixingMatrix) -> tuple[float, float]:
 def both_sides(task: Valleys, matrices: list[MixingMatrix], chances, X: torch.Tensor, eta: float):
     """E Ξ⁺ over all ξ and W, exactly, and the bound."""
     p = consensus_factor(matrices, chances)
-    left = sum(
-        q * expected_consensus(one_step(X, gradients, W, eta) for gradients in task.outcomes())
-        for q, W in zip(chances, matrices, strict=True)
-    )
     zeta_rel_sq, growth = np.asarray(chances) @ [growth_constants(task, W) for W in matrices]
     D = mixing_constant(p) * growth
     A = mixing_constant(p) * zeta_rel_sq + 3 * (1 - p) * task.variance
     e = float(task.gradient(X.mean(0)).square().sum())
+    left = expected_after(task, matrices, chances, X, eta)
     return left, (1 - p / 2) * consensus_distance(X) + eta**2 * (D * e + A)
 
 
@@ -50,10 +51,8 @@ def both_sides(task: Valleys, matrices: list[MixingMatrix], chances, X: torch.Te
 @given(
     distribution=mixing_distributions(2, 4),
     kind=st.sampled_from([(0.0, 1.0), (0.8, 0.0), (0.8, 1.0)]),
-    distance=st.floats(-2, 1),
-    spread=st.floats(-3, 2),
     share=st.sampled_from([1.0, 0.1]),
-    seed=seeds,
+    **PLACES,
 )
 def test_consensus_recursion_nonconvex_with_growth(distribution, kind, distance, spread, share, seed):
     """Ξ_t ≤ (1 − p/2) Ξ_{t−1} + η² (D e + A) for random W, with P′ = 0, with ζ′ = 0, and with both.

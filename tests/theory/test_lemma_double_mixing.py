@@ -4,6 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders import random_rows
 from mixwise.algorithms import DecoupledDSGD
 from mixwise.graphs import complete, ring
 from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings
@@ -13,6 +14,7 @@ from mixwise.tasks import random_quadratics
 from strategies import connected_graphs
 from theory.instances import (
     mixing_matrices,
+    one_draw,
     optimized_weights,
     permutation_mixture,
     seeds,
@@ -34,13 +36,7 @@ def mixed(W: MixingMatrix, rows: torch.Tensor) -> torch.Tensor:
 
 
 def noisy_gradients(n: int, seed: int):
-    """∂F(·, ξ) with one ξ for all steps, so that the gradients at X⁽ᵗ⁾ can be asked for again."""
-    task = random_quadratics(n, dim=3, noise=0.5, seed=seed)
-    return lambda X: task.losses_and_gradients(X, range(n), 0)[1]
-
-
-def apart(n: int, seed: int) -> torch.Tensor:
-    return torch.randn(n, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return one_draw(random_quadratics(n, dim=3, noise=0.5, seed=seed))
 
 
 @theorem
@@ -50,7 +46,9 @@ def test_lemma_double_mixing_of_dsgd(W, rates, seed):
     gradients = noisy_gradients(W.n, seed)
     other = permutation_mixture(W.n, seed)
     matrices = [W, other, W]
-    points = trajectory(apart(W.n, seed), gradients, complete(W.n), Alternating([Fixed(W), Fixed(other)]), rates)
+    points = trajectory(
+        random_rows(W.n, 3, seed), gradients, complete(W.n), Alternating([Fixed(W), Fixed(other)]), rates
+    )
     for t in (1, 2, 3):
         X, eta, W_before = points[t - 1], rates[t - 1], matrices[t - 1]
         expected = mixed(W_before, centered(X)) - eta * mixed(W_before, centered(gradients(X)))
@@ -59,7 +57,7 @@ def test_lemma_double_mixing_of_dsgd(W, rates, seed):
 
 def test_lemma_double_mixing_with_the_printed_index_of_the_step_size_fails():
     W, rates = lazy(metropolis_hastings(ring(4))), [0.01, 0.001]
-    gradients, X = noisy_gradients(4, 0), apart(4, 0)
+    gradients, X = noisy_gradients(4, 0), random_rows(4, 3)
     after = trajectory(X, gradients, W.graph, Fixed(W), rates)[1]
     printed = mixed(W, centered(X)) - rates[1] * mixed(W, centered(gradients(X)))
     assert (centered(after) - printed).abs().max() > 0.01
@@ -80,7 +78,7 @@ def test_lemma_double_mixing_of_heterogeneity_aware_dsgd(graph, rates, seed):
     """The identity is one of matrices, so it also holds when W follows from the gradients of the same step."""
     gradients = noisy_gradients(graph.n, seed)
     policy = Watched(period=1, sketch=ExactSketch())
-    X, after = trajectory(apart(graph.n, seed), gradients, graph, policy, rates[:1])
+    X, after = trajectory(random_rows(graph.n, 3, seed), gradients, graph, policy, rates[:1])
     assert policy.W is not None
     expected = mixed(policy.W, centered(X)) - rates[0] * mixed(policy.W, centered(gradients(X)))
     torch.testing.assert_close(centered(after), expected, **CLOSE)
@@ -93,7 +91,7 @@ def test_lemma_double_mixing_of_decoupled_mixing(graph, rates, seed):
     W_p, W_g = metropolis_hastings(graph), optimized_weights(graph, seed)
     gradients = noisy_gradients(graph.n, seed)
     policy = Decoupled(params=Fixed(W_p), updates=Fixed(W_g))
-    points = trajectory(apart(graph.n, seed), gradients, graph, policy, rates, DecoupledDSGD())
+    points = trajectory(random_rows(graph.n, 3, seed), gradients, graph, policy, rates, DecoupledDSGD())
     for t in (1, 2, 3):
         X, eta = points[t - 1], rates[t - 1]
         expected = mixed(W_p, centered(X)) - eta * mixed(W_g, centered(gradients(X)))

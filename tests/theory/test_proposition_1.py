@@ -10,12 +10,9 @@ from mixwise.graphs import Graph, ring
 from mixwise.mixing import MixingMatrix, gradient_mixing_error, gram_matrix, minimize_gme
 from mixwise.plan import Plan
 from mixwise.policies import Look, Policy
-from mixwise.protocols import Network
-from mixwise.round import Round
-from mixwise.state import State
 from mixwise.tasks import random_quadratics
 from strategies import connected_graphs
-from theory.instances import ROUNDING, Bowls, Gradients, seeds, theorem, trajectory
+from theory.instances import ROUNDING, Bowls, Gradients, one_draw, seeds, theorem, trajectory
 
 
 class ExactGme(Policy):
@@ -25,18 +22,16 @@ class ExactGme(Policy):
         self.gradients, self.period = gradients, period
         self.used: list[MixingMatrix] = []  # W⁽⁰⁾, W⁽¹⁾, …
 
-    def looks(self, t: int, state: State) -> Look:
+    def looks(self, t, state):
         return Look(update=True)
 
-    def plan(self, round: Round, state: State, network: Network) -> Plan:
+    def plan(self, round, state, network):
         X = round.before
         if round.t % self.period == 0:
-            G = self.gradients(X.mean(0).expand_as(X))
-            W = minimize_gme(gram_matrix(G), network.graph).W
+            self.used.append(minimize_gme(gram_matrix(self.gradients(X.mean(0).expand_as(X))), network.graph).W)
         else:
-            W = self.used[-1]
-        self.used.append(W)
-        return Plan((W,))
+            self.used.append(self.used[-1])
+        return Plan((self.used[-1],))
 
 
 def both_sides(gradients: Gradients, L: float, graph: Graph, X: torch.Tensor, rates: list[float], H: int, t: int):
@@ -60,12 +55,8 @@ def test_proposition_1_old_weights_leave_twice_the_error_plus_the_drift(graph, H
     random = np.random.default_rng(seed)
     rates = (random.uniform(0.01, 0.3, 2 * H) / task.smoothness).tolist()  # neither constant nor tiny
     X = torch.from_numpy(random.standard_normal((graph.n, 3)))
-
-    def gradients(X: torch.Tensor) -> torch.Tensor:
-        return task.losses_and_gradients(X, range(graph.n), 0)[1]
-
     for t in (0, H):
-        later, now, drift = both_sides(gradients, task.smoothness, graph, X, rates, H, t)
+        later, now, drift = both_sides(one_draw(task), task.smoothness, graph, X, rates, H, t)
         assert later <= 2 * now + 2 * drift + ROUNDING * (now + drift)
 
 
@@ -98,12 +89,8 @@ def test_proposition_1_is_of_use_when_the_steps_are_small():
     """On the paper's quadratics the drift is a correction: 100 times smaller steps make it 10⁴ times smaller."""
     task, graph = random_quadratics(8, dim=10, noise=0.0, seed=3), ring(8)
     X = task.initial(range(8))
-
-    def gradients(X: torch.Tensor) -> torch.Tensor:
-        return task.losses_and_gradients(X, range(8), 0)[1]
-
     (later, now, drift), (_, _, small) = (
-        both_sides(gradients, task.smoothness, graph, X, [eta] * 4, 4, 0) for eta in (1e-4, 1e-6)
+        both_sides(one_draw(task), task.smoothness, graph, X, [eta] * 4, 4, 0) for eta in (1e-4, 1e-6)
     )
     assert small == pytest.approx(1e-4 * drift, rel=0.1)
     assert drift < now

@@ -23,8 +23,16 @@ from hypothesis import strategies as st
 
 from mixwise.graphs import ring
 from mixwise.mixing import MixingMatrix, consensus_factor, heterogeneity, relative_heterogeneity, uniform
-from theory.instances import iterate, mixing_matrices, permutation_mixture, seeds, theorem
-from theory.recursion import mixing_constant, step_bound
+from theory.instances import (
+    iterate,
+    mixing_constant,
+    mixing_matrices,
+    permutation_mixture,
+    sampled,
+    seeds,
+    step_bound,
+    theorem,
+)
 
 
 class Troughs:
@@ -73,14 +81,7 @@ class Troughs:
 
 def mean_excess(task: Troughs, W: MixingMatrix, eta: float, steps: int, start: torch.Tensor, seed: int = -1) -> float:
     """(1/(T+1)) Σ (f(x̄⁽ᵗ⁾) − f*) of D-SGD from `start` on all nodes; with noise if there is a seed."""
-    random = torch.Generator().manual_seed(max(seed, 0))
-
-    def gradients(X: torch.Tensor) -> torch.Tensor:
-        if seed < 0:
-            return task.full(X)
-        return task.full(X) + torch.randint(0, 2, (len(X), 1), generator=random).double().mul(2).sub(1) * task.r
-
-    points = iterate(start.expand(len(task.c), -1).clone(), gradients, W, eta, steps)
+    points = iterate(start.expand(len(task.c), -1).clone(), sampled(task, seed), W, eta, steps)
     return float(np.mean([task.excess(X.mean(0)) for X in points]))
 
 
@@ -99,11 +100,7 @@ def rate(task: Troughs, W: MixingMatrix, eta: float, steps: int, sigma_sq: float
     """The three terms of the right-hand side above: of the start, of the noise, of the disagreement."""
     p = consensus_factor(W)
     A = constant_A(p, relative_heterogeneity(task.c, W), sigma_sq)
-    return [
-        2 * task.distance_sq(start) / (eta * (steps + 1)),
-        2 * eta * sigma_sq / W.n,
-        6 * task.L / p * eta**2 * A,
-    ]
+    return [2 * task.distance_sq(start) / (eta * (steps + 1)), 2 * eta * sigma_sq / W.n, 6 * task.L / p * eta**2 * A]
 
 
 START = torch.tensor([2.0, -1.0, 5.0], dtype=torch.float64)
@@ -166,9 +163,8 @@ def test_theorem_1_convex_rate_needs_each_of_its_terms():
     assert rate(noisy, W, eta, steps, 1.0, zero[0])[0] == 0.0
     assert mean_excess(noisy, W, eta, steps, zero[0], seed=0) > rate(noisy, W, eta, steps, 1.0, zero[0])[1] / 10
     # slopes that differ, and curvatures that differ with them: x̄ leaves the minimizer at which it started
-    apart = Troughs(
-        along * torch.tensor([[1.0], [0.2]] * 3).double(), along * torch.tensor([[1.0], [-1.0]] * 3).double()
-    )
+    curved, sloped = (torch.tensor([[1.0], [other]] * 3).double() for other in (0.2, -1.0))
+    apart = Troughs(along * curved, along * sloped)
     assert rate(apart, W, eta, steps, 0.0, zero[0])[:2] == [0.0, 0.0]
     assert 0 < mean_excess(apart, W, eta, steps, zero[0]) <= rate(apart, W, eta, steps, 0.0, zero[0])[2]
 

@@ -14,7 +14,7 @@ import torch
 from mixwise.graphs import ring
 from mixwise.mixing import consensus_factor, heterogeneity, relative_heterogeneity, uniform
 from mixwise.tasks import QuadraticTask
-from theory.instances import Bowls, iterate, slow_wave
+from theory.instances import Bowls, iterate, one_draw, slow_wave
 
 Arrangement = tuple[int, ...]  # the kind of each node
 N, ETA, STEPS = 12, 0.005, 3000  # gradient descent itself then leaves ‖x − x*‖² of 1e-11
@@ -41,11 +41,7 @@ SPREAD, SORTED = tuple(i % 3 for i in range(N)), tuple(i // 4 for i in range(N))
 def remaining_error(arrangement: Arrangement, scale: float) -> float:
     """‖x̄ − x*‖² at the end of D-SGD on the ring, without noise, from x = 0 on all nodes."""
     W, task = uniform(ring(N)), three_kinds(arrangement, scale)
-
-    def gradients(X: torch.Tensor) -> torch.Tensor:
-        return task.losses_and_gradients(X, range(N), 0)[1]
-
-    X = final(iterate(torch.zeros(N, 3).double(), gradients, W, ETA, STEPS))
+    X = final(iterate(torch.zeros(N, 3).double(), one_draw(task), W, ETA, STEPS))
     return float((X.mean(0) - task.optimum).square().sum())
 
 
@@ -64,9 +60,8 @@ def test_theorem_1_same_p_and_same_heterogeneity_but_only_one_arrangement_conver
 
 def test_theorem_1_ten_times_the_heterogeneity_leaves_the_error_unchanged_where_nothing_is_left_after_mixing():
     """With ζ′ = 0, D-SGD takes the same steps of x̄ at ζ and at 10 ζ."""
-    assert heterogeneity(three_kinds(SPREAD, 10.0).full_gradients(torch.ones(3).double())) == pytest.approx(
-        100 * heterogeneity(three_kinds(SPREAD, 1.0).full_gradients(torch.ones(3).double()))
-    )
+    zetas = [heterogeneity(three_kinds(SPREAD, x).full_gradients(torch.ones(3).double())) for x in (1.0, 10.0)]
+    assert zetas[1] == pytest.approx(100 * zetas[0])
     small, large = (remaining_error(SPREAD, scale) for scale in (1.0, 10.0))
     assert abs(large - small) < 1e-15  # both are transients; rounding of ζ is far below
 

@@ -17,23 +17,23 @@ from hypothesis import strategies as st
 from mixwise.graphs import ring
 from mixwise.mixing import MixingMatrix, consensus_factor, heterogeneity, relative_heterogeneity, uniform
 from mixwise.policies import Fixed
-from theory.instances import Valleys, iterate, mixing_matrices, permutation_mixture, seeds, theorem, trajectory
-from theory.recursion import mixing_constant, step_bound
+from theory.instances import (
+    Valleys,
+    iterate,
+    mixing_constant,
+    mixing_matrices,
+    permutation_mixture,
+    sampled,
+    seeds,
+    step_bound,
+    theorem,
+    trajectory,
+)
 
 
-def mean_square_gradient(
-    task: Valleys, W: MixingMatrix, eta: float, steps: int, x0: float = 2.0, seed: int = -1
-) -> float:
+def mean_square_gradient(task: Valleys, W: MixingMatrix, eta, steps: int, x0: float = 2.0, seed: int = -1) -> float:
     """(1/(T+1)) Σ ‖∇f(x̄⁽ᵗ⁾)‖² of D-SGD from x0 on all nodes; with noise if there is a seed."""
-    random = torch.Generator().manual_seed(max(seed, 0))
-
-    def gradients(X: torch.Tensor) -> torch.Tensor:
-        if seed < 0:
-            return task.full(X)
-        return task.full(X) + torch.randint(0, 2, (len(X), 1), generator=random).double().mul(2).sub(1) * task.r
-
-    start = torch.full_like(task.c, x0)
-    points = iterate(start, gradients, W, eta, steps)
+    points = iterate(torch.full_like(task.c, x0), sampled(task, seed), W, eta, steps)
     return float(np.mean([float(task.gradient(X.mean(0)).square().sum()) for X in points]))
 
 
@@ -48,11 +48,8 @@ def rate(task: Valleys, W: MixingMatrix, eta: float, steps: int, sigma_sq: float
 def test_long_runs_take_the_steps_of_the_training_loop():
     W, task = permutation_mixture(5, seed=0), Valleys.random(5, 2, seed=0)
     start = torch.full_like(task.c, 2.0)
-    for a, b in zip(
-        iterate(start, task.full, W, 0.01, 20),
-        trajectory(start, task.full, W.graph, Fixed(W), [0.01] * 20),
-        strict=True,
-    ):
+    looped = trajectory(start, task.full, W.graph, Fixed(W), [0.01] * 20)
+    for a, b in zip(iterate(start, task.full, W, 0.01, 20), looped, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 

@@ -9,13 +9,13 @@ from torch import nn
 
 import mixwise.algorithms as alg
 import mixwise.policies as pol
-from builders import simulated
+from builders import refused, simulated
 from mixwise.data import NodeBatches, gaussian_mixture, partition
 from mixwise.errors import TrainingError
 from mixwise.experiments import load_recipe, plan_experiment
 from mixwise.experiments.build import prepare
-from mixwise.graphs import Graph, chain, complete, ring
-from mixwise.mixing import metropolis_hastings, uniform, uniform_sender
+from mixwise.graphs import Graph, chain, ring
+from mixwise.mixing import metropolis_hastings, uniform_sender
 from mixwise.models import seeded
 from mixwise.network import SimulatedNetwork
 from mixwise.plan import Plan
@@ -23,8 +23,7 @@ from mixwise.round import Round
 from mixwise.state import State
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.buffers import NodeBuffers, set_buffers
-from mixwise.training import records
-from mixwise.training.checkpoint import load_checkpoint, save_checkpoint
+from planning import assert_runs_resume
 
 NODES = 5
 GRAPH = ring(NODES)
@@ -76,8 +75,8 @@ def batches(task, node, t):
     return SPLITS.train.x[index].to(task.dtype), SPLITS.train.y[index]
 
 
-def by_hand(task, steps):
-    """The modules of the nodes after ordinary steps and gossip averages of ordinary parameters; buffers stay home."""
+def by_hand(task, steps, averaged):
+    """The modules of the nodes after ordinary steps and gossip averages of parameters, and of buffers if averaged."""
     modules = [copy.deepcopy(task.template) for _ in range(NODES)]
     optimizers = [torch.optim.SGD(module.parameters(), **SGD) for module in modules]
     W = torch.from_numpy(MH.to_dense()).to(task.dtype)
@@ -88,7 +87,10 @@ def by_hand(task, steps):
             nn.functional.cross_entropy(module(x), y).backward()
             optimizer.step()
         with torch.no_grad():
-            for same in zip(*(module.parameters() for module in modules), strict=True):
+            mixed_too = [[b for b in m.buffers() if averaged and b.is_floating_point()] for m in modules]
+            for same in zip(
+                *([*m.parameters(), *more] for m, more in zip(modules, mixed_too, strict=True)), strict=True
+            ):
                 mixed = torch.einsum("ij,i...->j...", W, torch.stack([p.detach() for p in same]))
                 for parameter, value in zip(same, mixed, strict=True):
                     parameter.copy_(value)
@@ -104,13 +106,15 @@ def accuracy(module):
 # --- local ---
 
 
-@pytest.mark.parametrize("module", [batch_norm, lambda: seeded(Assigns, 0)])
-def test_every_node_keeps_its_own_buffers_and_is_judged_with_them(module):
-    task = make_task(module)
+@pytest.mark.parametrize(
+    ("module", "buffers"), [(batch_norm, "local"), (batch_norm, "averaged"), (lambda: seeded(Assigns, 0), "local")]
+)
+def test_every_node_keeps_its_own_buffers_or_mixes_them_and_is_judged_with_them(module, buffers):
+    task = make_task(module, buffers=buffers)
     training = make_training(task)
     for _ in range(6):
         training.step()
-    expected = by_hand(task, 6)
+    expected = by_hand(task, 6, buffers == "averaged")
     for i, module in enumerate(expected):
         mine = task.node_module(training.X, i)
         for (name, a), (_, b) in zip(mine.named_buffers(), module.named_buffers(), strict=True):
@@ -176,24 +180,18 @@ def test_modules_follow_rows_that_move_to_other_memory():
         Y -= 0.1 * H
 
 
-def test_a_norm_that_was_put_into_eval_mode_stays_there():
-    def frozen_norm():
-        module = batch_norm()
-        module[1].requires_grad_(False).eval()
-        return module
-
-    task = make_task(frozen_norm)
-    training = make_training(task)
-    for _ in range(3):
-        training.step()
-    assert task.node_module(training.X, 1).state_dict()["1.num_batches_tracked"] == 0
+def frozen_norm():
+    module = batch_norm()
+    module[1].requires_grad_(False).eval()
+    return module
 
 
-def test_a_module_that_comes_in_eval_mode_is_trained():
-    task = make_task(lambda: batch_norm().eval())
-    training = make_training(task)
+@pytest.mark.parametrize(("module", "batches"), [(frozen_norm, 0), (lambda: batch_norm().eval(), 2)])
+def test_a_norm_in_eval_mode_stays_there_but_a_module_that_comes_in_eval_mode_is_trained(module, batches):
+    training = make_training(make_task(module))
     training.step()
-    assert task.node_module(training.X, 1).state_dict()["1.num_batches_tracked"] == 1
+    training.step()
+    assert training.task.node_module(training.X, 1).state_dict()["1.num_batches_tracked"] == batches
 
 
 # --- averaged ---
@@ -237,24 +235,9 @@ def test_buffers_are_pushed_with_the_weights_of_their_nodes():
 
 def test_relay_rejects_buffers_that_are_to_be_averaged():
     for algorithm in (alg.RelaySGD(), alg.QuasiGlobalMomentum(inner=alg.RelaySGD())):
-        with pytest.raises(
-            TrainingError, match=r"(RelaySGD|Momentum) has no mixing weights for the nodes' buffers.*buffers: local"
-        ):
-            make_training(make_task(buffers="averaged"), algorithm, pol.Tree(chain(NODES)))
+        rule, task = "has no mixing weights for the nodes' buffers.*buffers: local", make_task(buffers="averaged")
+        refused(TrainingError, rule, make_training, task, algorithm, pol.Tree(chain(NODES)))
     make_training(make_task(), alg.RelaySGD(), pol.Tree(chain(NODES))).step()
-
-
-def test_averaged_statistics_of_full_averaging_are_those_of_all_nodes():
-    task = make_task(buffers="averaged")
-    training = make_training(task, policy=uniform(complete(NODES)), graph=complete(NODES))
-    running = torch.zeros(6, dtype=torch.float64)
-    for t in range(4):
-        modules = [task.node_module(training.X, i) for i in range(NODES)]
-        means = torch.stack([modules[i][0](batches(task, i, t)[0]).mean(0) for i in range(NODES)])
-        running = 0.9 * running + 0.1 * means.mean(0).detach()
-        training.step()
-        for i in range(NODES):
-            torch.testing.assert_close(task.node_module(training.X, i)[1].running_mean, running, **CLOSE)
 
 
 def test_local_buffers_and_modules_without_any_are_not_mixed():
@@ -264,8 +247,7 @@ def test_local_buffers_and_modules_without_any_are_not_mixed():
 
 
 def test_an_unknown_policy_is_refused():
-    with pytest.raises(TrainingError, match=r"buffers = 'mixed'; choose .local. or .averaged."):
-        make_task(buffers="mixed")
+    refused(TrainingError, "buffers = 'mixed'; choose .local. or .averaged.", make_task, buffers="mixed")
 
 
 # --- checkpoints ---
@@ -273,22 +255,8 @@ def test_an_unknown_policy_is_refused():
 
 @pytest.mark.parametrize("module", [batch_norm, lambda: seeded(Assigns, 0)])
 @pytest.mark.parametrize("buffers", ["local", "averaged"])
-def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(module, buffers, tmp_path):
-    def make():
-        return make_training(make_task(module, buffers=buffers, dtype=torch.float32))
-
-    whole = make()
-    lines = [record.to_json() for record in records(whole, 10, evaluate_every=3)]
-    first = make()
-    begun = [record.to_json() for record in records(first, 4, evaluate_every=3)]
-    save_checkpoint(first, tmp_path / "c")
-    second = make()
-    load_checkpoint(second, tmp_path / "c")
-    rest = [record.to_json() for record in records(second, 10, evaluate_every=3)]
-    assert begun[:3] + rest == lines[:3] + lines[4:]
-    state, expected = second.task.state(), whole.task.state()
-    assert all(torch.equal(state.rows[name], value) for name, value in expected.rows.items())
-    assert state.rows.keys() == expected.rows.keys()
+def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(module, buffers):
+    assert_runs_resume(lambda: make_training(make_task(module, buffers=buffers, dtype=torch.float32)), before=4)
 
 
 def test_a_checkpoint_of_another_module_is_refused():
@@ -296,12 +264,15 @@ def test_a_checkpoint_of_another_module_is_refused():
     task.initial(range(NODES))
     state = task.state()
     fewer = {name: value for name, value in state.rows.items() if name != "buffers.1.running_mean"}
-    with pytest.raises(TrainingError, match=r"buffer '1.running_mean' is missing"):
-        task.load_state(State(fewer, shared=state.shared))
-    with pytest.raises(TrainingError, match=r"buffer 'new' is not in the module"):
-        task.load_state(State({**state.rows, "buffers.new": torch.zeros(NODES)}, shared=state.shared))
-    with pytest.raises(TrainingError, match=r"'1.running_var' has shape \(2, 6\), expected \(5, 6\)"):
-        task.load_state(State({**state.rows, "buffers.1.running_var": torch.zeros(2, 6)}, shared=state.shared))
+    for rows, message in (
+        (fewer, "buffer '1.running_mean' is missing"),
+        ({**state.rows, "buffers.new": torch.zeros(NODES)}, "buffer 'new' is not in the module"),
+        (
+            {**state.rows, "buffers.1.running_var": torch.zeros(2, 6)},
+            r"'1.running_var' has shape \(2, 6\), expected \(5, 6\)",
+        ),
+    ):
+        refused(TrainingError, message, task.load_state, State(rows, shared=state.shared))
 
 
 # --- the rows of buffers themselves ---

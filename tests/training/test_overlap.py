@@ -12,7 +12,7 @@ from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed, HeterogeneityAware, Product, RandomChoice
 from mixwise.sketch import GaussianSketch
 from mixwise.tasks import QuadraticTask, random_quadratics
-from planning import reloaded
+from planning import assert_runs_resume
 
 N, D = 6, 5
 W = metropolis_hastings(ring(N))
@@ -29,9 +29,9 @@ def policies():
     }
 
 
-def make(policy, local_steps=1, network=None):
-    options = {"lr": 0.02, "momentum": 0.9, "local_steps": local_steps, "network": network}
-    return simulated(policy, CombineWhileAdapt(), complete(N), task=TASK, **options)
+def make(policy, local_steps=1):
+    options = {"lr": 0.02, "momentum": 0.9, "local_steps": local_steps, "task": TASK}
+    return simulated(policy, CombineWhileAdapt(), complete(N), **options)
 
 
 @pytest.mark.parametrize("name", policies())
@@ -45,74 +45,39 @@ def test_the_weights_of_a_mixing_are_those_made_one_mixing_before(name, monkeypa
     for t in range(6):
         X = training.X.clone()
         plan = training.step().plan
-        U = X - stepped(X, training)
-        expected = torch.from_numpy(made[t].T) @ X - U
-        torch.testing.assert_close(training.X, expected, rtol=0, atol=1e-12)
+        (rows,) = training.optimizer.param_groups[0]["params"]
+        U = 0.02 * training.optimizer.state[rows]["momentum_buffer"]
+        torch.testing.assert_close(training.X, torch.from_numpy(made[t].T) @ X - U, rtol=0, atol=1e-12)
         np.testing.assert_array_equal(plan.params_product, made[t])
     assert not np.array_equal(made[1], made[0])
-
-
-def stepped(X, training):
-    """X′, from the momentum that the optimizer has."""
-    return X - 0.02 * torch.cat([training.optimizer.state[p]["momentum_buffer"] for p in blocks(training)], dim=1)
-
-
-def blocks(training):
-    return training.optimizer.param_groups[0]["params"]
 
 
 @pytest.mark.parametrize("name", policies())
 @pytest.mark.parametrize(("local_steps", "stop"), [(1, 1), (1, 4), (3, 4), (3, 6)])
 def test_weights_that_wait_survive_a_checkpoint(name, local_steps, stop):
     """The same bits and the same bytes, also if the run stops while the rows travel."""
-    whole, first = make(policies()[name], local_steps), make(policies()[name], local_steps)
-    for _ in range(9):
-        whole.step()
-    for _ in range(stop):
-        first.step()
-    second = make(policies()[name], local_steps)
-    second.load_state(reloaded(first.state(), first.network.nodes))
-    for _ in range(9 - stop):
-        second.step()
-    assert torch.equal(second.X, whole.X)
-    assert second.network.traffic == whole.network.traffic
+    assert_runs_resume(lambda: make(policies()[name], local_steps), stop, after=9 - stop)
 
 
-class Watched(SimulatedNetwork):
-    """A network that writes down what happens when."""
-
-    def __init__(self, graph, events):
-        super().__init__(graph)
-        self.events = events
-
-    def start_mix(self, rows, W):
-        self.events.append("start")
-        return super().start_mix(rows, W)
-
-
-class WatchedTask(QuadraticTask):
-    def __init__(self, events):
-        super().__init__(TASK.A, TASK.b, TASK.noise, TASK.seed)
-        self.events = events
-
-    def losses_and_gradients(self, X, nodes, t):
-        self.events.append("gradients")
-        return super().losses_and_gradients(X, nodes, t)
-
-
-def test_the_rows_set_out_before_the_gradients_are_computed():
+def watched(monkeypatch, algorithm, local_steps=1):
+    """A run, and what happens when in it: rows set out, gradients are computed."""
     events = []
-    network = Watched(complete(N), events)
-    training = simulated(W, CombineWhileAdapt(), network=network, task=WatchedTask(events), local_steps=2)
+    for kind, method in ((SimulatedNetwork, "start_mix"), (QuadraticTask, "losses_and_gradients")):
+        original = getattr(kind, method)
+        told = lambda *args, m=method, f=original, **options: events.append(m) or f(*args, **options)  # noqa: E731
+        monkeypatch.setattr(kind, method, told)
+    return simulated(W, algorithm, complete(N), task=TASK, local_steps=local_steps), events
+
+
+def test_the_rows_set_out_before_the_gradients_are_computed(monkeypatch):
+    training, events = watched(monkeypatch, CombineWhileAdapt(), local_steps=2)
     for _ in range(4):
         training.step()
-    assert events == ["start", "gradients", "gradients"] * 2
+    assert events == ["start_mix", "losses_and_gradients", "losses_and_gradients"] * 2
 
 
-def test_around_it_quasi_global_momentum_mixes_after_the_step():
-    events = []
-    algorithm = QuasiGlobalMomentum(inner=CombineWhileAdapt())
-    training = simulated(W, algorithm, network=Watched(complete(N), events), task=TASK)
+def test_around_it_quasi_global_momentum_mixes_after_the_step(monkeypatch):
+    training, events = watched(monkeypatch, QuasiGlobalMomentum(inner=CombineWhileAdapt()))
     training.step()
-    assert events == []
+    assert events == ["losses_and_gradients"]
     assert training.network.traffic.parameters == W.messages * D * 8

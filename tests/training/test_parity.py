@@ -13,26 +13,20 @@ from torch import nn
 
 import mixwise.algorithms as alg
 import mixwise.policies as pol
+from every_algorithm import quadratic_run, runs
 from mixwise.data import gaussian_mixture, partition
-from mixwise.graphs import Graph, chain, complete, random_connected, ring
-from mixwise.mixing import lazy, metropolis_hastings, uniform_sender
+from mixwise.graphs import chain, ring
+from mixwise.mixing import metropolis_hastings
 from mixwise.models import seeded
 from mixwise.network import DistributedNetwork, SimulatedNetwork
-from mixwise.sketch import CountSketch, GaussianSketch
+from mixwise.sketch import CountSketch
 from mixwise.tasks import ModuleTask, random_quadratics
 from mixwise.training import Training
 from process_pool import in_processes, run_in_processes
 
 pytestmark = [in_processes, pytest.mark.numerics]
 
-N, STEPS = 7, 10
-GRAPH = random_connected(N, 0.5, seed=3)
-MH = metropolis_hastings(GRAPH)
-ONE_WAY = Graph(N, [(i, (i + 1) % N) for i in range(N)] + [(0, 3), (5, 2)], directed=True)
-
-
-def aware(**options):
-    return pol.HeterogeneityAware(period=3, sketch=GaussianSketch(5, seed=1), **options)
+STEPS = 10
 
 
 def sgd(blocks):
@@ -41,50 +35,6 @@ def sgd(blocks):
 
 def momentum(blocks):
     return torch.optim.SGD(blocks, lr=0.05, momentum=0.9, nesterov=True)
-
-
-def adam(blocks):
-    return torch.optim.Adam(blocks, lr=0.01)
-
-
-# name -> algorithm, policy, graph, further options of Training
-ALGORITHMS = {
-    "dsgd": lambda: (alg.DSGD(), pol.Fixed(MH)),
-    "ha-dsgd": lambda: (alg.DSGD(), aware()),
-    "ha-dsgd, count sketch": lambda: (alg.DSGD(), pol.HeterogeneityAware(period=2, sketch=CountSketch(5, seed=1))),
-    "ha-dsgd, both": lambda: (alg.DSGD(), aware(objective="both")),
-    "ha-dsgd, alternating": lambda: (alg.DSGD(), pol.Alternating([aware(), pol.Fixed(MH)])),
-    "ha-dsgd, two rounds": lambda: (alg.DSGD(), pol.Product([aware(), pol.Fixed(MH)])),
-    "ha-dsgd, local steps": lambda: (alg.DSGD(), aware(), GRAPH, {"local_steps": 3}),
-    "matchings": lambda: (alg.DSGD(), pol.Matchings()),
-    "aware matchings": lambda: (alg.DSGD(), pol.HeterogeneityAwareMatchings(2, sketch=CountSketch(5, seed=1))),
-    "combine-then-adapt": lambda: (alg.CombineThenAdapt(), aware()),
-    "combine-while-adapt": lambda: (alg.CombineWhileAdapt(), aware()),
-    "combine-while-adapt, two rounds": lambda: (alg.CombineWhileAdapt(), pol.HeterogeneityAwareMatchings(2)),
-    "decoupled": lambda: (alg.DecoupledDSGD(), pol.Decoupled(pol.Fixed(MH), aware())),
-    "d2": lambda: (alg.D2(), pol.Fixed(lazy(MH))),
-    "extra": lambda: (alg.EXTRA(), pol.Fixed(MH)),
-    "gradient tracking": lambda: (alg.GradientTracking(), aware()),
-    "quasi-global": lambda: (alg.QuasiGlobalMomentum(0.9), aware()),
-    "quasi-global adam": lambda: (alg.QuasiGlobalAdam(), aware()),
-    "quasi-global around combine-while-adapt": lambda: (
-        alg.QuasiGlobalMomentum(inner=alg.CombineWhileAdapt()),
-        aware(),
-    ),
-    "decentlam": lambda: (alg.DecentLaM(), pol.Fixed(MH)),
-    "dadam": lambda: (alg.DAdam(), pol.Fixed(MH), GRAPH, {"optimizer": adam}),
-    "relay": lambda: (
-        alg.RelaySGD(),
-        pol.Tree(Graph(N, [(0, 3), (3, 1), (3, 6), (6, 2), (0, 5), (5, 4)])),
-        complete(N),
-    ),
-    "relay, complete graph": lambda: (alg.RelaySGD(), pol.Tree("bfs"), complete(N)),
-    "push-sum": lambda: (alg.PushSum(), pol.Fixed(uniform_sender(ONE_WAY)), ONE_WAY),
-    "choco, top-k": lambda: (alg.Choco(alg.TopK(0.4), 0.3), pol.Fixed(MH)),
-    "choco, quantized": lambda: (alg.Choco(alg.Quantize(4), 0.3), pol.Fixed(MH)),
-    "all-reduce": lambda: (alg.AllReduceSGD(), pol.NoMixing()),
-    "local sgd": lambda: (alg.LocalSGD(), pol.NoMixing(), GRAPH, {"local_steps": 2}),
-}
 
 
 def mlp():
@@ -110,17 +60,17 @@ class Tied(nn.Module):
 
 
 MODELS = {
-    "mlp": lambda: (mlp, {}),
-    "batch norm, local": lambda: (batch_norm, {"buffers": "local"}),
-    "batch norm, averaged": lambda: (batch_norm, {"buffers": "averaged"}),
-    "frozen, shared, dropout": lambda: (partial(seeded, Tied, 0), {}),
+    "mlp": (mlp, {}),
+    "batch norm, local": (batch_norm, {"buffers": "local"}),
+    "batch norm, averaged": (batch_norm, {"buffers": "averaged"}),
+    "frozen, shared, dropout": (partial(seeded, Tied, 0), {}),
 }
 
 
 def module_task(n, model):
     data = gaussian_mixture(classes=3, dim=6, samples=120, seed=0)
     parts = partition.dirichlet(data.train.y, n, 0.5, seed=0)
-    module, options = MODELS[model]()
+    module, options = MODELS[model]
     return ModuleTask(module, data.train, parts, batch=8, gradients="loop", dtype=torch.float64, **options)
 
 
@@ -133,22 +83,10 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def quadratic_run(name, make_network):
-    algorithm, policy, *rest = ALGORITHMS[name]()
-    graph, options = rest[0] if rest else GRAPH, {"optimizer": sgd} | (rest[1] if len(rest) > 1 else {})
-    return Training(random_quadratics(N, dim=6, noise=0.2), make_network(graph), policy, algorithm, **options)
-
-
 def module_run(n, model, name, make_network):
-    graph = chain(n)
-    policies = {
-        "dsgd": (alg.DSGD(), pol.Fixed(metropolis_hastings(graph))),
-        "ha-dsgd": (alg.DSGD(), aware()),
-        "combine-while-adapt": (alg.CombineWhileAdapt(), aware()),
-        "gradient tracking": (alg.GradientTracking(), aware()),
-    }
-    algorithm, policy = policies[name]
-    return Training(module_task(n, model), make_network(graph), policy, algorithm, momentum)
+    algorithm, policy = runs()[name][:2]
+    policy = pol.Fixed(metropolis_hastings(chain(n))) if name == "dsgd" else policy
+    return Training(module_task(n, model), make_network(chain(n)), policy, algorithm, momentum)
 
 
 def history(make, make_network):
@@ -204,29 +142,25 @@ def compare(runs, world):
 
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_every_algorithm_on_quadratics(world):
-    compare([partial(quadratic_run, name) for name in ALGORITHMS], world)
+    compare([partial(quadratic_run, name) for name in runs()], world)
 
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_modules_with_buffers_frozen_and_shared_parameters(world):
     runs = [partial(module_run, 5, model, "ha-dsgd") for model in MODELS]
     runs += [partial(module_run, 4, "batch norm, averaged", name) for name in ("dsgd", "combine-while-adapt")]
-    runs += [partial(module_run, 5, "mlp", "gradient tracking")]
+    runs += [partial(module_run, 5, "mlp", "gradient tracking, aware")]
     compare(runs, world)
 
 
-def single(name, make_network):
-    algorithm, policy = {
-        "dsgd": (alg.DSGD(), pol.Fixed(metropolis_hastings(chain(1)))),
-        "combine-while-adapt": (alg.CombineWhileAdapt(), pol.Fixed(metropolis_hastings(chain(1)))),
-        "gradient tracking": (alg.GradientTracking(), pol.Fixed(metropolis_hastings(chain(1)))),
-        "local sgd": (alg.LocalSGD(), pol.NoMixing()),
-    }[name]
+def single(algorithm, make_network):
+    policy = pol.NoMixing() if algorithm.needs.plan == "nothing" else pol.Fixed(metropolis_hastings(chain(1)))
     return Training(random_quadratics(1, dim=3), make_network(chain(1)), policy, algorithm, sgd)
 
 
 def test_one_node_in_one_process():
-    compare([partial(single, name) for name in ("dsgd", "combine-while-adapt", "gradient tracking", "local sgd")], 1)
+    kinds = alg.DSGD(), alg.CombineWhileAdapt(), alg.GradientTracking(), alg.LocalSGD()
+    compare([partial(single, algorithm) for algorithm in kinds], 1)
 
 
 def test_more_nodes_than_the_simulation_multiplies_densely():

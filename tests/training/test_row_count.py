@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from every_algorithm import GRAPH, NODES, small_task, start, weights
+from every_algorithm import NODES, ON_RING, RING, small_task, start
 from mixwise.algorithms import DSGD
 from mixwise.network import SimulatedNetwork
 from mixwise.parts import entries
@@ -67,9 +67,9 @@ OPTIMIZERS = [
 ]  # fmt: skip
 
 
-def dsgd(task, name, options, policy=weights, **more) -> Training:
+def dsgd(task, name, options, policy=lambda: ON_RING, **more) -> Training:
     make = lambda blocks: getattr(torch.optim, name)(blocks, lr=1e-3, **options)  # noqa: E731
-    return Training(task, SimulatedNetwork(GRAPH), policy(), DSGD(), make, **more)
+    return Training(task, SimulatedNetwork(RING), policy(), DSGD(), make, **more)
 
 
 @pytest.mark.parametrize(("name", "options", "remembered"), OPTIMIZERS)
@@ -127,7 +127,7 @@ def test_blocks_of_columns_and_precision():
 
     def adam(own):
         groups = lambda blocks: torch.optim.Adam([{"params": [block]} for block in blocks])  # noqa: E731
-        return Training(own, SimulatedNetwork(GRAPH), weights(), DSGD(), groups)
+        return Training(own, SimulatedNetwork(RING), ON_RING, DSGD(), groups)
 
     count = count_rows(adam, NODES, task.layout.dim, groups=task.layout.groups, dtype=torch.float64)
     assert count.optimizer == 2

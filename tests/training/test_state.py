@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mixwise.graphs import complete, ring, star
-from mixwise.mixing import MixingMatrix, metropolis_hastings, uniform_sender
+from mixwise.mixing import metropolis_hastings, uniform_sender
 from mixwise.state import State, decode, encode, owner_of
 
 N = 6
@@ -17,20 +17,13 @@ TREE = star(N)
 ARCS = list(zip(TREE.arcs.senders[TREE.arcs.by_receiver], TREE.arcs.receivers[TREE.arcs.by_receiver], strict=True))
 
 
-def known(nodes):
-    """The part of W that the owner of these nodes knows."""
-    pattern = W.graph.pattern
-    touched = np.isin(pattern.rows, nodes) | np.isin(pattern.cols, nodes)
-    return MixingMatrix(W.graph, np.where(touched, W.weights, 0.0), nodes=nodes)
-
-
 def example(nodes=ALL) -> State:
     """A state with everything that a state can hold; row i, and the arc from i to j, have values of their own."""
     rows = torch.arange(2.0 * N, dtype=torch.float64).reshape(N, 2)[nodes.start : nodes.stop]
     arcs = torch.tensor([[10.0 * i + j] for i, j in ARCS if j in nodes])
     shared = {"number": 0.1, "text": "tied", "none": None, "truth": True, "list": [[1, 2.5]], "json": {"graph": 1}}
-    shared |= {"tensor": torch.eye(2), "array": np.arange(3.0), "graph": ring(5), "W": known(nodes), "whole": W}
-    shared |= {"rounds": (W, uniform_sender(ring(N)), 3)}
+    shared |= {"tensor": torch.eye(2), "array": np.arange(3.0), "graph": ring(5), "whole": W}
+    shared |= {"W": W.restricted_to(nodes), "rounds": (W, uniform_sender(ring(N)), 3)}
     inner = State(arcs={"arrived": arcs}, graph=TREE, parts={"deeper": State(rows={"x": rows.float()})})
     return State({"X": rows}, shared=shared, parts={"inner": inner}, scratch={"problem": object()})
 
