@@ -21,7 +21,8 @@ from builders import gme_objective as f
 from mixwise.algorithms import D2
 from mixwise.errors import ConfigError, GraphError, MixingError
 from mixwise.mixing import GmeProblem, consensus_factor, gram_matrix, metropolis_hastings, minimize_gme, uniform
-from mixwise.mixing.neighbor_gme import Jumps, NeighborGme, ScaledObjective, on_simplex
+from mixwise.mixing.neighbor_gme import Jumps, NeighborGme
+from mixwise.mixing.neighbor_objective import ScaledObjective, on_simplex
 from mixwise.mixing.neighborhoods import Neighborhoods, TreeSweeps, exchange_here
 from mixwise.network import SimulatedNetwork
 from mixwise.parts import build
