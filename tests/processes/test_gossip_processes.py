@@ -282,7 +282,7 @@ def test_an_error_inside_join_is_told_to_the_others_at_once():
 
 def without_join(rank, world):
     (own, optimizer), others = punctual(), Others()
-    gossip = mw.Gossip(own, optimizer, mw.graphs.ring(world), timeout=60.0)
+    gossip = mw.Gossip(own, optimizer, mw.graphs.ring(world), "metropolis-hastings", timeout=60.0)
 
     def loop():
         for step in range(3 if rank != 1 else 2):
