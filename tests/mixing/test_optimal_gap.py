@@ -36,9 +36,7 @@ def least_norm(graph: Graph) -> tuple[float, float]:
     constraints = [cp.sum(W, axis=1) == 1, W >= 0, cp.multiply(off_graph, W) == 0]
     problem = cp.Problem(cp.Minimize(cp.sigma_max(W - 1 / n)), constraints)
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "Solution may be inaccurate"
-        )  # for some graphs, with some processors' rounding
+        warnings.filterwarnings("ignore", "Solution may be inaccurate")  # of some graphs
         least = float(problem.solve(solver=cp.CLARABEL))
     return least, 1e-6 if problem.status == cp.OPTIMAL else 1e-4  # it stops at about 1e-8, or at reduced accuracy
 
