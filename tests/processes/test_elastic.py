@@ -1,4 +1,4 @@
-"""Machines that come and go (`mixwise launch --machines 1:2`): rows are divided anew, records are those of one."""
+"""Machines that come and go (`mixwise launch --machines 1:2`): rows are divided again, records are those of one."""
 
 import re
 import signal
@@ -30,7 +30,7 @@ PACED = run_with_hook('if not Path("hurry").exists(): time.sleep(0.5)')
 
 
 def kill(agent):
-    """A machine without power: nobody says good-bye."""
+    """A machine without power: no process announces its end."""
     if agent.poll() is None:
         agent.send_signal(signal.SIGSTOP)  # so that it starts no other worker meanwhile
         for process in [*psutil.Process(agent.pid).children(), agent]:
