@@ -18,9 +18,9 @@ from torch import nn
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip.agreement import check_alike, describe, objection
 from mixwise.gossip.collective import DONE, FAILED, WORKING, any_works, averaged_state, metrics
-from mixwise.gossip.start import OnLoss, Options, Parts, agreed, begin_together, check_graph, connected
+from mixwise.gossip.elastic import Elastic, Place
+from mixwise.gossip.start import Options, Parts, agreed, begin_together, check_graph, connected
 from mixwise.gossip.steps import Steps
-from mixwise.gossip.survival import Place, Survival
 from mixwise.graphs import Graph
 from mixwise.network import DistributedNetwork
 from mixwise.network.survivors import restored_on_loss
@@ -52,7 +52,8 @@ class Gossip:
         wire_dtype: torch.bfloat16 or torch.float16 rounds the rows for the message, and only there.
         timeout: the longest wait for other ranks, in seconds.
         seed: names the random streams of policy and algorithm.
-        on_loss: when a rank is lost, "stop" with an error, or "continue" without it (`mixwise launch`).
+        elastic: continue without ranks that are lost, and take up ranks that are started again (`mixwise launch
+            --on-loss continue`); `Gossip` then makes the process group itself. The loop is `while gossip.t < steps`.
         network: how rows travel; by default over torch's process group.
 
     Example:
@@ -79,31 +80,35 @@ class Gossip:
         wire_dtype: torch.dtype | None = None,
         timeout: float = 60.0,
         seed: int = 0,
-        on_loss: OnLoss = "stop",
+        elastic: bool = False,
         network: Network | None = None,
     ) -> None:
         def make() -> Parts:
-            if network is None:
+            if network is None and not elastic:
                 check_graph(graph)
             return Parts(model, optimizer, graph, policy, algorithm, options)
 
-        options = Options(local_steps, buffers, overlap, wire_dtype, seed, on_loss)
-        parts = agreed(make, Transport(None, timeout) if network is None and process_count() is not None else None)
+        options = Options(local_steps, buffers, overlap, wire_dtype, seed, elastic)
+        grouped = network is None and process_count() is not None
+        parts = make() if elastic else agreed(make, Transport(None, timeout) if grouped else None)
         self.model, self.optimizer, self.local_steps, self.buffers = model, optimizer, local_steps, buffers
-        self.network = connected(graph, wire_dtype, timeout) if network is None else network
-        self.network.traffic.reset()
         self.row, self.policy, self.algorithm, self._seed = parts.row, parts.policy, parts.algorithm, seed
         self.row.bind()
-        begin_together(self.row, self.network)
+        self._elastic: Elastic | None = None
+        self._calls = self._asked = t = 0  # calls of step(), and of collective methods, since the last mixing
+        if elastic:
+            self._elastic = Elastic(parts, optimizer, graph, policy, wire_dtype, timeout)
+            (t, self._asked), self.network, self.policy = self._elastic.start()
+        else:
+            self.network = connected(graph, wire_dtype, timeout) if network is None else network
+            self.network.traffic.reset()
+            begin_together(self.row, self.network)
         self._make_driver()
+        self.driver.begin_at(t)
         self.steps = Steps(optimizer, self.row, self.driver)
+        self.steps.on_loss = self._continue if elastic else None
         self.plan: Plan | None = None  # the weights of the last mixing
-        self._calls = self._asked = 0  # calls of step(), and of collective methods, since the last mixing
         self._joined = self._mixing = False  # inside join(); inside a mixing
-        self._survival: Survival | None = None
-        if on_loss == "continue":
-            self._survival = Survival(graph, policy, self.algorithm.needs, wire_dtype, timeout)
-            self.steps.on_loss = self._continue
         self._start_early()
 
     def _make_driver(self) -> None:
@@ -124,9 +129,7 @@ class Gossip:
     @property
     def members(self) -> tuple[int, ...]:
         """The ranks that are left, as numbered at the start; this one is at index `rank`."""
-        if self._survival is None:
-            return tuple(range(self.network.graph.n))
-        return self._survival.membership.generation.members
+        return tuple(range(self.network.graph.n)) if self._elastic is None else self._elastic.members
 
     # --- one step ---
     def step(self, closure: Callable[[], Any] | None = None, *, scaler: torch.amp.GradScaler | None = None) -> Any:
@@ -153,30 +156,25 @@ class Gossip:
 
     def _mix_if(self, wanted: Callable[[], bool]) -> bool:
         """Mix if it is wanted, and return whether it was; a mixing that fails because of a loss is skipped."""
-        if self.steps.behind:
-            self.steps.behind -= 1
-        else:
-            try:
-                with restored_on_loss([self.row.X]) if self._survival is not None else nullcontext():
-                    if not wanted():
-                        return False
-                    self._mix()
-                    return True
-            except NetworkError as error:
-                self._mixing = False
-                self._continue(error, (self.t + 1, 0))
-        self.driver.drop_round()
-        self._calls = 0
-        self._start_early()
+        try:
+            with restored_on_loss([self.row.X]) if self._elastic is not None else nullcontext():
+                if not wanted():
+                    return False
+                self._mix()
+        except NetworkError as error:
+            self._mixing = False
+            self._continue(error, (self.t + 1, 0))
+            self._calls = 0
+            self._start_early()
+        if self._elastic is not None:
+            self._elastic.offer(self.t)
         return True
 
     def _continue(self, error: NetworkError, at: Place | None = None) -> None:
-        """Continue with the ranks that are left, or raise the error."""
-        if self._survival is None:
+        """Continue with the ranks that are present, or raise the error."""
+        if self._elastic is None:
             raise error
-        at = at or (self.t, self._asked)
-        (t, self._asked), self.network, self.policy = self._survival.reform(at, self.network)
-        self.steps.behind += t - at[0]
+        (t, self._asked), self.network, self.policy = self._elastic.meet(at or (self.t, self._asked), self.network)
         self.plan = None
         self._make_driver()
         self.steps.driver = self.driver

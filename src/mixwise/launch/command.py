@@ -67,8 +67,8 @@ def parse_master(text: str | None) -> tuple[str, int] | None:
 
 def check_options(machines: Machines, stops: bool, max_restarts: int, grace: float) -> None:
     """Raise an error if options do not go together."""
-    if max_restarts < 0 or (max_restarts and not stops):
-        raise ConfigError(f"--max-restarts {max_restarts}: at least 0, and only with --on-loss stop")
+    if max_restarts < 0:
+        raise ConfigError(f"--max-restarts {max_restarts}: at least 0")
     if not grace > 0:
         raise ConfigError(f"--grace {grace:g}: a process may be silent for some seconds, so above 0")
     if not stops and machines.fewest < machines.most:
@@ -98,7 +98,7 @@ def worker_command(words: Sequence[str]) -> list[str]:
 def torchrun_line(machines: Machines, command: Sequence[str], max_restarts: int = 0) -> list[str]:
     """The torchrun command line of one machine, for runs that stop, or restart, when a process is lost."""
     line = ["python", "-m", "mixwise.launch.torchrun", f"--nproc-per-node={machines.processes}"]
-    line += [f"--nnodes={machines.count}", "--rdzv-backend=mixwise", f"--rdzv-endpoint={_address(machines.endpoint)}"]
+    line += [f"--nnodes={machines.count}", "--rdzv-backend=mixwise", f"--rdzv-endpoint={written(machines.endpoint)}"]
     if machines.most > 1 and (max_restarts > 0 or machines.fewest < machines.most):  # they restart together
         line += ["--rdzv-id=mixwise", f"--rdzv-conf=is_host={str(machines.here == 0).lower()}"]
     else:
@@ -108,15 +108,22 @@ def torchrun_line(machines: Machines, command: Sequence[str], max_restarts: int 
     return [*line, *command]
 
 
-def launch_line(machines: Machines, grace: float, words: Sequence[str]) -> list[str]:
+def launch_line(machines: Machines, grace: float, max_restarts: int, words: Sequence[str]) -> list[str]:
     """The command line of one machine for runs that continue without lost processes."""
     line = ["mixwise", "launch", "--on-loss=continue", f"--nproc-per-node={machines.processes}", f"--grace={grace:g}"]
+    if max_restarts:
+        line.append(f"--max-restarts={max_restarts}")
     if machines.master is not None:
-        line += [f"--machines={machines.count}", f"--machine={machines.here}", f"--master={_address(machines.master)}"]
+        line += [f"--machines={machines.count}", f"--machine={machines.here}", f"--master={written(machines.master)}"]
     return [*line, "--", *words]
 
 
-def _address(endpoint: tuple[str, int]) -> str:
+def written(endpoint: tuple[str, int]) -> str:
+    """Address and port as text.
+
+    >>> written(("fd00::1", 29500))
+    '[fd00::1]:29500'
+    """
     host, port = endpoint
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

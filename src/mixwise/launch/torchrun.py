@@ -39,8 +39,8 @@ from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.run import main as torchrun
 
 from mixwise.errors import MixwiseError
-from mixwise.launch.interface import address_towards, gloo_interface
-from mixwise.network.board import Board, listening_store
+from mixwise.launch.interface import gloo_interface
+from mixwise.network.board import Board, address_towards, listening_store
 from mixwise.network.world import BOARD
 
 BACKEND = "mixwise"

@@ -30,6 +30,17 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def address_towards(host: str, port: int) -> str:
+    """The address that this machine shows to `host`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, port))  # of a datagram socket: chooses a route, sends nothing
+        except OSError as error:
+            raise NetworkError(f"no route to {host} ({error.strerror}); check the network, and --master") from None
+        return str(probe.getsockname()[0])
+
+
 def listening_store(host: str, port: int, timeout: float = 300.0) -> TCPStore:
     """Return a store that listens on the address of `host` only; by default, a TCPStore listens on all interfaces.
 
@@ -38,14 +49,27 @@ def listening_store(host: str, port: int, timeout: float = 300.0) -> TCPStore:
         port: 0 for any free port.
         timeout: seconds that a read waits for its key.
     """
+    host, port, listening = _listening(host, port)
+    wait = timedelta(seconds=timeout)
+    return TCPStore(
+        host, port, is_master=True, wait_for_workers=False, timeout=wait, master_listen_fd=listening.detach()
+    )
+
+
+def free_address(host: str, port: int) -> tuple[str, int]:
+    """Return the address with a port that is free there, if it is 0; raise an error if one cannot listen on it."""
+    host, port, listening = _listening(host, port)
+    listening.close()
+    return host, port
+
+
+def _listening(host: str, port: int) -> tuple[str, int, socket.socket]:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         if is_loopback(str(address[0])) and not is_loopback(host):
             raise ConfigError(f"--master {host}:{port}: that name means {address[0]} here; give the address itself")
-        with socket.create_server(address, family=family, backlog=1024) as listening:
-            port = listening.getsockname()[1]
-            wait, listen = timedelta(seconds=timeout), listening.detach()
-            return TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=wait, master_listen_fd=listen)
+        listening = socket.create_server(address, family=family, backlog=1024)
+        return host, listening.getsockname()[1], listening
     except OSError as error:
         raise ConfigError(
             f"machine 0 cannot listen on {host}:{port} ({str(error.strerror).partition(' (while')[0]}); "
@@ -80,14 +104,18 @@ class Board:
     @classmethod
     def at(cls, host: str, port: int, timeout: float) -> Board:
         """Connect to the board at this address."""
-        where = f"the board at {host}:{port}"
-        try:
-            store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout))
-        except RuntimeError:
-            raise NetworkError(
-                f"{where} did not answer within {timeout:g} s; check that mixwise launch runs on the machine of that "
-                f"address, and that the port is open"
-            ) from None
+        where, last = f"the board at {host}:{port}", time.monotonic() + timeout
+        while True:  # attempts are short: no signal is handled inside of them
+            try:
+                store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=1))
+                break
+            except RuntimeError:
+                if time.monotonic() > last:
+                    raise NetworkError(
+                        f"{where} did not answer within {timeout:g} s; check that mixwise launch runs on the machine "
+                        f"of that address, and that the port is open"
+                    ) from None
+        store.set_timeout(timedelta(seconds=timeout))
         return cls(store, where)
 
     def write(self, name: str, value: Any) -> None:
@@ -103,9 +131,9 @@ class Board:
         """Whether all of these notes exist."""
         return self._within(lambda: self.store.check([f"mixwise/{name}" for name in names]))
 
-    def awaited(self, name: str, seconds: float, otherwise: str) -> Any:
-        """Return the note as soon as it exists; raise an error with this text if it does not within so many seconds."""
-        if not until(lambda: self.has(name), seconds):
+    def awaited(self, name: str, seconds: float, otherwise: str, in_vain: Callable[[], bool] = lambda: False) -> Any:
+        """Return the note as soon as it exists; raise an error with this text if it does not, or waiting is in vain."""
+        if not until(lambda: self.has(name) or in_vain(), seconds) or not self.has(name):
             raise NetworkError(otherwise)
         return self.read(name)
 

@@ -45,6 +45,7 @@ class DistributedNetwork:
         timeout: the longest time that one operation may take, in seconds.
         wire_dtype: torch.bfloat16 or torch.float16: rows of parameters are cast for the message, and only for it.
         device: where small messages are assembled; by default the CPU, or the current device under nccl.
+        blames: whether processes that give up tell the others which one is missing.
 
     Attributes:
         traffic: what all nodes have sent, as in a simulation (see `Traffic`): a row counts once per neighbor that hears
@@ -61,10 +62,11 @@ class DistributedNetwork:
         timeout: float = 60.0,
         wire_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
+        blames: bool = True,
     ) -> None:
         if wire_dtype not in (None, torch.bfloat16, torch.float16):
             raise NetworkError(f"wire_dtype = {wire_dtype}; rows travel as they are, in bfloat16 or in float16")
-        self.transport = Transport(group, timeout)
+        self.transport = Transport(group, timeout, blames)
         self.rank, self.world = self.transport.rank, self.transport.world
         self.graph, self.wire_dtype = graph, wire_dtype
         self.nodes = block(graph.n, self.rank, self.world)

@@ -41,18 +41,19 @@ class Transport:
     Args:
         group: the processes; all of them by default.
         timeout: the longest wait of one operation, in seconds.
+        blames: whether processes that give up tell the others which one is missing.
 
     Attributes:
         sent: bytes of all tensors that this process has posted for sending.
         notes: where processes that give up leave their notes, in the store.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None, timeout: float) -> None:
+    def __init__(self, group: dist.ProcessGroup | None, timeout: float, blames: bool = True) -> None:
         if process_count() is None:
             raise NetworkError("there is no process group; call torch.distributed.init_process_group under torchrun")
         if not (timeout > 0 and math.isfinite(timeout)):
             raise NetworkError(f"timeout = {timeout}; every wait is bounded, by a number of seconds above 0")
-        self.group, self.timeout = group, timeout
+        self.group, self.timeout, self.blames = group, timeout, blames
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
             raise NetworkError("this process is not in the group; make the network on its members only")
@@ -130,11 +131,12 @@ class Transport:
         """Tell the others which rank this process has missed, close all connections, and raise an error."""
         own, missing, reporter = self.name(self.rank), self.name(peer), None
         with suppress(ValueError):  # a NetworkError included: the store may have gone with the missing process
-            self._board().write(f"{self.notes}/{own}", missing)
+            if self.blames:
+                self._board().write(f"{self.notes}/{own}", missing)
         self.close()
         seen, deadline = {own}, time.monotonic() + _NOTES
         with suppress(ValueError):
-            while missing not in seen:
+            while self.blames and missing not in seen:
                 seen.add(missing)
                 name = f"{self.notes}/{missing}"
                 note = self._board().awaited(name, deadline - time.monotonic(), "it left no note, so it is the one")
