@@ -114,6 +114,7 @@ def launch(
     count: Annotated[str, typer.Option("--machines", help="Number of machines; with stop, also a range: 1:3.")] = "1",
     here: Annotated[int, typer.Option("--machine", help="The number of this machine, from 0.")] = 0,
     master: Annotated[str | None, typer.Option(help="ADDRESS:PORT of machine 0, reachable from the others.")] = None,
+    standby: Annotated[str | None, typer.Option(help="With continue: ADDRESS:PORT of machine 1, if 0 is lost.")] = None,
     max_restarts: Annotated[int, typer.Option(help="Of all processes; with continue, of lost ones.")] = 0,
     grace: Annotated[float, typer.Option(help="With continue: seconds until a silent process counts as lost.")] = 0.7,
     show: Annotated[bool, typer.Option("--print", help="Only print the command lines of all machines.")] = False,
@@ -127,9 +128,9 @@ def launch(
     """
     import mixwise.launch as start
 
-    machines = start.Machines(processes, count, here, start.parse_master(master))
+    machines = start.Machines(processes, count, here, start.parse_master(master), start.parse_master(standby))
     worker, stops = start.worker_command(command), on_loss == "stop"
-    start.check_options(machines, stops, max_restarts, grace)
+    start.check_options(machines, worker, stops, max_restarts, grace)
 
     def line(here: start.Machines) -> list[str]:
         return (

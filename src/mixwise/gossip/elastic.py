@@ -137,9 +137,7 @@ class Elastic:
             self._load(tensors, values)
             self.membership.be(MEMBER)
             return int(values["t"]), 0
-        raise NetworkError(
-            f"rank {rank} cannot join: none of ranks {[m.rank for m in others]} has handed over its state"
-        )
+        raise NetworkError(f"rank {rank} cannot join: none of ranks {[m.rank for m in others]} has sent its state")
 
     def _load(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
         model = self._model()

@@ -1,7 +1,7 @@
 """A supervisor that never ends survivors: it starts the workers of one machine, and reports how they ended.
 
-Workers find each other by a lighthouse, which the supervisor of machine 0 starts, and starts again if it is lost.
-Supervisors do not talk to each other: that of any machine may be started, lost and started again.
+Workers find each other by a lighthouse, which the supervisor of machine 0 starts, and starts again if it is lost; that
+of machine 1 may keep another one. Supervisors do not talk to each other: any may be lost and started again.
 """
 
 from __future__ import annotations
@@ -109,14 +109,15 @@ class _Lighthouse:
     """The lighthouse of this machine, if it has one: a process that is started again when it is lost."""
 
     def __init__(self, machines: Machines, grace: float) -> None:
-        host, port = machines.endpoint
-        self._hosts, self._grace = machines.here == 0, grace
-        if self._hosts:
-            host, port = free_address(host, port)
-        self._host, self._port, self._process = host, port, None if not self._hosts else self._start(host, port)
-        self.addresses = written((host, port))
+        places, self._grace = machines.lighthouses, grace
+        self._process: subprocess.Popen[bytes] | None = None
+        if machines.here < len(places):
+            self._at = places[machines.here] = free_address(*places[machines.here])
+            self._process = self._start()
+        self.addresses = ",".join(map(written, places))
 
-    def _start(self, host: str, port: int) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
+        host, port, self._started = *self._at, time.monotonic()
         return subprocess.Popen(
             [sys.executable, "-P", lighthouse.__file__, host, str(port), str(self._grace)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0,
@@ -125,9 +126,9 @@ class _Lighthouse:
 
     def keep(self, say: Say) -> None:
         """Start it again if it is lost."""
-        if self._process is not None and self._process.poll() is not None:
+        if self._process is not None and self._process.poll() is not None and time.monotonic() > self._started + _AGAIN:
             say(f"the lighthouse is lost (exit code {self._process.returncode}), and started again")
-            self._process = self._start(self._host, self._port)
+            self._process = self._start()
 
     def __enter__(self) -> _Lighthouse:
         return self

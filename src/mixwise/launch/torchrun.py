@@ -16,9 +16,11 @@ import pickle
 import sys
 from dataclasses import astuple
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, cast
 
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 from torch.distributed.elastic.rendezvous import (
     RendezvousConnectionError,
     RendezvousHandler,
@@ -40,6 +42,7 @@ from torch.distributed.run import main as torchrun
 
 from mixwise.errors import MixwiseError
 from mixwise.launch.interface import gloo_interface
+from mixwise.launch.workers import die_with_parent
 from mixwise.network.board import Board, address_towards, listening_store
 from mixwise.network.world import BOARD
 
@@ -182,7 +185,8 @@ def _decoded(text: bytes) -> tuple[bytes, bytes] | None:
 
 
 def main() -> None:
-    """Run torchrun with this rendezvous."""
+    """Run torchrun with this rendezvous, and with workers that do not outlive it."""
+    subprocess_handler.Popen = partial(subprocess_handler.Popen, preexec_fn=die_with_parent)  # type: ignore[misc]
     rendezvous_handler_registry.register(BACKEND, create_handler)
     try:
         torchrun()

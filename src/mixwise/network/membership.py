@@ -50,6 +50,14 @@ class Member:
     phase: str = STARTING
     groups: int = 0  # that it has left, so that no name of a group is used twice
 
+    @classmethod
+    def parsed(cls, told: dict[str, object]) -> Member | None:
+        """Return the member that is told of; None if it is none, but the words of a stranger."""
+        kinds = {"rank": int, "name": str, "born": float, "host": str, "store": int, "state": int, "phase": str}
+        if {name: type(value) for name, value in told.items()} != kinds | {"groups": int}:
+            return None
+        return cls(**told)  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True)
 class View:
@@ -145,7 +153,8 @@ class Membership:
 
     def _see(self, present: Present) -> None:
         """Take up an answer; members that have seen the same answer do the same."""
-        found = sorted((Member(**each) for each in present), key=lambda member: (member.rank, member.born))
+        parsed = [member for member in map(Member.parsed, present) if member is not None]
+        found = sorted(parsed, key=lambda member: (member.rank, member.born))
         newest = {member.rank: member for member in found if member.phase == MEMBER}  # the last of a rank stays
         view = View(tuple(newest.values()))
         with self._changed:

@@ -1,0 +1,225 @@
+"""Kills of all kinds in a run of 8 processes on one machine: how soon the others continue, and what comes of it.
+
+    python benchmarks/kills.py --kills 40 --out /tmp/kills          digits, nodes with different labels, ring of 8
+
+The kinds take turns, and each waits until at least 6 ranks are back. Every rank writes one line per change of its
+group; a mixing that two ranks have applied with different members would be a split brain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+
+NODES = 8
+KINDS = ("SIGKILL", "SIGSTOP", "exception", "exit", "closed sockets", "lighthouse")
+SIGNALS = {"exception": signal.SIGUSR1, "exit": signal.SIGUSR2, "closed sockets": signal.SIGALRM}
+
+
+# --- a rank ---
+def train(folder: Path, lr: float) -> None:
+    """Train until the folder says at which mixing to end; write what happens."""
+    import torch
+    from sklearn.datasets import load_digits
+
+    import mixwise as mw
+    from mixwise.network.membership import close_connections
+
+    rank, log = int(os.environ["RANK"]), (folder / f"rank-{os.environ['RANK']}.jsonl").open("a", buffering=1)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("told to fail")
+
+    signal.signal(signal.SIGUSR1, fail)
+    signal.signal(signal.SIGUSR2, lambda *_: os._exit(3))
+    signal.signal(signal.SIGALRM, lambda *_: close_connections())
+    digits = load_digits()
+    x, y = torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    x, y = x[order], y[order]
+    train_x, train_y, test_x, test_y = x[:1400], y[:1400], x[1400:], y[1400:]
+    own = ((train_y + torch.arange(1400) % 2) % 10 * NODES // 10 == rank).nonzero()[:, 0]  # few labels per node
+    model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    gossip = mw.Gossip(model, optimizer, mw.graphs.ring(NODES), elastic=True)
+    membership, group, applied_from, batches = gossip._elastic.membership, None, 0, torch.Generator().manual_seed(rank)
+    last = time.time()
+
+    def end() -> int:
+        try:
+            return int((folder / "end").read_text())
+        except (OSError, ValueError):
+            return 1 << 60
+
+    while gossip.t < end():
+        chosen = own[torch.randint(len(own), (16,), generator=batches)]
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(train_x[chosen]), train_y[chosen]).backward()
+        gossip.step()
+        now = time.time()
+        if membership.group != group:
+            if group is not None:
+                log.write(json.dumps({"applied": [applied_from, gossip.t - 1], "members": group.ranks}) + "\n")
+            group, applied_from = membership.group, gossip.t
+            pause = now - last
+            log.write(
+                json.dumps({"at": now, "t": gossip.t, "pid": os.getpid(), "now": group.ranks, "pause": pause}) + "\n"
+            )
+        last = now
+        time.sleep(0.01)
+    log.write(json.dumps({"applied": [applied_from, gossip.t], "members": membership.group.ranks}) + "\n")
+    model.load_state_dict(gossip.average())
+    log.write(json.dumps({"accuracy": float((model(test_x).argmax(1) == test_y).float().mean()), "t": gossip.t}) + "\n")
+
+
+# --- the one that kills ---
+def lines(folder: Path, rank: int) -> list[dict]:
+    """What a rank has written."""
+    try:
+        return [
+            json.loads(line) for line in (folder / f"rank-{rank}.jsonl").read_text().splitlines() if line[-1] == "}"
+        ]
+    except FileNotFoundError:
+        return []
+
+
+def newest(folder: Path) -> dict[int, dict]:
+    """The last change of every rank's group."""
+    found = {rank: [line for line in lines(folder, rank) if "now" in line] for rank in range(NODES)}
+    return {rank: changes[-1] for rank, changes in found.items() if changes}
+
+
+def present(folder: Path) -> set[int]:
+    """The members of the newest group."""
+    return set(max(newest(folder).values(), key=lambda line: line["at"], default={"now": ()})["now"])
+
+
+def until(true, seconds: float) -> bool:
+    """Whether it became true in time."""
+    last = time.time() + seconds
+    while not true():
+        if time.time() > last:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def launch(folder: Path, lr: float) -> subprocess.Popen:
+    """Start 8 ranks that are started again when they are lost."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "mixwise", "launch", "--nproc-per-node", str(NODES), "--on-loss", "continue"]
+    command += ["--max-restarts", "100000", "--", __file__, "--rank", "--out", str(folder), "--lr", str(lr)]
+    return subprocess.Popen(command, stdout=(folder / "log").open("w"), stderr=subprocess.STDOUT)
+
+
+def kill_once(folder: Path, launcher: subprocess.Popen, kind: str, rank: int) -> dict | None:
+    """Kill, and return how long the others took to continue; None if they did not within 60 s."""
+    import psutil
+
+    if kind == "lighthouse":
+        (light,) = [
+            c for c in psutil.Process(launcher.pid).children() if any("lighthouse.py" in w for w in c.cmdline())
+        ]
+        pid = light.pid
+    else:
+        pid = newest(folder)[rank]["pid"]
+    before, start = newest(folder), time.time()
+    os.kill(pid, SIGNALS.get(kind) or getattr(signal, kind if kind.startswith("SIG") else "SIGKILL"))
+    if kind == "lighthouse":  # no rank is lost: all of them must train on
+        time.sleep(3)
+        return {"kind": kind, "others": sum(line["at"] > start for line in newest(folder).values())}
+    others = {r for r in before if r != rank and r in before[r]["now"]}
+
+    def continued() -> bool:
+        now = newest(folder)
+        return all(now[r]["at"] > start for r in others)
+
+    if not until(continued, 60):
+        return None
+    after = [next(line for line in lines(folder, r) if line.get("at", 0) > start) for r in others]
+    if kind == "SIGSTOP":
+        time.sleep(3)
+        os.kill(pid, signal.SIGCONT)
+    return {
+        "kind": kind, "rank": rank, "continued": max(line["at"] for line in after) - start,
+        "pause": median(line["pause"] for line in after), "killed_at": start,
+    }  # fmt: skip
+
+
+def split_brains(folder: Path) -> tuple[int, int]:
+    """Mixings that ranks have applied with different members, and mixings applied in all."""
+    members = defaultdict(set)
+    for rank in range(NODES):
+        for line in lines(folder, rank):
+            for t in range(*line.get("applied", (0, 0))):
+                members[t].add(tuple(line["members"]))
+    return sum(len(found) > 1 for found in members.values()), len(members)
+
+
+def finish(folder: Path, launcher: subprocess.Popen, end: int) -> list[float]:
+    """Let all ranks end at this mixing; return their accuracies."""
+    (folder / "new").write_text(str(end))
+    (folder / "new").rename(folder / "end")
+    launcher.wait(1200)
+    return [line["accuracy"] for rank in range(NODES) for line in lines(folder, rank) if "accuracy" in line]
+
+
+def main() -> None:
+    """Kill, then compare with a run that is left alone."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=40)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--rank", action="store_true", help="be one of the ranks")
+    args = parser.parse_args()
+    if args.rank:
+        train(args.out, args.lr)
+        return
+    chance, found, stuck = random.Random(args.seed), [], 0
+    folder, stop = args.out / "killed", time.time() + 60 * args.minutes
+    launcher = launch(folder, args.lr)
+    assert until(lambda: len(present(folder)) == NODES, 300), "the run did not start"
+    for number in range(args.kills):
+        if time.time() > stop:
+            break
+        assert until(lambda: len(present(folder)) >= 6 and launcher.poll() is None, 300), "fewer than 6 ranks for 300 s"
+        time.sleep(chance.uniform(0.2, 2.0))
+        kind, rank = KINDS[number % len(KINDS)], chance.choice(sorted(present(folder)))
+        result = kill_once(folder, launcher, kind, rank)
+        stuck += result is None
+        if result is not None:
+            found.append(result)
+        print(number, result, sorted(present(folder)), flush=True)
+    all_back = until(lambda: len(present(folder)) == NODES, 300)
+    t = max(line["t"] for line in newest(folder).values()) + 2000
+    accuracy = finish(folder, launcher, t)
+    broken, mixings = split_brains(folder)
+    print(f"\n{len(found) + stuck} kills, {stuck} not survived; all ranks back at the end: {all_back}")
+    for kind in KINDS:
+        own = [result for result in found if result["kind"] == kind]
+        if own and "pause" in own[0]:
+            continued, pause = [r["continued"] for r in own], [r["pause"] for r in own]
+            print(
+                f"{kind:15} {len(own):4}  all others continue after {median(continued):.2f} s "
+                f"(most {max(continued):.2f}), pause {median(pause):.2f} s (most {max(pause):.2f})"
+            )
+        elif own:
+            print(f"{kind:15} {len(own):4}  ranks that changed their group: {sum(r['others'] for r in own)}")
+    print(f"split brain: {broken} of {mixings} mixings; ended at mixing {t}, accuracy {accuracy}")
+    alone = launch(args.out / "alone", args.lr)
+    print(f"undisturbed: accuracy {finish(args.out / 'alone', alone, t)}")
+
+
+if __name__ == "__main__":
+    main()
