@@ -33,7 +33,7 @@ from mixwise.network.transport import Transport
 
 LIGHTHOUSES, GRACE = "MIXWISE_LIGHTHOUSES", "MIXWISE_GRACE"  # environment variables that `mixwise launch` sets
 _PERIOD = 0.1  # seconds between two questions who is present
-_CONNECT = 10.0  # seconds for the connections of a new group
+_CONNECT = 5.0  # seconds for the connections of a new group
 STARTING, JOINING, MEMBER = "starting", "joining", "member"
 
 
@@ -162,7 +162,8 @@ class Membership:
             if self.me.phase == STARTING:
                 self._leave_start({member.rank for member in found}, bool(newest))
             gone = len(set(self.view.ranks) - set(view.ranks))
-            if view.members and not (self._presence.contested and 2 * gone >= len(self.view.members)):
+            minority = gone > 0 and 2 * gone >= len(self.view.members)
+            if view.members and not (self._presence.contested and minority):
                 self.view = view
                 if self._tried not in (None, view):  # all of its members see this answer, and count at once
                     self._count_group()
@@ -220,8 +221,12 @@ class Membership:
     def _next(self, failed: View | None) -> View:
         """Return a view of this process that has not failed; if none comes, its members try again."""
 
+        view = View()
+
         def is_new() -> bool:
-            return self.me in self.view.members and self.view != failed
+            nonlocal view
+            view = self.view
+            return self.me in view.members and view != failed
 
         if not self._until(is_new, self.grace + 10 * _PERIOD):
             with self._changed:
@@ -232,13 +237,14 @@ class Membership:
                     f"rank {self.me.rank} has waited {self.timeout:g} s for the other members of the run; no "
                     f"lighthouse answers at {os.environ.get(LIGHTHOUSES)}, or it does not count this process among them"
                 )
-        return self.view
+        return view
 
     def _form(self, view: View, backend: str) -> None:
         first, place = view.members[0], view.ranks.index(self.me.rank)
         store: Store = self._store
         if first.name != self.me.name:
-            store = TCPStore(first.host, first.store, timeout=timedelta(seconds=_CONNECT), wait_for_workers=False)
+            store = TCPStore(first.host, first.store, timeout=timedelta(seconds=1), wait_for_workers=False)
+            store.set_timeout(timedelta(seconds=_CONNECT))
         self.board = Board(PrefixStore(view.name, store), answer=self.grace + 1.0)
         self.board.write(f"ready/{place}", True)
         ready = [f"ready/{other}" for other in range(len(view.members))]

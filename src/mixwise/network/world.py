@@ -134,7 +134,7 @@ class Processes(World):
             self._connect(backend)
         elif backend not in (self._backend, "gloo"):
             raise NetworkError(f"device = {device!r} after another kind; choose variants on one kind of device")
-        return DistributedNetwork(graph, timeout=self.timeout)
+        return DistributedNetwork(graph, timeout=self.timeout, blames=not self.survives)
 
     def _connect(self, backend: str) -> None:
         if "nccl" in backend:
@@ -196,10 +196,8 @@ class ElasticProcesses(Processes):
     survives = True
 
     def __init__(self, membership: Membership, timeout: float) -> None:
-        self._membership, self._cuda = membership, torch.cuda.is_available()
+        self._membership, self.timeout = membership, timeout
         self._connect_members()
-        super().__init__(self.board, self.rank, self.size, self.group, timeout)
-        self.members = membership.view.ranks
 
     @classmethod
     def meet(cls, timeout: float) -> ElasticProcesses:
@@ -214,9 +212,9 @@ class ElasticProcesses(Processes):
         return cls(membership, timeout)
 
     def _connect_members(self) -> None:
-        if self._cuda:
+        if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-        self._backend = "cpu:gloo,cuda:nccl" if self._cuda else "gloo"
+        self._backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         view = self._membership.connect(self._backend)
         assert self._membership.board is not None
         self.board, self.group, self.members, self._decisions = self._membership.board, view.name, view.ranks, 0
