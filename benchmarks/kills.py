@@ -1,6 +1,6 @@
 """Kills of all kinds in a run of 8 processes on one machine: how soon the others continue, and what comes of it.
 
-    python benchmarks/kills.py --kills 40 --out /tmp/kills          digits, nodes with different labels, ring of 8
+    python benchmarks/kills.py --kills 150 --out runs/kills          digits, nodes with different labels, ring of 8
 
 The kinds take turns, and each waits until at least 6 ranks are back. Every rank writes one line per change of its
 group; a mixing that two ranks have applied with different members would be a split brain.
@@ -19,6 +19,8 @@ import time
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 NODES = 8
 KINDS = ("SIGKILL", "SIGSTOP", "exception", "exit", "closed sockets", "lighthouse")
@@ -118,7 +120,10 @@ def launch(folder: Path, lr: float) -> subprocess.Popen:
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "mixwise", "launch", "--nproc-per-node", str(NODES), "--on-loss", "continue"]
     command += ["--max-restarts", "100000", "--", __file__, "--rank", "--out", str(folder), "--lr", str(lr)]
-    return subprocess.Popen(command, stdout=(folder / "log").open("w"), stderr=subprocess.STDOUT)
+    from programs import Program  # of the tests: forked from a process that has imported everything, it starts at once
+
+    environment = os.environ | {"STARTS_PROGRAMS": "1", "OMP_NUM_THREADS": "1"}
+    return Program(command, env=environment, stdout=(folder / "log").open("w"), stderr=subprocess.STDOUT)
 
 
 def kill_once(folder: Path, launcher: subprocess.Popen, kind: str, rank: int) -> dict | None:

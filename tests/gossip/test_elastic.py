@@ -164,7 +164,7 @@ def restarted(algorithm, policy, n, mixings=6):
     graph, lr, noise = ring(n), 0.1, torch.Generator().manual_seed(3)
     network = SimulatedNetwork(graph)
     X = torch.randn(n, 5, dtype=torch.float64, generator=noise)
-    driver = Driver(network, policy, algorithm, X, Context(graph))
+    driver = Driver(network, policy, algorithm, X, Context(graph), local_steps=1)
     driver.begin_at(100)
     for _ in range(mixings):
         G, before = torch.randn(n, 5, dtype=torch.float64, generator=noise), X.clone()

