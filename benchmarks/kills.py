@@ -207,7 +207,7 @@ def main() -> None:
             found.append(result)
         print(number, result, sorted(present(folder)), flush=True)
     all_back = until(lambda: len(present(folder)) == NODES, 300)
-    t = max(line["t"] for line in newest(folder).values()) + 2000
+    t = max(line["t"] for line in newest(folder).values()) + 500
     accuracy = finish(folder, launcher, t)
     broken, mixings = split_brains(folder)
     print(f"\n{len(found) + stuck} kills, {stuck} not survived; all ranks back at the end: {all_back}")
