@@ -160,6 +160,11 @@ def kill_once(folder: Path, launcher: subprocess.Popen, kind: str, rank: int) ->
     }  # fmt: skip
 
 
+def listens(process: object, port: int) -> bool:
+    """Whether a process accepts connections at this port."""
+    return any(at.status == "LISTEN" and at.laddr.port == port for at in process.net_connections("tcp"))
+
+
 def split_brains(folder: Path) -> tuple[int, int]:
     """Mixings that ranks have applied with different members, and mixings applied in all."""
     members = defaultdict(set)

@@ -119,7 +119,7 @@ class _Lighthouse:
     def _start(self) -> subprocess.Popen[bytes]:
         host, port, self._started = *self._at, time.monotonic()
         return subprocess.Popen(
-            [sys.executable, "-P", lighthouse.__file__, host, str(port), str(self._grace)],
+            [sys.executable, lighthouse.__file__, host, str(port), str(self._grace)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0,
             preexec_fn=die_with_parent,
         )  # fmt: skip
