@@ -10,6 +10,7 @@ those that the neighbors hold, D² takes a step of D-SGD first, and relayed sums
 from __future__ import annotations
 
 import logging
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from mixwise.graphs import Graph
 from mixwise.network import DistributedNetwork
 from mixwise.network.membership import JOINING, MEMBER, Membership
 from mixwise.network.state_server import StateServer, fetch_state
-from mixwise.network.survivors import keep_counting, listed
+from mixwise.network.survivors import keep_counting
 from mixwise.policies.choice import PolicyLike, policy_for
 from mixwise.protocols import Network, Policy
 
@@ -29,6 +30,17 @@ Place = tuple[int, int]  # mixings done, and collective answers (average, metric
 
 _log = logging.getLogger(__name__)
 _BEFORE = (-1, 0)  # the place of a rank that has not begun
+
+
+def joined(graph: Graph) -> Graph:
+    """Return the graph with an edge between its components, one after the other; every rank can reach every other.
+
+    >>> joined(Graph(5, [(0, 1), (3, 4)])).edges
+    ((0, 1), (1, 2), (2, 3), (3, 4))
+    """
+    bridges = [(one[-1], other[0]) for one, other in pairwise(graph.components)]
+    back = [(b, a) for a, b in bridges] if graph.directed else []
+    return Graph(graph.n, [*graph.edges, *bridges, *back], graph.directed) if bridges else graph
 
 
 class Elastic:
@@ -91,10 +103,12 @@ class Elastic:
                 continue
 
     def _connected(self, ranks: tuple[int, ...], at: Place, before: Network | None) -> tuple[Place, Network, Policy]:
-        graph = self._graph.subgraph(ranks)
-        if not graph.is_connected:
-            parts = " | ".join(listed([ranks[i] for i in part]) for part in graph.components)
-            _log.warning("the graph has fallen apart; each part mixes by itself until lost ranks are back: %s", parts)
+        left = self._graph.subgraph(ranks)
+        graph = joined(left)
+        if graph is not left:
+            _log.warning(
+                "without its lost ranks the graph has fallen apart; an edge joins its parts until they are back"
+            )
         network = connected(graph, self._wire_dtype, self._timeout, blames=False)
         if at == _BEFORE:
             assert isinstance(network, DistributedNetwork)
