@@ -106,9 +106,7 @@ class Elastic:
         left = self._graph.subgraph(ranks)
         graph = joined(left)
         if graph is not left:
-            _log.warning(
-                "without its lost ranks the graph has fallen apart; an edge joins its parts until they are back"
-            )
+            _log.warning("the graph has fallen apart; an edge joins its parts until lost ranks are back")
         network = connected(graph, self._wire_dtype, self._timeout, blames=False)
         if at == _BEFORE:
             assert isinstance(network, DistributedNetwork)
