@@ -131,10 +131,8 @@ def kill_once(folder: Path, launcher: subprocess.Popen, kind: str, rank: int) ->
     import psutil
 
     if kind == "lighthouse":
-        (light,) = [
-            c for c in psutil.Process(launcher.pid).children() if any("lighthouse.py" in w for w in c.cmdline())
-        ]
-        pid = light.pid
+        children, port = psutil.Process(launcher.pid).children(), newest(folder)[rank]["lighthouse"]
+        (pid,) = [child.pid for child in children if listens(child, port)]
     else:
         pid = newest(folder)[rank]["pid"]
     before, start = newest(folder), time.time()

@@ -140,8 +140,8 @@ class Membership:
     def close(self) -> None:
         """Leave without a word; the others notice after the grace period, or by the closed connections."""
         self._ended.set()
+        self._presence.close()  # first: signs of life while the watch ends would delay the others
         self._watch.join()
-        self._presence.close()
 
     # --- who is present: in a thread ---
     def _ask(self) -> None:
