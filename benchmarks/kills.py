@@ -72,10 +72,9 @@ def train(folder: Path, lr: float) -> None:
             if group is not None:
                 log.write(json.dumps({"applied": [applied_from, gossip.t - 1], "members": group.ranks}) + "\n")
             group, applied_from = membership.group, gossip.t
-            pause = now - last
-            log.write(
-                json.dumps({"at": now, "t": gossip.t, "pid": os.getpid(), "now": group.ranks, "pause": pause}) + "\n"
-            )
+            port = int(os.environ["MIXWISE_LIGHTHOUSES"].rpartition(":")[2])
+            change = {"at": now, "t": gossip.t, "pid": os.getpid(), "now": group.ranks, "pause": now - last}
+            log.write(json.dumps(change | {"lighthouse": port}) + "\n")
         last = now
         time.sleep(0.01)
     log.write(json.dumps({"applied": [applied_from, gossip.t], "members": membership.group.ranks}) + "\n")
