@@ -15,7 +15,7 @@ WORLD = 4
 
 
 def never(me):
-    raise NetworkError("no answer")
+    raise TimeoutError("no answer yet")
 
 
 class Ranks:
@@ -141,6 +141,14 @@ def test_with_several_lighthouses_only_a_majority_continues(contested):
     assert {membership.view.ranks for membership in members} == {(0, 1, 2, 3)}
     contested.answer(*members[1:])
     assert [membership.view.ranks for membership in members] == [(0, 1, 2, 3)] + [(1, 2, 3)] * 3
+
+
+def test_a_new_lighthouse_that_has_not_heard_of_all_members_leaves_none_out(ranks):
+    members = ranks.begun()
+    for membership in members:
+        membership._unsure = float("inf")  # as after a question without an answer
+    ranks.answer(*members[:3])
+    assert {membership.view.ranks for membership in members} == {(0, 1, 2, 3)}
 
 
 def test_a_lighthouse_that_is_not_there_is_told_with_its_address():

@@ -40,7 +40,7 @@ class Presence(Protocol):
         """Tell what this process is, and return what all are; processes that are in the same answer get the same one.
 
         Returns once all processes that were in the last answer have asked again or are silent for the grace period.
-        Raises a NetworkError if there is no answer.
+        Raises a TimeoutError if it takes longer than a second, a NetworkError if no one is there to answer.
         """
         ...
 
@@ -80,7 +80,7 @@ class Lighthouse:
                 )  # fmt: skip
                 return [present.data for present in answer.participants]
             except TimeoutError:
-                raise NetworkError(f"{address} has not answered yet: it waits for others") from None
+                raise
             except (RuntimeError, OSError) as error:
                 why = str(error)
                 self._resting[address] = time.monotonic() + _AGAIN

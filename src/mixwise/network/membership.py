@@ -109,7 +109,7 @@ class Membership:
         self._tried: View | None = None  # the last one whose group was formed, or begun
         self._present: list[Member] = []
         self._presence = presence(name)
-        self._started = time.monotonic()
+        self._started, self._unsure = time.monotonic(), 0.0
         self._changed, self._groups = threading.Condition(), threading.Lock()
         self._ended = threading.Event()
         self._watch = threading.Thread(target=self._ask, name="mixwise membership", daemon=True)
@@ -148,13 +148,15 @@ class Membership:
         while not self._ended.wait(_PERIOD):
             try:
                 self._see(self._presence.ask(asdict(self.me)))
-            except NetworkError:
-                continue  # without an answer, the members stay as they are
+            except TimeoutError:
+                continue
+            except NetworkError:  # the members stay as they are, until all have found a new lighthouse
+                self._unsure = time.monotonic() + self.grace + 10 * _PERIOD
 
     def _see(self, present: Present) -> None:
         """Take up an answer; members that have seen the same answer do the same."""
-        parsed = [member for member in map(Member.parsed, present) if member is not None]
-        found = sorted(parsed, key=lambda member: (member.rank, member.born))
+        found = [member for member in map(Member.parsed, present) if member is not None]
+        found.sort(key=lambda member: (member.rank, member.born))
         newest = {member.rank: member for member in found if member.phase == MEMBER}  # the last of a rank stays
         view = View(tuple(newest.values()))
         with self._changed:
@@ -162,8 +164,8 @@ class Membership:
             if self.me.phase == STARTING:
                 self._leave_start({member.rank for member in found}, bool(newest))
             gone = len(set(self.view.ranks) - set(view.ranks))
-            minority = gone > 0 and 2 * gone >= len(self.view.members)
-            if view.members and not (self._presence.contested and minority):
+            minority = self._presence.contested and 2 * gone >= len(self.view.members)
+            if view.members and not (gone and (minority or time.monotonic() < self._unsure)):
                 self.view = view
                 if self._tried not in (None, view):  # all of its members see this answer, and count at once
                     self._count_group()
