@@ -66,11 +66,12 @@ def train(folder: Path, lr: float) -> None:
         chosen = own[torch.randint(len(own), (16,), generator=batches)]
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(train_x[chosen]), train_y[chosen]).backward()
+        before = gossip.t  # a rank that was stopped jumps from here, and has applied nothing in between
         gossip.step()
         now = time.time()
         if membership.group != group:
             if group is not None:
-                log.write(json.dumps({"applied": [applied_from, gossip.t - 1], "members": group.ranks}) + "\n")
+                log.write(json.dumps({"applied": [applied_from, before], "members": group.ranks}) + "\n")
             group, applied_from = membership.group, gossip.t
             port = int(os.environ["MIXWISE_LIGHTHOUSES"].rpartition(":")[2])
             change = {"at": now, "t": gossip.t, "pid": os.getpid(), "now": group.ranks, "pause": now - last}
