@@ -17,6 +17,7 @@ from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
 from mixwise.network import Link, Links, LossyNetwork, Network, SimulatedNetwork
 from mixwise.network.survivors import remaining_graph
+from mixwise.network.wire import as_wire_dtype
 from mixwise.network.world import World
 from mixwise.parts import supply, words
 from mixwise.protocols import Context
@@ -104,8 +105,8 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
             training = make(task, _network(config, graph, links, world, seed), context=Context(places, order, seed))
         else:
             left = remaining_graph(graph, nodes)
-            own, context = task.restricted(nodes), Context(left, seed=seed)
-            training = make(own, world.network(left, config.device), context=context)
+            own, context, wire = task.restricted(nodes), Context(left, seed=seed), as_wire_dtype(config.wire_dtype)
+            training = make(own, world.network(left, config.device, wire), context=context)
         training.survives = world.survives
         return training
 
@@ -131,15 +132,16 @@ def build_task(config: RunConfig, nodes: int, seed: int) -> Task:
 
 def _network(config: RunConfig, graph: Graph, links: Links | None, world: World, seed: int) -> Network:
     """Return the network of the world; lost messages and simulated link times are for simulations only."""
+    wire = as_wire_dtype(config.wire_dtype)
     if config.message_loss == 0 and links is None:
-        return world.network(graph, config.device)
+        return world.network(graph, config.device, wire)
     if world.size > 1 and config.message_loss > 0:
         raise ConfigError("message_loss is for simulations, but this run has several processes; leave it out")
     if world.size > 1:
         raise ConfigError("links are for simulations; with several processes, time is measured; leave them out")
     if config.message_loss == 0:
-        return SimulatedNetwork(graph, links)
-    return LossyNetwork(graph, config.message_loss, stream(seed, "network"), links)
+        return SimulatedNetwork(graph, links, wire)
+    return LossyNetwork(graph, config.message_loss, stream(seed, "network"), links, wire)
 
 
 def _links(config: LinkTimes, places: Graph) -> Links:

@@ -16,6 +16,7 @@ from mixwise.mixing.matrix import FloatArray
 from mixwise.network.links import IntArray, Links
 from mixwise.network.sums import mix_rows
 from mixwise.network.traffic import LONG_ROW, Cargo, Packing, Traffic, average_bytes, message_bytes
+from mixwise.network.wire import Wire, as_wire_dtype
 from mixwise.seeding import numpy_generator
 
 
@@ -31,12 +32,13 @@ class SimulatedNetwork:
     Args:
         graph: the communication graph.
         links: how long messages take, to count simulated time.
+        wire_dtype: torch.bfloat16 or torch.int8: rows are rounded for the message (see `mixwise.network.wire`).
     """
 
     _averages = True  # whether W = J is counted as an average
 
-    def __init__(self, graph: Graph, links: Links | None = None) -> None:
-        self.graph, self.links = graph, links
+    def __init__(self, graph: Graph, links: Links | None = None, wire_dtype: torch.dtype | None = None) -> None:
+        self.graph, self.links, self.wire_dtype = graph, links, as_wire_dtype(wire_dtype)
         self.nodes = range(graph.n)
         self.traffic = Traffic()
         self.step: int | None = None
@@ -54,15 +56,18 @@ class SimulatedNetwork:
     def _start(self, rows: torch.Tensor, W: MixingMatrix, packing: Packing | None) -> Arrived:
         if rows.ndim != 2 or len(rows) != W.n:
             raise MixingError(f"rows of shape {tuple(rows.shape)} cannot be mixed by a matrix for {W.n} nodes")
-        size = message_bytes(rows, packing)
         if self._averages and W.is_average and packing is None:
-            self._count_average(size)
+            self._count_average(message_bytes(rows, None))
             return Arrived(rows, W.graph, W.weights)
+        wire = Wire.of(rows, self.wire_dtype) if packing is None else None
+        size = message_bytes(rows, packing or wire)
         self.traffic.parameters += W.messages * size
         weights, pattern = self._arriving(W), W.graph.pattern
         if self.links is not None:
             used = (pattern.rows != pattern.cols) & (weights != 0)
             self.traffic.seconds += self.links.round(pattern.rows[used], pattern.cols[used], size)
+        if wire is not None:
+            return Arrived(wire.rounded(rows), W.graph, weights, rows)
         return Arrived(rows, W.graph, weights)
 
     def _arriving(self, W: MixingMatrix) -> FloatArray:
@@ -74,9 +79,12 @@ class SimulatedNetwork:
         order = graph.arcs.by_receiver
         if messages.ndim != 2 or len(messages) != len(order):
             raise MixingError(f"messages of shape {tuple(messages.shape)} for {len(order)} arcs; one row each")
-        self.traffic.add(cargo, messages.numel() * messages.element_size())
+        wire = Wire.of(messages, self.wire_dtype) if cargo == "parameters" else None
+        size = message_bytes(messages, wire)
+        self.traffic.add(cargo, len(messages) * size)
+        if wire is not None:
+            messages = wire.rounded(messages)
         if self.links is not None:
-            size = messages.shape[1] * messages.element_size()
             self.traffic.seconds += self.links.round(graph.arcs.senders, graph.arcs.receivers, size)
         return messages[torch.tensor(order, device=messages.device)]  # a copy: the graph's order is read-only
 
@@ -106,14 +114,22 @@ class SimulatedNetwork:
 
 @dataclass(frozen=True)
 class Arrived:
-    """A gossip step of rows that are all in this process; the weights need not be those of a mixing matrix."""
+    """A gossip step of rows that are all in this process; the weights need not be those of a mixing matrix.
+
+    If the rows were rounded for the message, `exact` are the rows themselves.
+    """
 
     rows: torch.Tensor
     graph: Graph
     weights: FloatArray  # one per entry of graph.pattern
+    exact: torch.Tensor | None = None
 
     def wait(self, out: torch.Tensor | None = None) -> torch.Tensor:
         """Wᵀ X, in a new tensor or in `out`, which may be X itself."""
+        if self.exact is not None:
+            out = self.exact.clone() if out is None else out.copy_(self.exact)
+            self.move(out)
+            return out
         out = torch.empty_like(self.rows, memory_format=torch.contiguous_format) if out is None else out
         mix_rows(self.rows, self.graph, self.weights, out)
         return out
@@ -136,12 +152,20 @@ class LossyNetwork(SimulatedNetwork):
         loss: the probability that an arc fails, in [0, 1).
         seed: of the draws; the arcs that fail are a function of the seed and the step.
         links: how long messages take, to count simulated time.
+        wire_dtype: as in `SimulatedNetwork`.
     """
 
     _averages = False  # rows are lost, not parts of sums
 
-    def __init__(self, graph: Graph, loss: float, seed: int = 0, links: Links | None = None) -> None:
-        super().__init__(graph, links)
+    def __init__(
+        self,
+        graph: Graph,
+        loss: float,
+        seed: int = 0,
+        links: Links | None = None,
+        wire_dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(graph, links, wire_dtype)
         if not 0 <= loss < 1:
             raise MixingError(f"loss = {loss}; the share of messages that are lost lies in [0, 1)")
         self.loss, self.seed = loss, seed

@@ -12,6 +12,8 @@ from typing import Literal, Protocol, TypeAlias
 
 import torch
 
+from mixwise.network.wire import Wire
+
 LONG_ROW = 1 << 16  # bytes; shorter rows are cheaper to copy, or to send whole, than to send in several messages
 Cargo: TypeAlias = Literal["parameters", "sketches"]  # what travels: the counter of `Traffic` that it goes to
 
@@ -79,24 +81,9 @@ class Packing(Protocol):
         ...
 
 
-class Cast:
-    """A packing that casts rows to a shorter dtype."""
-
-    def __init__(self, rows: torch.Tensor, dtype: torch.dtype) -> None:
-        self.rows, self.dtype, self.width = rows, dtype, rows.shape[1]
-
-    def pack(self, position: int, packed: torch.Tensor) -> None:
-        """Cast a row."""
-        packed.copy_(self.rows[position])
-
-    def unpack(self, packed: torch.Tensor, row: torch.Tensor) -> None:
-        """Cast a row back."""
-        row.copy_(packed)
-
-
-def message_bytes(rows: torch.Tensor, packing: Packing | None) -> int:
-    """Bytes of one row on the wire."""
-    return rows.shape[1] * rows.element_size() if packing is None else packing.width * packing.dtype.itemsize
+def message_bytes(rows: torch.Tensor, form: Packing | Wire | None) -> int:
+    """Bytes of one row on the wire, in this form or as it is."""
+    return rows.shape[1] * rows.element_size() if form is None else form.width * form.dtype.itemsize
 
 
 def average_bytes(n: int, size: int) -> int:
