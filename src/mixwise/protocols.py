@@ -189,6 +189,7 @@ class Network(Protocol):
         nodes: the nodes whose rows are here.
         traffic: what all nodes have sent, the same number on every process.
         links: how long messages take, in simulations that count time.
+        wire_dtype: the precision of rows on the wire; None if they travel as they are.
         step: the step under way, for error messages.
     """
 
@@ -196,6 +197,7 @@ class Network(Protocol):
     nodes: range
     traffic: Traffic
     links: Links | None
+    wire_dtype: torch.dtype | None
     step: int | None
 
     def mix(

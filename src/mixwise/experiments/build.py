@@ -105,7 +105,7 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
             training = make(task, _network(config, graph, links, world, seed), context=Context(places, order, seed))
         else:
             left = remaining_graph(graph, nodes)
-            own, context, wire = task.restricted(nodes), Context(left, seed=seed), as_wire_dtype(config.wire_dtype)
+            own, context, wire = task.restricted(nodes), Context(left, seed=seed), _wire_dtype(config)
             training = make(own, world.network(left, config.device, wire), context=context)
         training.survives = world.survives
         return training
@@ -132,7 +132,7 @@ def build_task(config: RunConfig, nodes: int, seed: int) -> Task:
 
 def _network(config: RunConfig, graph: Graph, links: Links | None, world: World, seed: int) -> Network:
     """Return the network of the world; lost messages and simulated link times are for simulations only."""
-    wire = as_wire_dtype(config.wire_dtype)
+    wire = _wire_dtype(config)
     if config.message_loss == 0 and links is None:
         return world.network(graph, config.device, wire)
     if world.size > 1 and config.message_loss > 0:
@@ -142,6 +142,13 @@ def _network(config: RunConfig, graph: Graph, links: Links | None, world: World,
     if config.message_loss == 0:
         return SimulatedNetwork(graph, links, wire)
     return LossyNetwork(graph, config.message_loss, stream(seed, "network"), links, wire)
+
+
+def _wire_dtype(config: RunConfig) -> torch.dtype | None:
+    """Return the precision of rows on the wire; auto rounds them where links make bytes cost time."""
+    if config.wire_dtype == "auto":
+        return None if config.links is None else torch.int8
+    return as_wire_dtype(config.wire_dtype)
 
 
 def _links(config: LinkTimes, places: Graph) -> Links:

@@ -150,7 +150,7 @@ class RunConfig(Strict):
     algorithm: Annotated[Any, AfterValidator(partial(_checked, "algorithm"))] = "dsgd"
     local_steps: Count = 1
     policy: Annotated[Any, AfterValidator(partial(_checked, "policy"))]
-    wire_dtype: Literal["bfloat16", "int8"] | None = None
+    wire_dtype: Literal["auto", "bfloat16", "int8"] | None = None
     message_loss: Unit = 0.0
     links: LinkTimes | None = None
     record_every: Count = 1

@@ -6,9 +6,8 @@ import pytest
 from mixwise import graphs
 from mixwise.mixing import full_averaging, metropolis_hastings
 from mixwise.network import Link, Links
-from mixwise.policies import AwarePairs, Pairs
+from mixwise.policies import AwarePairs, Pairs, forecast
 from mixwise.sketch import CountSketch
-from mixwise.training import forecast
 
 LINKS = Links(Link(0.02, 1e6))
 
@@ -35,14 +34,12 @@ def test_rounds_rows_bytes_and_seconds_are_counted():
     assert forecast(full_averaging(ring), ring, 1000).disagreement == pytest.approx(0, abs=1e-12)
 
 
-def test_plan_prints_the_alternatives_and_marks_the_default(mixwise):
-    told = mixwise("plan", "star:5", "--model-size", "1000", "--latency", "10").stdout.splitlines()
+def test_plan_prints_the_alternatives_and_marks_the_choice_for_the_links(mixwise):
+    told = mixwise("plan", "ring:6", "--model-size", "1000", "--latency", "10").stdout.splitlines()
     assert [line.split()[0] for line in told[1:3]] == ["metropolis-hastings", "pairs"]
-    assert [line for line in told if "(auto)" in line] == [
-        line for line in told if line.startswith("aware-pairs (auto)")
-    ]
-    told = mixwise("plan", "ring:6").stdout.splitlines()
-    assert sum(line.startswith("pairs (auto)") for line in told) == 1
+    assert [line.split()[:4] for line in told if "(auto)" in line] == [["pairs", "(auto)", "int8", "1"]]
+    told = mixwise("plan", "star:5", "--model-size", "100000000", "--latency", "0").stdout.splitlines()
+    assert [line.split()[:3] for line in told if "(auto)" in line] == [["aware-pairs", "(auto)", "int8"]]
 
 
 @pytest.mark.parametrize(
