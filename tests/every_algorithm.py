@@ -53,6 +53,7 @@ def runs() -> dict:
         "extra, aware": (alg.EXTRA(), by_count),
         "gradient tracking": (tracking, fixed, GRAPH, NESTEROV),
         "gradient tracking, aware": (tracking, aware()),
+        "momentum tracking, aware": (alg.MomentumTracking(), aware()),
         "quasi-global": (alg.QuasiGlobalMomentum(0.9), aware()),
         "quasi-global, not Nesterov": (alg.QuasiGlobalMomentum(nesterov=False), fixed),
         "quasi-global adam": (alg.QuasiGlobalAdam(), aware()),
