@@ -63,7 +63,7 @@ class Auto(Chosen):
     EXTRA); chosen by their disagreement on other graphs. On directed graphs there are no pairs: optimized weights,
     GME of updates and parameters at every mixing, from gathered sketches.
 
-    If the network knows its links, time counts: the fewest rounds that leave at most half of the disagreement that a
+    If the network knows its links, time counts: the fewest rounds that leave at most 0.3 of the disagreement that a
     step adds, and choices by the data only if they make a mixing at most a tenth longer. With a `budget`, bytes
     count: as many rounds as fit, until a hundredth of that disagreement is left.
 
@@ -102,7 +102,7 @@ class Auto(Chosen):
             most = max(1, int(self._bytes(context) / context.wire_bytes + 1e-9))
         if needs.symmetric:  # r rounds forth and r − 1 back
             most = (most + 1) // 2
-        enough, mixings = (0.01, 20) if context.links is None else (0.5, 60)
+        enough, mixings = (0.01, 20) if context.links is None else (0.3, 60)
         rounds = 1
         while rounds < most:
             left = forecast(Pairs(rounds), graph, context.wire_bytes, needs=needs, mixings=mixings)
