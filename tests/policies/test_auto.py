@@ -36,7 +36,7 @@ def test_sketches_and_offers_count_towards_the_budget(budget, row_bytes):
     assert isinstance(chosen, AwarePairs if row_bytes == 1e6 else Pairs)
 
 
-@pytest.mark.parametrize("graph", [graphs.ring(16), IRREGULAR, graphs.complete(6)])
+@pytest.mark.parametrize("graph", [graphs.ring(16), IRREGULAR])
 def test_with_links_the_fewest_rounds_that_leave_a_third_of_a_step(graph):
     chosen = Auto().choose(Context(graph, links=SLOW, row_bytes=1e4, wire_bytes=1e4))
     assert isinstance(chosen, Pairs)  # hand-shakes would take longer than the rows
@@ -56,3 +56,12 @@ def test_rounds_that_run_forth_and_back_count_twice():
     chosen = Auto(budget=2.5).choose(context)
     assert chosen == Pairs(3)  # M₁ M₂ M₃ M₂ M₁
     assert forecast(chosen, context.graph, 1e6, needs=context.needs).rounds == 5
+
+
+def test_one_round_to_all_neighbors_where_that_is_enough():
+    """On a complete graph it is an exact average; pairs would need three rounds for that, and two to be good enough."""
+    graph = graphs.complete(8)
+    chosen = Auto().choose(Context(graph, links=SLOW, row_bytes=1e4, wire_bytes=1e4))
+    assert forecast(chosen, graph, 1e4).rounds == 1
+    assert forecast(chosen, graph, 1e4).disagreement < 1e-9
+    assert forecast(Pairs(1), graph, 1e4).disagreement > 0.3

@@ -36,10 +36,20 @@ def plan(
     import torch
 
     from mixwise.graphs import parse
+    from mixwise.mixing import metropolis_hastings
     from mixwise.network import Link, Links
     from mixwise.network.traffic import message_bytes
     from mixwise.network.wire import Wire
-    from mixwise.policies import Auto, AwarePairs, EdgeColoring, HeterogeneityAwareMatchings, Matchings, Pairs, forecast
+    from mixwise.policies import (
+        Auto,
+        AwarePairs,
+        EdgeColoring,
+        Fixed,
+        HeterogeneityAwareMatchings,
+        Matchings,
+        Pairs,
+        forecast,
+    )  # fmt: skip
     from mixwise.policies.edge_coloring import rounds_that_fit
     from mixwise.protocols import Context, Policy
     from mixwise.training.checks import check_connected
@@ -51,7 +61,6 @@ def plan(
     row = torch.empty(1, model_size, device="meta")
     sizes = {wire: message_bytes(row, Wire.of(row, wire)) for wire in (None, torch.int8)}
     auto = Auto().choose(Context(g, links=links, row_bytes=sizes[None], wire_bytes=sizes[torch.int8]))
-    assert isinstance(auto, Pairs | AwarePairs)  # the graph is undirected
     choices: list[tuple[str, Policy | str, torch.dtype | None]] = [("metropolis-hastings", "metropolis-hastings", None)]
     for rounds in sorted({1, rounds_that_fit(g)}):
         choices += [
@@ -61,8 +70,9 @@ def plan(
             ("edge-coloring", EdgeColoring(rounds), None),
             ("matchings", Matchings(rounds), None),
         ]
-    for rounds in sorted({1, rounds_that_fit(g), auto.rounds or 1}):
-        choices.append(("pairs", Pairs(rounds), torch.int8))
+    choices.append(("metropolis-hastings", Fixed(metropolis_hastings), torch.int8))
+    chosen = auto.rounds or 1 if isinstance(auto, Pairs | AwarePairs) else 1
+    choices += [("pairs", Pairs(rounds), torch.int8) for rounds in sorted({1, rounds_that_fit(g), chosen})]
     if isinstance(auto, AwarePairs):
         choices.append(("aware-pairs", auto, torch.int8))
     rows = []

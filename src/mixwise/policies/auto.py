@@ -18,6 +18,7 @@ from mixwise.protocols import Context, Look, Network, Plan, Policy, Provides, Ro
 from mixwise.sketch import CountSketch, Sketch
 
 _MOST_ROUNDS = 16  # per mixing, where no budget says otherwise
+_LEFT = 0.3  # of the disagreement that a step adds may be left where time counts
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,9 @@ class Auto(Chosen):
     GME of updates and parameters at every mixing, from gathered sketches.
 
     If the network knows its links, time counts: the fewest rounds that leave at most 0.3 of the disagreement that a
-    step adds, and choices by the data only if they make a mixing at most a tenth longer. With a `budget`, bytes
-    count: as many rounds as fit, until a hundredth of that disagreement is left.
+    step adds, one round to all neighbors (Metropolis-Hastings) if that does it, and choices by the data only if they
+    make a mixing at most a tenth longer. With a `budget`, bytes count: as many rounds as fit, until a hundredth of
+    that disagreement is left.
 
     Args:
         sketch: how a node's row is compressed, where the choice depends on the data.
@@ -81,6 +83,10 @@ class Auto(Chosen):
         graph, symmetric = context.graph, context.needs.symmetric
         if graph.directed:
             return HeterogeneityAware(sketch=self.sketch, objective="both", regularization=0.02)
+        if context.links is not None and self.budget is None and not symmetric:
+            ordinary = Fixed(metropolis_hastings)
+            if forecast(ordinary, graph, context.wire_bytes).disagreement <= _LEFT:
+                return ordinary
         rounds = None if context.links is None and self.budget is None else self._rounds(context)
         blind, aware = Pairs(rounds), AwarePairs(rounds, self.sketch)
         if graph.is_regular or symmetric:
@@ -102,7 +108,7 @@ class Auto(Chosen):
             most = max(1, int(self._bytes(context) / context.wire_bytes + 1e-9))
         if needs.symmetric:  # r rounds forth and r − 1 back
             most = (most + 1) // 2
-        enough, mixings = (0.01, 20) if context.links is None else (0.3, 60)
+        enough, mixings = (0.01, 20) if context.links is None else (_LEFT, 60)
         rounds = 1
         while rounds < most:
             left = forecast(Pairs(rounds), graph, context.wire_bytes, needs=needs, mixings=mixings)
