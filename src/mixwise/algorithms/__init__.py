@@ -7,7 +7,8 @@ from mixwise.algorithms.decentlam import DecentLaM
 from mixwise.algorithms.diffusion import CombineThenAdapt, CombineWhileAdapt
 from mixwise.algorithms.dsgd import DSGD, DAdam, DecoupledDSGD
 from mixwise.algorithms.exact import D2, EXTRA
-from mixwise.algorithms.gradient_tracking import GradientTracking, MomentumTracking
+from mixwise.algorithms.gradient_tracking import GradientTracking
+from mixwise.algorithms.momentum_tracking import MomentumTracking
 from mixwise.algorithms.push_sum import PushSum
 from mixwise.algorithms.quasi_global import QuasiGlobalAdam, QuasiGlobalMomentum
 from mixwise.algorithms.relay import RelaySGD

@@ -18,7 +18,7 @@ from mixwise.protocols import Context, Look, Network, Plan, Policy, Provides, Ro
 from mixwise.sketch import CountSketch, Sketch
 
 _MOST_ROUNDS = 16  # per mixing, where no budget says otherwise
-_LEFT = 0.3  # of the disagreement that a step adds may be left where time counts
+_LEFT = 0.2  # of the disagreement that a step adds may be left where time counts
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Auto(Chosen):
     EXTRA); chosen by their disagreement on other graphs. On directed graphs there are no pairs: optimized weights,
     GME of updates and parameters at every mixing, from gathered sketches.
 
-    If the network knows its links, time counts: the fewest rounds that leave at most 0.3 of the disagreement that a
+    If the network knows its links, time counts: the fewest rounds that leave at most 0.2 of the disagreement that a
     step adds, one round to all neighbors (Metropolis-Hastings) if that does it, and choices by the data only if they
     make a mixing at most a tenth longer. With a `budget`, bytes count: as many rounds as fit, until a hundredth of
     that disagreement is left.
