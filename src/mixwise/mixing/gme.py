@@ -119,7 +119,7 @@ class GmeProblem:
             return None, residual
         w = np.maximum(w, 0)
         if residual <= _ROUNDING:  # the usual case, checked two lines above
-            return MixingMatrix._prechecked(graph, w, self.kind, _EXACT), residual
+            return MixingMatrix.unchecked(graph, w, self.kind, _EXACT), residual
         for _ in range(3):
             if self.symmetric:  # D W D with D = diag(row sums)^(-1/2) stays symmetric
                 root = np.sqrt(row_sums(graph, w))

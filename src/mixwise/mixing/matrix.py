@@ -74,8 +74,8 @@ class MixingMatrix:
         vars(self).update(graph=graph, weights=values, kind=kind, tolerance=tolerance, nodes=nodes)
 
     @classmethod
-    def _prechecked(cls, graph: Graph, weights: FloatArray, kind: Kind, tolerance: float) -> MixingMatrix:
-        """The matrix of weights that the calling solver has just checked for signs and sums."""
+    def unchecked(cls, graph: Graph, weights: FloatArray, kind: Kind, tolerance: float) -> MixingMatrix:
+        """The matrix of these weights, whose signs and sums the caller answers for."""
         matrix = cls.__new__(cls)
         matrix._set(graph, weights, kind, tolerance, range(graph.n))
         return matrix
