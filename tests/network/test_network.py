@@ -13,7 +13,7 @@ from mixwise.errors import ConfigError, MixingError, NetworkError
 from mixwise.experiments import load_recipe, plan_experiment
 from mixwise.experiments.build import prepare
 from mixwise.graphs import Graph, chain, complete, ring, torus
-from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, minimize_gme, uniform, uniform_sender
+from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, minimize_gme, uniform
 from mixwise.network import Link, Links, SimulatedNetwork, Traffic
 from mixwise.network.traffic import Cast
 from strategies import connected_graphs
