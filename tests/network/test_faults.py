@@ -85,7 +85,7 @@ def test_acknowledged_mixing_is_symmetric_and_conserves_the_mean_whatever_is_los
 @settings(max_examples=80, deadline=None)
 @given(connected_graphs(2), st.integers(0, 10_000), LOSSES, st.sampled_from([0.0, 0.3]), st.integers(1, 3))
 def test_pairs_agreed_on_by_offers_are_matchings_and_conserve_the_mean_whatever_is_lost(graph, seed, loss, other, k):
-    """Sketches, offers and rows are lost, nodes are away and late: nobody has two partners, and no pair is one-sided."""
+    """Sketches, offers and rows are lost, nodes are away and late: never two partners, no pair is one-sided."""
     network = faulty(graph, seed, message_loss=loss, node_off=other, stragglers=other)
     planner, X = Planner(AwarePairs(k), network, seed=seed), torch.from_numpy(normal_rows(graph.n, 6, seed))
     for network.step in range(3):
@@ -152,10 +152,8 @@ def test_a_node_that_is_away_keeps_its_row_and_sends_nothing(tmp_path):
     X = random_rows(6, 3)
     for network.step, away in ((1, []), (2, [0, 2]), (3, [0, 2]), (4, [0])):
         network.traffic.reset()
-        found = network.mix(X, W)
-        assert [i for i in range(6) if torch.equal(found[i], X[i])] == away + [1] * (
-            away == [0, 2]
-        )  # all of 1 are away
+        alone = (network.mix(X, W) - X).abs().amax(dim=1) < 1e-15
+        assert alone.nonzero()[:, 0].tolist() == ([0, 1, 2] if away == [0, 2] else away)  # 1 is between 0 and 2
         assert network.traffic.parameters == (6 - len(away)) * 2 * 3 * 8
         figures = network.figures()
         assert (figures["nodes_away"], figures["away"]) == (len(away), ", ".join(map(str, away)))
