@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import mixwise as mw
 from builders import asymmetric, normal_rows, random_rows, refused
+from every_algorithm import quadratic_run, runs
 from mixwise import algorithms, graphs
 from mixwise.context import Context
 from mixwise.errors import ConfigError
@@ -82,13 +83,13 @@ def test_acknowledged_mixing_is_symmetric_and_conserves_the_mean_whatever_is_los
     torch.testing.assert_close(network.mix(X, W).mean(0), X.mean(0), rtol=0, atol=1e-8)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(connected_graphs(2), st.integers(0, 10_000), LOSSES, st.sampled_from([0.0, 0.3]), st.integers(1, 3))
 def test_pairs_agreed_on_by_offers_are_matchings_and_conserve_the_mean_whatever_is_lost(graph, seed, loss, other, k):
     """Sketches, offers and rows are lost, nodes are away and late: never two partners, no pair is one-sided."""
     network = faulty(graph, seed, message_loss=loss, node_off=other, stragglers=other)
     planner, X = Planner(AwarePairs(k), network, seed=seed), torch.from_numpy(normal_rows(graph.n, 6, seed))
-    for network.step in range(3):
+    for network.step in range(2):
         before = X.mean(0)
         for W in planner.plan(network.step, rows=X).params:
             assert max(W.graph.degrees, default=0) <= 1
@@ -209,7 +210,7 @@ def test_gradient_tracking_stays_exact_where_messages_are_lost():
         network = faulty(graphs.ring(8), message_loss=0.2, **faults)
         W, tracking = metropolis_hastings(graphs.ring(8)), algorithms.GradientTracking()
         training = Training(task, network, W, tracking, sgd)
-        for _ in range(600):
+        for _ in range(300):
             training.step()
         C = training.driver.algorithm_state.rows["C"]
         return float(C.mean(0).norm() / C.norm()), training.task.evaluate(training.X)["distance_to_optimum"]
@@ -260,14 +261,11 @@ def test_lost_messages_were_sent():
 
 
 # --- runs and recipes ---
-def test_a_resumed_run_has_the_same_faults():
-    task, sgd = random_quadratics(9, dim=4), lambda rows: torch.optim.SGD(rows, lr=1e-3)
-    faults = {"message_loss": 0.2, "burst": 3.0, "node_off": 0.2, "away": 4.0}
-
-    def start():
-        return Training(task, faulty(graphs.torus(3, 3), **faults), AwarePairs(), None, sgd)
-
-    assert_runs_resume(start, before=5, after=4)
+@pytest.mark.parametrize("name", runs())
+def test_every_method_runs_with_all_faults_and_resumes_with_the_same_ones(name):
+    faults = Faults(message_loss=0.3, burst=2.0, node_off=0.2, away=4.0, stragglers=0.1)
+    start = lambda: quadratic_run(name, lambda graph: FaultyNetwork(SimulatedNetwork(graph), faults, 1))  # noqa: E731
+    assert_runs_resume(start, before=3, after=3)
 
 
 def planned(*changes, variant="dsgd-metropolis"):
