@@ -1,7 +1,8 @@
 """Networks: how rows travel between nodes."""
 
 from mixwise.network.distributed import DistributedNetwork
-from mixwise.network.faults import Faults, FaultyNetwork
+from mixwise.network.faults import Faults
+from mixwise.network.faulty import FaultyNetwork
 from mixwise.network.links import Link, Links
 from mixwise.network.routes import block
 from mixwise.network.simulated import SimulatedNetwork
