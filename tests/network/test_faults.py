@@ -157,7 +157,7 @@ def test_a_node_that_is_away_keeps_its_row_and_sends_nothing(tmp_path):
         assert alone.nonzero()[:, 0].tolist() == ([0, 1, 2] if away == [0, 2] else away)  # 1 is between 0 and 2
         assert network.traffic.parameters == (6 - len(away)) * 2 * 3 * 8
         figures = network.figures()
-        assert (figures["nodes_away"], figures["away"]) == (len(away), ", ".join(map(str, away)))
+        assert (figures["nodes_away"], figures.get("away", "")) == (len(away), ", ".join(map(str, away)))
         arrived = network.exchange(torch.ones(12, 1), graph, cargo="sketches")[:, 0].isnan()
         gone = [i in away or j in away for j in range(6) for i in graph.neighbors(j)]
         assert arrived.tolist() == gone
@@ -231,15 +231,15 @@ def test_a_sender_keeps_the_mass_that_was_not_acknowledged(acknowledged):
     torch.testing.assert_close(network.mix(torch.full((8, 1), 2.0, dtype=torch.float64), W), 2 * ones)
 
 
-def test_relayed_means_are_over_all_nodes_although_messages_are_lost():
-    """With constant rows, every message repeats the one before, so a lost one changes nothing once all have arrived."""
-    tree, X = graphs.chain(6), random_rows(6, 2)
+def test_relayed_sums_and_counts_are_lost_together():
+    """Equal rows stay equal: every node divides the sum that it has by the number of rows in it."""
+    tree, X = graphs.chain(6), torch.full((6, 2), 3.0)
     network = faulty(tree, 3, message_loss=0.3)
     state = algorithms.RelaySGD().init(X, Context(tree))
-    for network.step in range(60):
+    for network.step in range(12):
         found = mixed(algorithms.RelaySGD(), X, X, Plan((), tree=tree), network, state=state)
-    torch.testing.assert_close(found, X.mean(0).expand_as(X))
-    assert network.traffic.lost > 100
+        torch.testing.assert_close(found, X)
+    assert network.traffic.lost > 20
 
 
 # --- traffic ---
@@ -291,8 +291,8 @@ def test_a_recipe_has_faults_and_repeats_itself():
     [
         ("{message_loss: 1.0}", "message_loss = 1.0: input should be less than 1"),
         ("{loss: 0.1}", "unknown key 'loss'"),
-        ("{message_loss: 0.5, burst: 1.5}", r"burst = 1.5: .*at least 1 / \(1 − message_loss\) = 2"),
-        ("{burst: 5}", "message_loss is above 0"),
+        ("{message_loss: 0.5, burst: 1.5}", r"burst = 1.5 .*at least 1 / \(1 − message_loss\) = 2"),
+        ("{burst: 5}", "give message_loss above 0"),
         ("{node_off: 0.1, cyclic: true}", "cyclic: true needs node_off and away"),
         ("{node_off: 0.1, trace: x.csv}", "give one of them"),
         ("{trace: missing.csv}", "missing.csv: .*No such file.*; write lines such as 10,3,off"),
@@ -328,7 +328,7 @@ def test_a_share_out_of_range_is_rejected(share):
         (algorithms.DSGD(), "metropolis-hastings", {"acknowledged": False}, "move the mean"),
         (algorithms.PushSum(), "uniform-sender", {"acknowledged": False}, "loses mass"),
         (algorithms.PushSum(), "uniform-sender", {}, None),
-        (algorithms.RelaySGD(), "tree", {}, None),
+        (algorithms.RelaySGD(), "tree", {}, "part of the tree"),
     ],
 )
 def test_faults_that_a_method_cannot_make_up_for_are_announced(algorithm, policy, faults, says, caplog):

@@ -4,7 +4,7 @@
     x_i⁺ = (x′_i + Σ_j m_{j→i}⁺) / (1 + Σ_j c_{j→i}⁺)                            (Vogels et al. 2021)
 
 After as many steps as the tree's diameter every node holds a mean over all n nodes, in which node j, h hops away, is as
-it was h − 1 steps ago, or longer where messages were lost. When the plan has another tree, the relay restarts on it.
+it was h − 1 steps ago. When the plan has another tree, the relay restarts on it.
 """
 
 from __future__ import annotations
@@ -40,15 +40,13 @@ class RelaySGD(Algorithm):
             state.graph = tree
             state.arcs["arrived"] = X_prime.new_zeros(len(owners), X_prime.shape[1])
             state.arcs["counts"] = torch.zeros(len(owners), 1, dtype=torch.float64, device=X_prime.device)
-        last, counts = state.arcs["arrived"], state.arcs["counts"]
+        arrived, counts = state.arcs["arrived"], state.arcs["counts"]
         # Node i sends to j its own row and all that arrived, except what came from j.
-        sums, total = _with_arrived(X_prime, last, counts, owners)
-        arrived = network.exchange(sums[owners].sub_(last), tree)
-        heard = network.exchange(total[owners] - counts, tree)
-        if bool((lost := heard[:, 0] == 0).any()):  # use the last message from there that did arrive
-            arrived[lost], heard[lost] = last[lost], counts[lost]
-        state.arcs["arrived"], state.arcs["counts"] = arrived, heard
-        sums, total = _with_arrived(X_prime, arrived, heard, owners)
+        sums, total = _with_arrived(X_prime, arrived, counts, owners)
+        arrived = network.exchange(sums[owners].sub_(arrived), tree)
+        counts = network.exchange(total[owners] - counts, tree)
+        state.arcs["arrived"], state.arcs["counts"] = arrived, counts
+        sums, total = _with_arrived(X_prime, arrived, counts, owners)
         torch.div(sums, total.to(sums.dtype), out=X_prime)
 
 

@@ -55,10 +55,8 @@ class Faults:
         for rate, length in (("message_loss", "burst"), ("node_off", "away")):
             share, steps = getattr(self, rate), getattr(self, length)
             if steps is not None and not (share > 0 and steps * (1 - share) >= 1 - 1e-9):
-                raise ConfigError(
-                    f"{length} = {steps}: with {rate} = {share}, the mean number of steps is at least "
-                    f"1 / (1 − {rate}) = {1 / (1 - share):.3g}, as for independent draws, and {rate} is above 0"
-                )
+                least = f"at least 1 / (1 − {rate}) = {1 / (1 - share):.3g} steps, the mean length of independent draws"
+                raise ConfigError(f"{length} = {steps} with {rate} = {share}: give {rate} above 0, and {least}")
         if self.cyclic and self.away is None:
             raise ConfigError("cyclic: true needs node_off and away, such as node_off: 0.1, away: 5")
         if self.trace is not None and self.node_off:

@@ -121,7 +121,7 @@ class FaultyNetwork:
         values: dict[str, Any] = {"messages_lost": self.traffic.lost / max(1, self.traffic.messages)}
         if self.faults.nodes_leave:
             away = np.flatnonzero(self._away).tolist()
-            values |= {"nodes_away": len(away), "away": listed(away)}
+            values |= {"nodes_away": len(away)} | ({"away": listed(away)} if away else {})
         return values
 
     # --- what arrives ---

@@ -141,7 +141,9 @@ def warn_of_faults(network: FaultyNetwork, algorithm: Algorithm, known: Sequence
     elif needs.fixed:
         _log.warning(f"faults: {name} adds up all messages, so that a lost one is missing ever after")
     elif needs.plan == "a tree":
-        return  # it uses the last message that arrived
+        _log.warning(
+            f"faults: {name} averages over the part of the tree that a node hears, less with every lost message"
+        )
     elif not acknowledged and not needs.doubly:
         _log.warning(f"faults: with acknowledged: false, {name} loses mass with every message, and may diverge")
     elif needs.doubly and (directed or not acknowledged):
