@@ -131,8 +131,8 @@ def build_task(config: RunConfig, nodes: int, seed: int) -> Task:
 
 def _network(config: RunConfig, graph: Graph, links: Links | None, world: World, seed: int) -> Network:
     """Return the network of the world; faults and simulated link times are for simulations only."""
-    chosen = {"message_loss": config.message_loss or 0.0}
-    faults = Faults(**chosen | (config.faults.model_dump(exclude_unset=True) if config.faults else {}))
+    given = config.faults.model_dump(exclude_unset=True) if config.faults else {}
+    faults = Faults(**{"message_loss": config.message_loss} | given)
     if not faults and links is None:
         return world.network(graph, config.device)
     if world.size > 1 and faults:

@@ -163,7 +163,7 @@ class RunConfig(Strict):
     algorithm: Annotated[Any, AfterValidator(partial(_checked, "algorithm"))] = "dsgd"
     local_steps: Count = 1
     policy: Annotated[Any, AfterValidator(partial(_checked, "policy"))]
-    message_loss: Unit | None = None
+    message_loss: Unit = 0.0  # short for faults.message_loss
     faults: FaultOptions | None = None
     links: LinkTimes | None = None
     record_every: Count = 1
@@ -179,7 +179,7 @@ class RunConfig(Strict):
     def _said_once(self) -> RunConfig:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give the length of a run as steps or as epochs, and not both")
-        if self.message_loss is not None and self.faults and "message_loss" in self.faults.model_fields_set:
+        if self.message_loss and self.faults and "message_loss" in self.faults.model_fields_set:
             raise ValueError("message_loss is short for faults.message_loss; give one of them")
         return self
 
