@@ -215,7 +215,7 @@ class Network(Protocol):
         """Send one row along every arc i → j of `graph`.
 
         Takes the messages of the owned nodes, sorted by (i, j), and returns those that arrive at them, sorted by
-        (j, i).
+        (j, i). Where messages can be lost, a lost row is 0 and a lost sketch NaN; "agreement" is sent until it arrives.
         """
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:

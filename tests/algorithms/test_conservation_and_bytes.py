@@ -14,7 +14,7 @@ import mixwise.algorithms as alg
 from builders import asymmetric, simulated
 from mixwise.graphs import Graph, complete, random_connected, ring
 from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings, uniform, uniform_sender
-from mixwise.network import Link, Links, LossyNetwork, SimulatedNetwork, sums
+from mixwise.network import Faults, FaultyNetwork, Link, Links, SimulatedNetwork, sums
 from mixwise.network.traffic import LONG_ROW
 from mixwise.plan import Plan
 from mixwise.policies import Decoupled, NoMixing, Product, Tree
@@ -223,7 +223,7 @@ def test_an_average_is_counted_as_such_however_it_is_asked_for(d, rows_sent):
 
 def test_lost_and_compressed_rows_go_along_arcs_also_with_equal_weights():
     rows, J = random_rows(d=LONG_ROW // 8), uniform(complete(N))
-    lossy, compressed = LossyNetwork(ring(N), 0.0), SimulatedNetwork(ring(N))
+    lossy, compressed = FaultyNetwork(SimulatedNetwork(ring(N)), Faults()), SimulatedNetwork(ring(N))
     lossy.mix(rows, J)
     compressed.mix(rows, J, packing=alg.TopK(1 / 6)(rows, range(N), 0))
     assert lossy.traffic.parameters == N * (N - 1) * LONG_ROW

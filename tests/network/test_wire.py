@@ -11,7 +11,7 @@ from builders import asymmetric, random_rows
 from mixwise.errors import NetworkError
 from mixwise.graphs import complete, ring
 from mixwise.mixing import metropolis_hastings
-from mixwise.network import SimulatedNetwork
+from mixwise.network import Faults, FaultyNetwork, SimulatedNetwork
 from mixwise.network.wire import Wire, as_wire_dtype
 
 BOTH = pytest.mark.parametrize("wire", [torch.bfloat16, torch.int8])
@@ -50,6 +50,18 @@ def test_gossip_with_rounded_rows_conserves_the_mean_and_reaches_consensus_up_to
         network.mix(X, W, out=X)
     torch.testing.assert_close(X.mean(dim=0), mean, rtol=0, atol=1e-13)
     assert X.std(dim=0).mean() < 0.05 * start
+
+
+@BOTH
+def test_the_mean_is_conserved_where_messages_are_lost_as_well(wire):
+    W, X = metropolis_hastings(ring(6)), random_rows(6, 500, dtype=torch.float64)
+    network, mean = FaultyNetwork(SimulatedNetwork(W.graph, wire_dtype=wire), Faults(message_loss=0.3)), X.mean(dim=0)
+    for step in range(50):
+        network.step = step
+        network.mix(X, W, out=X)
+    torch.testing.assert_close(X.mean(dim=0), mean, rtol=0, atol=1e-13)
+    assert network.traffic.lost > 0
+    assert network.traffic.parameters == network.traffic.messages * network.network.row_bytes(X)
 
 
 @BOTH

@@ -11,7 +11,7 @@ import mixwise.policies as pol
 from every_algorithm import GRAPH, MH, N, runs
 from mixwise.algorithms import D2, DSGD, DecoupledDSGD, QuasiGlobalMomentum
 from mixwise.mixing import lazy
-from mixwise.network import LossyNetwork, SimulatedNetwork
+from mixwise.network import Faults, FaultyNetwork, SimulatedNetwork
 from mixwise.tasks import random_quadratics
 
 
@@ -75,8 +75,8 @@ def test_runs_that_share_parts_are_runs_with_fresh_ones(name):
     assert (policy, algorithm) == parts(name)[:2]
 
 
-def test_a_lossy_network_can_be_used_again():
-    network = LossyNetwork(GRAPH, 0.3, seed=1)
+def test_a_network_with_faults_can_be_used_again():
+    network = FaultyNetwork(SimulatedNetwork(GRAPH), Faults(message_loss=0.3), seed=1)
     first, second = (records(0, pol.Fixed(MH), DSGD(), network, {}) for _ in range(2))
     assert first == second
 

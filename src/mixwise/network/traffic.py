@@ -15,7 +15,7 @@ import torch
 from mixwise.network.wire import Wire
 
 LONG_ROW = 1 << 16  # bytes; shorter rows are cheaper to copy, or to send whole, than to send in several messages
-Cargo: TypeAlias = Literal["parameters", "sketches"]  # what travels: the counter of `Traffic` that it goes to
+Cargo: TypeAlias = Literal["parameters", "sketches", "agreement"]  # what travels; the last two are small
 
 
 @dataclass
@@ -25,16 +25,21 @@ class Traffic:
     The counts are those of this implementation with one node per process, however many nodes a process has and also in
     a simulation: per gossip step a row along every arc with a non-zero weight; per gather each row to n − 1 nodes; per
     average over all nodes, including a gossip step with W = J, 2 (n − 1) / n rows per node, or n − 1 rows below 64 kB,
-    which travel in one round.
+    which travel in one round. Messages, and how many of them were lost, are counted where faults are simulated.
     """
 
     parameters: int = 0
     sketches: int = 0
     seconds: float = 0.0
+    messages: int = 0
+    lost: int = 0
 
     def add(self, cargo: Cargo, size: int) -> None:
         """Count `size` bytes."""
-        setattr(self, cargo, getattr(self, cargo) + size)
+        if cargo == "parameters":
+            self.parameters += size
+        else:
+            self.sketches += size
 
     def reset(self) -> None:
         """Count from 0 again."""

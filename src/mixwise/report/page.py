@@ -13,6 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mixwise.errors import ConfigError
 from mixwise.graphs.drawing import is_drawable, layout
 from mixwise.report.folder import Run, RunFolder, read_folders
@@ -193,6 +195,12 @@ def _key_figures(folder: RunFolder, table: Standings) -> list[tuple[str, str]]:
         found.append(("per parameter message", in_bytes(scene["row_bytes"])))
     if is_number(scene.get("steps")):
         found.append(("steps", f"{scene['steps']:,}"))
+    lost = [run.records[-1]["messages_lost"] for run in folder.runs if "messages_lost" in (run.records or [{}])[-1]]
+    if lost:
+        found.append(("of the messages lost", f"{100 * float(np.mean(lost)):.1f} %"))
+    away = [record["nodes_away"] for run in folder.runs for record in run.records if "nodes_away" in record]
+    if away:
+        found.append(("nodes away on average", f"{float(np.mean(away)):.2g}"))
     return found
 
 
