@@ -22,6 +22,11 @@ ONE_WAY_RING = Graph(3, [(0, 1), (1, 2), (2, 0)], directed=True)
 TWO_PAIRS = Graph(4, [(0, 1), (2, 3)])  # not connected
 
 
+def cases(names: str, *rows, **options):
+    """`pytest.mark.parametrize` with a table: a test runs once per row."""
+    return pytest.mark.parametrize(names, rows, **options)
+
+
 def refused(error: type[Exception], message: str, call: Callable[..., object], *args, **options) -> None:
     """Check that a call raises an error of one line that matches a pattern."""
     with pytest.raises(error, match=message) as told:

@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 import mixwise.mixing as mx
-from builders import refused, simulated
-from mixwise.algorithms import D2
+from builders import cases, refused
 from mixwise.algorithms.exact import check_d2_stability
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph, chain, complete, ring, social_network, torus
-from mixwise.plan import Plan
-from mixwise.policies import Policy
 
 
 def growth(W):
@@ -64,17 +61,15 @@ def test_a_real_eigenvalue_is_accepted_if_and_only_if_the_recursion_contracts(ei
 KNOWN = {(4, (0.7, 0.2, 0.0, 0.1)): True, (8, (0.5, 0.5)): False}
 
 
-@pytest.mark.parametrize(
-    ("n", "shares"),
-    [
-        *itertools.product([3, 5, 8], [(0.9, 0.1), (0.5, 0.5), (0.3, 0.7)]),
-        (6, (0.4, 0.3, 0.3)),
-        (3, (0.4, 0.35, 0.25)),
-        (4, (0.4, 0.3, 0.2, 0.1)),
-        (4, (0.7, 0.2, 0.0, 0.1)),
-        (5, (0.25, 0.25, 0.2, 0.15, 0.15)),
-        (6, (0.6, 0.1, 0.1, 0.1, 0.1)),
-    ],
+@cases(
+    "n, shares",
+    *itertools.product([3, 5, 8], [(0.9, 0.1), (0.5, 0.5), (0.3, 0.7)]),
+    (6, (0.4, 0.3, 0.3)),
+    (3, (0.4, 0.35, 0.25)),
+    (4, (0.4, 0.3, 0.2, 0.1)),
+    (4, (0.7, 0.2, 0.0, 0.1)),
+    (5, (0.25, 0.25, 0.2, 0.15, 0.15)),
+    (6, (0.6, 0.1, 0.1, 0.1, 0.1)),
 )
 def test_complex_eigenvalues_are_accepted_if_and_only_if_the_recursion_contracts(n, shares):
     W = circulant(n, *shares)
@@ -99,17 +94,3 @@ def test_full_averaging_and_no_mixing_at_all_are_stable(graph):
     check_d2_stability(W)
     if graph.is_connected:
         assert growth(W) < 1e-6
-
-
-def test_an_unstable_matrix_that_comes_later_is_refused_too():
-    class Later(Policy):
-        """A stable matrix, then an unstable one."""
-
-        def plan(self, round, state, network):
-            W = mx.metropolis_hastings(network.graph)
-            return Plan((mx.lazy(W) if round.t < 2 else W,))
-
-    training = simulated(Later(), D2(), ring(16))
-    training.step()
-    training.step()
-    refused(MixingError, "D² is not stable", training.step)

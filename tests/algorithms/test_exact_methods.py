@@ -13,7 +13,7 @@ import torch
 from scipy.linalg import block_diag
 
 import mixwise.algorithms as alg
-from builders import simulated, well_conditioned
+from builders import cases, simulated, well_conditioned
 from mixwise.graphs import Graph, random_connected
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.policies import Tree
@@ -182,18 +182,16 @@ def radius(operator):
     return float(np.abs(values[np.abs(values - 1) > 1e-7]).max())
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "operator", "share", "options"),
-    [
-        (alg.DSGD, dsgd_operator, 0.4, {}),
-        (alg.D2, d2_operator, 0.2, {}),
-        (alg.D2, d2_operator, 0.4, {}),
-        (alg.EXTRA, extra_operator, 0.2, {}),
-        (alg.EXTRA, extra_operator, 0.6, {}),  # a complex pair leads
-        (alg.GradientTracking, tracking_operator, 0.15, {}),
-        (alg.GradientTracking, tracking_operator, 0.4, {}),
-        (alg.RelaySGD, relay_operator, 0.4, EXACT["relay"][1]),
-    ],
+@cases(
+    "algorithm, operator, share, options",
+    (alg.DSGD, dsgd_operator, 0.4, {}),
+    (alg.D2, d2_operator, 0.2, {}),
+    (alg.D2, d2_operator, 0.4, {}),
+    (alg.EXTRA, extra_operator, 0.2, {}),
+    (alg.EXTRA, extra_operator, 0.6, {}),  # a complex pair leads
+    (alg.GradientTracking, tracking_operator, 0.15, {}),
+    (alg.GradientTracking, tracking_operator, 0.4, {}),
+    (alg.RelaySGD, relay_operator, 0.4, EXACT["relay"][1]),
 )
 def test_the_rate_is_the_spectral_radius(algorithm, operator, share, options):
     """Measured from distance 1e-3 to 1e-9: late enough for one eigenvalue to lead by, early enough for rounding."""

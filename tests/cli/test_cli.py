@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from builders import cases
 from mixwise.graphs import ring
 from mixwise.mixing import gram_matrix, minimize_gme
 from run_folders import read_records
@@ -50,31 +51,29 @@ DIGITS = ["run", "digits", "variants=dsgd", "--seeds", "0"]
 GME = ["weights", "ring:4", "--scheme", "gme"]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["run", "quadratic"], "did you mean quadratics"),
-        (["run", "quadratics", "graph=rng:16"], "ring:N"),
-        (["run", "nowhere.yaml"], "nowhere.yaml"),
-        (["run", "quadratics", "--seeds", "x"], "0-9"),
-        (["run", "quadratics", "--resume"], "--resume needs the folder of the interrupted run; name it with --out"),
-        (["run", "quadratics", "--bogus"], "see mixwise run --help"),
-        (["run"], "'recipe'; see mixwise run --help"),
-        (["bogus"], "see mixwise --help"),
-        ([*DIGITS, "graph=ring:5000"], "nodes = 5000 for 1438 samples.*use 1 to 1438 nodes"),
-        ([*DIGITS, "graph=erdos-renyi:8,probability=0.05,seed=0"], "the graph has.*components, nodes.*use a connected"),
-        ([*DIGITS, "device=gpu7"], "device = 'gpu7'.*cpu"),
-        (["graph", "ring:8", "--out", "picture.txt"], ".png"),
-        (["weights", "ring:4", "--scheme", "best"], "metropolis-hastings"),
-        (["weights", "ring:4", "--scheme", "uniform", "--out", "W.txt"], ".npy"),
-        (GME, "--gradients"),
-        ([*GME, "--gradients", "nowhere.npy"], "nowhere.npy"),
-        (["export", "nowhere", "--variant", "dsgd"], "nowhere holds no checkpoint"),
-        (["report", "nowhere"], "there is no folder nowhere; name a folder that mixwise run has made"),
-        (["figures", "nowhere"], "there is no folder nowhere"),
-        (["figures", ".", "--format", "gif"], "--format gif: choose from pdf, png, svg"),
-        (["report", ".", "--out", "/proc/nowhere/page.html"], "cannot be written"),
-    ],
+@cases(
+    "words, says",
+    (["run", "quadratic"], "did you mean quadratics"),
+    (["run", "quadratics", "graph=rng:16"], "ring:N"),
+    (["run", "nowhere.yaml"], "nowhere.yaml"),
+    (["run", "quadratics", "--seeds", "x"], "0-9"),
+    (["run", "quadratics", "--resume"], "--resume needs the folder of the interrupted run; name it with --out"),
+    (["run", "quadratics", "--bogus"], "see mixwise run --help"),
+    (["run"], "'recipe'; see mixwise run --help"),
+    (["bogus"], "see mixwise --help"),
+    ([*DIGITS, "graph=ring:5000"], "nodes = 5000 for 1438 samples.*use 1 to 1438 nodes"),
+    ([*DIGITS, "graph=erdos-renyi:8,probability=0.05,seed=0"], "the graph has.*components, nodes.*use a connected"),
+    ([*DIGITS, "device=gpu7"], "device = 'gpu7'.*cpu"),
+    (["graph", "ring:8", "--out", "picture.txt"], ".png"),
+    (["weights", "ring:4", "--scheme", "best"], "metropolis-hastings"),
+    (["weights", "ring:4", "--scheme", "uniform", "--out", "W.txt"], ".npy"),
+    (GME, "--gradients"),
+    ([*GME, "--gradients", "nowhere.npy"], "nowhere.npy"),
+    (["export", "nowhere", "--variant", "dsgd"], "nowhere holds no checkpoint"),
+    (["report", "nowhere"], "there is no folder nowhere; name a folder that mixwise run has made"),
+    (["figures", "nowhere"], "there is no folder nowhere"),
+    (["figures", ".", "--format", "gif"], "--format gif: choose from pdf, png, svg"),
+    (["report", ".", "--out", "/proc/nowhere/page.html"], "cannot be written"),
 )
 def test_a_mistake_is_one_line_with_exit_code_2_and_nothing_written(words, says, mixwise, tmp_path):
     done = mixwise(*words)

@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from builders import refused
+from builders import cases, refused
 from image_trees import image_tree, picture
 from mixwise.data import holdout, image_folder
 from mixwise.data.images import ImageListing, default_workers
@@ -231,15 +231,13 @@ def test_missing_and_misplaced_files_are_named(tmp_path):
     check(r"flat/b\.jpg is .*; the validation images of ImageNet come without", tmp_path, test="flat")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"size": 0}, "size = 0; it must be a number of pixels per side"),
-        ({"mean": None}, "or None for both"),
-        ({"std": (1, 1)}, "three numbers each"),
-        ({"std": (1, 1, 0)}, "std above 0"),
-        ({"workers": -1}, "workers = -1; it must be a number of processes"),
-    ],
+@cases(
+    "options, message",
+    ({"size": 0}, "size = 0; it must be a number of pixels per side"),
+    ({"mean": None}, "or None for both"),
+    ({"std": (1, 1)}, "three numbers each"),
+    ({"std": (1, 1, 0)}, "std above 0"),
+    ({"workers": -1}, "workers = -1; it must be a number of processes"),
 )
 def test_invalid_options_are_rejected(root, options, message):
     refused(DataError, message, image_folder, root, **options)

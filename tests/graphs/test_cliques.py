@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import refused
+from builders import cases, refused
 from mixwise.errors import GraphError
 from mixwise.graphs import clique_skew, cliques, d_cliques
 from mixwise.mixing import clique_averaging, consensus_factor, metropolis_hastings, relative_heterogeneity
@@ -94,16 +94,14 @@ def test_a_seed_names_the_cliques():
     assert d_cliques(np.ones((20, 2)), 5, 1) != d_cliques(np.ones((20, 2)), 5, 2)
 
 
-@pytest.mark.parametrize(
-    ("counts", "options", "message"),
-    [
-        ([[1, 2], [0, 0]], {}, "node 1 has no samples"),
-        ([[1, -2]], {}, "node 0 has -2.0 samples of label 1"),
-        ([[1, float("nan")]], {}, "node 0 has nan samples"),
-        ([1, 2], {}, r"got shape \(2,\)"),
-        ([[1, 2]], {"size": 0}, "size = 0; a clique has a whole number of nodes"),
-        ([[1, 2]], {"between": "star"}, "between = 'star'; cliques are joined by"),
-    ],
+@cases(
+    "counts, options, message",
+    ([[1, 2], [0, 0]], {}, "node 1 has no samples"),
+    ([[1, -2]], {}, "node 0 has -2.0 samples of label 1"),
+    ([[1, float("nan")]], {}, "node 0 has nan samples"),
+    ([1, 2], {}, r"got shape \(2,\)"),
+    ([[1, 2]], {"size": 0}, "size = 0; a clique has a whole number of nodes"),
+    ([[1, 2]], {"between": "star"}, "between = 'star'; cliques are joined by"),
 )
 def test_refusals(counts, options, message):
     refused(GraphError, message, d_cliques, counts, **{"size": 2} | options)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import mixwise.graphs as g
-from builders import as_networkx, refused
+from builders import as_networkx, cases, refused
 from mixwise.errors import GraphError
 from mixwise.graphs import Graph, families
 from mixwise.seeding import numpy_generator
@@ -186,28 +186,26 @@ def test_sizes_are_positive_whole_numbers(n):
         refused(GraphError, r"n = .*; give a whole number of at least 1", family, n)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: g.torus(0, 4), "rows = 0"),
-        (lambda: g.grid(4, -2), "cols = -2"),
-        (lambda: g.hypercube(-1), "dimension = -1; give a whole number of at least 0"),
-        (lambda: g.ring(10**12), "n = 1000000000000; give a whole number of at most 1000000"),
-        (lambda: g.random_regular(4, -2), "degree = -2"),
-        *(
-            (lambda n=n, k=k: g.random_regular(n, k), f"no connected graph of {n} nodes with {k} neighbors each")
-            for n, k in [(5, 3), (4, 4), (4, 7), (4, 1), (2, 0), (3, 0)]
-        ),
-        (lambda: g.small_world(4, 0, 0.5), "neighbors = 0"),
-        *(
-            (lambda n=n, k=k: g.small_world(n, k, 0.1), f"neighbors = {k} with n = {n}; give an even number below")
-            for n, k in [(20, 3), (4, 4), (4, 6)]
-        ),
-        *((lambda r=r: g.random_geometric(8, r), r"radius = .*finite") for r in (-1.0, np.inf, np.nan)),
-        *((lambda s=s: g.random_connected(8, s), r"keep = .*from 0 to 1") for s in (-0.1, 1.5, np.nan)),
-        *((lambda s=s: g.erdos_renyi(8, s), r"probability = .*from 0 to 1") for s in (-0.1, 1.5, np.nan)),
-        *((lambda s=s: g.small_world(8, 4, s), r"rewire = .*from 0 to 1") for s in (-0.1, 1.5, np.nan)),
-    ],
+@cases(
+    "call, message",
+    (lambda: g.torus(0, 4), "rows = 0"),
+    (lambda: g.grid(4, -2), "cols = -2"),
+    (lambda: g.hypercube(-1), "dimension = -1; give a whole number of at least 0"),
+    (lambda: g.ring(10**12), "n = 1000000000000; give a whole number of at most 1000000"),
+    (lambda: g.random_regular(4, -2), "degree = -2"),
+    *(
+        (lambda n=n, k=k: g.random_regular(n, k), f"no connected graph of {n} nodes with {k} neighbors each")
+        for n, k in [(5, 3), (4, 4), (4, 7), (4, 1), (2, 0), (3, 0)]
+    ),
+    (lambda: g.small_world(4, 0, 0.5), "neighbors = 0"),
+    *(
+        (lambda n=n, k=k: g.small_world(n, k, 0.1), f"neighbors = {k} with n = {n}; give an even number below")
+        for n, k in [(20, 3), (4, 4), (4, 6)]
+    ),
+    *((lambda r=r: g.random_geometric(8, r), r"radius = .*finite") for r in (-1.0, np.inf, np.nan)),
+    *((lambda s=s: g.random_connected(8, s), r"keep = .*from 0 to 1") for s in (-0.1, 1.5, np.nan)),
+    *((lambda s=s: g.erdos_renyi(8, s), r"probability = .*from 0 to 1") for s in (-0.1, 1.5, np.nan)),
+    *((lambda s=s: g.small_world(8, 4, s), r"rewire = .*from 0 to 1") for s in (-0.1, 1.5, np.nan)),
 )
 def test_an_argument_out_of_range_is_named(call, message):
     refused(GraphError, message, call)
@@ -278,22 +276,20 @@ def test_from_adjacency_ignores_stored_zeros_and_leaves_its_argument_alone():
 PAIRS = "pairs of node numbers"
 
 
-@pytest.mark.parametrize(
-    ("convert", "argument", "message"),
-    [
-        (g.from_edges, [], "no edges and no n"),
-        *((g.from_edges, broken, PAIRS) for broken in ([("a", "b")], [(0, 1), (1,)], [(0.5, 1.5)], [(0, 1, 2)])),
-        (g.from_edges, [(-2, -1)], "outside"),
-        (lambda edges: g.from_edges(edges, n=2), [(0, 3)], r"outside 0..1"),
-        (g.from_networkx, [(0, 1)], "expected a networkx graph, got list; for pairs, use from_edges"),
-        (g.from_networkx, nx.Graph(), "at least 1"),
-        (g.from_adjacency, np.ones((2, 3)), r"square, got an array of shape \(2, 3\)"),
-        *((g.from_adjacency, flat, "square") for flat in (np.ones(4), torch.ones(4), [1, 2], 3)),
-        (g.from_adjacency, [[0, np.nan], [1, 0]], r"A\[0, 1\] = nan"),
-        (g.from_adjacency, torch.tensor([[0, 1], [np.inf, 0]]), r"A\[1, 0\] = inf"),
-        *((g.from_adjacency, wrong, "not an array of numbers") for wrong in ([["a"]], [[0, 1], [1]])),
-        (lambda A: g.from_adjacency(A, directed=False), [[0, 1], [0, 0]], r"A\[0, 1\] and A\[1, 0\].*directed=True"),
-    ],
+@cases(
+    "convert, argument, message",
+    (g.from_edges, [], "no edges and no n"),
+    *((g.from_edges, broken, PAIRS) for broken in ([("a", "b")], [(0, 1), (1,)], [(0.5, 1.5)], [(0, 1, 2)])),
+    (g.from_edges, [(-2, -1)], "outside"),
+    (lambda edges: g.from_edges(edges, n=2), [(0, 3)], r"outside 0..1"),
+    (g.from_networkx, [(0, 1)], "expected a networkx graph, got list; for pairs, use from_edges"),
+    (g.from_networkx, nx.Graph(), "at least 1"),
+    (g.from_adjacency, np.ones((2, 3)), r"square, got an array of shape \(2, 3\)"),
+    *((g.from_adjacency, flat, "square") for flat in (np.ones(4), torch.ones(4), [1, 2], 3)),
+    (g.from_adjacency, [[0, np.nan], [1, 0]], r"A\[0, 1\] = nan"),
+    (g.from_adjacency, torch.tensor([[0, 1], [np.inf, 0]]), r"A\[1, 0\] = inf"),
+    *((g.from_adjacency, wrong, "not an array of numbers") for wrong in ([["a"]], [[0, 1], [1]])),
+    (lambda A: g.from_adjacency(A, directed=False), [[0, 1], [0, 0]], r"A\[0, 1\] and A\[1, 0\].*directed=True"),
 )
 def test_conversion_errors(convert, argument, message):
     refused(GraphError, message, convert, argument)

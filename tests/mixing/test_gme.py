@@ -22,7 +22,7 @@ from scipy.optimize import linear_sum_assignment
 
 import mixwise.graphs as g
 import mixwise.mixing as mx
-from builders import HARD_GRAMS, assert_feasible, cvxpy_gme, hard_gram, normal_rows, on_graph, refused, scaled
+from builders import HARD_GRAMS, assert_feasible, cases, cvxpy_gme, hard_gram, normal_rows, on_graph, refused, scaled
 from builders import gme_objective as f
 from mixwise.errors import MixingError, SolverError
 from mixwise.graphs import Graph
@@ -250,38 +250,34 @@ def entry(value: float) -> np.ndarray:
     return gram
 
 
-@pytest.mark.parametrize(
-    ("gram", "message"),
-    [
-        (entry(np.nan), r"Γ\[2, 1\] = nan; a Gram matrix is finite: look for NaN in node 2's update"),
-        (entry(np.inf), r"Γ\[2, 1\] = inf; a Gram matrix is finite"),
-        (entry(-np.inf), r"Γ\[2, 1\] = -inf; a Gram matrix is finite"),
-        (entry(0.5), r"Γ is not symmetric: .* by up to 1\.2e-01 · Tr Γ, allowed is 1e-06; pass G @ G\.T"),
-        (-np.eye(4), r"Tr Γ = -4; a Gram matrix has a positive trace: pass G @ G\.T of centered rows"),
-        (np.ones((4, 4)) - np.eye(4), r"Tr Γ = 0; a Gram matrix has a positive trace"),
-        (np.diag([3.0, 1, 1, -1]), r"Γ is indefinite: its smallest eigenvalue is -2\.5e-01 · Tr Γ, allowed is -1e-06"),
-        (np.eye(5), r"the Gram matrix has shape \(5, 5\), but for 4 nodes it must be \(4, 4\)"),
-        (np.ones(4), r"the Gram matrix has shape \(4,\), but for 4 nodes it must be \(4, 4\)"),
-        (np.ones((4, 3)), r"the Gram matrix has shape \(4, 3\), but"),
-    ],
+@cases(
+    "gram, message",
+    (entry(np.nan), r"Γ\[2, 1\] = nan; a Gram matrix is finite: look for NaN in node 2's update"),
+    (entry(np.inf), r"Γ\[2, 1\] = inf; a Gram matrix is finite"),
+    (entry(-np.inf), r"Γ\[2, 1\] = -inf; a Gram matrix is finite"),
+    (entry(0.5), r"Γ is not symmetric: .* by up to 1\.2e-01 · Tr Γ, allowed is 1e-06; pass G @ G\.T"),
+    (-np.eye(4), r"Tr Γ = -4; a Gram matrix has a positive trace: pass G @ G\.T of centered rows"),
+    (np.ones((4, 4)) - np.eye(4), r"Tr Γ = 0; a Gram matrix has a positive trace"),
+    (np.diag([3.0, 1, 1, -1]), r"Γ is indefinite: its smallest eigenvalue is -2\.5e-01 · Tr Γ, allowed is -1e-06"),
+    (np.eye(5), r"the Gram matrix has shape \(5, 5\), but for 4 nodes it must be \(4, 4\)"),
+    (np.ones(4), r"the Gram matrix has shape \(4,\), but for 4 nodes it must be \(4, 4\)"),
+    (np.ones((4, 3)), r"the Gram matrix has shape \(4, 3\), but"),
 )
 @pytest.mark.parametrize("solver", ["piqp", "cvxpy", "local"])
 def test_gram_matrices_that_are_none_are_refused(gram, message, solver):
     refused(MixingError, message, mx.minimize_gme, gram, g.ring(4), solver=solver)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        *(({"regularization": x}, f"regularization = {x}; λ is a finite number, 0 or") for x in (-1.0, np.nan, np.inf)),
-        ({"solver": "osqp"}, "solver = 'osqp'; choose auto, piqp, cvxpy, local"),
-        ({"graph": g.directed_ring(4), "symmetric": True}, "need an undirected graph; drop symmetric=True"),
-        ({"kind": "receiver"}, r"kind = 'receiver'; a mixing matrix is \"doubly\" or \"sender\""),
-        ({"kind": "sender", "symmetric": True}, 'drop kind="sender"'),
-        ({"kind": "sender", "least_heard": 1.5}, r"least_heard = 1.5; .* lies in \[0, 1\]"),
-        ({"kind": "sender", "least_heard": np.nan}, "least_heard = nan"),
-        ({"least_heard": 0.5}, 'least_heard = 0.5, but columns sum to 1; drop it or use kind="sender"'),
-    ],
+@cases(
+    "options, message",
+    *(({"regularization": x}, f"regularization = {x}; λ is a finite number, 0 or") for x in (-1.0, np.nan, np.inf)),
+    ({"solver": "osqp"}, "solver = 'osqp'; choose auto, piqp, cvxpy, local"),
+    ({"graph": g.directed_ring(4), "symmetric": True}, "need an undirected graph; drop symmetric=True"),
+    ({"kind": "receiver"}, r"kind = 'receiver'; a mixing matrix is \"doubly\" or \"sender\""),
+    ({"kind": "sender", "symmetric": True}, 'drop kind="sender"'),
+    ({"kind": "sender", "least_heard": 1.5}, r"least_heard = 1.5; .* lies in \[0, 1\]"),
+    ({"kind": "sender", "least_heard": np.nan}, "least_heard = nan"),
+    ({"least_heard": 0.5}, 'least_heard = 0.5, but columns sum to 1; drop it or use kind="sender"'),
 )
 def test_options_that_contradict_each_other_are_refused(options, message):
     refused(MixingError, message, mx.minimize_gme, np.eye(4), **{"graph": g.ring(4)} | options)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixwise.mixing as m
-from builders import ONE_WAY_RING, asymmetric, normal_rows, refused
+from builders import ONE_WAY_RING, asymmetric, cases, normal_rows, refused
 from mixwise.errors import GraphError, MixingError
 from mixwise.graphs import Graph, chain, complete, ring, torus
 from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings, symmetrized
@@ -143,24 +143,22 @@ def changed(*changes: tuple[int, int, float]) -> np.ndarray:
 NEGATIVE = THIRDS + 0.35 * np.array([[1, -1, 0, 0], [-1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
 
 
-@pytest.mark.parametrize(
-    ("W", "message"),
-    [
-        (changed((3, 2, 0.18)), r"row 3 of W sums to 0\.93, expected 1 within 1e-06 \(its largest entry is W\[3, 3\]"),
-        (changed((3, 2, 0.18)), "; a loop takes what is left of its row: from_edge_weights"),
-        (changed((2, 1, 0.5), (2, 3, 0.0)), r"column [13] of W sums to (1\.25|0\.75), expected 1 within 1e-06"),
-        (changed((2, 1, 0.5), (2, 3, 0.0)), '; use symmetric weights, or kind="sender" if only rows should sum to 1'),
-        (changed((1, 0, -0.25), (1, 1, 1.0)), r"W\[1, 0\] = -0\.25; weights lie between 0 and 1; clip them"),
-        (NEGATIVE, r"W\[0, 1\] = -0\.1; weights lie between 0 and 1"),
-        (changed((1, 0, np.nan)), r"W\[1, 0\] = nan; weights lie between 0 and 1"),
-        (changed((1, 0, np.inf)), r"W\[1, 0\] = inf; weights lie between 0 and 1"),
-        (changed((0, 0, 1.5)), r"W\[0, 0\] = 1\.5; weights lie between 0 and 1; .*metropolis_hastings\(graph\)"),
-        (changed((0, 2, 0.1)), r"W\[0, 2\] = 0\.1, but node 0 has no edge to node 2; set the entry to 0 or add"),
-        (changed((2, 0, np.nan)), r"W\[2, 0\] = nan, but node 2 has no edge to node 0"),
-        (np.ones((4, 3)) / 4, r"a mixing matrix is square, got an array of shape \(4, 3\)"),
-        (np.ones(4) / 4, r"a mixing matrix is square, got an array of shape \(4,\)"),
-        (np.eye(3), r"W is 3 × 3, but the graph has 4 nodes"),
-    ],
+@cases(
+    "W, message",
+    (changed((3, 2, 0.18)), r"row 3 of W sums to 0\.93, expected 1 within 1e-06 \(its largest entry is W\[3, 3\]"),
+    (changed((3, 2, 0.18)), "; a loop takes what is left of its row: from_edge_weights"),
+    (changed((2, 1, 0.5), (2, 3, 0.0)), r"column [13] of W sums to (1\.25|0\.75), expected 1 within 1e-06"),
+    (changed((2, 1, 0.5), (2, 3, 0.0)), '; use symmetric weights, or kind="sender" if only rows should sum to 1'),
+    (changed((1, 0, -0.25), (1, 1, 1.0)), r"W\[1, 0\] = -0\.25; weights lie between 0 and 1; clip them"),
+    (NEGATIVE, r"W\[0, 1\] = -0\.1; weights lie between 0 and 1"),
+    (changed((1, 0, np.nan)), r"W\[1, 0\] = nan; weights lie between 0 and 1"),
+    (changed((1, 0, np.inf)), r"W\[1, 0\] = inf; weights lie between 0 and 1"),
+    (changed((0, 0, 1.5)), r"W\[0, 0\] = 1\.5; weights lie between 0 and 1; .*metropolis_hastings\(graph\)"),
+    (changed((0, 2, 0.1)), r"W\[0, 2\] = 0\.1, but node 0 has no edge to node 2; set the entry to 0 or add"),
+    (changed((2, 0, np.nan)), r"W\[2, 0\] = nan, but node 2 has no edge to node 0"),
+    (np.ones((4, 3)) / 4, r"a mixing matrix is square, got an array of shape \(4, 3\)"),
+    (np.ones(4) / 4, r"a mixing matrix is square, got an array of shape \(4,\)"),
+    (np.eye(3), r"W is 3 × 3, but the graph has 4 nodes"),
 )
 def test_refusals_name_the_place_the_value_and_the_remedy(W, message):
     refused(MixingError, message, MixingMatrix.from_dense, W, RING)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixwise.graphs as g
-from builders import assert_feasible, hard_gram, refused, scaled, simulated
+from builders import assert_feasible, cases, hard_gram, refused, scaled, simulated
 from builders import gme_objective as f
 from mixwise.algorithms import D2
 from mixwise.errors import ConfigError, GraphError, MixingError
@@ -189,20 +189,18 @@ def test_a_start_at_the_last_solution_saves_iterations():
 
 
 # --- rejected ---
-@pytest.mark.parametrize(
-    ("graph", "options", "message"),
-    [
-        (g.Graph(3, [(0, 1), (1, 2), (2, 0)], directed=True), {}, 'solver="local".* needs an undirected graph'),
-        (g.Graph(4, [(0, 1), (2, 3)]), {}, '2 components, but solver="local".* needs a connected graph; add edges'),
-        (
-            g.ring(4),
-            {"kind": "sender"},
-            "solver=\"local\" finds doubly stochastic weights only; for kind = 'sender' use",
-        ),
-        (g.ring(4), {"tolerance": 0.0}, r"tolerance = 0.0; a distance relative to the optimum lies in \(0, 1\)"),
-        (g.ring(4), {"tolerance": float("nan")}, "tolerance = nan"),
-        (g.ring(4), {"max_iterations": 0}, "max_iterations = 0; a solve takes at least 1"),
-    ],
+@cases(
+    "graph, options, message",
+    (g.Graph(3, [(0, 1), (1, 2), (2, 0)], directed=True), {}, 'solver="local".* needs an undirected graph'),
+    (g.Graph(4, [(0, 1), (2, 3)]), {}, '2 components, but solver="local".* needs a connected graph; add edges'),
+    (
+        g.ring(4),
+        {"kind": "sender"},
+        "solver=\"local\" finds doubly stochastic weights only; for kind = 'sender' use",
+    ),
+    (g.ring(4), {"tolerance": 0.0}, r"tolerance = 0.0; a distance relative to the optimum lies in \(0, 1\)"),
+    (g.ring(4), {"tolerance": float("nan")}, "tolerance = nan"),
+    (g.ring(4), {"max_iterations": 0}, "max_iterations = 0; a solve takes at least 1"),
 )
 def test_problems_that_it_cannot_solve_are_rejected(graph, options, message):
     refused((MixingError, GraphError), message, GmeProblem, graph, solver="local", **options)
@@ -368,16 +366,14 @@ def test_as_good_as_gathered_sketches(options):
     assert "gram" not in local.state.shared
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"growth": 1.5}, 'growth needs all of Γ, which no node knows with solver="local"; drop one of the two'),
-        ({"drop_below": 0.1}, "drop_below needs all of Γ"),
-        ({"graphs": HeterogeneityAware()}, "graphs needs all of Γ"),
-        ({"stochastic": "sender"}, "doubly stochastic weights only"),
-        ({"tolerance": 2.0}, "tolerance = 2.0: input should be less than 1"),
-        ({"solver": "osqp"}, "solver = 'osqp': input should be 'auto', 'piqp', 'cvxpy' or 'local'"),
-    ],
+@cases(
+    "options, message",
+    ({"growth": 1.5}, 'growth needs all of Γ, which no node knows with solver="local"; drop one of the two'),
+    ({"drop_below": 0.1}, "drop_below needs all of Γ"),
+    ({"graphs": HeterogeneityAware()}, "graphs needs all of Γ"),
+    ({"stochastic": "sender"}, "doubly stochastic weights only"),
+    ({"tolerance": 2.0}, "tolerance = 2.0: input should be less than 1"),
+    ({"solver": "osqp"}, "solver = 'osqp': input should be 'auto', 'piqp', 'cvxpy' or 'local'"),
 )
 def test_options_that_need_all_of_gamma_are_rejected(options, message):
     refused((MixingError, ConfigError), message, HeterogeneityAware, **{"solver": "local", **options})

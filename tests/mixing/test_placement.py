@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixwise.mixing as mx
-from builders import ONE_WAY_RING, TWO_PAIRS, normal_rows, refused
+from builders import ONE_WAY_RING, TWO_PAIRS, cases, normal_rows, refused
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph, chain, complete, ring, star, torus
 from strategies import connected_graphs, gram_matrices
@@ -118,12 +118,10 @@ def test_optimized_placement_against_all_placements_of_four_nodes(seed):
 
 
 # --- which placements differ ---
-@pytest.mark.parametrize(
-    ("graph", "count"),
-    [
-        *((chain(4), 12), (star(4), 4), (complete(4), 1), (ring(4), 3), (ring(5), 12), (complete(1), 1), (chain(2), 1)),
-        *((TWO_PAIRS, 3), (ONE_WAY_RING, 2)),
-    ],
+@cases(
+    "graph, count",
+    *((chain(4), 12), (star(4), 4), (complete(4), 1), (ring(4), 3), (ring(5), 12), (complete(1), 1), (chain(2), 1)),
+    *((TWO_PAIRS, 3), (ONE_WAY_RING, 2)),
 )
 def test_distinct_placements(graph, count):
     """n! divided by the number of symmetries of the graph."""

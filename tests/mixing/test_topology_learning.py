@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from builders import gme_objective, refused, scaled
+from builders import cases, gme_objective, refused, scaled
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph, complete, directed_ring, ring
 from mixwise.mixing import gram_matrix, learn_topology, metropolis_hastings, minimize_gme, topology_from_gram
@@ -129,18 +129,16 @@ def test_equal_nodes_spread_out():
     np.testing.assert_array_equal(topology_from_gram(np.eye(3), 0).to_dense(), np.eye(3))
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: learn_topology([[1, 2], [3, 4]], 1), r"node 0 are \[1.0, 2.0\]; .* divide counts by their row sums"),
-        (lambda: learn_topology([[1.0, 0.0], [np.nan, 1.0]], 1), "label proportions of node 1"),
-        (lambda: learn_topology([[1.5, -0.5]], 1), "label proportions of node 0"),
-        (lambda: learn_topology([1.0, 2.0], 1), r"got shape \(2,\)"),
-        (lambda: topology_from_gram(np.eye(3), -1), "steps = -1"),
-        (lambda: topology_from_gram(np.eye(3), 1, -0.1), "regularization = -0.1"),
-        (lambda: topology_from_gram(np.eye(3), 1, allowed=directed_ring(4)), r"has shape \(3, 3\), but for 4 nodes"),
-        (lambda: learn_topology(np.eye(3), 1, allowed=Graph(2, [])), "allowed arcs has 2 nodes, but there are 3"),
-    ],
+@cases(
+    "call, message",
+    (lambda: learn_topology([[1, 2], [3, 4]], 1), r"node 0 are \[1.0, 2.0\]; .* divide counts by their row sums"),
+    (lambda: learn_topology([[1.0, 0.0], [np.nan, 1.0]], 1), "label proportions of node 1"),
+    (lambda: learn_topology([[1.5, -0.5]], 1), "label proportions of node 0"),
+    (lambda: learn_topology([1.0, 2.0], 1), r"got shape \(2,\)"),
+    (lambda: topology_from_gram(np.eye(3), -1), "steps = -1"),
+    (lambda: topology_from_gram(np.eye(3), 1, -0.1), "regularization = -0.1"),
+    (lambda: topology_from_gram(np.eye(3), 1, allowed=directed_ring(4)), r"has shape \(3, 3\), but for 4 nodes"),
+    (lambda: learn_topology(np.eye(3), 1, allowed=Graph(2, [])), "allowed arcs has 2 nodes, but there are 3"),
 )
 def test_refusals(call, message):
     refused(MixingError, message, call)

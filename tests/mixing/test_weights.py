@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import mixwise.graphs as g
 import mixwise.mixing as m
-from builders import ONE_WAY_RING, assert_symmetric_doubly_stochastic, normal_rows, refused
+from builders import ONE_WAY_RING, assert_symmetric_doubly_stochastic, cases, normal_rows, refused
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix, clique_averaging, from_edge_weights, lazy, metropolis_hastings, uniform
@@ -64,19 +64,17 @@ def test_uniform_on_directed_regular_graphs_is_uniform_sender():
 SENDER = MixingMatrix.from_dense([[0.2, 0.8], [0.0, 1.0]], kind="sender")
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: metropolis_hastings(ONE_WAY_RING), "metropolis_hastings needs an undirected graph.*use minimize_gme"),
-        (lambda: m.max_degree(ONE_WAY_RING), "max_degree needs an undirected graph.*use minimize_gme"),
-        (lambda: m.symmetrized(uniform(ONE_WAY_RING)), "symmetrized needs an undirected graph"),
-        (lambda: m.symmetrized(MixingMatrix(g.chain(2), [0.2, 0.8, 0.1, 0.9], "sender")), 'needs kind="doubly"'),
-        (lambda: uniform(g.star(4)), r"regular graph, but the degrees run from 1 to 3; use metropolis_hastings"),
-        (lambda: uniform(Graph(2, [(0, 1)], directed=True)), "degrees run from 0 to 1"),
-        (lambda: clique_averaging([(0, 1), (1, 2)]), "node 1 is in two cliques; clique averaging needs disjoint"),
-        (lambda: clique_averaging([(0, 7)], g.ring(4)), r"node 7 is in a clique, but the nodes are 0\.\.3"),
-        (lambda: clique_averaging([(0, 1, 2)], g.ring(4)), r"given for \(0, 2\), which is not an edge"),
-    ],
+@cases(
+    "call, message",
+    (lambda: metropolis_hastings(ONE_WAY_RING), "metropolis_hastings needs an undirected graph.*use minimize_gme"),
+    (lambda: m.max_degree(ONE_WAY_RING), "max_degree needs an undirected graph.*use minimize_gme"),
+    (lambda: m.symmetrized(uniform(ONE_WAY_RING)), "symmetrized needs an undirected graph"),
+    (lambda: m.symmetrized(MixingMatrix(g.chain(2), [0.2, 0.8, 0.1, 0.9], "sender")), 'needs kind="doubly"'),
+    (lambda: uniform(g.star(4)), r"regular graph, but the degrees run from 1 to 3; use metropolis_hastings"),
+    (lambda: uniform(Graph(2, [(0, 1)], directed=True)), "degrees run from 0 to 1"),
+    (lambda: clique_averaging([(0, 1), (1, 2)]), "node 1 is in two cliques; clique averaging needs disjoint"),
+    (lambda: clique_averaging([(0, 7)], g.ring(4)), r"node 7 is in a clique, but the nodes are 0\.\.3"),
+    (lambda: clique_averaging([(0, 1, 2)], g.ring(4)), r"given for \(0, 2\), which is not an edge"),
 )
 def test_builders_reject_graphs_that_they_do_not_fit(call, message):
     refused(MixingError, message, call)
@@ -146,18 +144,16 @@ def test_from_edge_weights_takes_both_directions_and_either_order():
     assert 0 <= from_edge_weights(g.star(11), np.full(10, 0.1))[0, 0] <= 1e-15  # 10 · 0.1 is not quite 1
 
 
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ({(0, 2): 0.1}, r"given for \(0, 2\), which is not an edge; drop it or add the edge"),
-        ({(0, 9): 0.1}, r"a weight is given for \(0, 9\)"),
-        ({(0, -1): 0.1}, r"a weight is given for \(0, -1\)"),
-        ({(1, 1): 0.1}, r"a weight is given for \(1, 1\), but a loop takes what is left of its row; drop it"),
-        ([0.1, 0.1], "2 weights for 4 edges; give one per entry of graph.edges"),
-        ({(0, 1): 0.7, (1, 2): 0.6}, r"edges of node 1 sum to 1\.3, which leaves -0\.3 for its loop; scale"),
-        ({(0, 1): -0.1}, r"W\[0, 1\] = -0\.1; weights lie between 0 and 1"),
-        ({(0, 1): np.nan}, "= nan; weights lie between 0 and 1"),
-    ],
+@cases(
+    "weights, message",
+    ({(0, 2): 0.1}, r"given for \(0, 2\), which is not an edge; drop it or add the edge"),
+    ({(0, 9): 0.1}, r"a weight is given for \(0, 9\)"),
+    ({(0, -1): 0.1}, r"a weight is given for \(0, -1\)"),
+    ({(1, 1): 0.1}, r"a weight is given for \(1, 1\), but a loop takes what is left of its row; drop it"),
+    ([0.1, 0.1], "2 weights for 4 edges; give one per entry of graph.edges"),
+    ({(0, 1): 0.7, (1, 2): 0.6}, r"edges of node 1 sum to 1\.3, which leaves -0\.3 for its loop; scale"),
+    ({(0, 1): -0.1}, r"W\[0, 1\] = -0\.1; weights lie between 0 and 1"),
+    ({(0, 1): np.nan}, "= nan; weights lie between 0 and 1"),
 )
 def test_from_edge_weights_errors(weights, message):
     refused(MixingError, message, from_edge_weights, g.ring(4), weights)

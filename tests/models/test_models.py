@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from builders import refused
+from builders import cases, refused
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.models import EvoNormS0, build, logistic_regression, mlp, resnet18, resnet20, seeded, small_cnn
 from mixwise.parts import lookup, names
@@ -58,14 +58,10 @@ def count(factory: Callable[[], nn.Module]) -> int:
 # --- parameter counts ---
 
 
-@pytest.mark.parametrize(
-    ("factory", "classes", "channels", "stem", "activations", "published"),
-    # The channels of the activations, in the stem and in the blocks: EvoNorm has three numbers for a
-    # channel where BatchNorm has two, and without normalization a bias remains.
-    [
-        (resnet20, 10, 3, 9 * 16, 16 + 3 * (16 + 32 + 64), 269_722),
-        (resnet18, 1000, 3, 49 * 64, 64 + 2 * 960, 11_689_512),
-    ],
+@cases(
+    "factory, classes, channels, stem, activations, published",
+    (resnet20, 10, 3, 9 * 16, 16 + 3 * (16 + 32 + 64), 269_722),
+    (resnet18, 1000, 3, 49 * 64, 64 + 2 * 960, 11_689_512),
 )
 def test_residual_networks_have_the_published_size(factory, classes, channels, stem, activations, published):
     """He et al., Table 6: 0.27 million; torchvision's count of ResNet-18 with BatchNorm."""
@@ -244,16 +240,14 @@ def test_models_by_name():
         assert same(model, expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
-    [
-        ("resnet21", {}, ["unknown model 'resnet21'; did you mean resnet20?", "logistic, mlp, resnet18, resnet20"]),
-        ("resnet20", {"depth": 20}, ["model resnet20: unknown key 'depth'", "classes, norm, channels"]),
-        ("logistic", {"classes": 10}, ["features is missing; logistic needs it"]),
-        ("resnet20", {"norm": "batch"}, ["model resnet20.norm = 'batch'", "'evonorm', 'group' or 'none'"]),
-        ("small-cnn", {"classes": True}, ["classes = True", "integer"]),
-        ("mlp", {"sizes": (784,)}, ["sizes = (784,)", "at least 2 items"]),
-    ],
+@cases(
+    "name, options, words",
+    ("resnet21", {}, ["unknown model 'resnet21'; did you mean resnet20?", "logistic, mlp, resnet18, resnet20"]),
+    ("resnet20", {"depth": 20}, ["model resnet20: unknown key 'depth'", "classes, norm, channels"]),
+    ("logistic", {"classes": 10}, ["features is missing; logistic needs it"]),
+    ("resnet20", {"norm": "batch"}, ["model resnet20.norm = 'batch'", "'evonorm', 'group' or 'none'"]),
+    ("small-cnn", {"classes": True}, ["classes = True", "integer"]),
+    ("mlp", {"sizes": (784,)}, ["sizes = (784,)", "at least 2 items"]),
 )
 def test_invalid_names_and_options_are_rejected(name, options, words):
     with pytest.raises(ConfigError) as error:
@@ -267,13 +261,11 @@ def test_invalid_arguments_in_python_are_rejected():
     refused(ConfigError, "unknown norm 'batch'", resnet20, norm="batch")
 
 
-@pytest.mark.parametrize(
-    ("model", "shape", "words"),
-    [
-        (small_cnn, (2, 3, 32, 32), ["(3, 32, 32)", "(3, 16, 16)"]),
-        (mlp, (2, 3, 32, 32), ["(3072,)", "(784,)"]),
-        (partial(EvoNormS0, 4), (2, 1, 3, 3), ["(2, 1, 3, 3)", "(N, 4, …)"]),
-    ],
+@cases(
+    "model, shape, words",
+    (small_cnn, (2, 3, 32, 32), ["(3, 32, 32)", "(3, 16, 16)"]),
+    (mlp, (2, 3, 32, 32), ["(3072,)", "(784,)"]),
+    (partial(EvoNormS0, 4), (2, 1, 3, 3), ["(2, 1, 3, 3)", "(N, 4, …)"]),
 )
 def test_samples_of_another_shape_are_rejected(model, shape, words):
     with pytest.raises(TrainingError) as error:

@@ -61,6 +61,9 @@ def test_bits_do_not_depend_on_the_length_of_rows_or_blocks(dtype, block, monkey
     monkeypatch.setattr(sums, "_BLOCK", block)
     columns = slice(0, 4200) if block > 100 else slice(3, 60)
     assert torch.equal(SimulatedNetwork(graph).mix(X[:, columns], W), expected[:, columns])
+    given = X[:, columns].clone()
+    assert SimulatedNetwork(graph).mix(given, W, out=given) is given
+    assert torch.equal(given, expected[:, columns])
     monkeypatch.setattr(sums, "_LONG", 1)
     assert torch.equal(SimulatedNetwork(graph).mix(X[:, columns], W), expected[:, columns])
 

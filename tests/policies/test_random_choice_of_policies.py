@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from builders import refused, simulated
+from builders import cases, refused, simulated
 from mixwise.errors import MixingError
 from mixwise.graphs import ring
 from mixwise.mixing import lazy, metropolis_hastings
@@ -34,15 +34,13 @@ def steps(policy, count, seed=0):
 
 
 # --- what is drawn ---
-@pytest.mark.parametrize(
-    ("policies", "chances"),
-    [
-        ([Matchings(), MH], [0.2, 0.8]),
-        ([Matchings(), MH], [0.9, 0.1]),
-        ([*SEVERAL, Matchings()], [0.5, 0.3, 0.2, 0.0]),
-        (SEVERAL, None),
-        ([MH], None),
-    ],
+@cases(
+    "policies, chances",
+    ([Matchings(), MH], [0.2, 0.8]),
+    ([Matchings(), MH], [0.9, 0.1]),
+    ([*SEVERAL, Matchings()], [0.5, 0.3, 0.2, 0.0]),
+    (SEVERAL, None),
+    ([MH], None),
 )
 def test_the_share_of_draws_is_the_probability(policies, chances):
     """Within 5 standard errors; nothing is drawn that has no chance."""

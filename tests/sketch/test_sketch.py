@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from builders import normal_rows, refused
+from builders import cases, normal_rows, refused
 from mixwise.errors import SketchError
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, Sketch
 from mixwise.sketch.random import _COORDINATES as _BLOCK
@@ -259,18 +259,16 @@ def test_a_stream_takes_the_memory_of_a_piece():
 
 
 @pytest.mark.parametrize("sketch", ALL, ids=repr)
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (np.ones(5), r"shape \(5,\).*pass u\[None\]"),
-        (torch.ones(2, 3, 4), r"shape \(2, 3, 4\)"),
-        (np.ones((3, 0)), r"shape \(3, 0\) have no coordinates"),
-        (np.ones((3, 2), dtype=np.int64), "dtype int64.*convert"),
-        (torch.ones(3, 2, dtype=torch.int32), "dtype torch.int32.*convert"),
-        (torch.ones(3, 2, dtype=torch.complex64), "dtype torch.complex64.*convert"),
-        (np.ones((3, 2), dtype=bool), "dtype bool.*convert"),
-        ([[1.0, 2.0]], "type list.*NumPy array or a torch tensor"),
-    ],
+@cases(
+    "rows, message",
+    (np.ones(5), r"shape \(5,\).*pass u\[None\]"),
+    (torch.ones(2, 3, 4), r"shape \(2, 3, 4\)"),
+    (np.ones((3, 0)), r"shape \(3, 0\) have no coordinates"),
+    (np.ones((3, 2), dtype=np.int64), "dtype int64.*convert"),
+    (torch.ones(3, 2, dtype=torch.int32), "dtype torch.int32.*convert"),
+    (torch.ones(3, 2, dtype=torch.complex64), "dtype torch.complex64.*convert"),
+    (np.ones((3, 2), dtype=bool), "dtype bool.*convert"),
+    ([[1.0, 2.0]], "type list.*NumPy array or a torch tensor"),
 )
 def test_rows_that_have_no_sketch(sketch, rows, message):
     refused(SketchError, message, sketch, rows)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from builders import random_rows, refused
+from builders import cases, random_rows, refused
 from mixwise.algorithms import DSGD
 from mixwise.data import Dataset, NodeBatches, Partition, gaussian_mixture, partition
 from mixwise.errors import TrainingError
@@ -203,16 +203,14 @@ def test_randomness_outside_of_layers_is_one_clear_error():
     refused(TrainingError, r"random.*use gradients = \"loop\"", training.step)
 
 
-@pytest.mark.parametrize(
-    ("layer", "chosen"),
-    [
-        (nn.LayerNorm(8), "stacked"),
-        (nn.BatchNorm1d(8), "loop"),
-        (nn.BatchNorm1d(8, affine=False), "loop"),
-        (nn.Dropout(), "loop"),
-        (nn.RReLU(), "loop"),
-        (nn.PReLU(), "loop"),
-    ],
+@cases(
+    "layer, chosen",
+    (nn.LayerNorm(8), "stacked"),
+    (nn.BatchNorm1d(8), "loop"),
+    (nn.BatchNorm1d(8, affine=False), "loop"),
+    (nn.Dropout(), "loop"),
+    (nn.RReLU(), "loop"),
+    (nn.PReLU(), "loop"),
 )
 def test_auto_stacks_dense_layers_and_nothing_else(layer, chosen):
     assert make_task(lambda: nn.Sequential(nn.Linear(8, 8), layer, nn.Linear(8, 4))).gradients == chosen
@@ -390,13 +388,11 @@ def test_evaluation_against_a_direct_computation():
     assert pieces.accuracy(task.module_of(X[0]), test) == each[0]
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: make_task().evaluate(torch.zeros(NODES, 1)), "no test set .*test="),
-        (lambda: make_training(make_task(), ring(5)), "6 nodes, the graph 5"),
-        (lambda: make_task(gradients="fast"), "'fast'; choose .auto., .measure., .loop. or .stacked."),
-    ],
+@cases(
+    "call, message",
+    (lambda: make_task().evaluate(torch.zeros(NODES, 1)), "no test set .*test="),
+    (lambda: make_training(make_task(), ring(5)), "6 nodes, the graph 5"),
+    (lambda: make_task(gradients="fast"), "'fast'; choose .auto., .measure., .loop. or .stacked."),
 )
 def test_invalid_arguments_are_rejected(call, message):
     refused(TrainingError, message, call)

@@ -7,17 +7,8 @@ from hypothesis import strategies as st
 
 from mixwise.graphs import ring
 from mixwise.mixing import MixingMatrix, consensus_distance, consensus_factor, relative_heterogeneity, uniform
-from theory.instances import (
-    PLACES,
-    ROUNDING,
-    Bowls,
-    expected_after,
-    mixing_constant,
-    mixing_distributions,
-    spread_points,
-    step_bound,
-    theorem,
-)
+from theory.instances import PLACES, ROUNDING, Bowls, mixing_distributions, theorem
+from theory.steps import expected_after, mixing_constant, spread_points, step_bound
 
 
 def both_sides(task: Bowls, matrices: list[MixingMatrix], chances, X: torch.Tensor, eta: float) -> tuple[float, float]:

@@ -18,19 +18,8 @@ from mixwise.algorithms import DecoupledDSGD
 from mixwise.graphs import complete
 from mixwise.mixing import MixingMatrix, consensus_distance, consensus_factor, relative_heterogeneity, uniform
 from mixwise.policies import Decoupled, Fixed
-from theory.instances import (
-    PLACES,
-    ROUNDING,
-    Bowls,
-    Valleys,
-    expected_consensus,
-    mixing_constant,
-    mixing_matrices,
-    permutation_mixture,
-    spread_points,
-    theorem,
-    trajectory,
-)
+from theory.instances import PLACES, ROUNDING, Bowls, Valleys, mixing_matrices, permutation_mixture, theorem
+from theory.steps import expected_consensus, mixing_constant, spread_points, trajectory
 
 
 def decoupled_step(X: torch.Tensor, gradients, W_p: MixingMatrix, W_g: MixingMatrix, eta: float) -> torch.Tensor:

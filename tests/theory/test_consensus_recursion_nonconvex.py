@@ -9,21 +9,8 @@ from hypothesis import strategies as st
 
 from mixwise.graphs import complete
 from mixwise.mixing import MixingMatrix, consensus_distance, consensus_factor, relative_heterogeneity
-from theory.instances import (
-    PLACES,
-    ROUNDING,
-    Bowls,
-    Valleys,
-    expected_after,
-    expected_consensus,
-    mixing_constant,
-    mixing_distributions,
-    one_step,
-    slow_wave,
-    spread_points,
-    step_bound,
-    theorem,
-)
+from theory.instances import PLACES, ROUNDING, Bowls, Valleys, mixing_distributions, slow_wave, theorem
+from theory.steps import expected_after, expected_consensus, mixing_constant, one_step, spread_points, step_bound
 
 
 def growth_constants(task: Valleys, W: MixingMatrix) -> tuple[float, float]:

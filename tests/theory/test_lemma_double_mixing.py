@@ -12,15 +12,8 @@ from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware
 from mixwise.sketch import ExactSketch
 from mixwise.tasks import random_quadratics
 from strategies import connected_graphs
-from theory.instances import (
-    mixing_matrices,
-    one_draw,
-    optimized_weights,
-    permutation_mixture,
-    seeds,
-    theorem,
-    trajectory,
-)
+from theory.instances import mixing_matrices, one_draw, optimized_weights, permutation_mixture, seeds, theorem
+from theory.steps import trajectory
 
 # Absolute, for rows of size 10: rounding, and column sums of an optimized W that are 1 within 1e-9 (J W = J).
 CLOSE = {"rtol": 0.0, "atol": 1e-7}

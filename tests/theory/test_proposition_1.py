@@ -12,7 +12,8 @@ from mixwise.plan import Plan
 from mixwise.policies import Look, Policy
 from mixwise.tasks import random_quadratics
 from strategies import connected_graphs
-from theory.instances import ROUNDING, Bowls, Gradients, one_draw, seeds, theorem, trajectory
+from theory.instances import ROUNDING, Bowls, Gradients, one_draw, seeds, theorem
+from theory.steps import trajectory
 
 
 class ExactGme(Policy):

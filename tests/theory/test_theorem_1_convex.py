@@ -23,16 +23,8 @@ from hypothesis import strategies as st
 
 from mixwise.graphs import ring
 from mixwise.mixing import MixingMatrix, consensus_factor, heterogeneity, relative_heterogeneity, uniform
-from theory.instances import (
-    iterate,
-    mixing_constant,
-    mixing_matrices,
-    permutation_mixture,
-    sampled,
-    seeds,
-    step_bound,
-    theorem,
-)
+from theory.instances import mixing_matrices, permutation_mixture, sampled, seeds, theorem
+from theory.steps import iterate, mixing_constant, step_bound
 
 
 class Troughs:

@@ -17,18 +17,8 @@ from hypothesis import strategies as st
 from mixwise.graphs import ring
 from mixwise.mixing import MixingMatrix, consensus_factor, heterogeneity, relative_heterogeneity, uniform
 from mixwise.policies import Fixed
-from theory.instances import (
-    Valleys,
-    iterate,
-    mixing_constant,
-    mixing_matrices,
-    permutation_mixture,
-    sampled,
-    seeds,
-    step_bound,
-    theorem,
-    trajectory,
-)
+from theory.instances import Valleys, mixing_matrices, permutation_mixture, sampled, seeds, theorem
+from theory.steps import iterate, mixing_constant, step_bound, trajectory
 
 
 def mean_square_gradient(task: Valleys, W: MixingMatrix, eta, steps: int, x0: float = 2.0, seed: int = -1) -> float:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from builders import random_rows, refused, simulated
+from builders import cases, random_rows, refused, simulated
 from mixwise.data import NodeBatches, gaussian_mixture, partition
 from mixwise.errors import TrainingError
 from mixwise.graphs import ring
@@ -171,16 +171,14 @@ def cosine(steps):
     return [(1 + math.cos(math.pi * t / steps)) / 2 for t in range(steps)]
 
 
-@pytest.mark.parametrize(
-    ("steps", "options", "expected"),
-    [
-        (40, {"warmup": 0.1, "decay_at": (0.6, 0.85)}, [0, 1 / 4, 1 / 2, 3 / 4, *[1] * 20, *[0.1] * 10, *[0.01] * 6]),
-        (100, {"warmup": 0.05, "warmup_from": 0.25}, [0.25, 0.4, 0.55, 0.7, 0.85, *[1] * 95]),
-        (50, {"warmup": 0.2, "cosine": True}, [*(t / 10 for t in range(10)), *cosine(40)]),
-        (20, {"cosine": True}, cosine(20)),
-        (20, {"decay_at": (0.5, 0.75), "gamma": 0.3}, [*[1] * 10, *[0.3] * 5, *[0.09] * 5]),
-        (5, {}, [1] * 5),
-    ],
+@cases(
+    "steps, options, expected",
+    (40, {"warmup": 0.1, "decay_at": (0.6, 0.85)}, [0, 1 / 4, 1 / 2, 3 / 4, *[1] * 20, *[0.1] * 10, *[0.01] * 6]),
+    (100, {"warmup": 0.05, "warmup_from": 0.25}, [0.25, 0.4, 0.55, 0.7, 0.85, *[1] * 95]),
+    (50, {"warmup": 0.2, "cosine": True}, [*(t / 10 for t in range(10)), *cosine(40)]),
+    (20, {"cosine": True}, cosine(20)),
+    (20, {"decay_at": (0.5, 0.75), "gamma": 0.3}, [*[1] * 10, *[0.3] * 5, *[0.09] * 5]),
+    (5, {}, [1] * 5),
 )
 def test_schedules(steps, options, expected):
     at = factor(steps, **options)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from builders import cases
 from every_algorithm import NODES, ON_RING, RING, small_task, start
 from mixwise.algorithms import DSGD
 from mixwise.network import SimulatedNetwork
@@ -85,13 +86,11 @@ def test_every_optimizer_holds_what_was_counted(name, options, remembered, row_b
     check(lambda: dsgd(task, name, options), task, count)
 
 
-@pytest.mark.parametrize(
-    ("policy", "local_steps", "most"),
-    [
-        (lambda: HeterogeneityAware(3), 1, 2),  # count sketches are taken before and after the step
-        (lambda: HeterogeneityAware(3, sketch=GaussianSketch(20)), 1, 3),  # a copy of X
-        (lambda: HeterogeneityAware(3), 4, 3),
-    ],
+@cases(
+    "policy, local_steps, most",
+    (lambda: HeterogeneityAware(3), 1, 2),  # count sketches are taken before and after the step
+    (lambda: HeterogeneityAware(3, sketch=GaussianSketch(20)), 1, 3),  # a copy of X
+    (lambda: HeterogeneityAware(3), 4, 3),
 )
 def test_observing_updates_costs_a_copy_or_nothing(policy, local_steps, most):
     task = small_task(HIDDEN)
