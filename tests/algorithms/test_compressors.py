@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mixwise.policies as pol
@@ -21,7 +21,6 @@ from mixwise.plan import Plan
 from mixwise.tasks import random_quadratics
 from planning import mixed
 
-property_test = settings(max_examples=60)
 N = 6
 W = metropolis_hastings(random_connected(N, seed=3))
 
@@ -31,7 +30,6 @@ def make(algorithm, policy=W, d=10, **options):
 
 
 # --- top-k ---
-@property_test
 @given(share=st.floats(0.001, 1), d=st.integers(1, 50), seed=st.integers(0, 10**6))
 def test_top_k_keeps_the_largest_entries_and_leaves_at_most_1_minus_k_over_d(share, d, seed):
     x = rows(3, d, seed)
@@ -62,7 +60,6 @@ def test_rounding_is_right_on_average_up_to_its_scale_and_its_error_is_smaller_t
     assert float(errors.mean()) <= (1 - 1 / omega) * norm**2 * 1.02
 
 
-@property_test
 @given(bits=st.integers(1, 16), d=st.integers(1, 40), seed=st.integers(0, 10**6), t=st.integers(0, 99))
 def test_rounded_entries_are_levels_with_the_sign_of_the_entry(bits, d, seed, t):
     """sign(x) · ℓ · ‖x‖ / (s ω), ℓ one of the two levels around s |x| / ‖x‖: what sign, norm and ℓ tell a receiver."""
@@ -146,7 +143,6 @@ def bits_of(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.numerics
-@property_test
 @given(
     compressor=st.one_of(st.floats(0.001, 1).map(TopK), st.integers(1, 16).map(Quantize)),
     d=st.integers(1, 70),

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import cases, refused
@@ -26,7 +26,6 @@ def counts_of(n: int, classes: int, alpha: float, seed: int) -> np.ndarray:
 SEEDS, SIZES = st.integers(0, 1000), {"n": st.integers(1, 30), "classes": st.integers(1, 6), "size": st.integers(1, 12)}
 
 
-@settings(max_examples=60)
 @given(seed=SEEDS, between=st.sampled_from(["ring", "full"]), **SIZES)
 def test_cliques_cover_the_nodes_and_the_graph_is_connected(n, classes, size, seed, between):
     counts = counts_of(n, classes, 0.2, seed)
@@ -45,7 +44,6 @@ def test_cliques_cover_the_nodes_and_the_graph_is_connected(n, classes, size, se
     assert clique_skew(counts, found.cliques) <= clique_skew(counts, random_cliques(n, size, seed)) + 1e-9
 
 
-@settings(max_examples=40)
 @given(n=st.integers(4, 20), seed=st.integers(0, 1000))
 def test_every_swap_lowers_the_skew_and_in_the_end_none_does(n, seed):
     counts = counts_of(n, 5, 0.1, seed)

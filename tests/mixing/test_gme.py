@@ -130,7 +130,6 @@ def test_one_way_chain_cannot_mix():
     np.testing.assert_allclose(assert_optimal(np.eye(6), ONE_WAY_CHAIN)[1], np.eye(6), atol=1e-9)
 
 
-@settings(max_examples=40)
 @given(data=st.data(), graph=connected_graphs(2, 12))
 def test_symmetric_weights_are_symmetric_to_the_last_bit(data, graph):
     gram = data.draw(gram_matrices(graph.n))
@@ -170,7 +169,6 @@ def test_tie_break_is_the_smallest_optimum(seed):
     np.testing.assert_allclose(W, smallest, atol=2e-3)
 
 
-@settings(max_examples=40)
 @given(data=st.data(), graph=connected_graphs(2, 12))
 def test_regularization_trades_error_for_norm(data, graph):
     """Along λ the error never falls and ‖W‖_F never rises, as for every penalty; in the end Γ does not matter."""
@@ -186,7 +184,6 @@ def test_regularization_trades_error_for_norm(data, graph):
 
 
 # --- units ---
-@settings(max_examples=40)
 @given(data=st.data(), graph=connected_graphs(1, 12), power=st.integers(-990, 990), penalty=st.sampled_from(LAMBDAS))
 def test_the_unit_of_the_gradients_does_not_matter(data, graph, power, penalty):
     """Powers of 2 change no digit, so W is the same to the last bit, λ included, and the error scales with Γ."""
@@ -209,7 +206,6 @@ def test_torch_tensors():
     assert torch.equal(gram, before)  # the caller's Γ is as it was
 
 
-@settings(max_examples=60)
 @given(graph=connected_graphs(2, 24), seed=st.integers(0, 2**32 - 1), rank=st.integers(1, 6), offset=st.booleans())
 def test_float32_sketches_are_repaired(graph, seed, rank, offset):
     """Γ summed in float32 is indefinite by rounding; its W is as good for the true Γ as rounding allows."""

@@ -28,7 +28,6 @@ def feasible(gram, graph: Graph, penalty: float = 0.0, least_heard: float = 0.0,
     return W
 
 
-@settings(max_examples=50)
 @given(data=st.data(), graph=graphs(1, 10), penalty=st.sampled_from([0.0, 0.05, 1.0]))
 def test_objective_is_the_one_cvxpy_finds(data, graph, penalty):
     gram = data.draw(gram_matrices(graph.n, min_rank=1, centered=graph.n > 1))
@@ -50,7 +49,6 @@ def test_optimal_by_certificate(data, graph, penalty):
     assert (slope * W).sum() - on_graph(slope, graph).min(axis=1).sum() <= 1e-10 * (1 + used) * graph.n
 
 
-@settings(max_examples=40)
 @given(data=st.data(), graph=graphs(2, 10))
 def test_between_free_columns_and_doubly_stochastic(data, graph):
     """More room for the columns can only help, and c = 1 leaves none: n columns of at least 1 sum to n."""

@@ -5,7 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mixwise.mixing as m
@@ -16,7 +16,6 @@ from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings, symmetrized
 from mixwise.plan import Plan
 from strategies import connected_graphs, graphs
 
-property_test = settings(max_examples=60)
 RING = ring(4)
 
 
@@ -33,7 +32,6 @@ def matrices(draw) -> MixingMatrix:
 
 
 # --- its forms ---
-@property_test
 @given(W=matrices())
 def test_all_forms_are_the_same_matrix(W):
     dense = W.to_dense()
@@ -51,7 +49,6 @@ def test_all_forms_are_the_same_matrix(W):
     assert W.is_symmetric == bool((dense == dense.T).all())
 
 
-@property_test
 @given(W=matrices())
 def test_from_dense_gives_it_back(W):
     assert MixingMatrix.from_dense(W.to_dense(), W.graph, W.kind) == W
@@ -76,7 +73,6 @@ def test_weights_stand_in_the_order_of_the_pattern():
     assert W[1, 0] == 0
 
 
-@property_test
 @given(W=matrices(), data=st.data())
 def test_permuted_puts_node_order_a_in_the_place_of_node_a(W, data):
     order = data.draw(st.permutations(range(W.n)))
@@ -164,7 +160,6 @@ def test_refusals_name_the_place_the_value_and_the_remedy(W, message):
     refused(MixingError, message, MixingMatrix.from_dense, W, RING)
 
 
-@property_test
 @given(graph=connected_graphs(2, 9), data=st.data())
 def test_the_row_that_is_named_is_the_row_that_is_wrong(graph, data):
     i = data.draw(st.integers(0, graph.n - 1))
@@ -226,7 +221,6 @@ def test_rows_and_columns_of_the_known_nodes_are_checked_and_no_others():
         refused(MixingError, rule, MixingMatrix, W.graph, np.zeros_like(W.weights), nodes=nodes)
 
 
-@property_test
 @given(W=matrices(), data=st.data())
 def test_a_part_holds_the_rows_and_columns_of_its_nodes(W, data):
     start = data.draw(st.integers(0, W.n - 1))

@@ -5,7 +5,7 @@ from math import factorial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mixwise.mixing as mx
@@ -13,8 +13,6 @@ from builders import ONE_WAY_RING, TWO_PAIRS, cases, normal_rows, refused
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph, chain, complete, ring, star, torus
 from strategies import connected_graphs, gram_matrices
-
-property_test = settings(max_examples=40)
 
 
 def error(gram: np.ndarray, W: np.ndarray, order=None) -> float:
@@ -24,7 +22,6 @@ def error(gram: np.ndarray, W: np.ndarray, order=None) -> float:
 
 
 # --- one swap ---
-@property_test
 @given(data=st.data(), n=st.integers(2, 8), seed=st.integers(0, 2**32 - 1))
 def test_the_change_of_every_swap_is_the_difference_of_the_errors(data, n, seed):
     """The formula for Δ(a, b) against Σ M∘Γ recomputed for each swap."""
@@ -39,7 +36,6 @@ def test_the_change_of_every_swap_is_the_difference_of_the_errors(data, n, seed)
 
 
 # --- fixed weights ---
-@property_test
 @given(data=st.data(), graph=connected_graphs(1, 10), restarts=st.integers(1, 3))
 def test_search_is_never_worse_than_leaving_the_nodes_where_they_are(data, graph, restarts):
     gram = data.draw(gram_matrices(graph.n))
@@ -98,7 +94,6 @@ def test_no_heterogeneity_leaves_the_nodes_where_they_are():
 
 
 # --- placement and weights together ---
-@property_test
 @given(data=st.data(), graph=connected_graphs(1, 8))
 def test_optimized_placement_is_never_worse_than_gme_opt(data, graph):
     gram = data.draw(gram_matrices(graph.n))

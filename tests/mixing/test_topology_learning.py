@@ -32,7 +32,6 @@ CASES = {
 }
 
 
-@settings(max_examples=40)
 @given(**CASES)
 def test_falls_at_every_step_within_the_bound_and_the_budget(n, classes, alpha, penalty, seed):
     shares = label_shares(n, classes, alpha, seed)
@@ -47,7 +46,6 @@ def test_falls_at_every_step_within_the_bound_and_the_budget(n, classes, alpha, 
     assert (np.diff(values) <= 1e-12).all()
 
 
-@settings(max_examples=40)
 @given(n=st.integers(2, 14), penalty=st.sampled_from([0.05, 0.5]), seed=st.integers(0, 1000))
 def test_every_step_goes_to_the_best_permutation_as_far_as_it_helps(n, penalty, seed):
     """Frank-Wolfe in our orientation, ∇g = (2/n)(Γ W + λ (W − J)), from its two conditions."""

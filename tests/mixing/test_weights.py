@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mixwise.graphs as g
@@ -13,12 +13,10 @@ from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix, clique_averaging, from_edge_weights, lazy, metropolis_hastings, uniform
 from strategies import connected_graphs, graphs
 
-property_test = settings(max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
 
 
 # --- builders ---
-@property_test
 @given(graph=graphs(1, 14, directed=False))
 def test_metropolis_hastings_and_max_degree_by_their_formulas(graph):
     d = graph.degrees
@@ -45,7 +43,6 @@ def test_on_regular_graphs_all_builders_agree(graph):
     assert metropolis_hastings(g.ring(16))[0, 1] == metropolis_hastings(g.ring(16))[0, 15] == 1 / 3
 
 
-@property_test
 @given(graph=graphs(1, 12))
 def test_uniform_sender_splits_evenly_among_receivers(graph):
     W = m.uniform_sender(graph)
@@ -81,7 +78,6 @@ def test_builders_reject_graphs_that_they_do_not_fit(call, message):
 
 
 # --- lazy and symmetrized ---
-@property_test
 @given(graph=connected_graphs(1, 12))
 def test_lazy_moves_every_eigenvalue_halfway_to_1(graph):
     W = metropolis_hastings(graph)
@@ -92,7 +88,6 @@ def test_lazy_moves_every_eigenvalue_halfway_to_1(graph):
     np.testing.assert_allclose(lazy(SENDER).to_dense(), [[0.6, 0.4], [0, 1]])
 
 
-@property_test
 @given(graph=connected_graphs(1, 10), seed=seeds)
 def test_symmetrized_is_the_mean_with_the_transpose(graph, seed):
     G = normal_rows(graph.n, graph.n, seed)
@@ -121,7 +116,6 @@ def test_clique_averaging_makes_its_own_graph():
 
 
 # --- weights per edge ---
-@property_test
 @given(graph=graphs(1, 10), seed=seeds)
 def test_from_edge_weights_keeps_the_edges_and_fills_the_loops(graph, seed):
     w = np.random.default_rng(seed).random(len(graph.edges)) / max(1, graph.n)

@@ -14,6 +14,8 @@ from mixwise.errors import ConfigError, TrainingError
 from mixwise.models import EvoNormS0, build, logistic_regression, mlp, resnet18, resnet20, seeded, small_cnn
 from mixwise.parts import lookup, names
 
+pytestmark = pytest.mark.usefixtures("one_thread")  # small tensors: more threads only wait for each other
+
 NORMS = ["evonorm", "group", "none"]
 
 # name, factory, shape of a sample: every kind of model, small where there is a choice
@@ -24,15 +26,6 @@ CASES = {
     **{f"resnet20-{norm}": (partial(resnet20, norm=norm), (3, 8, 8)) for norm in NORMS},
     "resnet18": (partial(resnet18, 10), (3, 32, 32)),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small tensors: more threads only wait for each other, and for other tests."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def normal(*shape: int, seed: int = 0, dtype=torch.float64) -> torch.Tensor:
@@ -176,9 +169,6 @@ def test_evonorm_with_a_large_mean_keeps_its_digits():
     x = normal(1, 2, 64, 64, seed=1) + 1e4
     layer = EvoNormS0(2, groups=1)
     torch.testing.assert_close(layer(x.float()).double(), layer.double()(x), rtol=2e-3, atol=0)
-
-
-# --- functional calls and stacked parameters ---
 
 
 # --- seeds ---

@@ -107,14 +107,6 @@ def test_exact_methods_stay_exact_with_optimized_weights(algorithm, options):
     assert NOISELESS.evaluate(training.X)["distance_to_optimum"] < 1e-8
 
 
-def test_gradient_tracking_lets_the_policy_see_the_tracked_gradients():
-    """U = η Y: what is mixed."""
-    training = make(GradientTracking(), HeterogeneityAware(sketch=EXACT))
-    for _ in range(10):
-        Y = training.step().gradients
-        np.testing.assert_allclose(gram_of(training), gram(0.03 * Y), rtol=1e-8, atol=1e-10)
-
-
 def test_d2_lets_the_policy_see_what_it_mixes():
     """X − φ, φ = ψ + X − ψ_prev, not the optimizer's step."""
     training, psi_prev = make(D2(), HeterogeneityAware(sketch=EXACT)), None

@@ -9,7 +9,7 @@ from mixwise.mixing import metropolis_hastings
 from mixwise.network import SimulatedNetwork
 from mixwise.seeding import stream
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch
-from planning import Planner, assert_runs_resume, observed
+from planning import Planner, observed
 
 GRAPH = torus(4, 4)
 MIXINGS = 40
@@ -110,9 +110,3 @@ def test_nested_sketches_are_independent(name, sketch):
 def test_an_exact_sketch_has_nothing_to_draw():
     exact = pol.HeterogeneityAware(sketch=ExactSketch())
     assert planner(pol.Product([exact]), seed=0).plan(0, U).params == planner(exact, seed=1).plan(0, U).params
-
-
-def test_a_resumed_run_draws_the_same():
-    """Draws depend on seed, place and t alone, in every process and after every restart."""
-    policy = pol.Product([pol.Matchings(), pol.Alternating([pol.EdgeSampling(0.5), pol.HeterogeneityAware()])])
-    assert_runs_resume(lambda: simulated(policy, graph=GRAPH, lr=1e-3), before=5, after=5)

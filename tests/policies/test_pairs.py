@@ -85,7 +85,7 @@ def test_by_default_a_mixing_on_a_hypercube_is_an_exact_average(graph):
         np.testing.assert_allclose(product, 1 / graph.n, atol=1e-15)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(connected_graphs(min_nodes=3, max_nodes=7))
 def test_up_to_five_colors_are_in_the_best_order(graph):
     matchings = edge_coloring(graph)

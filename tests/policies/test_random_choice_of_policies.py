@@ -10,9 +10,9 @@ from mixwise.errors import MixingError
 from mixwise.graphs import ring
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Alternating, HeterogeneityAware, LearnedTopology, Matchings, Product, RandomChoice, Tree
+from mixwise.policies import Alternating, HeterogeneityAware, LearnedTopology, Matchings, RandomChoice, Tree
 from mixwise.sketch import ExactSketch
-from planning import Planner, assert_runs_resume
+from planning import Planner
 
 N = 8
 GRAPH = ring(N)
@@ -51,18 +51,6 @@ def test_the_share_of_draws_is_the_probability(policies, chances):
         count = sum(W not in others if isinstance(policy, Matchings) else W is policy for W in drawn)
         q = 1 / len(policies) if chances is None else chances[k]
         assert abs(count - mixings * q) <= 5 * math.sqrt(mixings * q * (1 - q))
-
-
-def test_the_draw_depends_on_the_seed_and_t_alone():
-    """In whatever order the plans are made: every process draws the same matrix at mixing t."""
-
-    def drawn(seed, order):
-        planner = Planner(RandomChoice(SEVERAL), SimulatedNetwork(GRAPH), seed=seed)
-        return {t: planner.plan(t).params[0] for t in order}
-
-    assert drawn(0, range(50)) == drawn(0, reversed(range(50)))
-    assert drawn(0, range(50)) != drawn(1, range(50))
-    assert set(drawn(0, range(50)).values()) == set(SEVERAL)
 
 
 # --- what the parts of a choice do ---
@@ -108,12 +96,6 @@ def test_the_state_of_a_policy_stays_while_others_are_drawn():
         assert len({plan.params for plan in plans}) == 2
         firsts.add(next(t for t, plan in enumerate(plans) if plan.params != (MH,)))
     assert len(firsts) > 1
-
-
-@pytest.mark.parametrize("before", [1, 5, 12])
-def test_a_resumed_run_continues_bit_for_bit(before):
-    choice = RandomChoice([aware(period=3, smoothing=0.5), Matchings(), lazy(MH)], [0.5, 0.3, 0.2])
-    assert_runs_resume(lambda: start(Product([choice, MH])), before, after=10)
 
 
 # --- recipes and errors ---

@@ -4,7 +4,6 @@ from functools import reduce
 from itertools import product
 
 import cvxpy as cp
-import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,7 +16,7 @@ from mixwise.graphs import Graph, edge_sample, matching_decomposition, one_peer_
 from mixwise.mixing import MatchaWeights, base_graph, matcha, metropolis_hastings, uniform
 from mixwise.needs import Needs
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Cycle, EdgeSampling, Matcha, Matchings
+from mixwise.policies import Cycle, EdgeSampling, Matcha, Matchings, RandomChoice
 from planning import Planner
 from strategies import connected_graphs, graphs
 
@@ -77,18 +76,8 @@ def test_base_graphs_reject_wrong_numbers(n, peers):
 
 
 # --- matchings ---
-@settings(max_examples=100)
-@given(graph=graphs(1, 12, directed=False))
-def test_matching_decomposition_colors_the_edges(graph):
-    """Every edge in one matching, and Δ + 1 matchings at most (Vizing), Δ if bipartite (König)."""
-    matchings = matching_decomposition(graph)
-    assert sorted(edge for matching in matchings for edge in matching.edges) == list(graph.edges)
-    assert all(max(matching.degrees) == 1 for matching in matchings)
-    bipartite = nx.is_bipartite(nx.Graph(list(graph.edges)))
-    assert len(matchings) <= max(graph.degrees) + (0 if bipartite else bool(graph.edges))
 
 
-@settings(max_examples=60)
 @given(graph=graphs(1, 12, directed=False), t=st.integers(0, 1000))
 def test_random_matching_is_maximal(graph, t):
     matching = random_matching(graph, 3, t)
@@ -121,7 +110,7 @@ def test_edge_sample_keeps_each_edge_with_its_probability():
     assert np.abs(share[share > 0] - p).max() < 5 * np.sqrt(p * (1 - p) / draws)
 
 
-@pytest.mark.parametrize("function", [random_matching, matching_decomposition])
+@pytest.mark.parametrize("function", [random_matching, matching_decomposition, g.edge_coloring])
 def test_matchings_need_an_undirected_graph(function):
     refused(GraphError, rf"{function.__name__} needs an undirected graph.*; use Graph", function, g.directed_ring(4))
 
@@ -207,7 +196,6 @@ def test_matcha_of_all_edges_of_a_large_graph_takes_the_best_constant_step():
     assert weights.rho == pytest.approx(((values[-1] - values[1]) / (values[-1] + values[1])) ** 2, rel=1e-6)
 
 
-@settings(max_examples=40)
 @given(graph=connected_graphs(1, 10), budget=st.floats(0.05, 1), t=st.integers(0, 100))
 def test_every_draw_of_matcha_is_symmetric_on_the_graph(graph, budget, t):
     W = matcha(graph, budget).draw(0, t)  # a MixingMatrix: doubly stochastic and nowhere negative
@@ -236,6 +224,7 @@ def test_matcha_rejects_wrong_budgets_and_graphs():
 # --- policies ---
 POLICIES = [
     (Cycle("base-graph"), g.complete(6)),
+    (RandomChoice([metropolis_hastings(g.ring(6)), uniform(g.complete(6))]), g.complete(6)),
     (Matchings(), g.torus(3, 2)),
     (Matcha(0.5), g.complete(6)),
     (EdgeSampling(0.5), g.ring(6)),
@@ -263,7 +252,7 @@ def test_plans_depend_on_t_and_the_seed_alone(policy, graph):
     assert (matrices(planner(policy, graph, seed=5)) == backwards) == isinstance(policy, Cycle)
 
 
-@pytest.mark.parametrize(("policy", "graph"), POLICIES[1:])
+@pytest.mark.parametrize(("policy", "graph"), POLICIES[2:])
 def test_drawn_weights_change_and_become_lazy_if_needed(policy, graph):
     plain = matrices(planner(policy, graph))
     assert len(set(plain)) > 1

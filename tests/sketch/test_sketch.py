@@ -22,14 +22,6 @@ RANDOM = [GaussianSketch, CountSketch]
 ALL = [ExactSketch(), GaussianSketch(7, seed=3), CountSketch(7, seed=3)]
 
 
-@pytest.fixture
-def threads():
-    """Sets how many threads torch uses, and puts the number back."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 def on_another_processor(code: str):
     """What `code` prints as JSON in an interpreter of its own that uses no vector extensions of the processor."""
     without = {"ATEN_CPU_CAPABILITY": "default", "NPY_DISABLE_CPU_FEATURES": DISPATCHED}
@@ -172,13 +164,14 @@ def test_the_same_operators_on_another_processor_and_with_other_defaults_of_torc
 @pytest.mark.parametrize("make", RANDOM)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("k", [1, 33, 1000])
-def test_a_row_has_one_sketch_to_the_last_bit(make, dtype, k, threads):
+@pytest.mark.usefixtures("one_thread")
+def test_a_row_has_one_sketch_to_the_last_bit(make, dtype, k):
     d = 70_001 if make is CountSketch else 5_001  # odd, and more than one block
     G = torch.from_numpy(normal_rows(6, d)).to(dtype)
     sketch = make(k, seed=1)
-    threads(2)
+    torch.set_num_threads(2)
     S = sketch(G)
-    threads(1)
+    torch.set_num_threads(1)
     assert torch.equal(sketch(G), S)
     assert torch.equal(sketch(G.flip(0)).flip(0), S)
     assert torch.equal(sketch(G[2:5]), S[2:5])

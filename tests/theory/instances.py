@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from builders import asymmetric, normal_rows
@@ -21,7 +20,6 @@ Gradients = Callable[[torch.Tensor], torch.Tensor]  # X (n, d) -> G (n, d), row 
 # Relative. The sums of a W from minimize_gme are 1 within 1e-9; the rounding of float64 (1e-13 here) is far below.
 ROUNDING = 1e-8
 
-theorem = settings(max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
 PLACES = {"distance": st.floats(-2, 1), "spread": st.floats(-3, 2), "seed": seeds}  # of x̄, and of the rows around it
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mixwise.graphs import ring
 from mixwise.mixing import MixingMatrix, consensus_distance, consensus_factor, relative_heterogeneity, uniform
-from theory.instances import PLACES, ROUNDING, Bowls, mixing_distributions, theorem
+from theory.instances import PLACES, ROUNDING, Bowls, mixing_distributions
 from theory.steps import expected_after, mixing_constant, spread_points, step_bound
 
 
@@ -21,7 +21,7 @@ def both_sides(task: Bowls, matrices: list[MixingMatrix], chances, X: torch.Tens
     return expected_after(task, matrices, chances, X, eta), right
 
 
-@settings(theorem, max_examples=30)
+@settings(max_examples=30)
 @given(distribution=mixing_distributions(2, 4), share=st.sampled_from([1.0, 0.1]), **PLACES)
 def test_consensus_recursion_convex(distribution, distance, spread, share, seed):
     """Ξ_t ≤ (1 − p/2) Ξ_{t−1} + η² (D e + A) for random W, noise that depends on x, and η up to the proof's bound.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mixwise.graphs import complete
 from mixwise.mixing import MixingMatrix, consensus_distance, consensus_factor, relative_heterogeneity
-from theory.instances import PLACES, ROUNDING, Bowls, Valleys, mixing_distributions, slow_wave, theorem
+from theory.instances import PLACES, ROUNDING, Bowls, Valleys, mixing_distributions, slow_wave
 from theory.steps import expected_after, expected_consensus, mixing_constant, one_step, spread_points, step_bound
 
 
@@ -34,7 +34,7 @@ def both_sides(task: Valleys, matrices: list[MixingMatrix], chances, X: torch.Te
     return left, (1 - p / 2) * consensus_distance(X) + eta**2 * (D * e + A)
 
 
-@settings(theorem, max_examples=40)
+@settings(max_examples=40)
 @given(
     distribution=mixing_distributions(2, 4),
     kind=st.sampled_from([(0.0, 1.0), (0.8, 0.0), (0.8, 1.0)]),

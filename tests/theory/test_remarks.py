@@ -8,11 +8,10 @@ import mixwise.mixing as mx
 from mixwise.graphs import complete, ring
 from mixwise.network import SimulatedNetwork
 from mixwise.tasks import random_quadratics
-from theory.instances import ROUNDING, mixing_distributions, mixing_matrices, seeds, theorem, worst_direction
+from theory.instances import ROUNDING, mixing_distributions, mixing_matrices, seeds, worst_direction
 
 
 # --- Remark 1 (spectral gap), corrected: δ = 1 − ‖W − J‖₂ instead of the printed 1 − ‖W‖₂ ---
-@theorem
 @given(W=mixing_matrices(), seed=seeds)
 def test_remark_1_spectral_gap_bounds_the_contraction_of_every_disagreement(W, seed):
     """‖XW − X̄‖² ≤ (1 − δ) ‖X − X̄‖², as printed, with the corrected δ."""
@@ -22,7 +21,6 @@ def test_remark_1_spectral_gap_bounds_the_contraction_of_every_disagreement(W, s
     assert mx.consensus_distance(mixed) <= (1 - mx.spectral_gap(W)) * before + ROUNDING * before
 
 
-@theorem
 @given(W=mixing_matrices())
 def test_remark_1_consensus_factor_is_at_least_the_spectral_gap(W):
     """p − δ = δ (1 − δ): never negative, and 0 only for δ = 0 (no mixing in some direction) or δ = 1 (W = J)."""
@@ -44,14 +42,12 @@ def test_remark_1_is_tight_at_no_mixing_and_at_full_averaging_only():
     assert mx.consensus_factor(ring_of_eight) > 1.8 * mx.spectral_gap(ring_of_eight)
 
 
-@theorem
 @given(W=mixing_matrices())
 def test_remark_1_as_printed_would_be_zero_for_every_matrix(W):
     """‖W‖₂ = 1 since W𝟏 = 𝟏, so 1 − ‖W‖₂ says nothing."""
     assert abs(1 - np.linalg.norm(W.to_dense(), 2)) <= ROUNDING
 
 
-@theorem
 @given(W=mixing_matrices())
 def test_assumption_4_consensus_factor_is_the_largest_that_holds(W):
     """In the direction that W mixes the least, the contraction is exactly 1 − p: no larger p would do."""
@@ -61,7 +57,6 @@ def test_assumption_4_consensus_factor_is_the_largest_that_holds(W):
 
 
 # --- Remark 2: mixing leaves at most the share 1 − p of the heterogeneity ---
-@theorem
 @given(W=mixing_matrices(), seed=seeds)
 def test_remark_2_relative_heterogeneity_is_at_most_one_minus_p_times_heterogeneity(W, seed):
     """ζ′² ≤ (1 − p) ζ² for the gradients of quadratics at a common point."""
@@ -71,7 +66,6 @@ def test_remark_2_relative_heterogeneity_is_at_most_one_minus_p_times_heterogene
     assert mx.relative_heterogeneity(G, W) <= (1 - mx.consensus_factor(W)) * zeta_sq + ROUNDING * zeta_sq
 
 
-@theorem
 @given(distribution=mixing_distributions(), seed=seeds)
 def test_remark_2_holds_in_expectation_over_random_weights(distribution, seed):
     """E ζ′²(W) ≤ (1 − p) ζ² with p = 1 − λ_max(E[W Wᵀ] − J), which is at least the mean of the matrices' own p."""
@@ -83,7 +77,6 @@ def test_remark_2_holds_in_expectation_over_random_weights(distribution, seed):
     assert p >= sum(q * mx.consensus_factor(W) for q, W in zip(chances, matrices, strict=True)) - ROUNDING
 
 
-@theorem
 @given(distribution=mixing_distributions())
 def test_remark_2_is_attained_in_expectation(distribution):
     """Along the top eigenvector of E[W Wᵀ] − J, E ζ′²(W) is exactly (1 − p) ζ²; E[Wᵀ W] would be another p."""
@@ -101,7 +94,6 @@ def test_remark_2_random_pairs_mix_though_no_single_pairing_does():
     assert abs(mx.consensus_factor(pairings) - 0.5) < ROUNDING
 
 
-@theorem
 @given(W=mixing_matrices())
 def test_remark_2_is_attained_so_no_smaller_factor_would_do(W):
     """Gradients along the direction that W mixes the least leave exactly (1 − p) ζ²; (1 − p)² would be too little."""

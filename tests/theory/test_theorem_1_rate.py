@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from mixwise.graphs import ring
 from mixwise.mixing import MixingMatrix, consensus_factor, heterogeneity, relative_heterogeneity, uniform
 from mixwise.policies import Fixed
-from theory.instances import Valleys, mixing_matrices, permutation_mixture, sampled, seeds, theorem
+from theory.instances import Valleys, mixing_matrices, permutation_mixture, sampled, seeds
 from theory.steps import iterate, mixing_constant, step_bound, trajectory
 
 
@@ -43,7 +43,7 @@ def test_long_runs_take_the_steps_of_the_training_loop():
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
-@settings(theorem, max_examples=30)
+@settings(max_examples=30)
 @given(W=mixing_matrices(2, 7), share=st.floats(0.2, 1), size=st.floats(-1, 2), seed=seeds)
 def test_theorem_1_nonconvex_rate_without_noise(W, share, size, seed):
     """No tolerance is needed: the bound is at least twice what gradient descent alone leaves."""
@@ -115,7 +115,6 @@ def weighted_sums(w, e, eta, p: float, D: float, A: float) -> tuple[float, float
     return float(w @ Xi), float(w @ e), float(w @ eta**2)
 
 
-@theorem
 @given(p=st.floats(0.01, 1), D=st.floats(0.01, 100), b=st.floats(0.1, 10), growing=st.booleans(), seed=seeds)
 def test_theorem_1_summation_of_the_recursion(p, D, b, growing, seed):
     """B Σ w_t Ξ_t ≤ (b/2) Σ w_t e_t + A B (2/p) Σ w_t η_t² if w does not increase and η² ≤ p b / (4 B D), with B = 1.

@@ -128,7 +128,7 @@ def test_optimizers_of_a_user_are_refused_whatever_their_name(name):
 
 
 def test_clipping_is_torch_clipping_row_by_row():
-    G = random_rows(6, 50) * torch.tensor([[1e-3], [0.1], [1], [5], [1e2], [1e5]])
+    G = random_rows(8, 50) * torch.tensor([[0], [1e-308], [1e-3], [0.1], [1], [5], [1e2], [1e5]]).double()
     expected = []
     for row in G:
         parameter = nn.Parameter(torch.zeros(50, dtype=torch.float64))
@@ -140,18 +140,9 @@ def test_clipping_is_torch_clipping_row_by_row():
     # torch divides by norm + 1e-6, we by the norm: where it clips, norm > 2, that is at most 5e-7.
     torch.testing.assert_close(G, torch.stack(expected), rtol=5e-7, atol=0)
     short = before.norm(dim=1) <= 2
-    assert short.tolist() == [True, True, False, False, False, False]
+    assert short.tolist() == [True] * 4 + [False] * 4
     assert torch.equal(G[short], before[short])  # untouched, to the bit
     torch.testing.assert_close(G[~short].norm(dim=1), torch.full((4,), 2.0, dtype=torch.float64), rtol=1e-14, atol=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_clipping_leaves_zero_rows_zero(dtype):
-    G = torch.zeros(2, 3, dtype=dtype)
-    G[1] = torch.finfo(dtype).tiny
-    before = G.clone()
-    clip_rows(G, 1.0)
-    assert torch.equal(G, before)
 
 
 def test_a_clipped_run_is_that_of_clipped_modules():
