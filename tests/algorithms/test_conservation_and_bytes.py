@@ -11,13 +11,16 @@ from hypothesis import given
 
 import builders
 import mixwise.algorithms as alg
-from builders import simulated
+from builders import refused, simulated
+from mixwise.errors import MixingError, TrainingError
 from mixwise.graphs import Graph, complete, random_connected, ring
 from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings, uniform
 from mixwise.network import Link, Links, LossyNetwork, SimulatedNetwork
 from mixwise.network.traffic import LONG_ROW, Cast
+from mixwise.plan import Plan
 from mixwise.policies import Decoupled, NoMixing, Product, Tree
 from mixwise.tasks import random_quadratics
+from planning import mixed
 from strategies import graphs
 
 N, D, LR, STEPS = 8, 6, 0.004, 40
@@ -93,6 +96,14 @@ for mu, nesterov in itertools.product((0.0, 0.3, 0.95), (False, True)):
 def test_two_methods_are_the_same(name):
     found, expected = map(run, SAME[name])
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+
+
+def test_channels_have_to_fit_the_algorithm():
+    X, network = random_rows(), SimulatedNetwork(GRAPH)
+    rule = "D-SGD mixes one thing; a policy with a second channel"
+    refused(MixingError, rule, mixed, alg.DSGD(), X, X, Plan((W,), updates=(W,)), network)
+    rule = r"needs a policy with two channels: Decoupled\(params=…, updates=…\)"
+    refused(TrainingError, rule, mixed, alg.DecoupledDSGD(), X, X, Plan((W,)), network)
 
 
 # --- bytes ---

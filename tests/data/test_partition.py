@@ -94,14 +94,6 @@ def test_a_partition_is_a_value_with_its_own_copy_of_the_indices():
     assert dirichlet(torch.from_numpy(labels), 7, 1.0, 0) == dirichlet(labels.tolist(), 7, 1.0, 0)
 
 
-def test_label_counts_sum_to_sizes_and_frequencies():
-    labels = balanced_labels(997, 7)
-    parts = dirichlet(labels, 13, 0.3, 1)
-    counts = parts.label_counts(labels, classes=9)
-    assert tuple(counts.sum(axis=1)) == parts.sizes
-    assert np.array_equal(counts.sum(axis=0), np.bincount(labels, minlength=9))
-
-
 # --- skew ---
 
 

@@ -163,12 +163,3 @@ def test_eigenvalues_closed_forms():
     found = mx.eigenvalues(one_way)
     assert np.iscomplexobj(found)
     np.testing.assert_allclose(np.sort_complex(found.round(12)), np.sort_complex(roots.round(12)), atol=1e-11)
-
-
-@given(n=st.integers(1, 9), seed=seeds)
-def test_eigenvalues_come_largest_first_and_start_with_1(n, seed):
-    found = mx.eigenvalues(asymmetric(n, seed))
-    assert len(found) == n
-    assert (np.diff(np.abs(found)) <= 1e-12).all()
-    assert abs(found[0]) == pytest.approx(1, abs=1e-12)
-    assert found.sum() == pytest.approx(np.trace(asymmetric(n, seed).to_dense()), abs=1e-9)

@@ -12,7 +12,6 @@ from torch.nn.functional import cross_entropy
 from builders import cases, refused
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.models import EvoNormS0, build, logistic_regression, mlp, resnet18, resnet20, seeded, small_cnn
-from mixwise.parts import lookup, names
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # small tensors: more threads only wait for each other
 
@@ -217,17 +216,6 @@ def test_models_move_to_other_dtypes_and_devices(name):
 
 
 # --- names, options, errors ---
-
-
-def test_models_by_name():
-    options = {"logistic": {"features": 64, "classes": 10}}
-    for name in names("model"):
-        if name.endswith("-classifier"):  # they are loaded: test_hugging_face.py
-            continue
-        model = build(name, seed=1, **options.get(name, {}))
-        expected = seeded(partial(lookup("model", name).target, **options.get(name, {})), 1)
-        assert model.state_dict().keys() == expected.state_dict().keys()
-        assert same(model, expected)
 
 
 @cases(

@@ -107,14 +107,17 @@ def test_exact_methods_stay_exact_with_optimized_weights(algorithm, options):
     assert NOISELESS.evaluate(training.X)["distance_to_optimum"] < 1e-8
 
 
-def test_d2_lets_the_policy_see_what_it_mixes():
-    """X − φ, φ = ψ + X − ψ_prev, not the optimizer's step."""
-    training, psi_prev = make(D2(), HeterogeneityAware(sketch=EXACT)), None
+@pytest.mark.parametrize("objective", ["updates", "parameters"])
+@pytest.mark.parametrize("algorithm", [D2(), QuasiGlobalMomentum(0.0, inner=D2())])
+def test_d2_lets_the_policy_see_what_it_mixes(algorithm, objective):
+    """X − φ, φ = ψ + X − ψ_prev, not the optimizer's step; or φ itself."""
+    training, psi_prev = make(algorithm, HeterogeneityAware(sketch=EXACT, objective=objective)), None
     for _ in range(10):
         X = training.X.clone()
         psi = X - 0.03 * training.step().gradients
         phi = psi if psi_prev is None else psi + X - psi_prev
-        np.testing.assert_allclose(gram_of(training), gram(X - phi), rtol=1e-8, atol=1e-10)
+        seen = X - phi if objective == "updates" else phi
+        np.testing.assert_allclose(gram_of(training), gram(seen), rtol=1e-8, atol=1e-10)
         psi_prev = psi
 
 

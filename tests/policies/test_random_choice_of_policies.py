@@ -3,7 +3,6 @@
 import math
 
 import pytest
-import torch
 
 from builders import cases, refused, simulated
 from mixwise.errors import MixingError
@@ -54,14 +53,6 @@ def test_the_share_of_draws_is_the_probability(policies, chances):
 
 
 # --- what the parts of a choice do ---
-@pytest.mark.parametrize("chosen", [0, 1])
-def test_a_certain_choice_is_the_policy_itself(chosen):
-    policies = [aware(period=3), MH]
-    (_, drawn), (_, alone) = (
-        steps(policy, 12) for policy in (RandomChoice(policies, [1 - chosen, chosen]), policies[chosen])
-    )
-    assert torch.equal(drawn.X, alone.X)
-    assert drawn.network.traffic == alone.network.traffic  # it looks as often, and no more
 
 
 def test_only_a_policy_that_is_drawn_looks():

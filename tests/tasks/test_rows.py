@@ -76,15 +76,6 @@ def test_frozen_parameters_have_no_place_and_tied_ones_have_one(tied):
     assert torch.equal(modules[0].frozen.weight, tied.frozen.weight)
 
 
-def test_slots_cover_the_row_without_gap_or_overlap(tied):
-    for group_of in (lambda name, p: 0, by_dimension, lambda name, p: len(name) % 3):
-        layout = RowLayout(tied, group_of)
-        ends = [0, *(slot.stop for slot in layout.slots)]
-        assert [slot.start for slot in layout.slots] == ends[:-1]
-        assert ends[-1] == layout.dim
-        assert all(slot.stop - slot.start == slot.shape.numel() for slot in layout.slots)
-
-
 def test_groups_are_blocks_of_columns_in_the_order_of_their_numbers():
     module = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2), nn.Linear(2, 4))
     layout = RowLayout(module, by_dimension)

@@ -9,7 +9,7 @@ from builders import cases, random_rows, refused, simulated
 from mixwise.data import NodeBatches, gaussian_mixture, partition
 from mixwise.errors import TrainingError
 from mixwise.graphs import ring
-from mixwise.mixing import MixingMatrix, metropolis_hastings
+from mixwise.mixing import MixingMatrix
 from mixwise.models import mlp, seeded
 from mixwise.tasks import ModuleTask, QuadraticTask, random_quadratics
 from mixwise.training import factor
@@ -174,16 +174,6 @@ def cosine(steps):
 def test_schedules(steps, options, expected):
     at = factor(steps, **options)
     assert [at(t) for t in range(steps)] == pytest.approx(expected, rel=1e-12)
-
-
-def test_a_step_is_taken_with_the_rate_of_its_schedule():
-    at, W = factor(20, warmup=0.2, cosine=True), metropolis_hastings(ring(3))
-    rates = lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, at)  # noqa: E731
-    training = simulated(W, graph=ring(3), lr=1e-3, scheduler=rates)
-    for t in range(20):
-        before = training.X.clone()
-        stepped = before - 1e-3 * at(t) * training.step().gradients
-        torch.testing.assert_close(training.X, torch.from_numpy(W.to_dense().T) @ stepped, rtol=1e-12, atol=1e-12)
 
 
 # --- row by row ---

@@ -161,12 +161,6 @@ def test_extra_refuses_a_matrix_whose_roots_leave_the_disc():
     refused(MixwiseError, rule, make, alg.EXTRA(), weights, graph=directed_ring(8), the_task=only_checked(8))
 
 
-@pytest.mark.parametrize("n", [4, 8, 9])
-def test_extra_takes_metropolis_hastings_where_d2_does_not(n):
-    """Symmetric W with eigenvalues above −1: the product of the roots, (1 + λ)/2, is below 1."""
-    make(alg.EXTRA(), pol.Fixed(metropolis_hastings(ring(n))), graph=ring(n)).step()
-
-
 MOVES_THE_MEAN = uniform_sender(Graph(N, [*chain(N).edges, (0, 3)]))
 MIX_ROWS = [alg.DSGD, alg.CombineThenAdapt, alg.CombineWhileAdapt, alg.D2, alg.EXTRA, alg.GradientTracking]
 MIX_ROWS += [alg.DecentLaM, alg.QuasiGlobalMomentum, alg.Choco, alg.DecoupledDSGD]
@@ -177,11 +171,6 @@ def test_weights_that_move_the_mean_are_for_push_sum_alone(algorithm):
     policy = pol.Decoupled(MH, MOVES_THE_MEAN) if algorithm is alg.DecoupledDSGD else MOVES_THE_MEAN
     rule = r'kind="sender", so mixing would move the mean.*push-sum'
     refused(TrainingError, rule, make, algorithm(), policy, the_task=only_checked())
-
-
-@pytest.mark.parametrize("algorithm", [alg.PushSum(), alg.QuasiGlobalMomentum(inner=alg.PushSum())], ids=str)
-def test_push_sum_takes_weights_that_move_the_mean(algorithm):
-    make(algorithm, MOVES_THE_MEAN).step()
 
 
 @pytest.mark.parametrize("algorithm", [alg.D2, alg.EXTRA])
