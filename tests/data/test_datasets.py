@@ -3,11 +3,14 @@
 import dataclasses
 import gzip
 import hashlib
+import http.client
 import io
 import logging
 import os
 import pickle
 import tarfile
+import urllib.error
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -320,13 +323,23 @@ def test_an_archive_or_a_folder_that_is_incomplete_is_rejected(cifar10, tmp_path
 # --- downloads ---
 
 
-@pytest.mark.parametrize("wrong", ["absent", "altered", "cut"])
-def test_a_failed_download_leaves_nothing_and_says_which_file_to_put_where(wrong, cifar10, tmp_path, site):
+FAILED = {  # what a server, or the connection to it, answers
+    "absent": "cannot be downloaded",
+    "altered": "downloaded .* bytes with md5",
+    "cut": "downloaded .* bytes with md5",
+    urllib.error.HTTPError("", 503, "Service Unavailable", None, None): r"downloaded \(Service Unavailable\)",
+    http.client.IncompleteRead(b"half"): r"downloaded \(IncompleteRead\(4 bytes read\)\)",
+}
+
+
+@pytest.mark.parametrize("wrong", FAILED, ids=str)
+def test_a_failed_download_leaves_nothing_and_says_which_file_to_put_where(wrong, cifar10, tmp_path, site, monkeypatch):
     archive = tar_gz(cifar_files(BINARY))
-    ours = small(BINARY, archive, site.as_uri())
-    if wrong != "absent":
+    ours, reason = small(BINARY, archive, site.as_uri()), FAILED[wrong]
+    if isinstance(wrong, Exception):
+        monkeypatch.setattr("urllib.request.urlopen", Mock(side_effect=wrong))
+    elif wrong != "absent":
         write(site, {ours.archive.name: archive[:-1] + (b"?" if wrong == "altered" else b"")})
-    reason = "cannot be downloaded" if wrong == "absent" else "downloaded .* bytes with md5"
     with pytest.raises(DataError, match=f"{ours.archive.url}.*{reason}.*put cifar-10-binary.tar.gz") as error:
         cifar10(tmp_path, ours, small(PYTHON))
     assert "cifar-10-batches-py" in str(error.value)

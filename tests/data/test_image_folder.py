@@ -248,18 +248,20 @@ def test_invalid_options_are_rejected(root, options, message):
 PROGRAM = """
 import itertools, os, psutil, signal, sys, torch
 from mixwise.data import image_folder
+torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 0.1  # how often an idle worker looks for its parent
 samples = image_folder(sys.argv[1], 64, workers=2).train.x
 stream = samples.stream((torch.arange(24), k) for k in itertools.count())
 next(stream)
 print(*(child.pid for child in psutil.Process().children()), flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
+os.kill(os.getpid(), int(sys.argv[2]))
 """
 
 
 @in_processes
-def test_workers_end_with_their_program_also_if_it_is_killed(root):
-    program = run_program("-c", PROGRAM, root)
-    assert program.returncode == -signal.SIGKILL, program.stderr
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_their_program_also_if_it_is_killed_or_interrupted(root, end):
+    program = run_program("-c", PROGRAM, root, str(int(end)))
+    assert program.returncode == -end, program.stderr
     workers = [int(pid) for pid in program.stdout.split()]
     assert len(workers) == 2
-    wait_for(lambda: not any(map(alive, workers)), [], root)  # an idle one looks for its parent every five seconds
+    wait_for(lambda: not any(map(alive, workers)), [], root)

@@ -1,5 +1,7 @@
 """`mixwise run imagenet` and `imagenet-small` on generated images, with the code and the network of the real thing."""
 
+import re
+
 import psutil
 import pytest
 import torch
@@ -81,6 +83,14 @@ def test_augment_normalize_validation_and_test_share(root):
 
 
 # --- errors ---
+
+
+def test_an_image_that_cannot_be_decoded_ends_a_run_in_one_line(mixwise, tmp_path):
+    root = image_tree(tmp_path / "images", train=3, val=1)
+    (root / "train" / "bee" / "bee_0.jpg").write_text("no image at all")
+    done = mixwise("run", "imagenet-small", f"data_dir={root}", *TINY, "steps=2", "task.data.options.workers=0")
+    assert done.returncode == 2
+    assert re.search(r"^error: .*bee_0\.jpg cannot be decoded: not an image.*$", done.stderr.splitlines()[-1])
 
 
 @pytest.mark.parametrize("recipe", ["imagenet", "imagenet-small"])

@@ -166,7 +166,7 @@ def test_the_objective_may_be_the_parameters_and_is_by_default_a_count_sketch_of
     assert pol.HeterogeneityAware() == pol.HeterogeneityAware(1, CountSketch(100), "updates")
 
 
-@pytest.mark.parametrize("options", [{"regularization": 0.05}, {"symmetric": True}])
+@pytest.mark.parametrize("options", [{"regularization": 0.05}, {"symmetric": True}, {"solver": "cvxpy"}])
 def test_options_reach_the_solver(options):
     assert weights(run(aware(**options), 1)) == [optimal(0, **options)]
     assert optimal(0, **options) != optimal(0)

@@ -273,6 +273,17 @@ def test_the_page_names_no_other_host_and_allows_none(run):
     assert "unsafe" not in html
 
 
+def test_a_page_does_not_grow_with_the_length_of_its_runs(tmp_path):
+    made_folder(tmp_path, {"a": [0.0]}, metric="loss")
+    lines = "".join(json.dumps({"step": t, "loss": 1 / (t + 1), "bytes_parameters": t}) + "\n" for t in range(20_000))
+    (tmp_path / "a" / "seed-0" / "metrics.jsonl").write_text(lines)
+    weights = "".join(json.dumps({"step": t, "params": [{"edges": [t % 500]}]}) + "\n" for t in range(5_000))
+    (tmp_path / "a" / "seed-0" / "weights.jsonl").write_text(weights)
+    empty, long = (len(page(page_data([read_folder(folder)]))) for folder in (tmp_path / "a", tmp_path))
+    assert empty < 100_000
+    assert long < empty + 60_000  # the two files have a megabyte
+
+
 def test_thinned_curves_keep_the_ends_and_the_mean():
     values = np.random.default_rng(0).standard_normal(1000) + 5
     records = [{"step": 3 * t, "loss": v, "bytes_parameters": t} for t, v in enumerate(values)]
