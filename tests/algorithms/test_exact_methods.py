@@ -257,9 +257,6 @@ def test_a_real_eigenvalue_is_accepted_if_and_only_if_the_recursion_contracts(ei
     assert rate == pytest.approx(np.abs(roots).max(), rel=1e-3, abs=1e-6)
 
 
-KNOWN = {(4, (0.7, 0.2, 0.0, 0.1)): True, (8, (0.5, 0.5)): False}
-
-
 @cases(
     "n, shares",
     *itertools.product([3, 5, 8], [(0.9, 0.1), (0.5, 0.5), (0.3, 0.7)]),
@@ -275,8 +272,6 @@ def test_complex_eigenvalues_are_accepted_if_and_only_if_the_recursion_contracts
     rate = growth(W)
     assert abs(rate - 1) > 1e-3  # no case in doubt
     assert accepted(W) == (rate < 1)
-    if (n, shares) in KNOWN:  # both verdicts occur: lazy is not enough without symmetry
-        assert accepted(W) == KNOWN[n, shares]
 
 
 @pytest.mark.parametrize(("graph", "smallest"), [(ring(16), -1 / 3), (torus(4, 4), -0.6), (social_network(), -0.43)])

@@ -7,8 +7,6 @@ relative to that; and nothing below 1e-8 Tr Γ counts, which is what the tie-bre
     F(W) = Tr(WᵀΓW) + λ s ‖W − J‖²_F, Γ scaled to s = 1
 """
 
-import inspect
-
 import numpy as np
 import pytest
 import torch
@@ -25,7 +23,6 @@ from mixwise.mixing.neighbor_gme import Jumps, NeighborGme
 from mixwise.mixing.neighbor_objective import ScaledObjective, on_simplex
 from mixwise.mixing.neighborhoods import Neighborhoods, TreeSweeps, exchange_here
 from mixwise.network import SimulatedNetwork
-from mixwise.parts import build
 from mixwise.policies import HeterogeneityAware
 from mixwise.sketch import CountSketch, ExactSketch
 from planning import Planner
@@ -362,6 +359,14 @@ def test_options_that_need_all_of_gamma_are_rejected(options, message):
     refused((MixingError, ConfigError), message, HeterogeneityAware, **{"solver": "local", **options})
 
 
+@pytest.mark.parametrize("limits", [{}, {"tolerance": 1e-6}, {"max_iterations": 3}])
+def test_the_limits_of_the_solver_are_options_with_its_defaults(limits):
+    planner = Planner(HeterogeneityAware(solver="local", sketch=ExactSketch(), **limits), SimulatedNetwork(g.ring(6)))
+    problem, U = NeighborGme(g.ring(6), range(6), exchange_here), np.random.default_rng(0).standard_normal((6, 4))
+    expected, _ = problem.solve(problem.look(U), **limits)
+    assert planner.plan(0, torch.from_numpy(U)).solve.iterations == expected.iterations
+
+
 def test_an_algorithm_that_needs_them_gets_lazy_and_symmetric_weights():
     """D² on neighbors' weights: symmetric, and half of them loops."""
     policy = HeterogeneityAware(solver="local", sketch=ExactSketch())
@@ -369,22 +374,3 @@ def test_an_algorithm_that_needs_them_gets_lazy_and_symmetric_weights():
     assert W.is_symmetric
     assert W.to_dense().diagonal().min() >= 0.5
     assert consensus_factor(W) > 0
-
-
-def test_many_nodes():
-    n = 4000
-    S = np.random.default_rng(0).standard_normal((n, 10))
-    problem = NeighborGme(g.random_regular(n, 4, seed=0), range(n), exchange_here)
-    found, _ = problem.solve(problem.look(S))
-    assert found.status == "solved"
-    assert found.objective < np.vdot(S - S.mean(0), S - S.mean(0)) / 4.9  # Γ is about 10 I, so 1/5 is near the optimum
-
-
-def test_a_recipe_selects_it_by_name_with_the_limits_of_the_solver():
-    spec, defaults = {"kind": "heterogeneity-aware", "solver": "local"}, inspect.signature(NeighborGme.solve).parameters
-    policy = build("policy", {**spec, "tolerance": 1e-2, "max_iterations": 50})
-    assert (policy.solver, policy.tolerance, policy.max_iterations) == ("local", 1e-2, 50)
-    U = torch.from_numpy(np.random.default_rng(0).standard_normal((6, 4)))
-    assert Planner(policy, SimulatedNetwork(g.ring(6))).plan(0, U).solve.residual <= 1e-2
-    for name in ("tolerance", "max_iterations"):
-        assert getattr(build("policy", spec), name) == defaults[name].default

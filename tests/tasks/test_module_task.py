@@ -1,6 +1,5 @@
 """Module tasks: the same iterates as plain PyTorch, in a loop and stacked; random layers, data and metrics."""
 
-import copy
 import json
 
 import numpy as np
@@ -12,8 +11,8 @@ from builders import cases, random_rows, refused
 from mixwise.algorithms import DSGD
 from mixwise.data import Dataset, NodeBatches, Partition, gaussian_mixture, partition
 from mixwise.errors import TrainingError
-from mixwise.graphs import complete, ring
-from mixwise.mixing import metropolis_hastings, uniform
+from mixwise.graphs import ring
+from mixwise.mixing import metropolis_hastings
 from mixwise.models import EvoNormS0, mlp, seeded, small_cnn
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed
@@ -95,29 +94,6 @@ def assert_gradients_of_plain_pytorch(task, X, losses, G, step):
         for name, view in task.layout.named_views(G[node]):
             expected = module.get_parameter(name).grad
             torch.testing.assert_close(view, torch.zeros_like(view) if expected is None else expected, **CLOSE)
-
-
-# --- the same iterates as one model ---
-
-
-@pytest.mark.usefixtures("directly")
-@pytest.mark.parametrize("gradients", ["loop", "stacked"])
-def test_full_averaging_is_one_model_on_the_joint_batch(gradients):
-    task = make_task(gradients=gradients)
-    training = make_training(task, complete(NODES), Fixed(uniform(complete(NODES))))
-    one = copy.deepcopy(task.template).double()
-    optimizer = torch.optim.SGD(one.parameters(), **NESTEROV)
-    batches = NodeBatches(task.partition, task.batch, task.seed)
-    for t in range(20):
-        joint = torch.cat([batches(node, t) for node in range(NODES)])
-        loss = nn.functional.cross_entropy(one(task.data.x[joint].double()), task.data.y[joint])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        step = training.step()
-        torch.testing.assert_close(step.losses.mean(), loss.detach(), **CLOSE)
-        expected = task.layout.flatten(one).expand(NODES, -1)
-        torch.testing.assert_close(training.X, expected, **CLOSE)
 
 
 # --- loop and stacked ---
