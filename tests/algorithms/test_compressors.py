@@ -93,20 +93,6 @@ def test_rows_of_zeros_stay_zeros_and_rows_keep_their_dtype(compress, dtype):
     assert found.any(1).tolist() == [True, False, True]
 
 
-# --- what CHOCO keeps ---
-@pytest.mark.parametrize("compressor", [TopK(0.1), TopK(0.5), Quantize(1), Quantize(6)])
-def test_the_mean_of_the_nodes_takes_the_step_of_sgd_with_the_mean_gradient(compressor):
-    """𝟏ᵀ(P X̂ − X̂) = 0: whatever is compressed, x̄⁺ = x̄ − η ḡ."""
-    training = make(Choco(compressor, 0.3))
-    for _ in range(40):
-        mean = training.X.mean(0).clone()
-        step = training.step()
-        torch.testing.assert_close(training.X.mean(0), mean - 0.005 * step.gradients.mean(0), rtol=0, atol=1e-12)
-        kept = training.driver.algorithm_state.rows  # WᵀX̂, kept up to date from what arrived
-        expected = torch.from_numpy(W.to_dense().T) @ kept["public"]
-        torch.testing.assert_close(kept["mixed"], expected, rtol=0, atol=1e-12)
-
-
 # --- what travels ---
 @cases(
     "compressor, entries, rest",

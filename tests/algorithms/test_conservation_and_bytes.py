@@ -61,8 +61,7 @@ def test_the_mean_of_the_nodes_takes_the_step_of_sgd_with_the_mean_gradient(algo
     """𝟏ᵀW = 𝟏ᵀ: mixing does not move the mean."""
     training = make(algorithm)
     for _ in range(STEPS):
-        mean = training.X.mean(0).clone()
-        G = training.step().gradients
+        mean, G = training.X.mean(0).clone(), training.step().gradients
         torch.testing.assert_close(training.X.mean(0), mean - LR * G.mean(0), **CLOSE)
 
 

@@ -87,8 +87,7 @@ GME = ["weights", "ring:4", "--scheme", "gme"]
 )
 def test_a_mistake_is_one_line_with_exit_code_2_and_nothing_written(words, says, mixwise, tmp_path):
     done = mixwise(*words)
-    assert done.returncode == 2
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert re.search(says, done.stderr)
@@ -173,8 +172,7 @@ def test_version_and_help(mixwise, tmp_path):
 def watched(*records):
     """The lines shown for records (time, variant, step, values)."""
     now = [0.0]
-    watch = Watch(clock=lambda: now[0])
-    shown = []
+    watch, shown = Watch(clock=lambda: now[0]), []
     for now[0], variant, step, values in records:
         shown.append(watch(Progress(variant, 0, step, 1000, {"loss": 1.0, **values})))
     return shown

@@ -109,8 +109,7 @@ def expected(decoded_here):
 def test_a_stream_yields_what_is_taken_and_leaves_no_process(root, expected, workers, workers_alive):
     splits = image_folder(root, SIZE, workers=workers)
     assert not workers_alive()
-    state = torch.get_rng_state()
-    stream = splits.train.x.stream(requests())
+    state, stream = torch.get_rng_state(), splits.train.x.stream(requests())
     for known in expected:
         assert torch.equal(next(stream), known)
         assert len(workers_alive()) == workers

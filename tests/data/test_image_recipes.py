@@ -37,8 +37,7 @@ def test_the_settings_and_the_schedule_are_those_of_the_paper():
         assert (o.momentum, o.nesterov, o.weight_decay, task["batch"]) == (0.9, True, 1e-4, 32)
         assert (config.epochs, config.graph, task["data"].options["size"]) == (90, "ring:16", 224)
     config = experiment.runs["ha-dsgd-momentum"]
-    assert config.policy["period"] == 1000
-    assert len(experiment.recipe.seeds) == 3
+    assert (config.policy["period"], len(experiment.recipe.seeds)) == (1000, 3)
     steps = round(90 * 1_281_167 / 512)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=config.optimizer.lr)
     scheduler = build_scheduler(config.schedule, steps)(optimizer)

@@ -77,8 +77,7 @@ def test_by_group_gives_every_owner_its_samples_in_sorted_order(groups):
     lambda seed: by_label(balanced_labels(500), 16, 2, seed),
 )
 def test_the_seed_decides(draw):
-    assert draw(3) == draw(3)
-    assert hash(draw(3)) == hash(draw(3))
+    assert (draw(3), hash(draw(3))) == (draw(3), hash(draw(3)))
     assert draw(3) != draw(4)
 
 
@@ -98,8 +97,7 @@ def test_a_partition_is_a_value_with_its_own_copy_of_the_indices():
 
 
 def test_small_alpha_leaves_few_labels_per_node():
-    labels = balanced_labels(5000)
-    seeds = range(5)
+    labels, seeds = balanced_labels(5000), range(5)
     held = [np.mean([labels_held(dirichlet(labels, 16, a, s), labels, 4) for s in seeds]) for a in (0.01, 0.1, 1, 100)]
     assert held == sorted(held)
     assert held[1] < 5

@@ -95,15 +95,13 @@ def test_tokens_are_those_of_the_tokenizer_padded_to_the_longest_of_the_batch(ca
     assert batch.tolist() == [expected[i] + [0] * (4 - len(expected[i])) for i in at.tolist()]
     assert samples.take(torch.tensor([2])).shape == (1, 6)  # cut
     part = samples.subset(torch.tensor([2, 0])).subset(torch.tensor([1]))
-    assert part.take(torch.tensor([0])).tolist() == [expected[0]]
-    assert len(part) == 1
+    assert (part.take(torch.tensor([0])).tolist(), len(part)) == ([expected[0]], 1)
     pair = tokenized([("war", "peace news")], encoder).take(torch.tensor([0]))
     assert pair.tolist() == [backend("war", "peace news")["input_ids"]]
 
 
 def test_tokens_are_computed_once_for_a_tokenizer_a_length_and_texts(cache, encoder, tmp_path, monkeypatch):
-    computed = []
-    call = Tokenizer.__call__
+    computed, call = [], Tokenizer.__call__
     monkeypatch.setattr(Tokenizer, "__call__", lambda self, *args: computed.append(args) or call(self, *args))
     texts, copied = ["war news", "goal"], shutil.copytree(encoder, tmp_path / "elsewhere")
     for folder in (encoder, encoder, copied):  # the same tokenizer at another place
@@ -254,8 +252,7 @@ def test_columns_of_files_in_a_folder_are_inferred(tmp_path, cache, hub_cache, e
     splits = hugging_face(str(folder), tokenizer=encoder)
     assert isinstance(splits, Splits)
     assert splits.train.class_names == ("no", "yes")
-    assert splits.train.y.tolist() == [0, 1] * 3
-    assert len(splits.test) == 2
+    assert (splits.train.y.tolist(), len(splits.test)) == ([0, 1] * 3, 2)
     assert splits.train.x.take(torch.tensor([1])).tolist() == [load_tokenizer(encoder).backend("war news")["input_ids"]]
     assert len(hugging_face(None, folder, tokenizer=encoder, train_samples=3).train) == 3
 

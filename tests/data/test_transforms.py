@@ -39,8 +39,7 @@ def test_crops_equal_a_loop(dtype, padding):
 
 def test_both_together_depend_on_the_generator_alone_and_leave_the_input():
     x = images()
-    kept = x.clone()
-    augment = FlipsAndCrops(padding=2)
+    kept, augment = x.clone(), FlipsAndCrops(padding=2)
     first = augment(x, generator(0, "augment", 3, 7))
     stream = generator(0, "augment", 3, 7)
     assert torch.equal(first, random_crops(random_flips(x, stream), 2, stream))
@@ -76,8 +75,7 @@ def test_normalized_training_data_have_mean_0_and_variance_1(shape, dtype):
     x[:, 1] = 7  # never varies
     train = Dataset(x, torch.zeros(len(x)).long(), 1)
     splits = normalized(Splits(train, train.subset([5, 3])))
-    axes = [0, *range(2, len(shape))]
-    y = splits.train.x.double()
+    axes, y = [0, *range(2, len(shape))], splits.train.x.double()
     assert splits.train.x.dtype == torch.float32
     assert y.mean(axes).abs().max() < 1e-6  # float32 rounding of numbers around 1
     assert torch.allclose(y.var(axes, correction=0)[[0, 2]], torch.ones(2, dtype=torch.float64), rtol=1e-5)

@@ -49,8 +49,7 @@ def test_every_swap_lowers_the_skew_and_in_the_end_none_does(n, seed):
     counts = counts_of(n, 5, 0.1, seed)
     shares = counts / counts.sum(axis=1, keepdims=True)
     groups = random_cliques(n, 4, seed)
-    values = [clique_skew(counts, groups)]
-    C = shares - shares.mean(axis=0)
+    values, C = [clique_skew(counts, groups)], shares - shares.mean(axis=0)
     while any(cliques._best_swap(C, *pair) for pair in combinations(groups, 2)):
         values.append(clique_skew(counts, groups))
     assert (np.diff(values) < 0).all()

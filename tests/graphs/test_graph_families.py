@@ -38,9 +38,7 @@ def test_closed_forms(n):
         (g.complete(n), n * (n - 1) // 2, {n - 1}, min(1, n - 1)),
         (g.directed_ring(n), n if n > 1 else 0, {min(1, n - 1)}, n - 1),
     ):
-        assert graph.n == n
-        assert len(graph.edges) == edges
-        assert set(graph.degrees) == degrees
+        assert (graph.n, len(graph.edges), set(graph.degrees)) == (n, edges, degrees)
         assert graph.diameter == diameter
     assert g.star(n).degrees[0] == n - 1
     assert g.directed_ring(n).directed
@@ -61,9 +59,7 @@ def test_torus_and_grid(rows, cols):
 @pytest.mark.parametrize("dimension", range(7))
 def test_hypercube(dimension):
     graph = g.hypercube(dimension)
-    assert graph.n == 2**dimension
-    assert set(graph.degrees) == {dimension}
-    assert graph.diameter == dimension
+    assert (graph.n, set(graph.degrees), graph.diameter) == (2**dimension, {dimension}, dimension)
     assert all((i ^ j).bit_count() == 1 for i, j in graph.edges)
 
 
@@ -123,8 +119,7 @@ def test_random_connected_is_what_removing_edge_by_edge_gives(n, share, seed):
 
 
 def test_random_connected_at_the_extremes():
-    assert g.random_connected(7, keep=1) == g.complete(7)
-    assert g.random_connected(1) == Graph(1, [])
+    assert (g.random_connected(7, keep=1), g.random_connected(1)) == (g.complete(7), Graph(1, []))
     rule = "keep = 0.2 leaves 6 edges, but 8 nodes need 7; keep at least 0.25"
     refused(GraphError, rule, g.random_connected, 8, keep=0.2)
     assert len(g.random_connected(16).edges) == 60  # the paper's: half of 120
@@ -212,8 +207,7 @@ def test_an_argument_out_of_range_is_named(call, message):
 
 
 def test_numpy_sizes_work_and_do_not_overflow():
-    assert g.ring(np.int32(5)) == g.ring(5)
-    assert g.exponential(np.int8(100)) == g.exponential(100)
+    assert (g.ring(np.int32(5)), g.exponential(np.int8(100))) == (g.ring(5), g.exponential(100))
     assert g.erdos_renyi(np.int16(300), 0.1) == g.erdos_renyi(300, 0.1)
 
 
@@ -232,8 +226,7 @@ def test_a_graph_too_large_for_memory_is_refused_at_once(call):
 def test_conversions_undo_each_other(graph):
     assert g.from_edges(graph.edges, n=graph.n, directed=graph.directed) == graph
     converted = g.from_networkx(as_networkx(graph))
-    assert converted == graph
-    assert converted.labels == tuple(map(str, range(graph.n)))
+    assert (converted, converted.labels) == (graph, tuple(map(str, range(graph.n))))
     A = graph.adjacency.toarray()
     forms = [A, A.tolist(), A.astype(bool), graph.adjacency, sparse.coo_matrix(A)]
     for form in (*forms, torch.tensor(A), torch.tensor(A).bfloat16(), torch.tensor(A).to_sparse()):
@@ -268,8 +261,7 @@ def test_from_adjacency_finds_the_direction():
 def test_from_adjacency_ignores_stored_zeros_and_leaves_its_argument_alone():
     A = sparse.csr_array((np.array([0.0, 1.0, 1.0]), ([0, 1, 2], [1, 2, 1])), shape=(3, 3))
     twice = sparse.coo_array((np.array([1.0, -1.0]), ([0, 0], [1, 1])), shape=(2, 2))
-    assert g.from_adjacency(A) == Graph(3, [(1, 2)])
-    assert g.from_adjacency(twice) == Graph(2, [])
+    assert (g.from_adjacency(A), g.from_adjacency(twice)) == (Graph(3, [(1, 2)]), Graph(2, []))
     assert (A.nnz, twice.nnz) == (3, 2)
 
 

@@ -18,8 +18,7 @@ def all_spanning_trees(graph: Graph) -> list[Graph]:
 
 
 def assert_spanning_tree(tree: Graph, graph: Graph) -> None:
-    assert tree.labels == graph.labels
-    assert tree.n == graph.n
+    assert (tree.labels, tree.n) == (graph.labels, graph.n)
     assert set(tree.edges) <= set(graph.edges)
     assert len(tree.edges) == graph.n - 1
     assert tree.is_connected

@@ -44,8 +44,7 @@ def test_all_forms_are_the_same_matrix(W):
         senders = W.incoming.indices[W.incoming.indptr[j] : W.incoming.indptr[j + 1]]
         assert senders.tolist() == sorted({*W.graph.in_neighbors(j), j})
     off_diagonal = {(i, j): dense[i, j] for i, j in np.argwhere(dense) if i != j}
-    assert dict(W.edge_weights) == off_diagonal
-    assert W.messages == len(off_diagonal)
+    assert (dict(W.edge_weights), W.messages) == (off_diagonal, len(off_diagonal))
     assert W.is_symmetric == bool((dense == dense.T).all())
 
 
@@ -60,8 +59,7 @@ def test_from_dense_gives_it_back(W):
 
 def test_zeros_on_the_graph_are_kept_but_send_nothing():
     W = MixingMatrix.from_dense(np.eye(4), RING)
-    assert W.graph == RING
-    assert W.sparse.nnz == 12
+    assert (W.graph, W.sparse.nnz) == (RING, 12)
     assert (W.messages, dict(W.edge_weights)) == (0, {})
     assert MixingMatrix.from_dense(np.eye(4)).graph == Graph(4, [])
 
@@ -78,8 +76,7 @@ def test_permuted_puts_node_order_a_in_the_place_of_node_a(W, data):
     order = data.draw(st.permutations(range(W.n)))
     moved = W.permuted(order)
     np.testing.assert_array_equal(moved.to_dense()[np.ix_(order, order)], W.to_dense())
-    assert moved.graph == W.graph.permuted(order)
-    assert moved.kind == W.kind
+    assert (moved.graph, moved.kind) == (W.graph.permuted(order), W.kind)
     assert moved.permuted(np.argsort(order)) == W
     refused(GraphError, r"is not a permutation of the nodes 0\.\.", W.permuted, [0, *order])
 
@@ -148,12 +145,9 @@ NEGATIVE = THIRDS + 0.35 * np.array([[1, -1, 0, 0], [-1, 1, 0, 0], [0, 0, 0, 0],
     (changed((1, 0, -0.25), (1, 1, 1.0)), r"W\[1, 0\] = -0\.25; weights lie between 0 and 1; clip them"),
     (NEGATIVE, r"W\[0, 1\] = -0\.1; weights lie between 0 and 1"),
     (changed((1, 0, np.nan)), r"W\[1, 0\] = nan; weights lie between 0 and 1"),
-    (changed((1, 0, np.inf)), r"W\[1, 0\] = inf; weights lie between 0 and 1"),
     (changed((0, 0, 1.5)), r"W\[0, 0\] = 1\.5; weights lie between 0 and 1; .*metropolis_hastings\(graph\)"),
     (changed((0, 2, 0.1)), r"W\[0, 2\] = 0\.1, but node 0 has no edge to node 2; set the entry to 0 or add"),
-    (changed((2, 0, np.nan)), r"W\[2, 0\] = nan, but node 2 has no edge to node 0"),
     (np.ones((4, 3)) / 4, r"a mixing matrix is square, got an array of shape \(4, 3\)"),
-    (np.ones(4) / 4, r"a mixing matrix is square, got an array of shape \(4,\)"),
     (np.eye(3), r"W is 3 × 3, but the graph has 4 nodes"),
 )
 def test_refusals_name_the_place_the_value_and_the_remedy(W, message):

@@ -156,14 +156,6 @@ def test_one_node_two_nodes_and_no_heterogeneity():
         np.testing.assert_allclose(even.W.to_dense(), uniform(graph).to_dense(), atol=1e-9)
 
 
-@pytest.mark.parametrize("power", [-900, -3, 800])
-def test_the_unit_of_the_gradients_does_not_matter(power):
-    Gamma = gram("rank 3", 16)
-    here, there = (minimize_gme(Gram, g.torus(4, 4), solver="local") for Gram in (Gamma, Gamma * 2.0**power))
-    assert here.W == there.W
-    assert there.objective == here.objective * 2.0**power
-
-
 def test_a_start_at_the_last_solution_saves_iterations():
     graph, rng = g.ring(16), np.random.default_rng(0)
     G = rng.standard_normal((16, 3))
@@ -225,8 +217,7 @@ def test_sweeps_are_sums_over_all_nodes(graph, seed):
 
 def linear(graph: g.Graph, size: int, seed: int):
     """A contraction v ← A v + c on the entries of a graph that moves in `size` directions only, and where it ends."""
-    entries = len(graph.pattern.rows)
-    rng = np.random.default_rng(seed)
+    entries, rng = len(graph.pattern.rows), np.random.default_rng(seed)
     Q = np.linalg.qr(rng.standard_normal((entries, size)))[0]
     end, speeds = rng.standard_normal(entries), rng.uniform(-0.5, 0.95, size)
     return lambda v: end + Q @ (speeds * (Q.T @ (v - end))), end, Q

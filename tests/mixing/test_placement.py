@@ -38,8 +38,7 @@ def test_the_change_of_every_swap_is_the_difference_of_the_errors(data, n, seed)
 # --- fixed weights ---
 @given(data=st.data(), graph=connected_graphs(1, 10), restarts=st.integers(1, 3))
 def test_search_is_never_worse_than_leaving_the_nodes_where_they_are(data, graph, restarts):
-    gram = data.draw(gram_matrices(graph.n))
-    W = mx.metropolis_hastings(graph)
+    gram, W = data.draw(gram_matrices(graph.n)), mx.metropolis_hastings(graph)
     found = mx.search_placement(gram, W, restarts=restarts)
     slack = 1e-9 * np.trace(gram)
     assert sorted(found.order) == list(range(graph.n))
@@ -115,8 +114,7 @@ def test_distinct_placements(graph, count):
 
 # --- refusals ---
 def test_refusals():
-    W = mx.metropolis_hastings(ring(4))
-    bad = np.eye(4)
+    W, bad = mx.metropolis_hastings(ring(4)), np.eye(4)
     bad[1, 2] = bad[2, 1] = np.nan
     for search in (lambda gram: mx.search_placement(gram, W), lambda gram: mx.optimize_placement(gram, W.graph)):
         refused(MixingError, r"the Gram matrix has shape \(3, 3\), but for 4 nodes it must be", search, np.eye(3))

@@ -105,8 +105,7 @@ def test_clique_averaging_is_a_projection():
     np.testing.assert_allclose(W @ W, W, atol=1e-15)
     np.testing.assert_allclose(W[np.ix_([0, 2, 4], [0, 2, 4])], 1 / 3)
     np.testing.assert_allclose(W[np.ix_([1, 3], [1, 3])], 1 / 2)
-    assert W[5, 5] == 1
-    assert np.linalg.matrix_rank(W) == 3
+    assert (W[5, 5], np.linalg.matrix_rank(W)) == (1, 3)
 
 
 def test_clique_averaging_makes_its_own_graph():
@@ -141,13 +140,10 @@ def test_from_edge_weights_takes_both_directions_and_either_order():
 @cases(
     "weights, message",
     ({(0, 2): 0.1}, r"given for \(0, 2\), which is not an edge; drop it or add the edge"),
-    ({(0, 9): 0.1}, r"a weight is given for \(0, 9\)"),
-    ({(0, -1): 0.1}, r"a weight is given for \(0, -1\)"),
     ({(1, 1): 0.1}, r"a weight is given for \(1, 1\), but a loop takes what is left of its row; drop it"),
     ([0.1, 0.1], "2 weights for 4 edges; give one per entry of graph.edges"),
     ({(0, 1): 0.7, (1, 2): 0.6}, r"edges of node 1 sum to 1\.3, which leaves -0\.3 for its loop; scale"),
     ({(0, 1): -0.1}, r"W\[0, 1\] = -0\.1; weights lie between 0 and 1"),
-    ({(0, 1): np.nan}, "= nan; weights lie between 0 and 1"),
 )
 def test_from_edge_weights_errors(weights, message):
     refused(MixingError, message, from_edge_weights, g.ring(4), weights)

@@ -71,8 +71,7 @@ def test_the_small_cnn_is_the_one_of_the_benchmark():
         (inputs, outputs, (3, 3), (stride, stride), (1, 1))
         for inputs, outputs, stride in ((3, 16, 1), (16, 32, 2), (32, 32, 2))
     ]
-    assert [g.num_groups for g in layers[1:9:3]] == [4, 8, 8]
-    assert count(small_cnn) == 19_626
+    assert ([g.num_groups for g in layers[1:9:3]], count(small_cnn)) == ([4, 8, 8], 19_626)
     assert count(partial(mlp, [8, 7, 6, 5])) == 9 * 7 + 8 * 6 + 7 * 5
 
 
@@ -109,8 +108,7 @@ def test_at_the_start_a_block_is_its_shortcut(factory, norm):
 
 
 def test_the_parameter_free_shortcut_takes_every_other_pixel_and_adds_zeros():
-    x = normal(2, 16, 6, 6)
-    shortcut = resnet20().blocks[3].shortcut
+    x, shortcut = normal(2, 16, 6, 6), resnet20().blocks[3].shortcut
     y = shortcut(x)
     assert torch.equal(y[:, :16], x[:, :, ::2, ::2])
     assert y.shape == (2, 32, 3, 3)
@@ -123,8 +121,7 @@ def test_the_parameter_free_shortcut_takes_every_other_pixel_and_adds_zeros():
 
 def evonorm_by_hand(x: torch.Tensor, v, gamma, beta, groups: int, eps: float) -> torch.Tensor:
     """The formula, number by number: Σ over the members of a group in Python's exact summation."""
-    y = torch.empty_like(x)
-    size = x.shape[1] // groups
+    y, size = torch.empty_like(x), x.shape[1] // groups
     for n in range(x.shape[0]):
         for g in range(groups):
             members = x[n, g * size : (g + 1) * size].flatten().tolist()
@@ -201,11 +198,9 @@ def test_the_generator_is_restored_after_a_factory_that_fails():
 @pytest.mark.parametrize("name", CASES)
 def test_models_move_to_other_dtypes_and_devices(name):
     factory, shape = CASES[name]
-    model = seeded(factory, 0)
-    x = normal(2, *shape)
+    model, x = seeded(factory, 0), normal(2, *shape)
     expected = model.double()(x)
-    assert expected.dtype == torch.float64
-    assert model.float()(x.float()).dtype == torch.float32
+    assert (expected.dtype, model.float()(x.float()).dtype) == (torch.float64, torch.float32)
     half = model.bfloat16()(x.bfloat16())
     assert half.dtype == torch.bfloat16
     # bfloat16 has 8 bits: up to 20 layers of relative errors of 2⁻⁸ each

@@ -82,8 +82,7 @@ def test_in_place_or_apart_the_bits_are_the_same(terms):
 def test_a_gram_matrix_has_the_bits_of_pairwise_sums():
     """NumPy and torch, contiguous or not, from any block of memory: the same products, added in the same order."""
     G = np.random.default_rng(0).standard_normal((5, 300))
-    C = G - G.mean(0)
-    gram = gram_matrix(G)
+    C, gram = G - G.mean(0), gram_matrix(G)
     assert (gram == np.array([[(a * b).sum() for b in C] for a in C])).all()
     assert (gram_matrix(np.asfortranarray(G)) == gram).all()
     assert (gram_matrix(torch.from_numpy(G)) == gram).all()

@@ -213,8 +213,7 @@ def test_the_constructor_takes_what_python_has():
 
 # --- words ---
 def test_the_words_are_the_title_with_what_differs_from_the_defaults():
-    assert p.words(Plain()) == "Plain SGD"
-    assert p.words(Momentum()) == "toy momentum"
+    assert (p.words(Plain()), p.words(Momentum())) == ("Plain SGD", "toy momentum")
     assert p.words(Momentum(0.5, nesterov=False, inner=Momentum(steps=2))) == (
         "toy momentum (beta 0.5, nesterov False, inner toy momentum (steps 2))"
     )

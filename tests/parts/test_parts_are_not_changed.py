@@ -17,8 +17,7 @@ from mixwise.tasks import random_quadratics
 @pytest.mark.parametrize("name", runs())
 def test_parts_are_frozen_equal_and_hashable(name):
     pair, again = runs()[name][:2], runs()[name][:2]
-    assert pair == again
-    assert hash(pair) == hash(again)
+    assert (pair, hash(pair)) == (again, hash(again))
     for part in pair:
         for attribute in ("anything", *(field.name for field in fields(part))):
             with pytest.raises(FrozenInstanceError):

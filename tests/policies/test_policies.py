@@ -200,8 +200,7 @@ def test_if_nothing_has_moved_the_other_policys_turn_is_not_taken():
     """Even mixings optimize until something moves; at odd ones a sketch would be wasted."""
     outcome = run(aware(3, alternate_with=OTHER), 8, still={0, 1, 2, 3})
     assert weights(outcome)[::2] == [optimal(0, "G"), optimal(2, "G"), optimal(4), optimal(6)]
-    assert weights(outcome)[1::2] == [OTHER] * 4
-    assert looked_at(outcome) == [0, 2, 4, 6]
+    assert (weights(outcome)[1::2], looked_at(outcome)) == ([OTHER] * 4, [0, 2, 4, 6])
 
 
 def test_gradients_are_not_smoothed_into_updates():
@@ -259,8 +258,7 @@ def test_the_program_is_laid_out_once_per_graph(monkeypatch):
     for t in range(5):
         planner.network = CountingNetwork(GRAPH if t < 4 else complete(N))
         plan = planner.plan(t, *seen(t))
-    assert made == [GRAPH, complete(N)]
-    assert plan.params[0].graph == complete(N)
+    assert (made, plan.params[0].graph) == ([GRAPH, complete(N)], complete(N))
 
 
 # --- policies that do not look, and policies made of policies ---

@@ -71,12 +71,10 @@ def spread(make, u: np.ndarray, v: np.ndarray, k: int) -> float:
 @pytest.mark.parametrize("d", [2, 30, 400])
 def test_inner_products_are_unbiased_with_the_stated_variance(make, k, d):
     u, v = normal_rows(2, d, seed=d)
-    v = v + 0.5 * u
-    runs = 3000
+    v, runs = v + 0.5 * u, 3000
     S = np.stack([make(k, seed=seed)(np.stack([u, v])) for seed in range(runs)])
     for a, b, x, y in [(u, v, S[:, 0], S[:, 1]), (u, u, S[:, 0], S[:, 0])]:
-        products = (x * y).sum(axis=1)
-        variance = spread(make, a, b, k)
+        products, variance = (x * y).sum(axis=1), spread(make, a, b, k)
         # 4.5 standard errors: one such test in 150,000 fails by chance. The second term is rounding, for variance 0.
         assert abs(products.mean() - a @ b) <= 4.5 * np.sqrt(variance / runs) + 1e-9 * abs(a @ b)
         # The estimated variance has its own spread, which the fourth moment of the sample tells.
@@ -94,8 +92,7 @@ def test_every_column_of_the_count_sketch_has_one_sign(k):
     assert set(np.unique(C[C != 0])) == {-1.0, 1.0}
     # Rows and signs are uniform: each of the 2k pairs has d / 2k columns, within 5 standard deviations.
     for sign in (-1, 1):
-        counts = (sign == C).sum(axis=1)
-        mean = 3000 / (2 * k)
+        counts, mean = (sign == C).sum(axis=1), 3000 / (2 * k)
         assert np.abs(counts - mean).max() <= 5 * np.sqrt(mean) + 1
 
 
@@ -211,8 +208,7 @@ def test_short_floats_are_added_up_in_long_ones(sketch, dtype):
 @pytest.mark.parametrize("sketch", ALL, ids=repr)
 def test_sketches_take_parameters_and_leave_rows_alone(sketch):
     G = torch.nn.Parameter(torch.from_numpy(normal_rows(2, 9)))
-    before = G.detach().clone()
-    S = sketch(G)
+    before, S = G.detach().clone(), sketch(G)
     assert not S.requires_grad
     assert torch.equal(G.detach(), before)
     assert torch.equal(sketch.streamed([G[:, :4], G[:, 4:]]), S)

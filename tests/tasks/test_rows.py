@@ -65,8 +65,7 @@ def test_parameters_are_views_of_a_row(tied):
 def test_frozen_parameters_have_no_place_and_tied_ones_have_one(tied):
     layout = RowLayout(tied)
     names = ["gain", "embedding.weight", "norm.weight", "norm.bias", "output.bias"]
-    assert [slot.name for slot in layout.slots] == names
-    assert layout.dim == 1 + 15 + 3 + 3 + 5
+    assert ([slot.name for slot in layout.slots], layout.dim) == (names, 1 + 15 + 3 + 3 + 5)
     X, _, modules = bound(tied, layout)
     assert modules[0].output.weight is modules[0].embedding.weight
     X[0, :16] = 0.0

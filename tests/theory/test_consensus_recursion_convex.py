@@ -60,8 +60,7 @@ def test_consensus_recursion_convex_needs_its_noise_and_its_gap():
     for task in (curved, noisy):
         left, right = both_sides(task, [W], [1.0], start, eta)
         assert 0 < left <= right
-    assert curved.variance(curved.optimum) == 0
-    assert noisy.excess(start[0]) == 0
+    assert (curved.variance(curved.optimum), noisy.excess(start[0])) == (0, 0)
 
 
 def test_lemma_1_gradient_differences_of_smooth_convex_functions():

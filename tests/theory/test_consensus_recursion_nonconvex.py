@@ -114,8 +114,7 @@ def test_consensus_recursion_with_a_factor_one_minus_p_before_the_growth_fails()
     """The proof's last line has (8−7p)/p · (1−p) P′: too small when p is near 1. The lemma's D is right."""
     W, n = lazy_averaging(10, 0.7), 10
     task = Valleys.random(n, 2, seed=0, constant=0.0)
-    p = consensus_factor(W)
-    X = torch.ones(n, 2).double()
+    p, X = consensus_factor(W), torch.ones(n, 2).double()
     after = one_step(X, task.full, W, eta=step_bound(p, task.L))
     arrived = mixing_constant(p) * growth_constants(task, W)[1] * float(task.gradient(X[0]).square().sum())
     scaled = consensus_distance(after) / step_bound(p, task.L) ** 2

@@ -35,8 +35,7 @@ def noisy_gradients(n: int, seed: int):
 @given(W=mixing_matrices(), rates=rates_of_three_steps, seed=seeds)
 def test_lemma_double_mixing_of_dsgd(W, rates, seed):
     """X⁽ᵗ⁾ − X̄⁽ᵗ⁾ = (X − X̄) W − η (∂F − mean) W, all at t − 1; corrected: the step size too is η_{t−1}, not η_t."""
-    gradients = noisy_gradients(W.n, seed)
-    other = permutation_mixture(W.n, seed)
+    gradients, other = noisy_gradients(W.n, seed), permutation_mixture(W.n, seed)
     matrices = [W, other, W]
     points = trajectory(
         random_rows(W.n, 3, seed), gradients, complete(W.n), Alternating([Fixed(W), Fixed(other)]), rates

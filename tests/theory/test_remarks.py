@@ -98,8 +98,7 @@ def test_remark_2_random_pairs_mix_though_no_single_pairing_does():
 def test_remark_2_is_attained_so_no_smaller_factor_would_do(W):
     """Gradients along the direction that W mixes the least leave exactly (1 − p) ζ²; (1 − p)² would be too little."""
     G = worst_direction(W)[:, None]
-    left = mx.relative_heterogeneity(G, W)
-    p = mx.consensus_factor(W)
+    left, p = mx.relative_heterogeneity(G, W), mx.consensus_factor(W)
     assert abs(left - (1 - p) * mx.heterogeneity(G)) <= ROUNDING
     if 0.01 < p < 0.99:
         assert left > (1 - p) ** 2 * mx.heterogeneity(G)

@@ -42,8 +42,7 @@ def test_the_weights_of_a_mixing_are_those_made_one_mixing_before(name, monkeypa
     monkeypatch.setattr(type(policy), "plan", watched)
     training = make(policy)
     for t in range(6):
-        X = training.X.clone()
-        plan = training.step().plan
+        X, plan = training.X.clone(), training.step().plan
         (rows,) = training.optimizer.param_groups[0]["params"]
         U = 0.02 * training.optimizer.state[rows]["momentum_buffer"]
         torch.testing.assert_close(training.X, torch.from_numpy(made[t].T) @ X - U, rtol=0, atol=1e-12)

@@ -51,14 +51,13 @@ def two_blocks():
 
 
 # --- optimizers that do not fit ---
+OWN = [alg.QuasiGlobalMomentum, alg.QuasiGlobalAdam, alg.DecentLaM]
+
+
 @cases(
     "algorithm, optimizer, message",
-    (alg.QuasiGlobalMomentum, sgd(momentum=0.9), r"QuasiGlobalMomentum has its own momentum, so SGD with momentum"),
-    (alg.QuasiGlobalMomentum, adam(), r"so Adam would count it twice; use SGD with momentum 0 as the optimizer"),
-    (alg.QuasiGlobalAdam, sgd(momentum=0.5), "QuasiGlobalAdam has its own momentum, so SGD with momentum"),
-    (alg.QuasiGlobalAdam, adam(), "so Adam would count it twice"),
-    (alg.DecentLaM, sgd(momentum=0.1), "DecentLaM has its own momentum, so SGD with momentum"),
-    (alg.DecentLaM, adam(), "use SGD with momentum 0"),
+    *((method, sgd(momentum=0.1), f"{method.__name__} has its own momentum, so SGD with momentum") for method in OWN),
+    *((method, adam(), "so Adam would count it twice; use SGD with momentum 0 as the optimizer") for method in OWN),
     (lambda: alg.QuasiGlobalMomentum(inner=alg.RelaySGD()), sgd(momentum=0.9), "count it twice"),
     (lambda: alg.QuasiGlobalMomentum(inner=alg.DAdam()), sgd(), "DAdam needs Adam"),
     (lambda: alg.QuasiGlobalMomentum(inner=alg.DAdam()), adam(), "DAdam needs Adam"),
