@@ -23,7 +23,7 @@ from strategies import connected_graphs
 POLICIES = [EdgeColoring, Pairs]
 GRAPHS = [
     graphs.ring(8), graphs.ring(7), graphs.torus(4, 4), graphs.star(6), graphs.social_network(), graphs.complete(9),
-    graphs.random_connected(12, 0.3, seed=1),
+    graphs.random_connected(12, 0.3, seed=1), graphs.Graph(1, []),
 ]  # fmt: skip
 EVEN, ODD = ((0, 1), (2, 3), (4, 5), (6, 7)), ((0, 7), (1, 2), (3, 4), (5, 6))
 

@@ -280,7 +280,7 @@ def cut_at(G, at):
 
 def in_one_place(pieces):
     """The pieces, made one after the other in the same memory, as the updates of a model's layers are."""
-    memory = torch.empty_like(pieces[0], size=(len(pieces[0]), sum(piece.shape[1] for piece in pieces)))
+    memory = torch.empty_like(torch.cat(pieces, dim=1))
     for piece in pieces:
         yield memory[:, : piece.shape[1]].copy_(piece)
 
