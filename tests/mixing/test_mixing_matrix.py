@@ -248,19 +248,19 @@ def test_a_part_is_a_value_too():
 
 
 # --- large ---
-def test_a_hundred_thousand_nodes_need_no_square_array():
-    """One array of n × n numbers would take 80 GB; all of this takes some MB."""
+def test_many_nodes_need_no_square_array():
+    """One array of n × n numbers would take 3.2 GB; all of this takes some MB."""
     tracemalloc.start()
-    W = metropolis_hastings(ring(100_000))
+    W = metropolis_hastings(ring(20_000))
     assert W.weights == pytest.approx(1 / 3)
     x = np.arange(W.n, dtype=np.float64)
     mixed = W.sparse.T @ x
     np.testing.assert_allclose(mixed[1:-1], x[1:-1])  # (x − 1 + x + x + 1) / 3
     np.testing.assert_array_equal(W.incoming @ x, mixed)
-    assert W.messages == 200_000
+    assert W.messages == 40_000
     assert W.is_symmetric
     assert W.permuted(np.roll(np.arange(W.n), 1)) == W  # up to the place where it starts, a ring is a ring
     assert len({W, lazy(W), W.permuted(range(W.n))}) == 2
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 300e6
+    assert peak < 60e6

@@ -1,5 +1,7 @@
 """STL-FW: falls at every step, as fast as promised, with as few neighbors as promised, in our orientation."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -51,8 +53,8 @@ def test_every_step_goes_to_the_best_permutation_as_far_as_it_helps(n, penalty, 
     """Frank-Wolfe in our orientation, ∇g = (2/n)(Γ W + λ (W − J)), from its two conditions."""
     shares = label_shares(n, 6, 1.0, seed)
     centered = shares - shares.mean(0)
-    for steps in range(5):
-        before, after = (learn_topology(shares, count, penalty).to_dense() for count in (steps, steps + 1))
+    found = [learn_topology(shares, steps, penalty).to_dense() for steps in range(6)]
+    for before, after in pairwise(found):
         if np.abs(after - before).max() < 1e-9:
             continue  # it has arrived
         slope, end_slope = (centered @ (centered.T @ W) + penalty * (W - 1 / n) for W in (before, after))
