@@ -13,7 +13,7 @@ from mixwise.errors import MixingError
 from mixwise.graphs import Graph, chain, complete, random_connected, ring, torus
 from mixwise.mixing import gram_matrix, metropolis_hastings, minimize_gme, uniform
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Alternating, HeterogeneityAware, Look, Product, RandomChoice
+from mixwise.policies import Alternating, HeterogeneityAware, HeterogeneityAwareMatchings, Look, Product, RandomChoice
 from mixwise.sketch import CountSketch, ExactSketch
 from mixwise.tasks import random_quadratics
 from mixwise.training import driver
@@ -267,9 +267,10 @@ def test_a_restored_run_continues_bit_for_bit(name, before):
 
 
 # --- what is observed ---
-def test_both_adds_the_gram_matrices_of_updates_and_parameters():
+@pytest.mark.parametrize("kind", [HeterogeneityAware, HeterogeneityAwareMatchings])
+def test_both_adds_the_gram_matrices_of_updates_and_parameters(kind):
     U, X = random_rows(N, 3, 0), random_rows(N, 3, 1)
-    both = planner(complete(N), objective="both", balance=2.0)
+    both = Planner(kind(sketch=EXACT, objective="both", balance=2.0), SimulatedNetwork(complete(N)))
     both.plan(0, U, rows=X)
     np.testing.assert_allclose(both.gram, gram_matrix(U) + 2 * gram_matrix(X), rtol=0, atol=1e-12)
     assert both.network.traffic.sketches == 2 * N * (N - 1) * 3 * 8

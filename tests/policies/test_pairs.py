@@ -6,15 +6,17 @@ from itertools import permutations
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from builders import simulated
 from mixwise import graphs
 from mixwise.algorithms import D2, EXTRA
-from mixwise.graphs import edge_coloring
+from mixwise.graphs import edge_coloring, random_matching
 from mixwise.mixing import metropolis_hastings
 from mixwise.needs import Needs
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import EdgeColoring, Matchings, Pairs
+from mixwise.policies.aware_pairs import Neighborhood
 from mixwise.policies.edge_coloring import fastest_order, rounds_that_fit, steady_disagreement
 from mixwise.tasks import random_quadratics
 from planning import Planner
@@ -101,6 +103,22 @@ def test_up_to_five_colors_are_in_the_best_order(graph):
 def test_planned_pairs_leave_no_more_than_colors_in_turn_do(graph, rounds):
     colors, pairs = (modeled_disagreement(planned(policy(rounds=rounds), graph, 120)) for policy in POLICIES)
     assert pairs <= 1.05 * colors  # on a star, repeating 32 mixings costs 4 %
+
+
+def test_the_steady_disagreement_of_a_full_average_and_of_no_mixing():
+    assert steady_disagreement([np.full((4, 4), 0.25)]) == pytest.approx(0, abs=1e-12)
+    assert steady_disagreement([np.eye(4)]) == pytest.approx(3 * 3)  # Tr(I − J) = 3 more at each of three rounds
+
+
+@given(connected_graphs(min_nodes=2), st.data())
+def test_a_process_knows_the_rows_and_columns_of_its_nodes(graph, data):
+    matching = random_matching(graph, 0, data.draw(st.integers(0, 99)))
+    partner = np.array([(*matching.neighbors(i), -1)[0] for i in range(graph.n)])
+    start = data.draw(st.integers(0, graph.n - 1))
+    nodes = range(start, data.draw(st.integers(start + 1, graph.n)))
+    known = Neighborhood(graph, nodes).matrix(partner[start : nodes.stop]).to_dense()
+    own = np.isin(np.arange(graph.n), nodes)
+    np.testing.assert_array_equal(known, np.where(own[:, None] | own, metropolis_hastings(matching).to_dense(), 0))
 
 
 def test_a_schedule_repeats_its_last_32_mixings():

@@ -16,6 +16,7 @@ from mixwise.needs import Needs
 from mixwise.network import SimulatedNetwork
 from mixwise.parts import words
 from mixwise.plan import Plan
+from mixwise.policies.choice import policy_for
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch
 from planning import Planner, reloaded
 
@@ -309,6 +310,17 @@ def test_decoupled_has_two_channels():
 def test_a_product_with_two_channels_is_rejected():
     with pytest.raises(MixingError, match="a second channel is not defined; put it inside Decoupled"):
         run(pol.Product([pol.Decoupled(OTHER, OTHER), OTHER]), 1)
+
+
+def test_a_policy_may_be_given_as_a_matrix_a_name_or_a_function_of_the_graph():
+    for choice in (pol.Fixed(OTHER), OTHER, lambda graph: mx.metropolis_hastings(graph)):
+        assert policy_for(choice, GRAPH, Needs()) == pol.Fixed(OTHER)
+    assert policy_for("auto", GRAPH, Needs()) == pol.Auto()
+    assert policy_for("matchings", GRAPH, Needs(plan="nothing")) == pol.Matchings()
+    assert policy_for("auto", GRAPH, Needs(plan="nothing")) == pol.NoMixing()
+    refused(
+        MixingError, "policy = 3; pass a policy such as .*, a mixing matrix, or the name", policy_for, 3, GRAPH, Needs()
+    )
 
 
 @pytest.mark.parametrize("combined", [pol.Alternating, pol.Product, pol.RandomChoice])
