@@ -65,10 +65,10 @@ def test_the_mean_of_the_nodes_takes_the_step_of_sgd_with_the_mean_gradient(algo
         torch.testing.assert_close(training.X.mean(0), mean - LR * G.mean(0), **CLOSE)
 
 
-OWN_MEMORY = [alg.D2(), alg.EXTRA(), alg.GradientTracking(), alg.DecentLaM(), alg.QuasiGlobalMomentum()]
+DIVIDE = [alg.EXTRA(), alg.GradientTracking(), alg.DecentLaM(), alg.QuasiGlobalMomentum(), alg.QuasiGlobalAdam()]
 
 
-@pytest.mark.parametrize("algorithm", [*OWN_MEMORY, alg.QuasiGlobalAdam()], ids=str)
+@pytest.mark.parametrize("algorithm", DIVIDE, ids=str)
 def test_a_warm_up_from_0_mixes_and_divides_nothing_by_the_step_size(algorithm):
     training = make(algorithm, scheduler=lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda t: float(t > 0)))
     X = training.X.copy_(random_rows()).clone()
