@@ -81,7 +81,6 @@ GME = ["weights", "ring:4", "--scheme", "gme"]
     (["plan", "directed-ring:4"], "mixwise plan needs an undirected graph"),
     (["export", "nowhere", "--variant", "dsgd"], "nowhere holds no checkpoint"),
     (["report", "nowhere"], "there is no folder nowhere; name a folder that mixwise run has made"),
-    (["figures", "nowhere"], "there is no folder nowhere"),
     (["figures", ".", "--format", "gif"], "--format gif: choose from pdf, png, svg"),
     (["report", ".", "--out", "/proc/nowhere/page.html"], "cannot be written"),
 )
