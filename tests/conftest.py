@@ -13,7 +13,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is imported: n
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 # A shared machine is sometimes slow, and a test that passes must pass again: no deadline, the same examples each time.
-settings.register_profile("mixwise", deadline=None, derandomize=True, print_blob=False)
+settings.register_profile("mixwise", max_examples=60, deadline=None, derandomize=True, print_blob=False)
 settings.load_profile("mixwise")
 
 # Started in the background, a shell lets its processes ignore Ctrl-C, and those that tests start would inherit that.
@@ -40,6 +40,17 @@ def no_pictures():
 
     with patch.object(runner, "save_curves"), patch.object(runner, "save_page"):
         yield
+
+
+@pytest.fixture
+def one_thread():
+    """The last bits of some gradients depend on the number of threads."""
+    import torch  # here: after the environment is set
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

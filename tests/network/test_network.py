@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import asymmetric, random_rows, refused
@@ -39,7 +39,6 @@ def test_the_row_of_node_i_arrives_at_j_with_weight_w_ij():
     np.testing.assert_array_equal(arrived.numpy().T, W.to_dense())
 
 
-@settings(max_examples=50)
 @given(graph=connected_graphs(1, 12), seed=st.integers(0, 2**32 - 1))
 def test_doubly_stochastic_weights_keep_the_mean_and_bring_the_rows_together(graph, seed):
     X = random_rows(graph.n, 5, seed)

@@ -49,7 +49,6 @@ def greedy(graph, X):
     return tuple(sorted(taken))
 
 
-@settings(max_examples=60, deadline=None)
 @given(connected_graphs(min_nodes=2), st.integers(0, 10_000))
 def test_with_enough_offers_the_pairs_are_those_of_a_greedy_matching(graph, seed):
     X = normal_rows(graph.n, 4, seed)
@@ -57,7 +56,7 @@ def test_with_enough_offers_the_pairs_are_those_of_a_greedy_matching(graph, seed
     assert W.graph.edges == greedy(graph, X)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(connected_graphs(min_nodes=2), st.integers(0, 10_000))
 def test_a_round_knows_what_the_rounds_before_it_have_averaged(graph, seed):
     X = normal_rows(graph.n, 4, seed)
@@ -68,7 +67,6 @@ def test_a_round_knows_what_the_rounds_before_it_have_averaged(graph, seed):
     assert removed == pytest.approx(sum(((mixed[i] - mixed[j]) ** 2).sum() for i, j in greedy(graph, mixed)), rel=0.5)
 
 
-@settings(max_examples=40, deadline=None)
 @given(connected_graphs(min_nodes=2), st.integers(0, 10_000), st.integers(1, 4))
 def test_a_node_has_one_partner_at_most_however_few_the_offers(graph, seed, offers):
     (W,) = planned(AwarePairs(1, offers=offers), graph, normal_rows(graph.n, 3, seed))
@@ -76,7 +74,6 @@ def test_a_node_has_one_partner_at_most_however_few_the_offers(graph, seed, offe
     assert set(W.graph.edges) <= set(graph.edges)
 
 
-@settings(max_examples=40, deadline=None)
 @given(connected_graphs(min_nodes=2), st.integers(0, 10_000))
 def test_other_names_of_the_nodes_give_the_same_pairs(graph, seed):
     order = np.random.default_rng(seed).permutation(graph.n)
