@@ -1,11 +1,15 @@
 import json
 import os
 import pickle
+import stat
 import struct
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import lr_scheduler
 
@@ -208,13 +212,76 @@ def test_a_checkpoint_is_tensors_and_json_and_nothing_is_ever_unpickled(tmp_path
     assert all(entry["dtype"] in ("F32", "F64", "I64") for entry in content.values())
 
 
-def test_saving_leaves_one_file(tmp_path):
-    path = tmp_path / "c"
+def saved_three_times(path):
+    """The files that are left, the oldest first."""
     training = make("nesterov")
-    for _ in range(2):
+    for _ in range(3):
         advance(training, 1)
         save_checkpoint(training, path)
-    assert the_file(path).name == "step-00000002.nodes-0-5-of-6.safetensors"
+    return sorted(path.iterdir())
+
+
+def test_the_last_two_checkpoints_are_kept(tmp_path):
+    names = [file.name for file in saved_three_times(tmp_path / "c")]
+    assert names == [f"step-0000000{step}.nodes-0-5-of-6.safetensors" for step in (2, 3)]
+
+
+def flipped(path, at):
+    """Flip one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.03, 0.3, 0.6, 0.999])
+def test_one_flipped_bit_anywhere_is_noticed_and_the_checkpoint_before_is_used(share, tmp_path, caplog):
+    older, newer = saved_three_times(path := tmp_path / "c")
+    flipped(newer, int(share * newer.stat().st_size))
+    assert loaded("nesterov", path).t == 2
+    assert caplog.messages == [f"the checkpoint {newer} is damaged; the one before it is used"]
+    flipped(older, int(share * older.stat().st_size))
+    refused(TrainingError, f"{older} is damaged, and none before it.*delete its folder", loaded, "nesterov", path)
+
+
+def test_a_checkpoint_of_0_2_0_has_no_checksum_and_is_read(tmp_path):
+    training = saved("aware", 4, path := tmp_path / "c")
+    file, tensors = the_file(path), load_file(the_file(path))
+    values = json.loads(header(path)["__metadata__"]["mixwise"])
+    del values["sha256"]
+    save_file(tensors, file, {"mixwise": json.dumps(values)})
+    assert advance(loaded("aware", path), 5) == advance(training, 5)
+
+
+@contextmanager
+def synced_files():
+    """The content that a power cut would leave: of each file as it was when last synced, of each folder its names."""
+    known, names = {}, {}
+
+    def remember(file):
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            folder = Path(os.readlink(f"/proc/self/fd/{file}"))
+            names[folder] = {each.name: each.stat().st_ino for each in folder.iterdir()}
+        else:
+            known[os.fstat(file).st_ino] = os.pread(file, 1 << 30, 0)
+
+    with patch("mixwise.storage._fsync", remember):
+        yield lambda folder: {name: known.get(inode, b"") for name, inode in names.get(folder, {}).items()}
+
+
+def test_a_power_cut_at_any_moment_leaves_a_checkpoint(tmp_path):
+    path, training = tmp_path / "c", make("nesterov")
+    with synced_files() as after_a_power_cut:
+        for step in range(1, 5):
+            advance(training, 1)
+            with patch("mixwise.training.checkpoint._remove_others"):  # the power fails before the old one goes
+                save_checkpoint(training, path)
+            for moment in ("before", "after"):
+                left = tmp_path / f"{step} {moment}"
+                left.mkdir()
+                for name, content in after_a_power_cut(path).items():
+                    (left / name).write_bytes(content)
+                assert loaded("nesterov", left).t == step
+                save_checkpoint(training, path)
 
 
 def test_a_save_that_fails_keeps_the_old_checkpoint(tmp_path, monkeypatch):

@@ -59,6 +59,11 @@ class Prepared:
         """The number of steps from one checkpoint to the next; by default a quarter of the run."""
         return self.config.checkpoint_every or max(1, self.steps // 4)
 
+    def recorded(self, steps: int) -> list[int]:
+        """The steps that have a record, of the first so many steps."""
+        every, evaluate = self.config.record_every, self.evaluate_every
+        return [t - 1 for t in range(1, steps + 1) if t % every == 0 or t % evaluate == 0 or t == self.steps]
+
     def records_of(self, training: Training, on_step: Callable[[Step], None] = lambda step: None) -> Iterator[Record]:
         """Yield the records from the training's current step to the end; `on_step` is called after every step."""
         return records(training, self.steps, self.config.record_every, self.evaluate_every, on_step)

@@ -92,7 +92,7 @@ def load_run(folder: str | Path) -> Run:
     folder = Path(folder)
     if not (folder / "config.yaml").is_file():
         raise ConfigError(f"{folder} holds no config.yaml; name a folder that mixwise run has made")
-    recipe = load_recipe(str(folder / "config.yaml"))
+    recipe = load_recipe(str(folder / "config.yaml"), follow=False)
     found = read_folder(folder)
     results: Results = {}
     for run in found.runs:
