@@ -27,8 +27,8 @@ BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
 IDX = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
 
 
-def md5(content: bytes) -> str:
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 # --- small copies of the published forms ---
@@ -101,7 +101,7 @@ def write(folder, files: dict[str, bytes]) -> None:
 
 def small(layout, archive: bytes = b"", address: str = "file:///nowhere"):
     """The layout with small files, an archive of its own and an address, by default one where nothing is."""
-    remote = RemoteFile(layout.archive.name, f"{address}/{layout.archive.name}", md5(archive))
+    remote = RemoteFile(layout.archive.name, f"{address}/{layout.archive.name}", sha256(archive))
     return dataclasses.replace(layout, images=IMAGES, archive=remote)
 
 
@@ -307,7 +307,9 @@ def test_an_invalid_batch_is_named_with_the_reason(layout, content, message, cif
 def test_an_archive_or_a_folder_that_is_incomplete_is_rejected(cifar10, tmp_path):
     archive = tar_gz(cifar_files(BINARY))
     write(tmp_path / "cifar10", {BINARY.archive.name: archive[:-50]})
-    with pytest.raises(DataError, match=r"cifar-10-binary\.tar\.gz: .* md5 .*truncated or not the original: delete it"):
+    with pytest.raises(
+        DataError, match=r"cifar-10-binary\.tar\.gz: .* sha256 .*truncated or not the original: delete it"
+    ):
         cifar10(tmp_path, small(BINARY, archive))
     for content, message in [
         (archive[:-50], "not a complete tar.gz archive"),
@@ -330,7 +332,7 @@ def test_a_failed_download_leaves_nothing_and_says_which_file_to_put_where(wrong
     ours = small(BINARY, archive, site.as_uri())
     if wrong != "absent":
         write(site, {ours.archive.name: archive[:-1] + (b"?" if wrong == "altered" else b"")})
-    reason = "cannot be downloaded" if wrong == "absent" else "downloaded .* bytes with md5"
+    reason = "cannot be downloaded" if wrong == "absent" else "downloaded .* bytes with sha256"
     with pytest.raises(DataError, match=f"{ours.archive.url}.*{reason}.*put cifar-10-binary.tar.gz") as error:
         cifar10(tmp_path, ours, small(PYTHON))
     assert "cifar-10-batches-py" in str(error.value)
@@ -363,7 +365,7 @@ def test_idx_files_are_read_under_all_their_names(load, dotted, packed, tmp_path
 
 def test_missing_idx_files_are_downloaded(tmp_path, site, monkeypatch):
     packed = {f"{name}.gz": zipped(array) for name, array in idx_files().items()}
-    files = tuple(RemoteFile(name, f"{site.as_uri()}/{name}", md5(content)) for name, content in packed.items())
+    files = tuple(RemoteFile(name, f"{site.as_uri()}/{name}", sha256(content)) for name, content in packed.items())
     monkeypatch.setitem(FILES, "mnist", files)
     write(tmp_path / "mnist", {IDX[0]: idx_bytes(idx_files()[IDX[0]])})
     refused(DataError, rf"put {IDX[1]} or .*\.gz, and the other three IDX files, into", data.mnist, tmp_path)

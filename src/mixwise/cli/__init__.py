@@ -53,6 +53,8 @@ def main() -> None:
         message = getattr(error, "format_message", error.__str__)().rstrip(".")
         command = getattr(getattr(error, "ctx", None), "command_path", "mixwise")
         status = fail(f"{message}; see {command} --help")
+    except OSError as error:  # a full disk, a folder without permission, a name that is too long
+        status = fail(f"{error.filename or 'a file'}: {error.strerror or error}; choose another place with --out")
     except (typer.Abort, KeyboardInterrupt):
         status = fail("stopped", 130)
     sys.exit(status if isinstance(status, int) else 0)

@@ -49,7 +49,9 @@ def export_model(run: Path, variant: str, model: str, out: Path, seed: int | Non
     node = _node(model, len(X))
     with must_fit(folder):
         row = mean_row(X) if node is None else X[node]
-        trained = {name: row[start : start + torch.Size(shape).numel()].reshape(shape) for name, shape, start in layout}
+        trained = {
+            str(name): row[start : start + torch.Size(shape).numel()].reshape(shape) for name, shape, start in layout
+        }
         state = complete(trained, decode(parts, header.values, range(len(X)), "task/"), node)
     if out.suffix != ".safetensors" and (out.suffix == "" or out.is_dir()):
         _export_pretrained(run, variant, state, out)

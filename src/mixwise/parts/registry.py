@@ -113,7 +113,7 @@ def _imported(where: str) -> Any:
     module, _, attribute = where.partition(":")
     try:
         found: Any = import_module(module)
-    except ImportError as error:
+    except Exception as error:  # the module's own code may fail in any way
         raise OptionError(f"{where!r} cannot be imported: {error}; install its package, or correct the name") from None
     try:
         found = attrgetter(attribute)(found)

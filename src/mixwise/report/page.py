@@ -20,6 +20,7 @@ from mixwise.report.narrative import in_bytes, narrative
 from mixwise.report.records import X_AXES, columns, in_order, is_number, metric_name, rounded
 from mixwise.report.table import Standing, Standings, caption, standings
 from mixwise.report.weights import graph_of, packed_size, packed_weights
+from mixwise.storage import write_text
 
 # In the order in which they are joined: later files use names that earlier ones define.
 SCRIPTS = (
@@ -37,7 +38,7 @@ def save_page(folders: Sequence[Path], out: Path) -> list[RunFolder]:
     found = read_folders(folders)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(page(page_data(found)), "utf-8")
+        write_text(out, page(page_data(found)))
     except OSError as error:
         raise ConfigError(f"the report {out} cannot be written: {error.strerror}; choose another with --out") from None
     return found
