@@ -137,7 +137,8 @@ RECIPE = {
     },
     "variants": {
         "plain": {
-            "policy": "metropolis-hastings", "optimizer": {"momentum": 0.5, "nesterov": True}, "links": {"bandwidth": 1e6, "edges": {"0-1": {"latency": 0.1}}},
+            "policy": "metropolis-hastings", "optimizer": {"momentum": 0.5, "nesterov": True},
+            "links": {"bandwidth": 1e6, "edges": {"0-1": {"latency": 0.1}}},
         },
         "aware": {"policy": {**AWARE, "alternate_with": "metropolis-hastings"}, "algorithm": {"kind": "quasi-global"}},
         "adam": {"policy": "max-degree", "optimizer": {"kind": "adam", "lr": 0.01, "betas": [0.9, 0.99]}, "task": TASK},

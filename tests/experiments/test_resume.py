@@ -198,7 +198,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(uninterrupted,
 @pytest.mark.parametrize(("kept", "resumes"), [(23, True), (9, False)])
 @pytest.mark.parametrize("file", ["metrics.jsonl", "timings.jsonl"])
 def test_records_up_to_the_checkpoint_are_required(file, kept, resumes, uninterrupted, copied, caplog):
-    """Step 21 has the older of the two checkpoints: a file that is cut after it costs three steps, before it the run."""
+    """Step 21 has the older of the two checkpoints: a file cut after it costs three steps, before it the run."""
     path = copied / "ha" / "seed-1" / file
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:kept]))
     if resumes:

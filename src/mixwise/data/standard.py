@@ -140,25 +140,22 @@ class _Unpickler(pickle.Unpickler):
         return _ALLOWED[module, name]
 
 
-LAYOUTS = tuple(
-    Layout(folder, suffix, decode, RemoteFile(name, f"{_PAGE}/{name}", sha256))
-    for folder, suffix, decode, name, sha256 in (
-        (
-            "cifar-10-batches-bin",
-            ".bin",
-            _binary_batch,
-            "cifar-10-binary.tar.gz",
+LAYOUTS = (
+    Layout(
+        "cifar-10-batches-bin", ".bin", _binary_batch,
+        RemoteFile(
+            "cifar-10-binary.tar.gz", f"{_PAGE}/cifar-10-binary.tar.gz",
             "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
         ),
-        (
-            "cifar-10-batches-py",
-            "",
-            _python_batch,
-            "cifar-10-python.tar.gz",
+    ),
+    Layout(
+        "cifar-10-batches-py", "", _python_batch,
+        RemoteFile(
+            "cifar-10-python.tar.gz", f"{_PAGE}/cifar-10-python.tar.gz",
             "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
         ),
-    )  # fmt: skip
-)
+    ),
+)  # fmt: skip
 
 
 # --- MNIST and Fashion-MNIST ---
