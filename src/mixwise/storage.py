@@ -41,14 +41,13 @@ def contents(path: str | Path, most: int, *, follow: bool = True) -> bytes:
             raise OSError(errno.ELOOP, "it is a link, which is not followed", str(path)) from None
         raise
     with open(file, "rb") as opened:
-        mode = os.fstat(file).st_mode
-        if not stat.S_ISREG(mode):
-            reason = os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "it is not a regular file"
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            reason = os.strerror(errno.EISDIR) if stat.S_ISDIR(status.st_mode) else "it is not a regular file"
             raise OSError(errno.EINVAL, reason, str(path))
-        data = opened.read(most + 1)
-    if len(data) > most:
-        raise OSError(errno.EFBIG, f"it has more than {most / 1e6:.3g} MB", str(path))
-    return data
+        if status.st_size > most:
+            raise OSError(errno.EFBIG, f"it has more than {most / 1e6:.3g} MB", str(path))
+        return opened.read()
 
 
 def text(path: str | Path, most: int = MAX_TEXT, *, follow: bool = True) -> str:

@@ -140,22 +140,21 @@ class _Unpickler(pickle.Unpickler):
         return _ALLOWED[module, name]
 
 
-LAYOUTS = (
-    Layout(
-        "cifar-10-batches-bin", ".bin", _binary_batch,
-        RemoteFile(
-            "cifar-10-binary.tar.gz", f"{_PAGE}/cifar-10-binary.tar.gz",
-            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+_SUMS = (
+    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+)
+LAYOUTS = tuple(
+    Layout(folder, suffix, decode, RemoteFile(name, f"{_PAGE}/{name}", sha256))
+    for (folder, suffix, decode, name), sha256 in zip(
+        (
+            ("cifar-10-batches-bin", ".bin", _binary_batch, "cifar-10-binary.tar.gz"),
+            ("cifar-10-batches-py", "", _python_batch, "cifar-10-python.tar.gz"),
         ),
-    ),
-    Layout(
-        "cifar-10-batches-py", "", _python_batch,
-        RemoteFile(
-            "cifar-10-python.tar.gz", f"{_PAGE}/cifar-10-python.tar.gz",
-            "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-        ),
-    ),
-)  # fmt: skip
+        _SUMS,
+        strict=True,
+    )
+)
 
 
 # --- MNIST and Fashion-MNIST ---

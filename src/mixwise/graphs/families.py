@@ -19,7 +19,7 @@ from mixwise.graphs.graph import Graph, IntArray
 from mixwise.parts import part
 from mixwise.seeding import numpy_generator, stream
 
-MAX_EDGES = 10**7  # a typo such as complete(10**6) should neither fill the memory nor take minutes
+MAX_EDGES = 5 * 10**6  # a typo such as complete(10**6) should neither fill the memory nor take minutes
 _MAX_DRAWN = 500_000  # edges of a graph that networkx draws one by one
 _TRIES = 100  # draws of a random family before giving up on a connected graph
 

@@ -244,7 +244,8 @@ def _normalized(n: int, edges: Edges, directed: bool) -> IntArray:
         raise GraphError(f"the edge ({i}, {j}) names a node outside 0..{n - 1}; raise n or renumber the nodes")
     array = array[array[:, 0] != array[:, 1]].astype(np.int64)
     i, j = (array if directed else np.sort(array, axis=1)).T
-    array = np.stack(np.divmod(np.unique(i * n + j), n), axis=1)  # 20 times faster than unique rows
+    keys = np.sort(i * n + j)  # 20 times faster than unique rows
+    array = np.stack(np.divmod(keys[np.diff(keys, prepend=-1) > 0], n), axis=1)
     array.flags.writeable = False
     return array
 

@@ -17,7 +17,6 @@ from mixwise.report.folder import Cache, read_folders
 from mixwise.report.page import page, page_data
 
 ADDRESS = "127.0.0.1"  # not reachable from other machines
-_MAX_CONNECTIONS = 32  # a browser opens six
 _FILES = ("config.yaml", "metrics.jsonl", "weights.jsonl", "scene.json")
 
 
@@ -30,11 +29,9 @@ class WatchServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
-    request_queue_size = 64
 
     def __init__(self, folders: Sequence[Path], port: int = 0) -> None:
         self.folders, self._lock = list(folders), threading.Lock()
-        self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         self._cache: Cache = {}
         self._built: tuple[str, dict[str, Any]] | None = None
         read_folders(self.folders, self._cache)  # a missing folder is an error now, not in the browser
@@ -43,20 +40,6 @@ class WatchServer(ThreadingHTTPServer):
         except OSError as error:
             reason = f"{error.strerror}; choose another, or leave it out"
             raise ConfigError(f"--port {port} cannot be used: {reason}") from None
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own; beyond so many connections, close the new one."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer one connection."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
 
     @property
     def url(self) -> str:
