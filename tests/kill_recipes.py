@@ -7,6 +7,7 @@ and scenes are compared byte by byte with those of a run that was never killed.
 """
 
 import argparse
+import logging
 import os
 import random
 import shutil
@@ -30,15 +31,20 @@ RECIPE = {
 COMPARED = ("metrics.jsonl", "weights.jsonl", "scene.json", "config.yaml")
 
 
-def forked(folder):
-    """Start or resume the run in a process of its own; returns its id."""
+def run(folder):
+    """Run the recipe, or resume it."""
     from mixwise.experiments import Recipe, plan_experiment, run_experiment
 
+    experiment = plan_experiment(Recipe.model_validate(RECIPE))
+    with patch("mixwise.experiments.runner.save_curves"), patch("mixwise.experiments.runner.save_page"):
+        run_experiment(experiment, folder, resume=folder.exists())
+
+
+def forked(folder):
+    """Start or resume the run in a process of its own; returns its id."""
     if (child := os.fork()) == 0:
         try:
-            experiment = plan_experiment(Recipe.model_validate(RECIPE))
-            with patch("mixwise.experiments.runner.save_curves"), patch("mixwise.experiments.runner.save_page"):
-                run_experiment(experiment, folder, resume=folder.exists())
+            run(folder)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -71,8 +77,9 @@ def campaign(kills, seed=0):
     """Runs until there were so many kills; returns the counts."""
     draw, counts = random.Random(seed), {"kills": 0, "while a file was written": 0, "runs": 0}
     with tempfile.TemporaryDirectory(prefix="kills-") as scratch:
+        run(whole := Path(scratch) / "whole")  # here, so that the forked processes have everything imported
         start = time.monotonic()
-        assert os.waitpid(forked(whole := Path(scratch) / "whole"), 0)[1] == 0
+        assert os.waitpid(forked(Path(scratch) / "again"), 0)[1] == 0
         longest = time.monotonic() - start
         while counts["kills"] < kills:
             folder = Path(scratch) / "run"
@@ -89,6 +96,7 @@ if __name__ == "__main__":
     options.add_argument("--kills", type=int, default=200)
     options.add_argument("--seed", type=int, default=0)
     given = options.parse_args()
+    logging.disable(logging.WARNING)  # about the locks that killed runs leave
     found = campaign(given.kills, given.seed)
     print(", ".join(f"{count} {name}" for name, count in found.items()) + ": all records are the same")
     sys.exit(0)
