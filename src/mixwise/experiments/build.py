@@ -32,6 +32,7 @@ _OPTIMIZERS: Mapping[str, tuple[Callable[..., torch.optim.Optimizer], set[str]]]
     "rmsprop": (torch.optim.RMSprop, {"momentum", "eps"}),
     "adagrad": (torch.optim.Adagrad, set()),
 }
+_MAX_NODES = 100_000
 _FIRST_BATCHES = 10  # whose gradients the placement gme fits
 
 
@@ -82,6 +83,8 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
     world = world or World()
     places = base_graph(config, seed)
     n = places.n
+    if n > _MAX_NODES:
+        raise ConfigError(f"graph = {config.graph}: {n} nodes, allowed in a run are {_MAX_NODES}; use fewer")
     task = build_task(config, n, seed)
     steps = _run_length(config, task)
     make = partial(

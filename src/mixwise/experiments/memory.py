@@ -127,9 +127,11 @@ def check_memory(task: Task, graph: Graph, world: World, start: Callable[[Task],
         process=psutil.Process().memory_info().rss if device.type == "cpu" else 0,
         free=free,
     )
-    if module is not None and (free is None or 4 * need.dim * need.itemsize < free):  # else a pass would not fit
+    if module is not None and (free is None or 8 * need.dim * need.itemsize < free):  # else a pass would not fit
         buffers = m * sum(buffer.nbytes for buffer in module.template.buffers())
-        need = replace(need, passes=max(pass_bytes(module, m), evaluation_bytes(module)) + buffers)
+        evaluation = evaluation_bytes(module)  # takes no memory; a pass takes about twice as much, for real
+        pass_ = pass_bytes(module, m) if free is None or 3 * evaluation < free else 2 * evaluation
+        need = replace(need, passes=max(pass_, evaluation) + buffers)
     world.decide(lambda: _reject_large(need, task, here))
     return need if need.total >= _LARGE else None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 from scipy import sparse
@@ -225,9 +225,10 @@ def _graph(n: int, *ends: tuple[IntArray, IntArray], directed: bool = False) -> 
     return Graph(n, np.concatenate(pairs) if pairs else [], directed)
 
 
-def _circulant(n: int, jumps: Iterable[int], directed: bool = False) -> Graph:
+def _circulant(n: int, jumps: Sequence[int], directed: bool = False) -> Graph:
     """i → i + jump mod n for every jump."""
-    i = np.arange(_whole("n", n))
+    _check_room(f"n = {n}", _whole("n", n) * len(jumps))
+    i = np.arange(n)
     return _graph(len(i), *((i, (i + jump) % len(i)) for jump in jumps), directed=directed)
 
 
