@@ -352,7 +352,8 @@ def exported(draw, place):
     from mixwise.experiments.export import export_model
 
     folder = _damaged(draw, place, ALL[5:])
-    for path in draw.sample(sorted(folder.rglob("*.safetensors")), draw.choice((0, 4, 8))):
+    found = sorted(path for path in folder.rglob("*.safetensors") if not path.is_symlink())
+    for path in draw.sample(found, draw.choice((0, 4, 8))):
         path.write_bytes(mutated_bytes(draw, path.read_bytes()))
     export_model(folder, "adam", draw.choice(("average", "node:1")), place / "m.safetensors", seed=draw.choice((0, 1)))
 

@@ -242,7 +242,7 @@ def _complete(folder: Path) -> dict[int, tuple[Path, ...]]:
     """Return the files of every step for which those of all nodes exist."""
     parts: dict[tuple[int, int], list[tuple[int, int, Path]]] = {}  # (step, n) -> (first node, last node, file)
     for path in folder.glob("step-*"):
-        if name := _NAME.fullmatch(path.name):
+        if (name := _NAME.fullmatch(path.name)) and path.is_file():
             step, first, last, n = map(int, name.groups())
             parts.setdefault((step, n), []).append((first, last, path))
     complete: dict[int, tuple[Path, ...]] = {}
