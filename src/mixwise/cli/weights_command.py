@@ -132,12 +132,9 @@ def _gradients(path: Path, n: int) -> Any:
 def _save_weights(W: MixingMatrix, path: Path) -> None:
     import numpy as np
 
-    try:
-        if path.suffix == ".npy":
-            np.save(path, W.to_dense())
-        else:
-            pattern = W.graph.pattern
-            entries = zip(pattern.rows.tolist(), pattern.cols.tolist(), W.weights.tolist(), strict=True)
-            path.write_text("i,j,weight\n" + "".join(f"{i},{j},{w!r}\n" for i, j, w in entries), "utf-8")
-    except OSError as error:
-        raise ConfigError(f"--out {path} cannot be written: {error.strerror}") from None
+    if path.suffix == ".npy":
+        np.save(path, W.to_dense())
+    else:
+        pattern = W.graph.pattern
+        entries = zip(pattern.rows.tolist(), pattern.cols.tolist(), W.weights.tolist(), strict=True)
+        path.write_text("i,j,weight\n" + "".join(f"{i},{j},{w!r}\n" for i, j, w in entries), "utf-8")

@@ -12,7 +12,6 @@ import importlib
 import io
 import logging
 import os
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -77,10 +76,8 @@ def fetch(remote: RemoteFile, folder: Path, remedy: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         content = _downloaded(remote, remedy)
-        with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
-            part = Path(scratch) / remote.name
+        with storage.replacing(target) as part:
             part.write_bytes(content)
-            part.replace(target)
     except OSError as error:
         raise DataError(f"{target}: cannot be written ({error}); choose another data_dir or set MIXWISE_DATA") from None
     return target

@@ -13,7 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from mixwise.errors import ConfigError
 from mixwise.graphs.drawing import is_drawable, layout
 from mixwise.report.folder import Run, RunFolder, read_folders
 from mixwise.report.narrative import in_bytes, narrative
@@ -36,11 +35,8 @@ _MAX_PROBLEMS = 12  # shown in full
 def save_page(folders: Sequence[Path], out: Path) -> list[RunFolder]:
     """Write the report of these run folders; returns what was read."""
     found = read_folders(folders)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_text(out, page(page_data(found)))
-    except OSError as error:
-        raise ConfigError(f"the report {out} cannot be written: {error.strerror}; choose another with --out") from None
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_text(out, page(page_data(found)))
     return found
 
 
