@@ -167,9 +167,10 @@ def make_folder(path: Path) -> None:
 
 
 def sync(file: Any) -> None:
-    """Flush an open file and sync it."""
-    file.flush()
-    _fsync(file.fileno())
+    """Sync an open file, flushed before, or a file descriptor."""
+    if not isinstance(file, int):
+        file.flush()
+    _fsync(file if isinstance(file, int) else file.fileno())
 
 
 def sync_folder(path: Path) -> None:

@@ -19,7 +19,7 @@ from mixwise.experiments.build import build_task
 from mixwise.training import Training
 from process_pool import in_processes
 from programs import run_with_hook, running, wait_for
-from run_folders import classification, small_recipe
+from run_folders import classification, power_cuts, small_recipe
 
 pytestmark = [in_processes, pytest.mark.usefixtures("no_pictures")]
 
@@ -216,6 +216,18 @@ def test_stale_temporary_files_are_removed(uninterrupted, copied):
         path.write_text("cut")
     run_experiment(experiment(), copied, resume=True)
     assert not any(path.exists() for path in stale)
+
+
+def test_a_power_cut_at_any_moment_leaves_a_folder_that_can_be_resumed(uninterrupted, tmp_path):
+    small = experiment("variants=ha", "seeds=0")
+    with power_cuts(tmp_path / "run", every=4) as cuts:
+        run_experiment(small, tmp_path / "run")
+    assert len(cuts) > 5
+    whole = metrics(uninterrupted[0])
+    for number, cut in enumerate(cuts):
+        cut(left := tmp_path / str(number))
+        run_experiment(small, left, resume=True)
+        assert metrics(left) == {name: whole[name] for name in whole if name.startswith("ha/seed-0")}
 
 
 def test_a_full_disk_ends_in_one_line_and_leaves_a_run_that_can_be_resumed(uninterrupted, tmp_path):

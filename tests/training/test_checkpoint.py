@@ -1,11 +1,7 @@
 import json
 import os
 import pickle
-import stat
 import struct
-from contextlib import contextmanager
-from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -26,6 +22,7 @@ from mixwise.tasks import ModuleTask, random_quadratics
 from mixwise.training import factor, records
 from mixwise.training.checkpoint import keep_only, load_checkpoint, newest_step, save_checkpoint
 from planning import assert_same_state
+from run_folders import power_cuts
 
 NODES = 6
 GRAPH = ring(NODES)
@@ -252,36 +249,20 @@ def test_a_checkpoint_of_0_2_0_has_no_checksum_and_is_read(tmp_path):
     assert advance(loaded("aware", path), 5) == advance(training, 5)
 
 
-@contextmanager
-def synced_files():
-    """The content that a power cut would leave: of each file as it was when last synced, of each folder its names."""
-    known, names = {}, {}
-
-    def remember(file):
-        if stat.S_ISDIR(os.fstat(file).st_mode):
-            folder = Path(os.readlink(f"/proc/self/fd/{file}"))
-            names[folder] = {each.name: each.stat().st_ino for each in folder.iterdir()}
-        else:
-            known[os.fstat(file).st_ino] = os.pread(file, 1 << 30, 0)
-
-    with patch("mixwise.storage._fsync", remember):
-        yield lambda folder: {name: known.get(inode, b"") for name, inode in names.get(folder, {}).items()}
-
-
 def test_a_power_cut_at_any_moment_leaves_a_checkpoint(tmp_path):
+    """After the sync of the folder that follows the renaming, the new one; before it, the one before."""
     path, training = tmp_path / "c", make("nesterov")
-    with synced_files() as after_a_power_cut:
-        for step in range(1, 5):
+    steps = []
+    with power_cuts(path) as cuts:
+        for _ in range(4):
             advance(training, 1)
-            with patch("mixwise.training.checkpoint._remove_others"):  # the power fails before the old one goes
-                save_checkpoint(training, path)
-            for moment in ("before", "after"):
-                left = tmp_path / f"{step} {moment}"
-                left.mkdir()
-                for name, content in after_a_power_cut(path).items():
-                    (left / name).write_bytes(content)
-                assert loaded("nesterov", left).t == step
-                save_checkpoint(training, path)
+            save_checkpoint(training, path)
+    for number, cut in enumerate(cuts):
+        cut(left := tmp_path / str(number))
+        steps.append(newest_step(left) or 0)
+        if steps[-1]:
+            assert loaded("nesterov", left).t == steps[-1]
+    assert steps == [0, 0, 1, 1, 2, 2, 3, 3, 4]
 
 
 def test_a_save_that_fails_keeps_the_old_checkpoint(tmp_path, monkeypatch):

@@ -31,7 +31,7 @@ from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments.recipe import Experiment, load_recipe, plan_experiment
 from mixwise.network.world import World
 from mixwise.report.folder import Line, read_record
-from mixwise.storage import make_folder, write_text
+from mixwise.storage import make_folder, sync, write_text
 from mixwise.training.checkpoint import keep_only, names_of_nodes, newest_step
 
 METRICS, TIMINGS, CHECKPOINT = "metrics.jsonl", "timings.jsonl", "checkpoint"
@@ -78,7 +78,7 @@ def writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         what = error.filename or folder
         raise TrainingError(
-            f"{what} cannot be written ({error.strerror or error}); make room or correct the permissions, "
+            f"{what} cannot be written or read ({error.strerror or error}); make room or correct the permissions, "
             f"then continue with --resume"
         ) from None
 
@@ -222,7 +222,7 @@ class FolderLock:
         text = json.dumps(note).encode() + b"\n"
         os.pwrite(file, text, 0)
         os.ftruncate(file, len(text))
-        os.fsync(file)
+        sync(file)
         self._file = file
 
     def _take_over(self) -> None:
