@@ -113,7 +113,7 @@ def _check_events(source: str) -> None:
         if isinstance(event, yaml.AliasEvent):
             if event.anchor in (anchor for anchor, _ in nested):
                 raise _problem(f"*{event.anchor} is inside of what it stands for", event)
-            count += sizes.get(event.anchor, 1)
+            count += sizes.get(event.anchor or "", 1)
         elif isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent):
             count += 1
             if event.tag is not None:

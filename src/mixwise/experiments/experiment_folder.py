@@ -220,10 +220,10 @@ class FolderLock:
         since = datetime.now().astimezone().isoformat(" ", "seconds")
         note = {"host": socket.gethostname(), "pid": os.getpid(), "since": since, "token": self.token}
         text = json.dumps(note).encode() + b"\n"
+        self._file = file  # released, whatever happens
         os.pwrite(file, text, 0)
         os.ftruncate(file, len(text))
         sync(file)
-        self._file = file
 
     def _take_over(self) -> None:
         """Take the lock of a process that is gone; return without it if it was removed in the meantime."""

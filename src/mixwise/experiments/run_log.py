@@ -46,10 +46,11 @@ Pixels = npt.NDArray[np.uint8]  # (height, width, 3)
 
 def open_logs(place: Path, prepared: Prepared, training: Training) -> list[Log]:
     """Write the scene of a run if it is new, and open its other files at the training's current step."""
+    whole = training.network.graph.n == prepared.nodes  # pictures are of all nodes
+    if whole and not (place / SCENE).exists():
+        write_text(place / SCENE, json.dumps(_scene(prepared, training)))
     logs: list[Log] = [_RecordLog(place / METRICS, Record.to_json), _RecordLog(place / TIMINGS, Record.timings_to_json)]
-    if training.network.graph.n == prepared.nodes:  # pictures are of all nodes
-        if not (place / SCENE).exists():
-            write_text(place / SCENE, json.dumps(_scene(prepared, training)))
+    if whole:
         logs.append(_WeightsLog(place / WEIGHTS, training, prepared.steps))
     if prepared.config.tensorboard:
         logs.append(_TensorBoardLog(place / "tensorboard", training, prepared.steps))

@@ -16,10 +16,11 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BufferedRandom, BufferedReader
 from itertools import accumulate
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from pydantic import BaseModel, ValidationError
@@ -110,7 +111,7 @@ def newest_step(folder: Path, fits: Callable[[int], str] = lambda step: "") -> i
     return None
 
 
-def _checksum(file: BinaryIO) -> tuple[int, bytes, bytes]:
+def _checksum(file: BufferedReader | BufferedRandom) -> tuple[int, bytes, bytes]:
     """Return the position of the checksum in a file, the one that is written there, and the one that should be.
 
     It is that of the whole file with zeros in its place. A file of 0.2.0 has none.
