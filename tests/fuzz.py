@@ -392,7 +392,7 @@ KINDS = {
         recipe, graph_spec, graph_file, npy, idx, texts, image, checkpoint, report, loaded, exported, resumed, figures,
     )
 }  # fmt: skip
-SLOW = {"figures": 20, "resumed": 10, "report": 4, "loaded": 4, "exported": 2, "checkpoint": 2}  # one of so many
+SLOW = {"figures": 40, "resumed": 10, "report": 4, "loaded": 4, "exported": 2, "checkpoint": 2}  # one of so many
 
 
 # --- one input ---

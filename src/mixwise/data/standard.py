@@ -140,19 +140,15 @@ class _Unpickler(pickle.Unpickler):
         return _ALLOWED[module, name]
 
 
-_SUMS = (
-    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-    "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-)
+_SUMS = {
+    "cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    "cifar-10-python.tar.gz": "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+}
 LAYOUTS = tuple(
-    Layout(folder, suffix, decode, RemoteFile(name, f"{_PAGE}/{name}", sha256))
-    for (folder, suffix, decode, name), sha256 in zip(
-        (
-            ("cifar-10-batches-bin", ".bin", _binary_batch, "cifar-10-binary.tar.gz"),
-            ("cifar-10-batches-py", "", _python_batch, "cifar-10-python.tar.gz"),
-        ),
-        _SUMS,
-        strict=True,
+    Layout(folder, suffix, decode, RemoteFile(name, f"{_PAGE}/{name}", _SUMS[name]))
+    for folder, suffix, decode, name in (
+        ("cifar-10-batches-bin", ".bin", _binary_batch, "cifar-10-binary.tar.gz"),
+        ("cifar-10-batches-py", "", _python_batch, "cifar-10-python.tar.gz"),
     )
 )
 

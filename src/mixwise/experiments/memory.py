@@ -85,11 +85,10 @@ def check_module(make: Callable[[], nn.Module]) -> None:
     """Build a module without its memory, and reject one that would not fit with one row and one gradient."""
     try:
         with torch.device("meta"):
-            dim, need = 0, 0
-            for parameter in make().parameters():
-                dim, need = dim + parameter.numel(), need + 3 * parameter.nbytes
+            parameters = list(make().parameters())
     except (RuntimeError, OverflowError, TypeError) as error:
         raise ConfigError(f"the model cannot be built ({error}); correct task.model.options") from None
+    dim, need = sum(each.numel() for each in parameters), 3 * sum(each.nbytes for each in parameters)
     free = free_memory(torch.device("cpu"))
     if free is not None and need > free:
         raise ConfigError(

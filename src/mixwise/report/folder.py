@@ -195,8 +195,8 @@ def _read_config(folder: RunFolder) -> dict[str, int]:
     except ConfigError as error:
         problem = f"config.yaml is damaged: {error}"
     except ValidationError as error:
-        place = ".".join(map(str, error.errors()[0]["loc"]))
-        problem = f"config.yaml is damaged: {f'{place}: ' if place else ''}{error.errors()[0]['msg']}"
+        first = error.errors()[0]
+        problem = f"config.yaml is damaged: {'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
     folder.problems += [problem] if problem else []
     comments = [line[1:].strip() for line in folder.config.splitlines() if line.startswith("#")]
     folder.command = next((line.removeprefix("command: ") for line in comments if line.startswith("command: ")), "")
