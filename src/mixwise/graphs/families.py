@@ -191,7 +191,7 @@ def random_geometric(n: int, radius: float, seed: int = 0) -> Graph:
     n = _whole("n", n)
     if not (math.isfinite(radius) and radius >= 0):
         raise GraphError(f"radius = {radius}; give a finite number of at least 0 (the unit square has a side of 1)")
-    _check_room(f"n = {n}, radius = {radius}", min(1.0, math.pi * radius**2) * n * (n - 1) / 2)
+    _check_room(f"n = {n}, radius = {radius}", min(1.0, math.pi * min(radius, 1.0) ** 2) * n * (n - 1) / 2)
     from scipy.spatial import KDTree
 
     points = numpy_generator(seed, "random_geometric").random((n, 2))
