@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from builders import refused
+from mixwise.cli.weights_command import _gradients
 from mixwise.data.files import hub_folder
 from mixwise.data.standard import _read_idx
 from mixwise.errors import ConfigError, DataError, MixwiseError
@@ -87,6 +88,22 @@ def test_no_more_is_decompressed_than_an_idx_header_announces(tmp_path):
     (tmp_path / "x.gz").write_bytes(gzip.compress(bytes([0, 0, 8, 3]) + struct.pack(">3I", *3 * [2**31])))
     refused(DataError, "announces more than 1.1 GB", _read_idx, tmp_path / "x.gz", 3)
     assert psutil.Process().memory_info().rss < before + 40_000_000
+
+
+# --- found by the fuzzer ---
+def test_graphs_and_parts_that_once_were_tracebacks():
+    assert parse("random-geometric:9,radius=1e308").n == 9
+    refused(MixwiseError, "cannot be imported", parse, ".inf:hypercube:3")
+    refused(MixwiseError, "neither a class nor a function", experiment, "policy=os:abort", task=classification())
+
+
+@pytest.mark.parametrize(
+    "header", ["{'shape': (", "\0\0", "{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999,)}"]
+)
+def test_any_header_of_an_npy_file_is_one_line(header, tmp_path):
+    text = header.ljust(117).encode() + b"\n"
+    (tmp_path / "g.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(96))
+    refused(ConfigError, "cannot be read|must hold one row", _gradients, tmp_path / "g.npy", 4)
 
 
 # --- run folders ---

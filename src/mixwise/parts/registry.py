@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from mixwise.errors import MixwiseError, unknown
-from mixwise.parts.declaration import Declaration, declaration
+from mixwise.parts.declaration import FUNCTIONS, Declaration, declaration
 from mixwise.parts.types import FAMILIES, REMOVED, OptionError
 
 Entry = Mapping[str, str | int]  # a row of the index: where the part is, its title, its source, its columns
@@ -119,7 +119,7 @@ def _imported(where: str) -> Any:
         found = attrgetter(attribute)(found)
     except AttributeError:
         raise OptionError(f"{where!r} cannot be imported: {module} has no {attribute}; correct the name") from None
-    if not callable(found):
+    if not isinstance(found, (type, *FUNCTIONS)):  # not os:abort, which would be called
         raise OptionError(f"{where!r} is neither a class nor a function; name one")
     return found
 
