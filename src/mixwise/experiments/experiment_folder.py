@@ -101,7 +101,7 @@ def clear_run(place: Path, nodes: int, recorded: Callable[[int], list[int]]) -> 
         if len(names_of_nodes(folder, step)) < nodes:
             return ""  # the nodes that are left may have skipped steps
         for path in (place / METRICS, place / TIMINGS):
-            if [record["step"] for record in records_before(path, step)[0]] != recorded(step):
+            if set(recorded(step)) - {record["step"] for record in records_before(path, step)[0]}:
                 return f"{path} lacks records before the checkpoint of step {step}"
         return ""
 
