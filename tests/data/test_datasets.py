@@ -378,7 +378,7 @@ def test_missing_idx_files_are_downloaded(tmp_path, site, monkeypatch):
     [
         ("train-images-idx3-ubyte", idx_bytes(np.zeros(7)), "start with 00 00 08 01; .* 00 00 08 03"),
         ("train-images-idx3-ubyte", idx_bytes(np.zeros((7, 28, 28)))[:-1], r"5503 bytes.*\(7, 28, 28\).*5504"),
-        ("train-images-idx3-ubyte", bytes([0, 0, 8, 3]) + b"\xff" * 12, "16 bytes, but its header"),
+        ("train-images-idx3-ubyte", bytes([0, 0, 8, 3]) + b"\xff" * 12, "announces more than 1.1 GB"),
         ("train-labels-idx1-ubyte", idx_bytes(np.zeros(6)), r"x \(7, 1, 28, 28\), y \(6,\)"),
         ("train-labels-idx1-ubyte", idx_bytes(np.full(7, 12)), "labels range from 12 to 12, expected 0 to 9"),
         ("t10k-images-idx3-ubyte.gz", zipped(np.ones((3, 28, 28)))[:-9], "not a complete gzip file"),

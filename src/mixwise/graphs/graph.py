@@ -64,7 +64,9 @@ class Graph:
 
     def __init__(self, n: int, edges: Edges, directed: bool = False, labels: Sequence[str] | None = None) -> None:
         if not 1 <= n <= _MAX_NODES or n != int(n):
-            raise GraphError(f"a graph needs a whole number of nodes, from 1 to {_MAX_NODES:.0e}, got n = {n}")
+            raise GraphError(
+                f"a graph needs a whole number of nodes, at most {_MAX_NODES:.0e} and at least 1, got n = {n}"
+            )
         if labels is not None and len(labels) != n:
             raise GraphError(f"{len(labels)} labels for {n} nodes; give one label per node or none")
         vars(self).update(
