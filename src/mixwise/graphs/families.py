@@ -227,8 +227,8 @@ def _graph(n: int, *ends: tuple[IntArray, IntArray], directed: bool = False) -> 
 
 def _circulant(n: int, jumps: Sequence[int], directed: bool = False) -> Graph:
     """i → i + jump mod n for every jump."""
-    _check_room(f"n = {n}", _whole("n", n) * len(jumps))
-    i = np.arange(n)
+    i = np.arange(_whole("n", n))
+    _check_room(f"n = {n}", len(i) * len(jumps))
     return _graph(len(i), *((i, (i + jump) % len(i)) for jump in jumps), directed=directed)
 
 
