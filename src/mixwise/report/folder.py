@@ -52,11 +52,6 @@ class Scene(BaseModel):
     steps: Annotated[int, Field(ge=0, lt=_LIMIT)] | None = None
     steps_per_epoch: float | None = None
     row_bytes: float | None = None
-    graph: str = "a graph"
-    policy: str = ""
-    policy_kind: str = ""
-    algorithm: str = ""
-    algorithm_kind: str = ""
 
     @model_validator(mode="after")
     def _fits(self) -> Scene:
