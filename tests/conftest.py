@@ -33,6 +33,13 @@ def pytest_collection_modifyitems(items):
     items[:] = [item for _, item in sorted(zip(groups, items, strict=True), key=lambda pair: first[pair[0]])]
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_disks():
+    """Nothing is synced to a disk, except in tests of that."""
+    with patch("mixwise.storage._fsync"):
+        yield
+
+
 @pytest.fixture(scope="module")
 def no_pictures():
     """Experiments leave no figures and no report: they take seconds, and few tests look at them."""

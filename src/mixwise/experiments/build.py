@@ -33,6 +33,7 @@ _OPTIMIZERS: Mapping[str, tuple[Callable[..., torch.optim.Optimizer], set[str]]]
     "rmsprop": (torch.optim.RMSprop, {"momentum", "eps"}),
     "adagrad": (torch.optim.Adagrad, set()),
 }
+_MAX_NODES = 100_000
 _FIRST_BATCHES = 10  # whose gradients the placement gme fits
 
 
@@ -60,6 +61,11 @@ class Prepared:
         """The number of steps from one checkpoint to the next; by default a quarter of the run."""
         return self.config.checkpoint_every or max(1, self.steps // 4)
 
+    def recorded(self, steps: int) -> list[int]:
+        """The steps that have a record, of the first so many steps."""
+        every, evaluate = self.config.record_every, self.evaluate_every
+        return [t - 1 for t in range(1, steps + 1) if t % every == 0 or t % evaluate == 0 or t == self.steps]
+
     def records_of(self, training: Training, on_step: Callable[[Step], None] = lambda step: None) -> Iterator[Record]:
         """Yield the records from the training's current step to the end; `on_step` is called after every step."""
         return records(training, self.steps, self.config.record_every, self.evaluate_every, on_step)
@@ -78,6 +84,8 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
     world = world or World()
     places = base_graph(config, seed)
     n = places.n
+    if n > _MAX_NODES:
+        raise ConfigError(f"graph = {config.graph}: {n} nodes, allowed in a run are {_MAX_NODES}; use fewer")
     task = build_task(config, n, seed)
     steps = _run_length(config, task)
     make = partial(

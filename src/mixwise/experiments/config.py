@@ -32,7 +32,7 @@ class Strict(BaseModel):
     """
 
     removed: ClassVar[Mapping[str, tuple[object, str]]] = {}  # key -> (accepted value, explanation)
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -77,7 +77,7 @@ class Optimizer(Strict):
     lr: float | str
     momentum: Unit = 0.0
     nesterov: bool = False
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Unit, Unit] = (0.9, 0.999)
     eps: Positive = 1e-8
     weight_decay: NonNegative = 0.0
     decay_norms_and_biases: bool = True

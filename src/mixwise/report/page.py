@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from mixwise.errors import ConfigError
 from mixwise.graphs.drawing import is_drawable, layout
 from mixwise.report.folder import Run, RunFolder, read_folders
 from mixwise.report.narrative import in_bytes, narrative
 from mixwise.report.records import X_AXES, columns, in_order, is_number, metric_name, rounded
 from mixwise.report.table import Standing, Standings, caption, standings
 from mixwise.report.weights import graph_of, packed_size, packed_weights
+from mixwise.storage import write_text
 
 # In the order in which they are joined: later files use names that earlier ones define.
 SCRIPTS = (
@@ -37,11 +37,8 @@ _MAX_PROBLEMS = 12  # shown in full
 def save_page(folders: Sequence[Path], out: Path) -> list[RunFolder]:
     """Write the report of these run folders; returns what was read."""
     found = read_folders(folders)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(page(page_data(found)), "utf-8")
-    except OSError as error:
-        raise ConfigError(f"the report {out} cannot be written: {error.strerror}; choose another with --out") from None
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_text(out, page(page_data(found)))
     return found
 
 

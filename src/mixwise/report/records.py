@@ -74,7 +74,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 def series(records: Steps, metric: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """The steps (T,) whose records hold a metric, and its values (T,)."""
-    found = [record for record in records if metric in record]
+    found = [record for record in records if isinstance(record.get(metric), int | float)]
     if not found:
         numbers = [name for name, value in records[-1].items() if isinstance(value, int | float)] if records else []
         raise ConfigError(f"no record holds the metric {metric!r}; choose from {', '.join(numbers)}")

@@ -14,13 +14,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Self, TypeAlias
+from typing import Annotated, Self, TypeAlias
 
 import numpy as np
 import torch
+from annotated_types import Interval
 
 from mixwise.errors import SketchError
-from mixwise.parts import Count, part
+from mixwise.parts import part
 from mixwise.seeding import numpy_generator, stream
 from mixwise.sketch.base import Array, FloatArray, Rows, as_sketch, check_rows, checked_pieces, sketch_dtype
 
@@ -37,13 +38,13 @@ class RandomSketch(ABC):
     """A sketch with random draws: S[i] = Σ_b M_b u_ib over the blocks b of coordinates, in order and in float64.
 
     Args:
-        dim: k, the length of a sketch.
+        dim: k, the length of a sketch, at most 65,536.
         seed: of the operator.
 
     The maps M_b are drawn on the CPU, one at a time, and never stored; rows on a GPU are copied, block by block.
     """
 
-    dim: Count = 100
+    dim: Annotated[int, Interval(ge=1, le=1 << 16)] = 100
     seed: int = 0
 
     @property
