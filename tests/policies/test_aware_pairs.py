@@ -125,6 +125,21 @@ def test_several_rounds_are_rejected_where_weights_must_be_symmetric():
         Planner(AwarePairs(2), network, Needs(symmetric=True))
 
 
+def test_a_neighbor_whose_sketch_is_lost_is_not_considered():
+    """On a path, the middle is farthest from node 0, whose sketch it misses, and pairs with node 2."""
+
+    class MissesOne(SimulatedNetwork):
+        def exchange(self, messages, graph, *, cargo="parameters"):
+            lost = torch.from_numpy(graph.arcs.senders + graph.arcs.receivers == 1)[:, None]
+            nothing = float("nan") if messages.is_floating_point() else messages
+            return super().exchange(torch.where(lost, nothing, messages), graph, cargo=cargo)
+
+    rows = torch.tensor([[9.0], [0.0], [1.0]])
+    first, second = Planner(AwarePairs(2, ExactSketch()), MissesOne(graphs.chain(3))).plan(0, rows=rows).params
+    assert first.graph.edges == ((1, 2),)
+    assert second.graph.edges == ()  # 1 and 2 are equal now, and 0 is still not heard
+
+
 def test_directed_graphs_and_nonsense_are_rejected():
     with pytest.raises(GraphError, match="needs an undirected graph"):
         Planner(AwarePairs(), SimulatedNetwork(Graph(3, [(0, 1), (1, 2), (2, 0)], directed=True)))
