@@ -14,7 +14,7 @@ class MixwiseError(ValueError):
     beginning and its end.
 
     >>> len(str(MixwiseError(f"{'9' * 5000} is not a number; give one")))
-    131
+    128
     """
 
     def __init__(self, message: str = "") -> None:
