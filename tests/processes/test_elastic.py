@@ -26,7 +26,7 @@ RECIPE = small_recipe(
 )  # fmt: skip
 
 # It takes its time after every checkpoint until there is a file that tells it to hurry.
-PACED = run_with_hook('if not Path("hurry").exists(): time.sleep(0.5)')
+PACED = run_with_hook('if not Path("hurry").exists(): time.sleep(2)')
 
 
 def kill(agent):
