@@ -1,8 +1,8 @@
 """Errors that a user can act on: each message gives the value, the rule and the remedy."""
 
-import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from re import sub as _sub
 
 _LONGEST_WORD, _LONGEST = 250, 1500  # characters of an error message
 
@@ -18,8 +18,8 @@ class MixwiseError(ValueError):
     """
 
     def __init__(self, message: str = "") -> None:
-        line = re.sub(r"\s*[\r\n]\s*", " ", message)
-        line = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: f"{word[0][:100]} …", line)
+        line = _sub(r"\s*[\r\n]\s*", " ", message)
+        line = _sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: f"{word[0][:100]} …", line)
         super().__init__(line if len(line) <= _LONGEST else f"{line[: _LONGEST - 400]} … {line[-300:]}")
 
 
