@@ -5,6 +5,7 @@ Legend: W (n, n) mixing matrices; G (n, d) rows; Γ (n, n) Gram matrices.
 
 from collections.abc import Callable
 from functools import lru_cache
+from xml.etree import ElementTree
 
 import networkx as nx
 import numpy as np
@@ -20,6 +21,11 @@ from mixwise.training import Training
 
 ONE_WAY_RING = Graph(3, [(0, 1), (1, 2), (2, 0)], directed=True)
 TWO_PAIRS = Graph(4, [(0, 1), (2, 3)])  # not connected
+
+
+def cases(names: str, *rows, **options):
+    """`pytest.mark.parametrize` with a table: a test runs once per row."""
+    return pytest.mark.parametrize(names, rows, **options)
 
 
 def refused(error: type[Exception], message: str, call: Callable[..., object], *args, **options) -> None:
@@ -76,6 +82,11 @@ def assert_symmetric_doubly_stochastic(W: MixingMatrix, graph: Graph) -> None:
     assert W.is_symmetric
     assert dense.min() >= 0
     np.testing.assert_allclose(dense.sum(axis=0), 1, rtol=0, atol=1e-14 * max(2, graph.n))
+
+
+def svg_texts(svg: str) -> list[str | None]:
+    """The text in a picture; raises if the picture is not well-formed."""
+    return [text.text for text in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
 
 
 # --- GME-opt ---

@@ -13,7 +13,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is imported: n
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 # A shared machine is sometimes slow, and a test that passes must pass again: no deadline, the same examples each time.
-settings.register_profile("mixwise", deadline=None, derandomize=True, print_blob=False)
+settings.register_profile("mixwise", max_examples=60, deadline=None, derandomize=True, print_blob=False)
 settings.load_profile("mixwise")
 
 # Started in the background, a shell lets its processes ignore Ctrl-C, and those that tests start would inherit that.
@@ -33,6 +33,13 @@ def pytest_collection_modifyitems(items):
     items[:] = [item for _, item in sorted(zip(groups, items, strict=True), key=lambda pair: first[pair[0]])]
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_disks():
+    """Nothing is synced to a disk, except in tests of that."""
+    with patch("mixwise.storage._fsync"):
+        yield
+
+
 @pytest.fixture(scope="module")
 def no_pictures():
     """Experiments leave no figures and no report: they take seconds, and few tests look at them."""
@@ -40,6 +47,17 @@ def no_pictures():
 
     with patch.object(runner, "save_curves"), patch.object(runner, "save_page"):
         yield
+
+
+@pytest.fixture
+def one_thread():
+    """The last bits of some gradients depend on the number of threads."""
+    import torch  # here: after the environment is set
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from mixwise.tasks import ModuleTask, random_quadratics
 from mixwise.training import Training
 
 N = 7  # of `runs`: no number of processes divides it
+KNOWN_IN_PART = ("local solver", "auto")  # no process knows all weights
 GRAPH = random_connected(N, 0.5, seed=3)
 MH = metropolis_hastings(GRAPH)
 ONE_WAY = Graph(N, [(i, (i + 1) % N) for i in range(N)] + [(0, 3), (5, 2)], directed=True)
@@ -53,6 +54,7 @@ def runs() -> dict:
         "extra, aware": (alg.EXTRA(), by_count),
         "gradient tracking": (tracking, fixed, GRAPH, NESTEROV),
         "gradient tracking, aware": (tracking, aware()),
+        "momentum tracking, aware": (alg.MomentumTracking(), aware()),
         "quasi-global": (alg.QuasiGlobalMomentum(0.9), aware()),
         "quasi-global, not Nesterov": (alg.QuasiGlobalMomentum(nesterov=False), fixed),
         "quasi-global adam": (alg.QuasiGlobalAdam(), aware()),
@@ -66,6 +68,16 @@ def runs() -> dict:
         "all-reduce": (alg.AllReduceSGD(), pol.NoMixing(), GRAPH, NESTEROV),
         "local sgd": (alg.LocalSGD(), pol.NoMixing(), GRAPH, {"local_steps": 2}),
     }
+    learned, smooth = pol.LearnedTopology(2, "updates", observe=3), aware(smoothing=0.5, growth=1.1)
+    turns = aware(alternate_with=pol.Matchings(), smoothing=0.5)
+    policies = {"learned topology": learned, "smoothing": turns, "cycle": pol.Cycle([lazy(MH), MH])}
+    policies |= {"random choice": pol.RandomChoice([aware(), pol.Matchings(), slow], [0.5, 0.3, 0.2])}
+    policies |= {"product": pol.Product([turns, learned]), "alternating": pol.Alternating([learned, smooth])}
+    policies |= {"auto": pol.Auto(), "matcha": pol.Matcha(0.5), "edge sampling": pol.EdgeSampling(0.5)}
+    policies |= {"local solver": pol.HeterogeneityAware(2, solver="local", smoothing=0.5)}
+    kinds |= {name: (alg.DSGD(), policy) for name, policy in policies.items()}
+    kinds["matchings made lazy"] = alg.D2(), pol.HeterogeneityAwareMatchings(1, objective="both")
+    kinds["decoupled twice"] = alg.DecoupledDSGD(), pol.Decoupled(turns, turns)
     for name in ("relay, complete graph", "d2", "extra", "gradient tracking, aware", "choco, top-k", "push-sum"):
         kinds[f"quasi-global around {name}"] = alg.QuasiGlobalMomentum(inner=kinds[name][0]), *kinds[name][1:]
     around = alg.QuasiGlobalMomentum(inner=alg.CombineWhileAdapt()), alg.QuasiGlobalAdam(inner=alg.PushSum())

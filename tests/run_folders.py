@@ -1,6 +1,12 @@
 """A small recipe task, run folders that are read back, and experiments that are stopped on the way."""
 
+import itertools
 import json
+import os
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -33,6 +39,38 @@ def read_records(folder, variant, seed=0, file="metrics.jsonl"):
 def approximately(records, rel=1e-11):
     """Records that equal others whose numbers differ by rounding: the same sums, in another order."""
     return [pytest.approx(record, rel=rel, abs=1e-20) for record in records]
+
+
+@contextmanager
+def power_cuts(folder, every=1):
+    """Meanwhile, collect what a power cut would leave of a folder, after every so many syncs.
+
+    A file has the content of its last sync, a folder the names of its last sync. Yields a list of functions, each of
+    which writes what is left to another folder.
+    """
+    contents, names, cuts, count = {}, {}, [], itertools.count(1)
+
+    def remember(file):
+        number, place = os.fstat(file).st_ino, Path(os.readlink(f"/proc/self/fd/{file}"))
+        if place.is_dir():
+            names[number] = {each.name: (each.stat().st_ino, each.is_dir()) for each in place.iterdir()}
+        else:
+            contents[number] = place.read_bytes()
+        if next(count) % every == 0 and folder.exists():
+            root = folder.stat().st_ino
+            cuts.append(partial(_write, root, dict(contents), {key: dict(value) for key, value in names.items()}))
+
+    with patch("mixwise.storage._fsync", remember):
+        yield cuts
+
+
+def _write(number, contents, names, target):
+    target.mkdir()
+    for name, (inner, is_folder) in names.get(number, {}).items():
+        if is_folder:
+            _write(inner, contents, names, target / name)
+        else:
+            (target / name).write_bytes(contents.get(inner, b""))
 
 
 class StoppedError(Exception):

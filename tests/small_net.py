@@ -1,4 +1,4 @@
-"""A small model with everything that Gossip must handle."""
+"""Small models with everything that rows and Gossip must handle."""
 
 import torch
 from torch import nn
@@ -20,3 +20,18 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.scale * self.head(torch.tanh(self.again(self.norm(torch.tanh(self.first(self.frozen(x)))))))
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, a frozen layer, a buffer that stays, and dropout if asked for."""
+
+    def __init__(self, width=8, outputs=4, dropout=0.0):
+        super().__init__()
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.second.weight = self.first.weight
+        self.frozen = nn.Linear(width, outputs).requires_grad_(False)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, x):
+        return self.scale * self.frozen(self.dropout(torch.relu(self.second(torch.relu(self.first(x))))))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixwise as mw
-from builders import simulated
+from builders import cases, simulated
 from mixwise.algorithms import Quantize
 from mixwise.data import FlipsAndCrops
 from mixwise.data.partition import batch_indices
@@ -24,7 +24,6 @@ def test_streams_are_pinned():
     assert torch.randint(1000, (3,), generator=generator(0, "x")).tolist() == [923, 447, 381]
 
 
-@settings(max_examples=300)
 @given(a=names, b=names, seed=st.integers(0, 3), other=st.integers(0, 3))
 def test_different_names_are_different_streams(a, b, seed, other):
     same = seed == other and a == b
@@ -74,15 +73,13 @@ IMAGES = torch.arange(64 * 16).reshape(64, 1, 4, 4)
 ROWS = torch.linspace(-1, 1, 40, dtype=torch.float32).reshape(2, 20)
 
 
-@pytest.mark.parametrize(
+@cases(
     "draws",
-    [
-        training_on_quadratics,
-        lambda: FlipsAndCrops(padding=2)(IMAGES, generator(0, "augment")).tolist(),
-        lambda: batch_indices(10, 4, seed=0, node=1, step=2).tolist(),
-        lambda: Quantize(2)(ROWS.clone(), range(2), 0).rows.tolist(),
-        lambda: mw.tasks.two_class_quadratics(4).b.tolist(),
-    ],
+    training_on_quadratics,
+    lambda: FlipsAndCrops(padding=2)(IMAGES, generator(0, "augment")).tolist(),
+    lambda: batch_indices(10, 4, seed=0, node=1, step=2).tolist(),
+    lambda: Quantize(2)(ROWS.clone(), range(2), 0).rows.tolist(),
+    lambda: mw.tasks.two_class_quadratics(4).b.tolist(),
 )
 @pytest.mark.parametrize("default", [torch.float64, "meta"])
 def test_draws_do_not_depend_on_the_defaults_of_torch(draws, default):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,9 @@ from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.needs import Needs
 from mixwise.seeding import stream
+
+if TYPE_CHECKING:
+    from mixwise.network.links import Links
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +30,8 @@ class Context:
         seed: names the random streams of this part; a nested part gets its own from its path (`at`).
         label_counts: (n, classes), how many samples of each label a node holds; None for tasks without labels.
         needs: what the algorithm of the run needs of the weights.
+        links: how long messages take, if that is known.
+        row_bytes, wire_bytes: of a row in memory and on the wire.
     """
 
     places: Graph
@@ -33,6 +39,9 @@ class Context:
     seed: int = 0
     label_counts: npt.NDArray[np.int64] | None = None
     needs: Needs = field(default_factory=Needs)
+    links: Links | None = None
+    row_bytes: float = 1.0
+    wire_bytes: float = 1.0
 
     @cached_property
     def graph(self) -> Graph:

@@ -2,10 +2,25 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from re import sub as _sub
+
+_LONGEST_WORD, _LONGEST = 250, 1500  # characters of an error message
 
 
 class MixwiseError(ValueError):
-    """Base class of all errors that a user's input can cause; the command line shows them as one line."""
+    """Base class of all errors that a user's input can cause; the command line shows them as one line.
+
+    The message is one line without long values: of a longer word, 100 characters are kept, and of a longer message its
+    beginning and its end.
+
+    >>> len(str(MixwiseError(f"{'9' * 5000} is not a number; give one")))
+    128
+    """
+
+    def __init__(self, message: str = "") -> None:
+        line = _sub(r"\s*[\r\n]\s*", " ", message)
+        line = _sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: f"{word[0][:100]} …", line)
+        super().__init__(line if len(line) <= _LONGEST else f"{line[: _LONGEST - 400]} … {line[-300:]}")
 
 
 class GraphError(MixwiseError):

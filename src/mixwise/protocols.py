@@ -189,6 +189,7 @@ class Network(Protocol):
         nodes: the nodes whose rows are here.
         traffic: what all nodes have sent, the same number on every process.
         links: how long messages take, in simulations that count time.
+        wire_dtype: the precision of rows on the wire; None if they travel as they are.
         step: the step under way, for error messages.
     """
 
@@ -196,6 +197,7 @@ class Network(Protocol):
     nodes: range
     traffic: Traffic
     links: Links | None
+    wire_dtype: torch.dtype | None
     step: int | None
 
     def mix(
@@ -213,7 +215,7 @@ class Network(Protocol):
         """Send one row along every arc i → j of `graph`.
 
         Takes the messages of the owned nodes, sorted by (i, j), and returns those that arrive at them, sorted by
-        (j, i).
+        (j, i). Where messages can be lost, a lost row is 0 and a lost sketch NaN; "agreement" is sent until it arrives.
         """
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:

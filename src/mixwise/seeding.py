@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     import torch
@@ -40,3 +41,11 @@ def generator(seed: int, *names: Name) -> torch.Generator:
 def numpy_generator(seed: int, *names: Name) -> np.random.Generator:
     """The NumPy generator of a stream."""
     return np.random.Generator(np.random.PCG64(stream(seed, *names)))
+
+
+def hashed(values: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.uint64]:
+    """Integers that look random, one for each value, the same on every machine (SplitMix64)."""
+    x = values.astype(np.uint64) + np.uint64(seed & (2**64 - 1))
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

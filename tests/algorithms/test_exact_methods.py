@@ -1,10 +1,12 @@
-"""Where the algorithms end, and how fast, on strongly convex quadratics without noise, against linear algebra.
+"""Where the algorithms end, and how fast, on quadratics without noise, against linear algebra; and where D² is stable.
 
 On quadratics ∇f_i(x) = H_i x + c_i every method is a linear map, so its limit is the solution of a linear system and
 its rate a spectral radius. Both are computed here, in NumPy, from the papers' equations with nodes as rows and P = Wᵀ;
-vec(X) stacks the rows, so that P acts as P ⊗ I and the gradients as blockdiag(H_i).
+vec(X) stacks the rows, so that P is P ⊗ I and the gradients are blockdiag(H_i). The iterates themselves:
+tests/theory/test_matrix_forms.py.
 """
 
+import itertools
 from functools import lru_cache
 
 import numpy as np
@@ -13,14 +15,16 @@ import torch
 from scipy.linalg import block_diag
 
 import mixwise.algorithms as alg
-from builders import simulated, well_conditioned
-from mixwise.graphs import Graph, random_connected
-from mixwise.mixing import lazy, metropolis_hastings
+import mixwise.mixing as mx
+from builders import cases, refused, simulated, well_conditioned
+from mixwise.algorithms.exact import check_d2_stability
+from mixwise.errors import MixingError
+from mixwise.graphs import Graph, chain, complete, random_connected, ring, social_network, torus
 from mixwise.policies import Tree
 from mixwise.training import factor
 
 N, D = 8, 4
-W = lazy(metropolis_hastings(random_connected(N, keep=0.6, seed=2)))
+W = mx.lazy_metropolis_hastings(random_connected(N, keep=0.6, seed=2))
 P = np.kron(W.to_dense().T, np.eye(D))
 ONE = np.eye(N * D)
 TREE = Graph(N, [(0, 3), (3, 1), (3, 4), (4, 2), (4, 7), (7, 5), (7, 6)])
@@ -136,6 +140,86 @@ def test_plain_momentum_multiplies_the_bias_and_decentlam_and_quasi_global_momen
         assert distance(settle(make(algorithm, eta), 1000)) == pytest.approx(bias, rel=0.01)
     plain = distance(settle(make(alg.DSGD(), eta, momentum=beta), 1000))
     assert plain / bias == pytest.approx(1 / (1 - beta) ** 2, rel=0.1)
+
+
+# --- where D² is stable: if and only if its recursion contracts; other matrices are rejected before they mix ---
+def growth(W):
+    """By what factor X⁺ = Wᵀ(2X − X_prev) scales what is not the mean, per step, in the long run."""
+    dense = W.to_dense().T
+    n = len(dense)
+    away = np.eye(n) - 1 / n
+    state = [away @ np.random.default_rng(0).standard_normal((n, 3)) for _ in range(2)]
+    logs = []
+    for _ in range(4000):
+        state = [away @ dense @ (2 * state[0] - state[1]), state[0]]
+        size = np.sqrt(sum(np.square(part).sum() for part in state))
+        if size == 0:
+            return 0.0
+        logs.append(np.log(size))
+        state = [part / size for part in state]
+    return float(np.exp(np.mean(logs[len(logs) // 3 :])))
+
+
+def accepted(W):
+    try:
+        check_d2_stability(W)
+    except MixingError:
+        return False
+    return True
+
+
+def pair(weight):
+    return mx.MixingMatrix.from_dense(np.array([[1 - weight, weight], [weight, 1 - weight]]))
+
+
+def circulant(n, *shares):
+    """Each node keeps the first share and sends the k-th to the k-th node after it; eigenvalues are complex."""
+    dense = sum(share * np.roll(np.eye(n), k, axis=1) for k, share in enumerate(shares))
+    return mx.MixingMatrix.from_dense(dense)
+
+
+@pytest.mark.parametrize("eigenvalue", [-1, -0.8, -0.4, -0.335, -0.332, -0.2, -1e-3, 0, 0.1, 0.5, 0.9, 0.99])
+def test_a_real_eigenvalue_is_accepted_if_and_only_if_the_recursion_contracts(eigenvalue):
+    W = pair((1 - eigenvalue) / 2)
+    assert mx.eigenvalues(W).min() == pytest.approx(min(eigenvalue, 1), abs=1e-12)
+    assert accepted(W) == (eigenvalue > -1 / 3)
+    rate = growth(W)
+    assert accepted(W) == (rate < 1)
+    roots = np.roots([1, -2 * eigenvalue, eigenvalue])
+    assert rate == pytest.approx(np.abs(roots).max(), rel=1e-3, abs=1e-6)
+
+
+@cases(
+    "n, shares",
+    *itertools.product([3, 5, 8], [(0.9, 0.1), (0.5, 0.5), (0.3, 0.7)]),
+    (6, (0.4, 0.3, 0.3)),
+    (3, (0.4, 0.35, 0.25)),
+    (4, (0.4, 0.3, 0.2, 0.1)),
+    (4, (0.7, 0.2, 0.0, 0.1)),
+    (5, (0.25, 0.25, 0.2, 0.15, 0.15)),
+    (6, (0.6, 0.1, 0.1, 0.1, 0.1)),
+)
+def test_complex_eigenvalues_are_accepted_if_and_only_if_the_recursion_contracts(n, shares):
+    W = circulant(n, *shares)
+    rate = growth(W)
+    assert abs(rate - 1) > 1e-3  # no case in doubt
+    assert accepted(W) == (rate < 1)
+
+
+@pytest.mark.parametrize(("graph", "smallest"), [(ring(16), -1 / 3), (torus(4, 4), -0.6), (social_network(), -0.43)])
+def test_metropolis_hastings_is_refused_on_the_graphs_of_the_paper(graph, smallest):
+    W = mx.metropolis_hastings(graph)
+    assert mx.eigenvalues(W).min() == pytest.approx(smallest, abs=5e-3)
+    refused(MixingError, r"eigenvalue -0\.\d+.*unit disc.*lazy\(symmetrized\(W\)\)", check_d2_stability, W)
+    check_d2_stability(mx.lazy(mx.symmetrized(W)))
+
+
+@pytest.mark.parametrize("graph", [complete(5), chain(2), ring(3), Graph(3, [])])
+def test_full_averaging_and_no_mixing_at_all_are_stable(graph):
+    W = mx.uniform(graph)
+    check_d2_stability(W)
+    if graph.is_connected:
+        assert growth(W) < 1e-6
 
 
 # --- how fast ---

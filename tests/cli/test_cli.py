@@ -1,13 +1,21 @@
 import csv
 import re
+import shlex
+import sys
 
 import numpy as np
 import pytest
 import torch
+import typer
 from safetensors.torch import load_file
 
+from builders import cases
+from mixwise import cli
+from mixwise.experiments import load_recipe, recipe_names
+from mixwise.experiments.runner import Progress
 from mixwise.graphs import ring
 from mixwise.mixing import gram_matrix, minimize_gme
+from mixwise.terminal import Watch
 from run_folders import read_records
 
 QUICK = ["quadratics", "steps=6", "graph=ring:6", "seeds=0-1"]
@@ -50,36 +58,35 @@ DIGITS = ["run", "digits", "variants=dsgd", "--seeds", "0"]
 GME = ["weights", "ring:4", "--scheme", "gme"]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["run", "quadratic"], "did you mean quadratics"),
-        (["run", "quadratics", "graph=rng:16"], "ring:N"),
-        (["run", "nowhere.yaml"], "nowhere.yaml"),
-        (["run", "quadratics", "--seeds", "x"], "0-9"),
-        (["run", "quadratics", "--resume"], "--resume needs the folder of the interrupted run; name it with --out"),
-        (["run", "quadratics", "--bogus"], "see mixwise run --help"),
-        (["run"], "'recipe'; see mixwise run --help"),
-        (["bogus"], "see mixwise --help"),
-        ([*DIGITS, "graph=ring:5000"], "nodes = 5000 for 1438 samples.*use 1 to 1438 nodes"),
-        ([*DIGITS, "graph=erdos-renyi:8,probability=0.05,seed=0"], "the graph has.*components, nodes.*use a connected"),
-        ([*DIGITS, "device=gpu7"], "device = 'gpu7'.*cpu"),
-        (["graph", "ring:8", "--out", "picture.txt"], ".png"),
-        (["weights", "ring:4", "--scheme", "best"], "metropolis-hastings"),
-        (["weights", "ring:4", "--scheme", "uniform", "--out", "W.txt"], ".npy"),
-        (GME, "--gradients"),
-        ([*GME, "--gradients", "nowhere.npy"], "nowhere.npy"),
-        (["export", "nowhere", "--variant", "dsgd"], "nowhere holds no checkpoint"),
-        (["report", "nowhere"], "there is no folder nowhere; name a folder that mixwise run has made"),
-        (["figures", "nowhere"], "there is no folder nowhere"),
-        (["figures", ".", "--format", "gif"], "--format gif: choose from pdf, png, svg"),
-        (["report", ".", "--out", "/proc/nowhere/page.html"], "cannot be written"),
-    ],
+@cases(
+    "words, says",
+    (["run", "quadratic"], "did you mean quadratics"),
+    (["run", "quadratics", "graph=rng:16"], "ring:N"),
+    (["run", "nowhere.yaml"], "nowhere.yaml"),
+    (["run", "quadratics", "--seeds", "x"], "0-9"),
+    (["run", "quadratics", "--resume"], "--resume needs the folder of the interrupted run; name it with --out"),
+    (["run", "quadratics", "--bogus"], "see mixwise run --help"),
+    (["run"], "'recipe'; see mixwise run --help"),
+    (["bogus"], "see mixwise --help"),
+    ([*DIGITS, "graph=ring:5000"], "nodes = 5000 for 1438 samples.*use 1 to 1438 nodes"),
+    ([*DIGITS, "graph=erdos-renyi:8,probability=0.05,seed=0"], "the graph has.*components, nodes.*use a connected"),
+    ([*DIGITS, "device=gpu7"], "device = 'gpu7'.*cpu"),
+    (["graph", "ring:8", "--out", "picture.txt"], ".png"),
+    (["weights", "ring:4", "--scheme", "best"], "metropolis-hastings"),
+    (["weights", "ring:4", "--scheme", "uniform", "--out", "W.txt"], ".npy"),
+    (GME, "--gradients"),
+    ([*GME, "--gradients", "nowhere.npy"], "nowhere.npy"),
+    (["plan", "ring:6", "--bandwidth", "0"], "--bandwidth 0; give a number above 0"),
+    (["plan", "ring:6", "--latency", "-1"], "--latency -1; give 0 or more milliseconds"),
+    (["plan", "directed-ring:4"], "mixwise plan needs an undirected graph"),
+    (["export", "nowhere", "--variant", "dsgd"], "nowhere holds no checkpoint"),
+    (["report", "nowhere"], "there is no folder nowhere; name a folder that mixwise run has made"),
+    (["figures", ".", "--format", "gif"], "--format gif: choose from pdf, png, svg"),
+    (["report", ".", "--out", "/proc/nowhere/page.html"], "cannot be written"),
 )
 def test_a_mistake_is_one_line_with_exit_code_2_and_nothing_written(words, says, mixwise, tmp_path):
     done = mixwise(*words)
-    assert done.returncode == 2
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert re.search(says, done.stderr)
@@ -158,3 +165,80 @@ def test_gradients_of_the_wrong_shape_are_refused(content, mixwise, tmp_path):
 def test_version_and_help(mixwise, tmp_path):
     assert mixwise("--version").stdout.startswith("mixwise ")
     assert "weights" in mixwise().stdout
+
+
+# --- the line that shows the progress of a run ---
+def watched(*records):
+    """The lines shown for records (time, variant, step, values)."""
+    now = [0.0]
+    watch, shown = Watch(clock=lambda: now[0]), []
+    for now[0], variant, step, values in records:
+        shown.append(watch(Progress(variant, 0, step, 1000, {"loss": 1.0, **values})))
+    return shown
+
+
+def test_the_rate_is_that_of_the_last_seconds():
+    records = [(t, "a", 100 * t, {}) for t in range(6)] + [(5 + t, "a", 500 + t, {}) for t in range(1, 9)]
+    shown = watched(*records)
+    assert shown[0] == "step 1/1000, loss 1"
+    assert shown[4].endswith("100 steps/s")
+    assert shown[-1].endswith("1.0 steps/s")  # slower since; what was before is forgotten
+
+
+def test_records_of_a_resumed_run_that_come_at_once_have_no_rate():
+    shown = watched((0.0, "a", 10, {}), (1e-4, "a", 20, {}), (0.01, "a", 30, {}))
+    assert not any("/s" in line for line in shown)
+    assert watched((0.0, "a", 1, {}), (9.0, "a", 1, {}))[-1] == "step 2/1000, loss 1"  # nor the same step twice
+    assert watched((0.0, "a", 1, {}), (4.0, "a", 2, {}))[-1].endswith("4.0 s/step")  # slow ones
+
+
+def test_an_accuracy_stays_until_the_next_one_and_not_beyond_its_run():
+    shown = watched((0.0, "a", 1, {"accuracy": 0.5}), (0.0, "a", 2, {}), (0.0, "b", 1, {}))
+    assert ["accuracy 50.0%" in line for line in shown] == [True, True, False]
+
+
+# --- shell completion, and the examples in the help texts ---
+COMMANDS = typer.main.get_command(cli.app).commands
+
+
+@pytest.fixture
+def offered(monkeypatch, capfd):
+    """The words that bash is offered for the last one of a line."""
+
+    def complete(line):
+        monkeypatch.setenv("_MIXWISE_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+        monkeypatch.setattr(sys, "argv", ["mixwise"])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        assert end.value.code == 0
+        return capfd.readouterr().out.split()
+
+    return complete
+
+
+def test_commands_and_recipes(offered):
+    assert set(offered("mixwise ")) == set(COMMANDS)
+    assert offered("mixwise run ") == recipe_names()
+    assert offered("mixwise sweep cifar10-") == ["cifar10-small"]
+
+
+def test_keys_variants_graphs_and_schemes(offered):
+    assert offered("mixwise run digits ste") == ["steps="]
+    assert set(offered("mixwise run quadratics variants=")) == {
+        f"variants={name}" for name in load_recipe("quadratics").variants
+    }
+    assert offered("mixwise run no-such-recipe variants=") == ["variants="]
+    assert "torus:" in offered("mixwise graph t")
+    assert offered("mixwise weights ring:8 --scheme optimal") == ["optimal-gap"]
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_an_example_that_is_allowed(name):
+    lines = re.findall(r"Example: (mixwise .*)", COMMANDS[name].help)
+    assert lines, f"mixwise {name} --help has no example"
+    for line in lines:
+        words = shlex.split(line)
+        assert words[1] == name
+        COMMANDS[name].make_context(name, words[2:])  # raises if a word or an option is not allowed

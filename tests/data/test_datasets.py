@@ -3,18 +3,21 @@
 import dataclasses
 import gzip
 import hashlib
+import http.client
 import io
 import logging
 import os
 import pickle
 import tarfile
+import urllib.error
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from builders import refused
+from builders import cases, refused
 from mixwise import data
 from mixwise.data import Dataset, Splits, averaged_down, from_torch, holdout, normalized
 from mixwise.data.files import RemoteFile
@@ -27,8 +30,8 @@ BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
 IDX = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
 
 
-def md5(content: bytes) -> str:
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 # --- small copies of the published forms ---
@@ -101,7 +104,7 @@ def write(folder, files: dict[str, bytes]) -> None:
 
 def small(layout, archive: bytes = b"", address: str = "file:///nowhere"):
     """The layout with small files, an archive of its own and an address, by default one where nothing is."""
-    remote = RemoteFile(layout.archive.name, f"{address}/{layout.archive.name}", md5(archive))
+    remote = RemoteFile(layout.archive.name, f"{address}/{layout.archive.name}", sha256(archive))
     return dataclasses.replace(layout, images=IMAGES, archive=remote)
 
 
@@ -141,8 +144,7 @@ def numbers(samples: int = 20, classes: int = 3) -> Dataset:
 
 def test_a_subset_keeps_the_requested_order():
     part = numbers().subset([4, 0, 4])
-    assert part.x[:, 0].tolist() == [4, 0, 4]
-    assert part.y.tolist() == [1, 0, 1]
+    assert (part.x[:, 0].tolist(), part.y.tolist()) == ([4, 0, 4], [1, 0, 1])
     assert (len(part), part.classes, part.name) == (3, 3, "numbers")
     assert numbers().label_counts([[0, 3, 1], [2]]).tolist() == [[2, 1, 0], [0, 0, 1]]
 
@@ -172,30 +174,28 @@ def test_a_torch_dataset_is_read_into_memory():
 ONE = torch.zeros(2)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Dataset(torch.zeros(3, 2), torch.zeros(2).long(), 2), r"x \(3, 2\), y \(2,\)"),
-        (lambda: Dataset(torch.zeros(3), torch.zeros(3), 2), "torch.float32; expected"),
-        (lambda: Dataset(torch.zeros(0, 2), torch.zeros(0).long(), 2), "no samples"),
-        (lambda: Dataset(torch.zeros(2), torch.tensor([-1, 0]), 2, "hapt"), "hapt: labels range from -1 to 0.*unl"),
-        (lambda: Dataset(torch.zeros(2), torch.tensor([2, 0]), 2), "labels range from 0 to 2, expected 0 to 1"),
-        (lambda: numbers().subset([0, 20]), "indices from 0 to 20; numbers has 0 to 19"),
-        (lambda: numbers().subset([True] * 20), "whole numbers"),
-        (lambda: holdout(numbers(), 1.5, 0), r"share = 1\.5"),
-        (lambda: holdout(numbers(), 0.01, 0), "at least one sample on either side"),
-        (lambda: Splits(numbers(classes=3), numbers(classes=4)), "3 classes, test data: .* 4 classes"),
-        (lambda: from_torch(Stream()), "Stream has no length"),
-        (lambda: from_torch([]), "list has no length, or no samples"),
-        (lambda: from_torch([(ONE, 0), (ONE[:1], 0)]), "equal size.* of one shape"),
-        (lambda: from_torch([ONE]), "list: .*; expected pairs of a tensor"),
-        (lambda: from_torch([("cat.png", 0)]), "got str; expected pairs"),
-        (lambda: from_torch([(ONE, 0.5)]), "'float' object .*; expected pairs of a tensor, .* and a whole number"),
-        (lambda: data.gaussian_mixture(spread=-1.0), r"spread = -1\.0"),
-        (lambda: averaged_down(numbers(), 2), r"factor = 2 for numbers \(20, 1\)"),
-        (lambda: averaged_down(Dataset(torch.zeros(1, 1, 4, 4), torch.zeros(1).long(), 1), 3), "must divide H and W"),
-        (lambda: normalized(Splits(*(Dataset(torch.zeros(1), torch.zeros(1).long(), 1),) * 2)), r"expected \(N, C, …"),
-    ],
+@cases(
+    "make, message",
+    (lambda: Dataset(torch.zeros(3, 2), torch.zeros(2).long(), 2), r"x \(3, 2\), y \(2,\)"),
+    (lambda: Dataset(torch.zeros(3), torch.zeros(3), 2), "torch.float32; expected"),
+    (lambda: Dataset(torch.zeros(0, 2), torch.zeros(0).long(), 2), "no samples"),
+    (lambda: Dataset(torch.zeros(2), torch.tensor([-1, 0]), 2, "hapt"), "hapt: labels range from -1 to 0.*unl"),
+    (lambda: Dataset(torch.zeros(2), torch.tensor([2, 0]), 2), "labels range from 0 to 2, expected 0 to 1"),
+    (lambda: numbers().subset([0, 20]), "indices from 0 to 20; numbers has 0 to 19"),
+    (lambda: numbers().subset([True] * 20), "whole numbers"),
+    (lambda: holdout(numbers(), 1.5, 0), r"share = 1\.5"),
+    (lambda: holdout(numbers(), 0.01, 0), "at least one sample on either side"),
+    (lambda: Splits(numbers(classes=3), numbers(classes=4)), "3 classes, test data: .* 4 classes"),
+    (lambda: from_torch(Stream()), "Stream has no length"),
+    (lambda: from_torch([]), "list has no length, or no samples"),
+    (lambda: from_torch([(ONE, 0), (ONE[:1], 0)]), "equal size.* of one shape"),
+    (lambda: from_torch([ONE]), "list: .*; expected pairs of a tensor"),
+    (lambda: from_torch([("cat.png", 0)]), "got str; expected pairs"),
+    (lambda: from_torch([(ONE, 0.5)]), "'float' object .*; expected pairs of a tensor, .* and a whole number"),
+    (lambda: data.gaussian_mixture(spread=-1.0), r"spread = -1\.0"),
+    (lambda: averaged_down(numbers(), 2), r"factor = 2 for numbers \(20, 1\)"),
+    (lambda: averaged_down(Dataset(torch.zeros(1, 1, 4, 4), torch.zeros(1).long(), 1), 3), "must divide H and W"),
+    (lambda: normalized(Splits(*(Dataset(torch.zeros(1), torch.zeros(1).long(), 1),) * 2)), r"expected \(N, C, …"),
 )
 def test_invalid_datasets_are_rejected_with_the_reason(make, message):
     refused(DataError, message, make)
@@ -281,19 +281,17 @@ def test_a_pickle_that_calls_a_function_is_rejected_without_a_call(cifar10, tmp_
 PIXELS, LABELS = (array[:IMAGES] for array in pixels_and_labels())
 
 
-@pytest.mark.parametrize(
-    ("layout", "content", "message"),
-    [
-        (BINARY, bytes(100), "cannot reshape array of size 100"),
-        (BINARY, bytes(3073), r"shapes \(\(1, 3072\), \(1,\)\), expected uint8 of \(\(4, 3072\), \(4,\)\)"),
-        (BINARY, bytes([10]) + bytes(IMAGES * 3073 - 1), "a label 10, expected 0 to 9"),
-        (PYTHON, b"", "EOFError"),
-        (PYTHON, python2_pickle(PIXELS, LABELS)[:-200], ""),
-        (PYTHON, pickle.dumps({"a": 1}), "KeyError"),
-        (PYTHON, python2_pickle(PIXELS[:2], LABELS), r"shapes \(\(2, 3072\), \(4,\)\), expected"),
-        (PYTHON, python2_pickle(PIXELS, LABELS.astype(int) + 900), "a label 9[0-9][0-9], expected 0 to 9"),
-        (PYTHON, python2_pickle(PIXELS, LABELS).replace(b"u1", b"i1"), "int8 data"),
-    ],
+@cases(
+    "layout, content, message",
+    (BINARY, bytes(100), "cannot reshape array of size 100"),
+    (BINARY, bytes(3073), r"shapes \(\(1, 3072\), \(1,\)\), expected uint8 of \(\(4, 3072\), \(4,\)\)"),
+    (BINARY, bytes([10]) + bytes(IMAGES * 3073 - 1), "a label 10, expected 0 to 9"),
+    (PYTHON, b"", "EOFError"),
+    (PYTHON, python2_pickle(PIXELS, LABELS)[:-200], ""),
+    (PYTHON, pickle.dumps({"a": 1}), "KeyError"),
+    (PYTHON, python2_pickle(PIXELS[:2], LABELS), r"shapes \(\(2, 3072\), \(4,\)\), expected"),
+    (PYTHON, python2_pickle(PIXELS, LABELS.astype(int) + 900), "a label 9[0-9][0-9], expected 0 to 9"),
+    (PYTHON, python2_pickle(PIXELS, LABELS).replace(b"u1", b"i1"), "int8 data"),
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_an_invalid_batch_is_named_with_the_reason(layout, content, message, cifar10, tmp_path):
@@ -307,7 +305,9 @@ def test_an_invalid_batch_is_named_with_the_reason(layout, content, message, cif
 def test_an_archive_or_a_folder_that_is_incomplete_is_rejected(cifar10, tmp_path):
     archive = tar_gz(cifar_files(BINARY))
     write(tmp_path / "cifar10", {BINARY.archive.name: archive[:-50]})
-    with pytest.raises(DataError, match=r"cifar-10-binary\.tar\.gz: .* md5 .*truncated or not the original: delete it"):
+    with pytest.raises(
+        DataError, match=r"cifar-10-binary\.tar\.gz: .* sha256 .*truncated or not the original: delete it"
+    ):
         cifar10(tmp_path, small(BINARY, archive))
     for content, message in [
         (archive[:-50], "not a complete tar.gz archive"),
@@ -324,13 +324,23 @@ def test_an_archive_or_a_folder_that_is_incomplete_is_rejected(cifar10, tmp_path
 # --- downloads ---
 
 
-@pytest.mark.parametrize("wrong", ["absent", "altered", "cut"])
-def test_a_failed_download_leaves_nothing_and_says_which_file_to_put_where(wrong, cifar10, tmp_path, site):
+FAILED = {  # what a server, or the connection to it, answers
+    "absent": "cannot be downloaded",
+    "altered": "downloaded .* bytes with sha256",
+    "cut": "downloaded .* bytes with sha256",
+    urllib.error.HTTPError("", 503, "Service Unavailable", None, None): r"downloaded \(Service Unavailable\)",
+    http.client.IncompleteRead(b"half"): r"downloaded \(IncompleteRead\(4 bytes read\)\)",
+}
+
+
+@pytest.mark.parametrize("wrong", FAILED, ids=str)
+def test_a_failed_download_leaves_nothing_and_says_which_file_to_put_where(wrong, cifar10, tmp_path, site, monkeypatch):
     archive = tar_gz(cifar_files(BINARY))
-    ours = small(BINARY, archive, site.as_uri())
-    if wrong != "absent":
+    ours, reason = small(BINARY, archive, site.as_uri()), FAILED[wrong]
+    if isinstance(wrong, Exception):
+        monkeypatch.setattr("urllib.request.urlopen", Mock(side_effect=wrong))
+    elif wrong != "absent":
         write(site, {ours.archive.name: archive[:-1] + (b"?" if wrong == "altered" else b"")})
-    reason = "cannot be downloaded" if wrong == "absent" else "downloaded .* bytes with md5"
     with pytest.raises(DataError, match=f"{ours.archive.url}.*{reason}.*put cifar-10-binary.tar.gz") as error:
         cifar10(tmp_path, ours, small(PYTHON))
     assert "cifar-10-batches-py" in str(error.value)
@@ -363,7 +373,7 @@ def test_idx_files_are_read_under_all_their_names(load, dotted, packed, tmp_path
 
 def test_missing_idx_files_are_downloaded(tmp_path, site, monkeypatch):
     packed = {f"{name}.gz": zipped(array) for name, array in idx_files().items()}
-    files = tuple(RemoteFile(name, f"{site.as_uri()}/{name}", md5(content)) for name, content in packed.items())
+    files = tuple(RemoteFile(name, f"{site.as_uri()}/{name}", sha256(content)) for name, content in packed.items())
     monkeypatch.setitem(FILES, "mnist", files)
     write(tmp_path / "mnist", {IDX[0]: idx_bytes(idx_files()[IDX[0]])})
     refused(DataError, rf"put {IDX[1]} or .*\.gz, and the other three IDX files, into", data.mnist, tmp_path)
@@ -371,17 +381,15 @@ def test_missing_idx_files_are_downloaded(tmp_path, site, monkeypatch):
     assert_small_mnist(data.mnist(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("train-images-idx3-ubyte", idx_bytes(np.zeros(7)), "start with 00 00 08 01; .* 00 00 08 03"),
-        ("train-images-idx3-ubyte", idx_bytes(np.zeros((7, 28, 28)))[:-1], r"5503 bytes.*\(7, 28, 28\).*5504"),
-        ("train-images-idx3-ubyte", bytes([0, 0, 8, 3]) + b"\xff" * 12, "16 bytes, but its header"),
-        ("train-labels-idx1-ubyte", idx_bytes(np.zeros(6)), r"x \(7, 1, 28, 28\), y \(6,\)"),
-        ("train-labels-idx1-ubyte", idx_bytes(np.full(7, 12)), "labels range from 12 to 12, expected 0 to 9"),
-        ("t10k-images-idx3-ubyte.gz", zipped(np.ones((3, 28, 28)))[:-9], "not a complete gzip file"),
-        ("t10k-labels-idx1-ubyte.gz", b"hello", "not a complete gzip file"),
-    ],
+@cases(
+    "name, content, message",
+    ("train-images-idx3-ubyte", idx_bytes(np.zeros(7)), "start with 00 00 08 01; .* 00 00 08 03"),
+    ("train-images-idx3-ubyte", idx_bytes(np.zeros((7, 28, 28)))[:-1], r"5503 bytes.*\(7, 28, 28\).*5504"),
+    ("train-images-idx3-ubyte", bytes([0, 0, 8, 3]) + b"\xff" * 12, "announces more than 1.1 GB"),
+    ("train-labels-idx1-ubyte", idx_bytes(np.zeros(6)), r"x \(7, 1, 28, 28\), y \(6,\)"),
+    ("train-labels-idx1-ubyte", idx_bytes(np.full(7, 12)), "labels range from 12 to 12, expected 0 to 9"),
+    ("t10k-images-idx3-ubyte.gz", zipped(np.ones((3, 28, 28)))[:-9], "not a complete gzip file"),
+    ("t10k-labels-idx1-ubyte.gz", b"hello", "not a complete gzip file"),
 )
 def test_an_invalid_idx_file_is_named_with_the_reason(name, content, message, tmp_path):
     files = {other: idx_bytes(array) for other, array in idx_files().items() if other != name.removesuffix(".gz")}

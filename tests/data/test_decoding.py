@@ -10,6 +10,7 @@ from PIL import Image
 from scipy.stats import ks_2samp
 from sklearn.datasets import load_sample_images
 
+from builders import cases
 from image_trees import encoded, picture, ramps
 from mixwise.data import decoding
 from mixwise.data.decoding import center_box, decoded, random_box
@@ -143,20 +144,18 @@ def transparent_palette():
     return image
 
 
-@pytest.mark.parametrize(
-    ("image", "kind", "color"),
-    [
-        (Image.new("L", (40, 40), 77), "JPEG", (77, 77, 77)),
-        (Image.new("LA", (40, 40), (77, 9)), "PNG", (77, 77, 77)),
-        (Image.new("1", (40, 40), 1), "PNG", (255, 255, 255)),
-        (Image.new("RGBA", (40, 40), (200, 100, 50, 20)), "PNG", (200, 100, 50)),
-        (Image.new("P", (40, 40)), "PNG", (0, 0, 0)),
-        (transparent_palette(), "PNG", (200, 100, 50)),
-        (Image.new("RGB", (40, 40), (200, 100, 50)).convert("CMYK"), "JPEG", (200, 100, 50)),
-        (Image.fromarray(np.full((40, 40), 100 * 256 + 3, np.uint16)), "PNG", (100, 100, 100)),
-        (Image.new("RGB", (40, 40), (200, 100, 50)), "GIF", (200, 100, 50)),
-        (Image.new("RGB", (40, 40), (200, 100, 50)), "WEBP", (200, 100, 50)),
-    ],
+@cases(
+    "image, kind, color",
+    (Image.new("L", (40, 40), 77), "JPEG", (77, 77, 77)),
+    (Image.new("LA", (40, 40), (77, 9)), "PNG", (77, 77, 77)),
+    (Image.new("1", (40, 40), 1), "PNG", (255, 255, 255)),
+    (Image.new("RGBA", (40, 40), (200, 100, 50, 20)), "PNG", (200, 100, 50)),
+    (Image.new("P", (40, 40)), "PNG", (0, 0, 0)),
+    (transparent_palette(), "PNG", (200, 100, 50)),
+    (Image.new("RGB", (40, 40), (200, 100, 50)).convert("CMYK"), "JPEG", (200, 100, 50)),
+    (Image.fromarray(np.full((40, 40), 100 * 256 + 3, np.uint16)), "PNG", (100, 100, 100)),
+    (Image.new("RGB", (40, 40), (200, 100, 50)), "GIF", (200, 100, 50)),
+    (Image.new("RGB", (40, 40), (200, 100, 50)), "WEBP", (200, 100, 50)),
     ids=lambda value: value.mode if isinstance(value, Image.Image) else str(value),
 )
 def test_every_mode_becomes_red_green_and_blue(image, kind, color):

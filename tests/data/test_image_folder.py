@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from builders import refused
+from builders import cases, refused
 from image_trees import image_tree, picture
 from mixwise.data import holdout, image_folder
 from mixwise.data.images import ImageListing, default_workers
@@ -109,8 +109,7 @@ def expected(decoded_here):
 def test_a_stream_yields_what_is_taken_and_leaves_no_process(root, expected, workers, workers_alive):
     splits = image_folder(root, SIZE, workers=workers)
     assert not workers_alive()
-    state = torch.get_rng_state()
-    stream = splits.train.x.stream(requests())
+    state, stream = torch.get_rng_state(), splits.train.x.stream(requests())
     for known in expected:
         assert torch.equal(next(stream), known)
         assert len(workers_alive()) == workers
@@ -231,15 +230,13 @@ def test_missing_and_misplaced_files_are_named(tmp_path):
     check(r"flat/b\.jpg is .*; the validation images of ImageNet come without", tmp_path, test="flat")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"size": 0}, "size = 0; it must be a number of pixels per side"),
-        ({"mean": None}, "or None for both"),
-        ({"std": (1, 1)}, "three numbers each"),
-        ({"std": (1, 1, 0)}, "std above 0"),
-        ({"workers": -1}, "workers = -1; it must be a number of processes"),
-    ],
+@cases(
+    "options, message",
+    ({"size": 0}, "size = 0; it must be a number of pixels per side"),
+    ({"mean": None}, "or None for both"),
+    ({"std": (1, 1)}, "three numbers each"),
+    ({"std": (1, 1, 0)}, "std above 0"),
+    ({"workers": -1}, "workers = -1; it must be a number of processes"),
 )
 def test_invalid_options_are_rejected(root, options, message):
     refused(DataError, message, image_folder, root, **options)
@@ -250,18 +247,20 @@ def test_invalid_options_are_rejected(root, options, message):
 PROGRAM = """
 import itertools, os, psutil, signal, sys, torch
 from mixwise.data import image_folder
+torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 0.1  # how often an idle worker looks for its parent
 samples = image_folder(sys.argv[1], 64, workers=2).train.x
 stream = samples.stream((torch.arange(24), k) for k in itertools.count())
 next(stream)
 print(*(child.pid for child in psutil.Process().children()), flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
+os.kill(os.getpid(), int(sys.argv[2]))
 """
 
 
 @in_processes
-def test_workers_end_with_their_program_also_if_it_is_killed(root):
-    program = run_program("-c", PROGRAM, root)
-    assert program.returncode == -signal.SIGKILL, program.stderr
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_their_program_also_if_it_is_killed_or_interrupted(root, end):
+    program = run_program("-c", PROGRAM, root, str(int(end)))
+    assert program.returncode == -end, program.stderr
     workers = [int(pid) for pid in program.stdout.split()]
     assert len(workers) == 2
-    wait_for(lambda: not any(map(alive, workers)), [], root)  # an idle one looks for its parent every five seconds
+    wait_for(lambda: not any(map(alive, workers)), [], root)

@@ -1,5 +1,7 @@
 """`mixwise run imagenet` and `imagenet-small` on generated images, with the code and the network of the real thing."""
 
+import re
+
 import psutil
 import pytest
 import torch
@@ -35,8 +37,7 @@ def test_the_settings_and_the_schedule_are_those_of_the_paper():
         assert (o.momentum, o.nesterov, o.weight_decay, task["batch"]) == (0.9, True, 1e-4, 32)
         assert (config.epochs, config.graph, task["data"].options["size"]) == (90, "ring:16", 224)
     config = experiment.runs["ha-dsgd-momentum"]
-    assert config.policy["period"] == 1000
-    assert len(experiment.recipe.seeds) == 3
+    assert (config.policy["period"], len(experiment.recipe.seeds)) == (1000, 3)
     steps = round(90 * 1_281_167 / 512)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=config.optimizer.lr)
     scheduler = build_scheduler(config.schedule, steps)(optimizer)
@@ -81,6 +82,14 @@ def test_augment_normalize_validation_and_test_share(root):
 
 
 # --- errors ---
+
+
+def test_an_image_that_cannot_be_decoded_ends_a_run_in_one_line(mixwise, tmp_path):
+    root = image_tree(tmp_path / "images", train=3, val=1)
+    (root / "train" / "bee" / "bee_0.jpg").write_text("no image at all")
+    done = mixwise("run", "imagenet-small", f"data_dir={root}", *TINY, "steps=2", "task.data.options.workers=0")
+    assert done.returncode == 2
+    assert re.search(r"^error: .*bee_0\.jpg cannot be decoded: not an image.*$", done.stderr.splitlines()[-1])
 
 
 @pytest.mark.parametrize("recipe", ["imagenet", "imagenet-small"])

@@ -77,8 +77,7 @@ def test_consecutive_steps_are_one_stream_of_the_batches_of_each_step(x):
     for nodes, step in ((range(NODES), 7), ([1], 8), ([1], 8)):  # not what the stream would yield next
         own.losses_and_gradients(X[: len(nodes)], nodes, step)
         restarted.losses_and_gradients(X[: len(nodes)], nodes, step)
-    assert samples.taken[-NODES - 2 :] == again.taken[-NODES - 2 :]
-    assert samples.streams == 4
+    assert (samples.taken[-NODES - 2 :], samples.streams) == (again.taken[-NODES - 2 :], 4)
 
 
 def test_a_stream_that_failed_is_not_continued(x):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from builders import refused
+from builders import cases, refused
 from mixwise.data import Splits, ag_news, hugging_face, tokenized
 from mixwise.data.ag_news import read_csv
 from mixwise.data.files import model_folder, optional
@@ -45,18 +45,16 @@ def test_quotes_backslashes_and_umlauts_in_a_csv_file(tmp_path):
     assert texts == ['Wall St. "Bears" profits of the bank, $5', "Ä b"]
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        (b'"1","a "quote","b"', 'expected after .*; .*"" for a quote'),
-        (b'"1","never closed', "unexpected end of data"),
-        (b'"5","a","b"', "unknown label '5', expected 1 to 4"),
-        (b'"World","a","b"', "unknown label 'World'"),
-        (b'"1","a"', "2 columns, expected 3"),
-        (b"", "0 columns, expected 3"),
-        (b'"1"," ",""', "the record has no text"),
-        (b'"1","\xe9","b"', "can't decode byte 0xe9 in position 5.*in UTF-8"),
-    ],
+@cases(
+    "line, says",
+    (b'"1","a "quote","b"', 'expected after .*; .*"" for a quote'),
+    (b'"1","never closed', "unexpected end of data"),
+    (b'"5","a","b"', "unknown label '5', expected 1 to 4"),
+    (b'"World","a","b"', "unknown label 'World'"),
+    (b'"1","a"', "2 columns, expected 3"),
+    (b"", "0 columns, expected 3"),
+    (b'"1"," ",""', "the record has no text"),
+    (b'"1","\xe9","b"', "can't decode byte 0xe9 in position 5.*in UTF-8"),
 )
 def test_an_invalid_line_is_named_by_its_number(tmp_path, line, says):
     path = written(tmp_path, b'"1","a","b"\n' * 6 + line + b'\n"1","a","b"\n')
@@ -97,15 +95,13 @@ def test_tokens_are_those_of_the_tokenizer_padded_to_the_longest_of_the_batch(ca
     assert batch.tolist() == [expected[i] + [0] * (4 - len(expected[i])) for i in at.tolist()]
     assert samples.take(torch.tensor([2])).shape == (1, 6)  # cut
     part = samples.subset(torch.tensor([2, 0])).subset(torch.tensor([1]))
-    assert part.take(torch.tensor([0])).tolist() == [expected[0]]
-    assert len(part) == 1
+    assert (part.take(torch.tensor([0])).tolist(), len(part)) == ([expected[0]], 1)
     pair = tokenized([("war", "peace news")], encoder).take(torch.tensor([0]))
     assert pair.tolist() == [backend("war", "peace news")["input_ids"]]
 
 
 def test_tokens_are_computed_once_for_a_tokenizer_a_length_and_texts(cache, encoder, tmp_path, monkeypatch):
-    computed = []
-    call = Tokenizer.__call__
+    computed, call = [], Tokenizer.__call__
     monkeypatch.setattr(Tokenizer, "__call__", lambda self, *args: computed.append(args) or call(self, *args))
     texts, copied = ["war news", "goal"], shutil.copytree(encoder, tmp_path / "elsewhere")
     for folder in (encoder, encoder, copied):  # the same tokenizer at another place
@@ -256,8 +252,7 @@ def test_columns_of_files_in_a_folder_are_inferred(tmp_path, cache, hub_cache, e
     splits = hugging_face(str(folder), tokenizer=encoder)
     assert isinstance(splits, Splits)
     assert splits.train.class_names == ("no", "yes")
-    assert splits.train.y.tolist() == [0, 1] * 3
-    assert len(splits.test) == 2
+    assert (splits.train.y.tolist(), len(splits.test)) == ([0, 1] * 3, 2)
     assert splits.train.x.take(torch.tensor([1])).tolist() == [load_tokenizer(encoder).backend("war news")["input_ids"]]
     assert len(hugging_face(None, folder, tokenizer=encoder, train_samples=3).train) == 3
 
@@ -288,14 +283,12 @@ GOOD = [{"text": "war", "label": 0}, {"text": "goal", "label": 1}]
 UNLABELED = [{"text": "war", "kind": 1}]
 
 
-@pytest.mark.parametrize(
-    ("train", "test", "message"),
-    [
-        (GOOD, [GOOD[0], {"text": "x", "label": 7}], "test, row 1: unknown label 7 in 'label'; .* has 0, 1"),
-        ([*GOOD, {"text": " ", "label": 1}], GOOD, "row 2: no text in 'text'"),
-        ([{"text": "war", "label": 0.5}], GOOD, "contains 0.5; labels are whole numbers or names"),
-        (UNLABELED, UNLABELED, "columns .*text .*kind .*; it is unclear which contains the label"),
-    ],
+@cases(
+    "train, test, message",
+    (GOOD, [GOOD[0], {"text": "x", "label": 7}], "test, row 1: unknown label 7 in 'label'; .* has 0, 1"),
+    ([*GOOD, {"text": " ", "label": 1}], GOOD, "row 2: no text in 'text'"),
+    ([{"text": "war", "label": 0.5}], GOOD, "contains 0.5; labels are whole numbers or names"),
+    (UNLABELED, UNLABELED, "columns .*text .*kind .*; it is unclear which contains the label"),
 )
 def test_rows_that_cannot_be_used_are_named(tmp_path, cache, hub_cache, encoder, train, test, message):
     folder = save_json(tmp_path / "set", train=train, test=test)

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-import pytest
+from builders import cases
 
 
 def installed_by(goal, venv):
@@ -15,14 +15,12 @@ def installed_by(goal, venv):
     return [line.split(" -e ")[1].strip("'") for line in lines]
 
 
-@pytest.mark.parametrize(
-    ("goal", "extras"),
-    [
-        ("run", []),
-        *((goal, [".[dev]"]) for goal in ("setup", "test", "lint", "build")),
-        ("docs", [".[docs]"]),
-        ("bench", [".[bench]"]),
-    ],
+@cases(
+    "goal, extras",
+    ("run", []),
+    *((goal, [".[dev]"]) for goal in ("setup", "test", "lint", "build")),
+    ("docs", [".[docs]"]),
+    ("bench", [".[bench]"]),
 )
 def test_a_command_installs_what_it_needs_and_shows_progress(goal, extras, tmp_path):
     assert installed_by(goal, tmp_path / "venv") == [".", *extras]

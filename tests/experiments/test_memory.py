@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from builders import refused
+from builders import cases, refused
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import build, memory, plan_experiment, run_experiment
 from mixwise.experiments.config import Recipe
@@ -133,13 +133,11 @@ def test_smaller_passes_run_with_rows_in_float32(override, looked_at, tmp_path):
     assert heard[0].itemsize == 4
 
 
-@pytest.mark.parametrize(
-    ("device", "dtype", "message"),
-    [
-        ("cpu", torch.bfloat16, "torch.bfloat16.*use torch.float32 or torch.float64"),
-        ("meta", torch.float32, "'meta' cannot hold torch.float32 .*; choose cpu"),
-        ("cuda:99", torch.float32, "'cuda:99'"),
-    ],
+@cases(
+    "device, dtype, message",
+    ("cpu", torch.bfloat16, "torch.bfloat16.*use torch.float32 or torch.float64"),
+    ("meta", torch.float32, "'meta' cannot hold torch.float32 .*; choose cpu"),
+    ("cuda:99", torch.float32, "'cuda:99'"),
 )
 def test_rows_in_other_precisions_and_places_are_refused(device, dtype, message):
     refused(TrainingError, message, checked_device, device, dtype)

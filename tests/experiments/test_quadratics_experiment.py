@@ -11,8 +11,7 @@ EXPERIMENT = plan_experiment(load_recipe("quadratics"))
 
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 10))])
 def test_heterogeneity_aware_mixing_ends_below_fixed_weights_in_all_three_metrics(seed):
-    recipe = EXPERIMENT.recipe
-    ends = {}
+    recipe, ends = EXPERIMENT.recipe, {}
     for variant, config in EXPERIMENT.runs.items():
         assert config.steps == 200
         last = list(prepare(config, seed)())[-recipe.window :]

@@ -74,8 +74,7 @@ def test_a_training_takes_over_rows_and_optimizer_and_jumps_to_the_step_of_the_f
     state = before.state()
     for _, part in state.walk():
         part.rows = {key: value[LEFT].clone() for key, value in part.rows.items()}
-    momenta = state.parts["optimizer"].rows
-    graph = chain(4)
+    momenta, graph = state.parts["optimizer"].rows, chain(4)
     after = training(TASKS[name]().restricted(LEFT), graph)
     after.take_over(state, 8)
     assert (after.t, after.driver.t, after.driver.began) == (8, 8, 8)

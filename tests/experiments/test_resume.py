@@ -1,3 +1,4 @@
+import errno
 import gc
 import json
 import shutil
@@ -12,13 +13,13 @@ import pytest
 import yaml
 
 from builders import refused
-from mixwise.errors import ConfigError, TrainingError
+from mixwise.errors import ConfigError, MixwiseError, TrainingError
 from mixwise.experiments import Recipe, plan_experiment, run_experiment
 from mixwise.experiments.build import build_task
 from mixwise.training import Training
 from process_pool import in_processes
 from programs import run_with_hook, running, wait_for
-from run_folders import classification, small_recipe
+from run_folders import classification, power_cuts, small_recipe
 
 pytestmark = [in_processes, pytest.mark.usefixtures("no_pictures")]
 
@@ -179,14 +180,72 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_damaged_checkpoint_is_named(uninterrupted, copied):
-    (file,) = (copied / "d2" / "seed-0" / "checkpoint").iterdir()
-    file.write_bytes(b"\0" * 100)
-    with pytest.raises(TrainingError, match=r"d2.seed-0.checkpoint.step-00000024.*delete its folder"):
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(uninterrupted, copied, caplog):
+    older, newer = sorted((copied / "d2" / "seed-0" / "checkpoint").iterdir())
+    newer.write_bytes(b"\0" * newer.stat().st_size)
+    run_experiment(experiment(), copied, resume=True)
+    assert caplog.messages == [f"the checkpoint {newer} is damaged; the one before it is used"]
+    assert metrics(copied) == metrics(uninterrupted[0])
+    for file in (older, newer):
+        file.write_bytes(b"\0" * 100)
+    with pytest.raises(TrainingError, match=r"d2.seed-0.checkpoint.step-00000021.*delete its folder"):
         run_experiment(experiment(), copied, resume=True)
-    shutil.rmtree(file.parent)
+    shutil.rmtree(newer.parent)
     run_experiment(experiment(), copied, resume=True)
     assert metrics(copied) == metrics(uninterrupted[0])
+
+
+@pytest.mark.parametrize(("kept", "resumes"), [(23, True), (9, False)])
+@pytest.mark.parametrize("file", ["metrics.jsonl", "timings.jsonl"])
+def test_records_up_to_the_checkpoint_are_required(file, kept, resumes, uninterrupted, copied, caplog):
+    """Step 21 has the older of the two checkpoints: a file cut after it costs three steps, before it the run."""
+    path = copied / "ha" / "seed-1" / file
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:kept]))
+    if resumes:
+        run_experiment(experiment(), copied, resume=True)
+        assert metrics(copied) == metrics(uninterrupted[0])
+        assert caplog.messages == [f"{path} lacks records before the checkpoint of step 24; the one before it is used"]
+    else:
+        says = f"{path} lacks records before the checkpoint of step 21, and none before it"
+        refused(TrainingError, says, run_experiment, experiment(), copied, resume=True)
+
+
+def test_stale_temporary_files_are_removed(uninterrupted, copied):
+    stale = [copied / "d2" / "seed-0" / "scene.json.part", copied / "d2" / "seed-0" / "checkpoint" / "step-x.part"]
+    for path in stale:
+        path.write_text("cut")
+    run_experiment(experiment(), copied, resume=True)
+    assert not any(path.exists() for path in stale)
+
+
+def test_a_power_cut_at_any_moment_leaves_a_folder_that_can_be_resumed(uninterrupted, tmp_path):
+    small = experiment("variants=ha", "seeds=0")
+    with power_cuts(tmp_path / "run", every=4) as cuts:
+        run_experiment(small, tmp_path / "run")
+    assert len(cuts) > 5
+    whole = metrics(uninterrupted[0])
+    for number, cut in enumerate(cuts):
+        cut(left := tmp_path / str(number))
+        run_experiment(small, left, resume=True)
+        assert metrics(left) == {name: whole[name] for name in whole if name.startswith("ha/seed-0")}
+
+
+def test_a_full_disk_ends_in_one_line_and_leaves_a_run_that_can_be_resumed(uninterrupted, tmp_path):
+    """The disk is full again and again, a few writes later each time."""
+    folder = tmp_path / "run"
+    for writes in (1, 5, 9, 13, 17):
+        written = iter(range(writes))
+
+        def full(file, written=written):
+            if next(written, None) is None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        with patch("mixwise.storage._fsync", full):
+            says = "No space left on device"
+            refused(MixwiseError, says, run_experiment, experiment("variants=ha"), folder, resume=True)
+    run_experiment(experiment("variants=ha"), folder, resume=True)
+    whole = metrics(uninterrupted[0])
+    assert metrics(folder) == {name: whole[name] for name in whole if name.startswith("ha/")}
 
 
 # --- a run that diverges ---
@@ -203,13 +262,13 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
     place = folder / variant / "seed-0"
     lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(step))
-    (file,) = (place / "checkpoint").iterdir()
-    kept = file.read_bytes()
+    kept = {file: file.read_bytes() for file in (place / "checkpoint").iterdir()}
+    assert [file.name[:13] for file in sorted(kept)] == [f"step-{t:08}" for t in (step - 1, step)]
     # Resuming meets the same step again: the checkpoint is the one before it.
     with counted() as taken, pytest.raises(TrainingError, match=f"^step {step}: "):
         run_experiment(diverging, folder, resume=True)
     assert taken == [step]
-    assert [(path, path.read_bytes()) for path in (place / "checkpoint").iterdir()] == [(file, kept)]
+    assert {path: path.read_bytes() for path in (place / "checkpoint").iterdir()} == kept
 
 
 def test_an_update_that_is_finite_but_too_large_to_be_squared_names_the_step(tmp_path):

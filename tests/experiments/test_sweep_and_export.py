@@ -8,7 +8,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 
-from builders import refused, simulated
+from builders import cases, refused, simulated
 from mixwise.data import Dataset, partition
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import load_recipe, plan_experiment
@@ -75,15 +75,13 @@ def test_a_grid_is_what_has_several_values():
     refused(ConfigError, "several values", sweep, load_recipe("digits"), ["lr=0.1"], None)
 
 
-@pytest.mark.parametrize(
-    ("variant", "model", "seed", "says"),
-    [
-        ("d3", "average", 0, "unknown variant 'd3'.*d2, dsgd"),
-        ("d2", "average", None, "choose one with --seed"),
-        ("d2", "average", 7, "no seed 7"),
-        ("d2", "node:16", 0, "node:0 to node:15"),
-        ("d2", "best", 0, "average"),
-    ],
+@cases(
+    "variant, model, seed, says",
+    ("d3", "average", 0, "unknown variant 'd3'.*d2, dsgd"),
+    ("d2", "average", None, "choose one with --seed"),
+    ("d2", "average", 7, "no seed 7"),
+    ("d2", "node:16", 0, "node:0 to node:15"),
+    ("d2", "best", 0, "average"),
 )
 def test_a_wrong_export_says_what_is_there(swept, variant, model, seed, says, tmp_path):
     with pytest.raises(ConfigError, match=says):

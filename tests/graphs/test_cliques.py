@@ -4,10 +4,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import refused
+from builders import cases, refused
 from mixwise.errors import GraphError
 from mixwise.graphs import clique_skew, cliques, d_cliques
 from mixwise.mixing import clique_averaging, consensus_factor, metropolis_hastings, relative_heterogeneity
@@ -26,7 +26,6 @@ def counts_of(n: int, classes: int, alpha: float, seed: int) -> np.ndarray:
 SEEDS, SIZES = st.integers(0, 1000), {"n": st.integers(1, 30), "classes": st.integers(1, 6), "size": st.integers(1, 12)}
 
 
-@settings(max_examples=60)
 @given(seed=SEEDS, between=st.sampled_from(["ring", "full"]), **SIZES)
 def test_cliques_cover_the_nodes_and_the_graph_is_connected(n, classes, size, seed, between):
     counts = counts_of(n, classes, 0.2, seed)
@@ -45,14 +44,12 @@ def test_cliques_cover_the_nodes_and_the_graph_is_connected(n, classes, size, se
     assert clique_skew(counts, found.cliques) <= clique_skew(counts, random_cliques(n, size, seed)) + 1e-9
 
 
-@settings(max_examples=40)
 @given(n=st.integers(4, 20), seed=st.integers(0, 1000))
 def test_every_swap_lowers_the_skew_and_in_the_end_none_does(n, seed):
     counts = counts_of(n, 5, 0.1, seed)
     shares = counts / counts.sum(axis=1, keepdims=True)
     groups = random_cliques(n, 4, seed)
-    values = [clique_skew(counts, groups)]
-    C = shares - shares.mean(axis=0)
+    values, C = [clique_skew(counts, groups)], shares - shares.mean(axis=0)
     while any(cliques._best_swap(C, *pair) for pair in combinations(groups, 2)):
         values.append(clique_skew(counts, groups))
     assert (np.diff(values) < 0).all()
@@ -94,16 +91,14 @@ def test_a_seed_names_the_cliques():
     assert d_cliques(np.ones((20, 2)), 5, 1) != d_cliques(np.ones((20, 2)), 5, 2)
 
 
-@pytest.mark.parametrize(
-    ("counts", "options", "message"),
-    [
-        ([[1, 2], [0, 0]], {}, "node 1 has no samples"),
-        ([[1, -2]], {}, "node 0 has -2.0 samples of label 1"),
-        ([[1, float("nan")]], {}, "node 0 has nan samples"),
-        ([1, 2], {}, r"got shape \(2,\)"),
-        ([[1, 2]], {"size": 0}, "size = 0; a clique has a whole number of nodes"),
-        ([[1, 2]], {"between": "star"}, "between = 'star'; cliques are joined by"),
-    ],
+@cases(
+    "counts, options, message",
+    ([[1, 2], [0, 0]], {}, "node 1 has no samples"),
+    ([[1, -2]], {}, "node 0 has -2.0 samples of label 1"),
+    ([[1, float("nan")]], {}, "node 0 has nan samples"),
+    ([1, 2], {}, r"got shape \(2,\)"),
+    ([[1, 2]], {"size": 0}, "size = 0; a clique has a whole number of nodes"),
+    ([[1, 2]], {"between": "star"}, "between = 'star'; cliques are joined by"),
 )
 def test_refusals(counts, options, message):
     refused(GraphError, message, d_cliques, counts, **{"size": 2} | options)

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
+from builders import svg_texts
 from mixwise.graphs import Graph, complete, directed_exponential, exponential, grid, ring, star, torus
 from mixwise.graphs.drawing import is_drawable, layout, terminal_picture
 
@@ -49,15 +50,10 @@ def test_a_picture_shows_every_node(graph):
     assert max(map(len, picture.splitlines())) <= 44
 
 
-def texts(svg):
-    """The text in a picture; raises if the picture is not well-formed."""
-    return [text.text for text in ET.fromstring(svg).iter(f"{SVG}text")]
-
-
 @pytest.mark.parametrize("graph", [ring(8), directed_exponential(6), Graph(1, [])])
 def test_a_graph_is_a_picture_of_all_its_nodes_and_edges(graph):
     picture = graph._repr_svg_()
-    assert texts(picture) == [str(node) for node in range(graph.n)]
+    assert svg_texts(picture) == [str(node) for node in range(graph.n)]
     assert repr(graph) in picture
     groups = [(group.get("id", ""), group) for group in ET.fromstring(picture).iter(f"{SVG}g")]
     lines = [path for name, group in groups if "LineCollection" in name for path in group.findall(f"{SVG}path")]
@@ -68,5 +64,5 @@ def test_a_graph_is_a_picture_of_all_its_nodes_and_edges(graph):
 
 
 def test_short_labels_of_nodes_are_shown_as_text():
-    assert texts(Graph(2, [(0, 1)], labels=["<&>", "$b$"])._repr_svg_()) == ["<&>", "$b$"]
-    assert texts(Graph(2, [(0, 1)], labels=["</svg>", "b"])._repr_svg_()) == ["0", "1"]  # too long for a node
+    assert svg_texts(Graph(2, [(0, 1)], labels=["<&>", "$b$"])._repr_svg_()) == ["<&>", "$b$"]
+    assert svg_texts(Graph(2, [(0, 1)], labels=["</svg>", "b"])._repr_svg_()) == ["0", "1"]  # too long for a node

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import mixwise.graphs as g
-from builders import as_networkx, refused
+from builders import as_networkx, cases, refused
 from mixwise.errors import GraphError
 from mixwise.graphs import Graph, families
 from mixwise.seeding import numpy_generator
@@ -38,9 +38,7 @@ def test_closed_forms(n):
         (g.complete(n), n * (n - 1) // 2, {n - 1}, min(1, n - 1)),
         (g.directed_ring(n), n if n > 1 else 0, {min(1, n - 1)}, n - 1),
     ):
-        assert graph.n == n
-        assert len(graph.edges) == edges
-        assert set(graph.degrees) == degrees
+        assert (graph.n, len(graph.edges), set(graph.degrees)) == (n, edges, degrees)
         assert graph.diameter == diameter
     assert g.star(n).degrees[0] == n - 1
     assert g.directed_ring(n).directed
@@ -61,9 +59,7 @@ def test_torus_and_grid(rows, cols):
 @pytest.mark.parametrize("dimension", range(7))
 def test_hypercube(dimension):
     graph = g.hypercube(dimension)
-    assert graph.n == 2**dimension
-    assert set(graph.degrees) == {dimension}
-    assert graph.diameter == dimension
+    assert (graph.n, set(graph.degrees), graph.diameter) == (2**dimension, {dimension}, dimension)
     assert all((i ^ j).bit_count() == 1 for i, j in graph.edges)
 
 
@@ -123,8 +119,7 @@ def test_random_connected_is_what_removing_edge_by_edge_gives(n, share, seed):
 
 
 def test_random_connected_at_the_extremes():
-    assert g.random_connected(7, keep=1) == g.complete(7)
-    assert g.random_connected(1) == Graph(1, [])
+    assert (g.random_connected(7, keep=1), g.random_connected(1)) == (g.complete(7), Graph(1, []))
     rule = "keep = 0.2 leaves 6 edges, but 8 nodes need 7; keep at least 0.25"
     refused(GraphError, rule, g.random_connected, 8, keep=0.2)
     assert len(g.random_connected(16).edges) == 60  # the paper's: half of 120
@@ -186,47 +181,44 @@ def test_sizes_are_positive_whole_numbers(n):
         refused(GraphError, r"n = .*; give a whole number of at least 1", family, n)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: g.torus(0, 4), "rows = 0"),
-        (lambda: g.grid(4, -2), "cols = -2"),
-        (lambda: g.hypercube(-1), "dimension = -1; give a whole number of at least 0"),
-        (lambda: g.ring(10**12), "n = 1000000000000; give a whole number of at most 1000000"),
-        (lambda: g.random_regular(4, -2), "degree = -2"),
-        *(
-            (lambda n=n, k=k: g.random_regular(n, k), f"no connected graph of {n} nodes with {k} neighbors each")
-            for n, k in [(5, 3), (4, 4), (4, 7), (4, 1), (2, 0), (3, 0)]
-        ),
-        (lambda: g.small_world(4, 0, 0.5), "neighbors = 0"),
-        *(
-            (lambda n=n, k=k: g.small_world(n, k, 0.1), f"neighbors = {k} with n = {n}; give an even number below")
-            for n, k in [(20, 3), (4, 4), (4, 6)]
-        ),
-        *((lambda r=r: g.random_geometric(8, r), r"radius = .*finite") for r in (-1.0, np.inf, np.nan)),
-        *((lambda s=s: g.random_connected(8, s), r"keep = .*from 0 to 1") for s in (-0.1, 1.5, np.nan)),
-        *((lambda s=s: g.erdos_renyi(8, s), r"probability = .*from 0 to 1") for s in (-0.1, 1.5, np.nan)),
-        *((lambda s=s: g.small_world(8, 4, s), r"rewire = .*from 0 to 1") for s in (-0.1, 1.5, np.nan)),
-    ],
+@cases(
+    "call, message",
+    (lambda: g.torus(0, 4), "rows = 0"),
+    (lambda: g.grid(4, -2), "cols = -2"),
+    (lambda: g.hypercube(-1), "dimension = -1; give a whole number of at least 0"),
+    (lambda: g.ring(10**12), "n = 1000000000000; give a whole number of at most 5000000"),
+    (lambda: g.random_regular(4, -2), "degree = -2"),
+    *(
+        (lambda n=n, k=k: g.random_regular(n, k), f"no connected graph of {n} nodes with {k} neighbors each")
+        for n, k in [(5, 3), (4, 4), (4, 7), (4, 1), (2, 0), (3, 0)]
+    ),
+    (lambda: g.small_world(4, 0, 0.5), "neighbors = 0"),
+    *(
+        (lambda n=n, k=k: g.small_world(n, k, 0.1), f"neighbors = {k} with n = {n}; give an even number below")
+        for n, k in [(20, 3), (4, 4), (4, 6)]
+    ),
+    *((lambda r=r: g.random_geometric(8, r), r"radius = .*finite") for r in (-1.0, np.inf, np.nan)),
+    *((lambda s=s: g.random_connected(8, s), r"keep = .*from 0 to 1") for s in (-0.1, 1.5, np.nan)),
+    *((lambda s=s: g.erdos_renyi(8, s), r"probability = .*from 0 to 1") for s in (-0.1, 1.5, np.nan)),
+    *((lambda s=s: g.small_world(8, 4, s), r"rewire = .*from 0 to 1") for s in (-0.1, 1.5, np.nan)),
 )
 def test_an_argument_out_of_range_is_named(call, message):
     refused(GraphError, message, call)
 
 
 def test_numpy_sizes_work_and_do_not_overflow():
-    assert g.ring(np.int32(5)) == g.ring(5)
-    assert g.exponential(np.int8(100)) == g.exponential(100)
+    assert (g.ring(np.int32(5)), g.exponential(np.int8(100))) == (g.ring(5), g.exponential(100))
     assert g.erdos_renyi(np.int16(300), 0.1) == g.erdos_renyi(300, 0.1)
 
 
-LARGE = [(g.complete, 10**6), (g.hypercube, 60), (g.hypercube, 10**7), (g.torus, 10**5, 10**5)]
+LARGE = [(g.complete, 10**6), (g.hypercube, 60), (g.hypercube, 10**6), (g.torus, 10**5, 10**5)]
 LARGE += [(g.random_connected, 10**6), (g.random_regular, 10**6, 10**4), (g.erdos_renyi, 10**6, 0.5)]
 LARGE += [(g.random_geometric, 10**6, 0.5), (g.small_world, 10**6, 10**4, 0.1)]
 
 
 @pytest.mark.parametrize("call", LARGE)
 def test_a_graph_too_large_for_memory_is_refused_at_once(call):
-    refused(GraphError, r"edges, allowed are 1e.08; use fewer nodes", *call)
+    refused(GraphError, r"edges, allowed are 5e.0[56]; use fewer nodes", *call)
 
 
 # --- conversions ---
@@ -234,8 +226,7 @@ def test_a_graph_too_large_for_memory_is_refused_at_once(call):
 def test_conversions_undo_each_other(graph):
     assert g.from_edges(graph.edges, n=graph.n, directed=graph.directed) == graph
     converted = g.from_networkx(as_networkx(graph))
-    assert converted == graph
-    assert converted.labels == tuple(map(str, range(graph.n)))
+    assert (converted, converted.labels) == (graph, tuple(map(str, range(graph.n))))
     A = graph.adjacency.toarray()
     forms = [A, A.tolist(), A.astype(bool), graph.adjacency, sparse.coo_matrix(A)]
     for form in (*forms, torch.tensor(A), torch.tensor(A).bfloat16(), torch.tensor(A).to_sparse()):
@@ -270,30 +261,27 @@ def test_from_adjacency_finds_the_direction():
 def test_from_adjacency_ignores_stored_zeros_and_leaves_its_argument_alone():
     A = sparse.csr_array((np.array([0.0, 1.0, 1.0]), ([0, 1, 2], [1, 2, 1])), shape=(3, 3))
     twice = sparse.coo_array((np.array([1.0, -1.0]), ([0, 0], [1, 1])), shape=(2, 2))
-    assert g.from_adjacency(A) == Graph(3, [(1, 2)])
-    assert g.from_adjacency(twice) == Graph(2, [])
+    assert (g.from_adjacency(A), g.from_adjacency(twice)) == (Graph(3, [(1, 2)]), Graph(2, []))
     assert (A.nnz, twice.nnz) == (3, 2)
 
 
 PAIRS = "pairs of node numbers"
 
 
-@pytest.mark.parametrize(
-    ("convert", "argument", "message"),
-    [
-        (g.from_edges, [], "no edges and no n"),
-        *((g.from_edges, broken, PAIRS) for broken in ([("a", "b")], [(0, 1), (1,)], [(0.5, 1.5)], [(0, 1, 2)])),
-        (g.from_edges, [(-2, -1)], "outside"),
-        (lambda edges: g.from_edges(edges, n=2), [(0, 3)], r"outside 0..1"),
-        (g.from_networkx, [(0, 1)], "expected a networkx graph, got list; for pairs, use from_edges"),
-        (g.from_networkx, nx.Graph(), "at least 1"),
-        (g.from_adjacency, np.ones((2, 3)), r"square, got an array of shape \(2, 3\)"),
-        *((g.from_adjacency, flat, "square") for flat in (np.ones(4), torch.ones(4), [1, 2], 3)),
-        (g.from_adjacency, [[0, np.nan], [1, 0]], r"A\[0, 1\] = nan"),
-        (g.from_adjacency, torch.tensor([[0, 1], [np.inf, 0]]), r"A\[1, 0\] = inf"),
-        *((g.from_adjacency, wrong, "not an array of numbers") for wrong in ([["a"]], [[0, 1], [1]])),
-        (lambda A: g.from_adjacency(A, directed=False), [[0, 1], [0, 0]], r"A\[0, 1\] and A\[1, 0\].*directed=True"),
-    ],
+@cases(
+    "convert, argument, message",
+    (g.from_edges, [], "no edges and no n"),
+    *((g.from_edges, broken, PAIRS) for broken in ([("a", "b")], [(0, 1), (1,)], [(0.5, 1.5)], [(0, 1, 2)])),
+    (g.from_edges, [(-2, -1)], "outside"),
+    (lambda edges: g.from_edges(edges, n=2), [(0, 3)], r"outside 0..1"),
+    (g.from_networkx, [(0, 1)], "expected a networkx graph, got list; for pairs, use from_edges"),
+    (g.from_networkx, nx.Graph(), "at least 1"),
+    (g.from_adjacency, np.ones((2, 3)), r"square, got an array of shape \(2, 3\)"),
+    *((g.from_adjacency, flat, "square") for flat in (np.ones(4), torch.ones(4), [1, 2], 3)),
+    (g.from_adjacency, [[0, np.nan], [1, 0]], r"A\[0, 1\] = nan"),
+    (g.from_adjacency, torch.tensor([[0, 1], [np.inf, 0]]), r"A\[1, 0\] = inf"),
+    *((g.from_adjacency, wrong, "not an array of numbers") for wrong in ([["a"]], [[0, 1], [1]])),
+    (lambda A: g.from_adjacency(A, directed=False), [[0, 1], [0, 0]], r"A\[0, 1\] and A\[1, 0\].*directed=True"),
 )
 def test_conversion_errors(convert, argument, message):
     refused(GraphError, message, convert, argument)

@@ -5,6 +5,7 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
+from builders import cases
 from mixwise.errors import GraphError
 from mixwise.graphs import Graph, chain, load
 
@@ -145,8 +146,7 @@ def test_real_networks(name):
     simple = nx.Graph(g)
     simple.remove_edges_from(list(nx.selfloop_edges(simple)))
     graph = load(ZOO / f"{name}.graphml")
-    assert graph.n == len(g)
-    assert len(graph.edges) == simple.number_of_edges()
+    assert (graph.n, len(graph.edges)) == (len(g), simple.number_of_edges())
     assert len(graph.components) == nx.number_connected_components(simple)
     assert graph.labels == tuple(g.nodes[node].get("label", node) for node in g)
     assert graph.degrees == tuple(degree for _, degree in simple.degree())
@@ -185,22 +185,20 @@ def test_a_file_without_nodes(read):
     assert "no nodes" in complaint(read, "g.graphml", no_nodes)
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("g.graphml", GRAPHML[:400]),
-        ("g.graphml", "0 1\n1 2\n"),
-        ("g.graphml", "<html><body/></html>"),
-        ("g.graphml", written("g.graphml").replace('key="d0"', 'key="d9"')),
-        ("g.graphml", b"\x89PNG\r\n\x00\xff"),
-        ("g.gml", GML[:120]),
-        ("g.gml", "0 1\n1 2\n"),
-        ("g.gml", 'graph [ node [ label "no id" ] ]'),
-        ("g.gml", "graph [ node [ id 0 ] edge [ source 0 target 9 ] ]"),
-        ("g.gml", "graph [ node 3 ]"),
-        ("g.gml", 'Creator "open\n\ngraph [ ]'),
-        ("g.gml", "graph [ node [ id 0 ] node [ id 0 ] ]"),
-    ],
+@cases(
+    "name, content",
+    ("g.graphml", GRAPHML[:400]),
+    ("g.graphml", "0 1\n1 2\n"),
+    ("g.graphml", "<html><body/></html>"),
+    ("g.graphml", written("g.graphml").replace('key="d0"', 'key="d9"')),
+    ("g.graphml", b"\x89PNG\r\n\x00\xff"),
+    ("g.gml", GML[:120]),
+    ("g.gml", "0 1\n1 2\n"),
+    ("g.gml", 'graph [ node [ label "no id" ] ]'),
+    ("g.gml", "graph [ node [ id 0 ] edge [ source 0 target 9 ] ]"),
+    ("g.gml", "graph [ node 3 ]"),
+    ("g.gml", 'Creator "open\n\ngraph [ ]'),
+    ("g.gml", "graph [ node [ id 0 ] node [ id 0 ] ]"),
 )
 def test_a_broken_file(read, name, content):
     message = complaint(read, name, content)

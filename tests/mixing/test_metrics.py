@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mixwise.graphs as g
@@ -13,12 +13,10 @@ from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from strategies import connected_graphs
 
-property_test = settings(max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
 
 
 # --- definitions ---
-@property_test
 @given(graph=connected_graphs(1, 10), seed=seeds, d=st.integers(1, 7))
 def test_metrics_equal_their_definitions(graph, seed, d):
     """Written with explicit loops over nodes; equal up to rounding in the last digits."""
@@ -39,7 +37,6 @@ def test_metrics_equal_their_definitions(graph, seed, d):
     assert np.trace(W.to_dense().T @ Gamma @ W.to_dense()) == pytest.approx(gme, rel=1e-9, abs=1e-12)
 
 
-@property_test
 @given(graph=connected_graphs(2, 10), seed=seeds)
 def test_numpy_torch_and_every_form_of_w_agree(graph, seed):
     G = normal_rows(graph.n, 5, seed)
@@ -91,7 +88,6 @@ def test_rows_without_columns_do_not_disagree_and_there_is_one_row_per_node():
 
 
 # --- how well W mixes ---
-@property_test
 @given(n=st.integers(2, 10), seed=seeds)
 def test_consensus_factor_and_spectral_gap(n, seed):
     """p = 1 − σ² and δ = 1 − σ with σ the largest singular value of W − J, and δ ≤ p."""
@@ -167,13 +163,3 @@ def test_eigenvalues_closed_forms():
     found = mx.eigenvalues(one_way)
     assert np.iscomplexobj(found)
     np.testing.assert_allclose(np.sort_complex(found.round(12)), np.sort_complex(roots.round(12)), atol=1e-11)
-
-
-@property_test
-@given(n=st.integers(1, 9), seed=seeds)
-def test_eigenvalues_come_largest_first_and_start_with_1(n, seed):
-    found = mx.eigenvalues(asymmetric(n, seed))
-    assert len(found) == n
-    assert (np.diff(np.abs(found)) <= 1e-12).all()
-    assert abs(found[0]) == pytest.approx(1, abs=1e-12)
-    assert found.sum() == pytest.approx(np.trace(asymmetric(n, seed).to_dense()), abs=1e-9)

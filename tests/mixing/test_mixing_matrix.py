@@ -5,18 +5,17 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mixwise.mixing as m
-from builders import ONE_WAY_RING, asymmetric, normal_rows, refused
+from builders import ONE_WAY_RING, asymmetric, cases, normal_rows, refused
 from mixwise.errors import GraphError, MixingError
 from mixwise.graphs import Graph, chain, complete, ring, torus
 from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings, symmetrized
 from mixwise.plan import Plan
 from strategies import connected_graphs, graphs
 
-property_test = settings(max_examples=60)
 RING = ring(4)
 
 
@@ -33,7 +32,6 @@ def matrices(draw) -> MixingMatrix:
 
 
 # --- its forms ---
-@property_test
 @given(W=matrices())
 def test_all_forms_are_the_same_matrix(W):
     dense = W.to_dense()
@@ -46,12 +44,10 @@ def test_all_forms_are_the_same_matrix(W):
         senders = W.incoming.indices[W.incoming.indptr[j] : W.incoming.indptr[j + 1]]
         assert senders.tolist() == sorted({*W.graph.in_neighbors(j), j})
     off_diagonal = {(i, j): dense[i, j] for i, j in np.argwhere(dense) if i != j}
-    assert dict(W.edge_weights) == off_diagonal
-    assert W.messages == len(off_diagonal)
+    assert (dict(W.edge_weights), W.messages) == (off_diagonal, len(off_diagonal))
     assert W.is_symmetric == bool((dense == dense.T).all())
 
 
-@property_test
 @given(W=matrices())
 def test_from_dense_gives_it_back(W):
     assert MixingMatrix.from_dense(W.to_dense(), W.graph, W.kind) == W
@@ -63,8 +59,7 @@ def test_from_dense_gives_it_back(W):
 
 def test_zeros_on_the_graph_are_kept_but_send_nothing():
     W = MixingMatrix.from_dense(np.eye(4), RING)
-    assert W.graph == RING
-    assert W.sparse.nnz == 12
+    assert (W.graph, W.sparse.nnz) == (RING, 12)
     assert (W.messages, dict(W.edge_weights)) == (0, {})
     assert MixingMatrix.from_dense(np.eye(4)).graph == Graph(4, [])
 
@@ -76,14 +71,12 @@ def test_weights_stand_in_the_order_of_the_pattern():
     assert W[1, 0] == 0
 
 
-@property_test
 @given(W=matrices(), data=st.data())
 def test_permuted_puts_node_order_a_in_the_place_of_node_a(W, data):
     order = data.draw(st.permutations(range(W.n)))
     moved = W.permuted(order)
     np.testing.assert_array_equal(moved.to_dense()[np.ix_(order, order)], W.to_dense())
-    assert moved.graph == W.graph.permuted(order)
-    assert moved.kind == W.kind
+    assert (moved.graph, moved.kind) == (W.graph.permuted(order), W.kind)
     assert moved.permuted(np.argsort(order)) == W
     refused(GraphError, r"is not a permutation of the nodes 0\.\.", W.permuted, [0, *order])
 
@@ -143,30 +136,24 @@ def changed(*changes: tuple[int, int, float]) -> np.ndarray:
 NEGATIVE = THIRDS + 0.35 * np.array([[1, -1, 0, 0], [-1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
 
 
-@pytest.mark.parametrize(
-    ("W", "message"),
-    [
-        (changed((3, 2, 0.18)), r"row 3 of W sums to 0\.93, expected 1 within 1e-06 \(its largest entry is W\[3, 3\]"),
-        (changed((3, 2, 0.18)), "; a loop takes what is left of its row: from_edge_weights"),
-        (changed((2, 1, 0.5), (2, 3, 0.0)), r"column [13] of W sums to (1\.25|0\.75), expected 1 within 1e-06"),
-        (changed((2, 1, 0.5), (2, 3, 0.0)), '; use symmetric weights, or kind="sender" if only rows should sum to 1'),
-        (changed((1, 0, -0.25), (1, 1, 1.0)), r"W\[1, 0\] = -0\.25; weights lie between 0 and 1; clip them"),
-        (NEGATIVE, r"W\[0, 1\] = -0\.1; weights lie between 0 and 1"),
-        (changed((1, 0, np.nan)), r"W\[1, 0\] = nan; weights lie between 0 and 1"),
-        (changed((1, 0, np.inf)), r"W\[1, 0\] = inf; weights lie between 0 and 1"),
-        (changed((0, 0, 1.5)), r"W\[0, 0\] = 1\.5; weights lie between 0 and 1; .*metropolis_hastings\(graph\)"),
-        (changed((0, 2, 0.1)), r"W\[0, 2\] = 0\.1, but node 0 has no edge to node 2; set the entry to 0 or add"),
-        (changed((2, 0, np.nan)), r"W\[2, 0\] = nan, but node 2 has no edge to node 0"),
-        (np.ones((4, 3)) / 4, r"a mixing matrix is square, got an array of shape \(4, 3\)"),
-        (np.ones(4) / 4, r"a mixing matrix is square, got an array of shape \(4,\)"),
-        (np.eye(3), r"W is 3 × 3, but the graph has 4 nodes"),
-    ],
+@cases(
+    "W, message",
+    (changed((3, 2, 0.18)), r"row 3 of W sums to 0\.93, expected 1 within 1e-06 \(its largest entry is W\[3, 3\]"),
+    (changed((3, 2, 0.18)), "; a loop takes what is left of its row: from_edge_weights"),
+    (changed((2, 1, 0.5), (2, 3, 0.0)), r"column [13] of W sums to (1\.25|0\.75), expected 1 within 1e-06"),
+    (changed((2, 1, 0.5), (2, 3, 0.0)), '; use symmetric weights, or kind="sender" if only rows should sum to 1'),
+    (changed((1, 0, -0.25), (1, 1, 1.0)), r"W\[1, 0\] = -0\.25; weights lie between 0 and 1; clip them"),
+    (NEGATIVE, r"W\[0, 1\] = -0\.1; weights lie between 0 and 1"),
+    (changed((1, 0, np.nan)), r"W\[1, 0\] = nan; weights lie between 0 and 1"),
+    (changed((0, 0, 1.5)), r"W\[0, 0\] = 1\.5; weights lie between 0 and 1; .*metropolis_hastings\(graph\)"),
+    (changed((0, 2, 0.1)), r"W\[0, 2\] = 0\.1, but node 0 has no edge to node 2; set the entry to 0 or add"),
+    (np.ones((4, 3)) / 4, r"a mixing matrix is square, got an array of shape \(4, 3\)"),
+    (np.eye(3), r"W is 3 × 3, but the graph has 4 nodes"),
 )
 def test_refusals_name_the_place_the_value_and_the_remedy(W, message):
     refused(MixingError, message, MixingMatrix.from_dense, W, RING)
 
 
-@property_test
 @given(graph=connected_graphs(2, 9), data=st.data())
 def test_the_row_that_is_named_is_the_row_that_is_wrong(graph, data):
     i = data.draw(st.integers(0, graph.n - 1))
@@ -228,7 +215,6 @@ def test_rows_and_columns_of_the_known_nodes_are_checked_and_no_others():
         refused(MixingError, rule, MixingMatrix, W.graph, np.zeros_like(W.weights), nodes=nodes)
 
 
-@property_test
 @given(W=matrices(), data=st.data())
 def test_a_part_holds_the_rows_and_columns_of_its_nodes(W, data):
     start = data.draw(st.integers(0, W.n - 1))
@@ -262,19 +248,19 @@ def test_a_part_is_a_value_too():
 
 
 # --- large ---
-def test_a_hundred_thousand_nodes_need_no_square_array():
-    """One array of n × n numbers would take 80 GB; all of this takes some MB."""
+def test_many_nodes_need_no_square_array():
+    """One array of n × n numbers would take 3.2 GB; all of this takes some MB."""
     tracemalloc.start()
-    W = metropolis_hastings(ring(100_000))
+    W = metropolis_hastings(ring(20_000))
     assert W.weights == pytest.approx(1 / 3)
     x = np.arange(W.n, dtype=np.float64)
     mixed = W.sparse.T @ x
     np.testing.assert_allclose(mixed[1:-1], x[1:-1])  # (x − 1 + x + x + 1) / 3
     np.testing.assert_array_equal(W.incoming @ x, mixed)
-    assert W.messages == 200_000
+    assert W.messages == 40_000
     assert W.is_symmetric
     assert W.permuted(np.roll(np.arange(W.n), 1)) == W  # up to the place where it starts, a ring is a ring
     assert len({W, lazy(W), W.permuted(range(W.n))}) == 2
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 300e6
+    assert peak < 60e6

@@ -9,10 +9,11 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from builders import refused
+from builders import cases, refused
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.models import EvoNormS0, build, logistic_regression, mlp, resnet18, resnet20, seeded, small_cnn
-from mixwise.parts import lookup, names
+
+pytestmark = pytest.mark.usefixtures("one_thread")  # small tensors: more threads only wait for each other
 
 NORMS = ["evonorm", "group", "none"]
 
@@ -24,15 +25,6 @@ CASES = {
     **{f"resnet20-{norm}": (partial(resnet20, norm=norm), (3, 8, 8)) for norm in NORMS},
     "resnet18": (partial(resnet18, 10), (3, 32, 32)),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small tensors: more threads only wait for each other, and for other tests."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def normal(*shape: int, seed: int = 0, dtype=torch.float64) -> torch.Tensor:
@@ -58,14 +50,10 @@ def count(factory: Callable[[], nn.Module]) -> int:
 # --- parameter counts ---
 
 
-@pytest.mark.parametrize(
-    ("factory", "classes", "channels", "stem", "activations", "published"),
-    # The channels of the activations, in the stem and in the blocks: EvoNorm has three numbers for a
-    # channel where BatchNorm has two, and without normalization a bias remains.
-    [
-        (resnet20, 10, 3, 9 * 16, 16 + 3 * (16 + 32 + 64), 269_722),
-        (resnet18, 1000, 3, 49 * 64, 64 + 2 * 960, 11_689_512),
-    ],
+@cases(
+    "factory, classes, channels, stem, activations, published",
+    (resnet20, 10, 3, 9 * 16, 16 + 3 * (16 + 32 + 64), 269_722),
+    (resnet18, 1000, 3, 49 * 64, 64 + 2 * 960, 11_689_512),
 )
 def test_residual_networks_have_the_published_size(factory, classes, channels, stem, activations, published):
     """He et al., Table 6: 0.27 million; torchvision's count of ResNet-18 with BatchNorm."""
@@ -83,8 +71,7 @@ def test_the_small_cnn_is_the_one_of_the_benchmark():
         (inputs, outputs, (3, 3), (stride, stride), (1, 1))
         for inputs, outputs, stride in ((3, 16, 1), (16, 32, 2), (32, 32, 2))
     ]
-    assert [g.num_groups for g in layers[1:9:3]] == [4, 8, 8]
-    assert count(small_cnn) == 19_626
+    assert ([g.num_groups for g in layers[1:9:3]], count(small_cnn)) == ([4, 8, 8], 19_626)
     assert count(partial(mlp, [8, 7, 6, 5])) == 9 * 7 + 8 * 6 + 7 * 5
 
 
@@ -121,8 +108,7 @@ def test_at_the_start_a_block_is_its_shortcut(factory, norm):
 
 
 def test_the_parameter_free_shortcut_takes_every_other_pixel_and_adds_zeros():
-    x = normal(2, 16, 6, 6)
-    shortcut = resnet20().blocks[3].shortcut
+    x, shortcut = normal(2, 16, 6, 6), resnet20().blocks[3].shortcut
     y = shortcut(x)
     assert torch.equal(y[:, :16], x[:, :, ::2, ::2])
     assert y.shape == (2, 32, 3, 3)
@@ -135,8 +121,7 @@ def test_the_parameter_free_shortcut_takes_every_other_pixel_and_adds_zeros():
 
 def evonorm_by_hand(x: torch.Tensor, v, gamma, beta, groups: int, eps: float) -> torch.Tensor:
     """The formula, number by number: Σ over the members of a group in Python's exact summation."""
-    y = torch.empty_like(x)
-    size = x.shape[1] // groups
+    y, size = torch.empty_like(x), x.shape[1] // groups
     for n in range(x.shape[0]):
         for g in range(groups):
             members = x[n, g * size : (g + 1) * size].flatten().tolist()
@@ -182,9 +167,6 @@ def test_evonorm_with_a_large_mean_keeps_its_digits():
     torch.testing.assert_close(layer(x.float()).double(), layer.double()(x), rtol=2e-3, atol=0)
 
 
-# --- functional calls and stacked parameters ---
-
-
 # --- seeds ---
 
 
@@ -216,11 +198,9 @@ def test_the_generator_is_restored_after_a_factory_that_fails():
 @pytest.mark.parametrize("name", CASES)
 def test_models_move_to_other_dtypes_and_devices(name):
     factory, shape = CASES[name]
-    model = seeded(factory, 0)
-    x = normal(2, *shape)
+    model, x = seeded(factory, 0), normal(2, *shape)
     expected = model.double()(x)
-    assert expected.dtype == torch.float64
-    assert model.float()(x.float()).dtype == torch.float32
+    assert (expected.dtype, model.float()(x.float()).dtype) == (torch.float64, torch.float32)
     half = model.bfloat16()(x.bfloat16())
     assert half.dtype == torch.bfloat16
     # bfloat16 has 8 bits: up to 20 layers of relative errors of 2⁻⁸ each
@@ -233,27 +213,12 @@ def test_models_move_to_other_dtypes_and_devices(name):
 # --- names, options, errors ---
 
 
-def test_models_by_name():
-    options = {"logistic": {"features": 64, "classes": 10}}
-    for name in names("model"):
-        if name.endswith("-classifier"):  # they are loaded: test_hugging_face.py
-            continue
-        model = build(name, seed=1, **options.get(name, {}))
-        expected = seeded(partial(lookup("model", name).target, **options.get(name, {})), 1)
-        assert model.state_dict().keys() == expected.state_dict().keys()
-        assert same(model, expected)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
-    [
-        ("resnet21", {}, ["unknown model 'resnet21'; did you mean resnet20?", "logistic, mlp, resnet18, resnet20"]),
-        ("resnet20", {"depth": 20}, ["model resnet20: unknown key 'depth'", "classes, norm, channels"]),
-        ("logistic", {"classes": 10}, ["features is missing; logistic needs it"]),
-        ("resnet20", {"norm": "batch"}, ["model resnet20.norm = 'batch'", "'evonorm', 'group' or 'none'"]),
-        ("small-cnn", {"classes": True}, ["classes = True", "integer"]),
-        ("mlp", {"sizes": (784,)}, ["sizes = (784,)", "at least 2 items"]),
-    ],
+@cases(
+    "name, options, words",
+    ("resnet21", {}, ["unknown model 'resnet21'; did you mean resnet20?", "logistic, mlp, resnet18, resnet20"]),
+    ("resnet20", {"norm": "batch"}, ["model resnet20.norm = 'batch'", "'evonorm', 'group' or 'none'"]),
+    ("small-cnn", {"classes": True}, ["classes = True", "integer"]),
+    ("mlp", {"sizes": (784,)}, ["sizes = (784,)", "at least 2 items"]),
 )
 def test_invalid_names_and_options_are_rejected(name, options, words):
     with pytest.raises(ConfigError) as error:
@@ -267,13 +232,11 @@ def test_invalid_arguments_in_python_are_rejected():
     refused(ConfigError, "unknown norm 'batch'", resnet20, norm="batch")
 
 
-@pytest.mark.parametrize(
-    ("model", "shape", "words"),
-    [
-        (small_cnn, (2, 3, 32, 32), ["(3, 32, 32)", "(3, 16, 16)"]),
-        (mlp, (2, 3, 32, 32), ["(3072,)", "(784,)"]),
-        (partial(EvoNormS0, 4), (2, 1, 3, 3), ["(2, 1, 3, 3)", "(N, 4, …)"]),
-    ],
+@cases(
+    "model, shape, words",
+    (small_cnn, (2, 3, 32, 32), ["(3, 32, 32)", "(3, 16, 16)"]),
+    (mlp, (2, 3, 32, 32), ["(3072,)", "(784,)"]),
+    (partial(EvoNormS0, 4), (2, 1, 3, 3), ["(2, 1, 3, 3)", "(N, 4, …)"]),
 )
 def test_samples_of_another_shape_are_rejected(model, shape, words):
     with pytest.raises(TrainingError) as error:

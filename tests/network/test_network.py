@@ -1,25 +1,21 @@
-"""A simulated network: mixing is Wᵀ X and costs the bytes of the rows that travel; its time, and lost messages."""
+"""A simulated network: mixing is Wᵀ X and costs the bytes of the rows that travel, and their time."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import asymmetric, random_rows, refused
-from mixwise import algorithms, graphs
+from mixwise.algorithms.compressors import TopK
 from mixwise.errors import ConfigError, MixingError, NetworkError
 from mixwise.experiments import load_recipe, plan_experiment
 from mixwise.experiments.build import prepare
 from mixwise.graphs import Graph, chain, complete, ring, torus
-from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, minimize_gme, uniform, uniform_sender
-from mixwise.network import Link, Links, LossyNetwork, SimulatedNetwork, Traffic
-from mixwise.network.traffic import Cast
-from mixwise.plan import Plan
-from mixwise.state import State
-from planning import mixed
+from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, minimize_gme, uniform
+from mixwise.network import Link, Links, SimulatedNetwork, Traffic
 from strategies import connected_graphs
 
 
@@ -43,7 +39,6 @@ def test_the_row_of_node_i_arrives_at_j_with_weight_w_ij():
     np.testing.assert_array_equal(arrived.numpy().T, W.to_dense())
 
 
-@settings(max_examples=50)
 @given(graph=connected_graphs(1, 12), seed=st.integers(0, 2**32 - 1))
 def test_doubly_stochastic_weights_keep_the_mean_and_bring_the_rows_together(graph, seed):
     X = random_rows(graph.n, 5, seed)
@@ -146,7 +141,7 @@ FAST_ROUND, SLOW_ROUND = 0.01 + 200 / 1e6, 0.5 + 200 / 1e3
         (Links(FAST, {(1, 2): SLOW}), lambda network: network.mix(ROWS, PAIRS), FAST_ROUND),
         (Links(FAST, {(1, 2): SLOW}), lambda network: network.mix(ROWS, STILL), 0),
         # Compressed rows take the time of their own bytes.
-        (Links(FAST), lambda network: network.mix(ROWS, RING, packing=Cast(ROWS, torch.bfloat16)), 0.01 + 50 / 1e6),
+        (Links(FAST), lambda network: network.mix(ROWS, RING, packing=TopK(0.2)(ROWS, range(4), 0)), 0.01 + 60 / 1e6),
         # Gathers and means go around a ring at the slowest pace; short rows are averaged by a gather.
         (Links(FAST, {(0, 3): SLOW}), lambda network: network.gather(ROWS), 3 * SLOW_ROUND),
         (Links(FAST, {(0, 3): SLOW}), lambda network: network.average(ROWS), 3 * SLOW_ROUND),
@@ -163,13 +158,11 @@ def test_the_time_of_an_operation(links, act, expected):
     assert network.traffic.seconds == pytest.approx(expected)
 
 
-def test_uncounted_operations_take_no_time_and_lossy_networks_count_it():
-    network = LossyNetwork(ring(4), 0.0, links=Links(FAST))
+def test_uncounted_operations_take_no_time():
+    network = SimulatedNetwork(ring(4), Links(FAST))
     with network.uncounted():
         network.average(ROWS)
     assert network.traffic.seconds == 0
-    network.average(ROWS)
-    assert network.traffic.seconds > 0
 
 
 def test_links_move_with_the_nodes():
@@ -224,75 +217,3 @@ def test_an_edge_in_a_recipe_names_places():
     training = prepare(experiment.runs["dsgd-metropolis"], 0).start()
     assert list(training.network.links.edges) == [(2, 0)]
     assert training.network.links.edges[2, 0] == Link(2, 1e6)
-
-
-TORUS = graphs.torus(4, 4)
-
-
-def lost_arcs(network, graph):
-    """The arcs that fail, seen from outside: node i sends a 1 in column i."""
-    arrived = network.mix(torch.eye(graph.n, dtype=torch.float64), metropolis_hastings(graph)).numpy()
-    return {(i, j) for i in range(graph.n) for j in graph.neighbors(i) if arrived[j, i] == 0}
-
-
-def test_the_own_row_stands_in_for_a_lost_one():
-    network, W = LossyNetwork(TORUS, 0.3, seed=1), metropolis_hastings(TORUS)
-    lost = lost_arcs(network, TORUS)
-    assert 5 < len(lost) < 40  # of 64
-    X = torch.randn(16, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    mixed = network.mix(X, W)
-    for j in range(16):
-        expected = sum(W[i, j] * X[j if (i, j) in lost else i] for i in [j, *TORUS.neighbors(j)])
-        torch.testing.assert_close(mixed[j], expected, rtol=1e-13, atol=0)
-
-
-def test_a_step_has_its_own_losses_at_the_stated_rate():
-    network = LossyNetwork(TORUS, 0.2, seed=0)
-    drawn = []
-    for network.step in range(100):
-        drawn.append(lost_arcs(network, TORUS))
-        assert lost_arcs(network, TORUS) == drawn[-1]
-    assert len({frozenset(arcs) for arcs in drawn}) > 90
-    share = sum(map(len, drawn)) / (100 * 64)
-    assert abs(share - 0.2) < 4 * (0.2 * 0.8 / 6400) ** 0.5
-
-
-def test_nothing_is_lost_at_rate_0_and_lost_messages_are_counted():
-    X, W = torch.randn(16, 3), metropolis_hastings(TORUS)
-    assert torch.equal(LossyNetwork(TORUS, 0.0).mix(X, W), SimulatedNetwork(TORUS).mix(X, W))
-    network, whole = LossyNetwork(TORUS, 0.5), SimulatedNetwork(TORUS)
-    network.mix(X, W)
-    whole.mix(X, W)
-    assert network.traffic == whole.traffic
-
-
-def test_pushed_mass_is_gone_with_its_numerator():
-    graph = graphs.directed_exponential(8)
-    network, W = LossyNetwork(graph, 0.4, seed=2), uniform_sender(graph)
-    ones = network.mix(torch.ones(8, 1, dtype=torch.float64), W)
-    assert float(ones.sum()) < 8
-    twice = network.mix(torch.full((8, 1), 2.0, dtype=torch.float64), W)
-    torch.testing.assert_close(twice, 2 * ones)
-
-
-def test_relayed_sums_and_counts_are_lost_together():
-    """Equal rows stay equal: every node divides the sum that it has by the number of rows in it."""
-    tree = graphs.chain(6)
-    network = LossyNetwork(tree, 0.3, seed=3)
-    X, state = torch.full((6, 2), 3.0), State()
-    for network.step in range(12):
-        found = mixed(algorithms.RelaySGD(), X, X, Plan((), tree=tree), network, state=state)
-        torch.testing.assert_close(found, X)
-
-
-def test_a_recipe_loses_messages_and_repeats_itself():
-    def records(*changes):
-        plan = plan_experiment(load_recipe("quadratics"), ["steps=20", "variants=dsgd-metropolis", *changes])
-        return [record.values for record in prepare(plan.runs["dsgd-metropolis"], 0)()]
-
-    assert records("message_loss=0.1") == records("message_loss=0.1") != records()
-
-
-@pytest.mark.parametrize("loss", [-0.1, 1.0, float("nan")])
-def test_a_rate_out_of_range_is_rejected(loss):
-    refused(MixingError, "lies in", LossyNetwork, TORUS, loss)

@@ -61,6 +61,9 @@ def test_bits_do_not_depend_on_the_length_of_rows_or_blocks(dtype, block, monkey
     monkeypatch.setattr(sums, "_BLOCK", block)
     columns = slice(0, 4200) if block > 100 else slice(3, 60)
     assert torch.equal(SimulatedNetwork(graph).mix(X[:, columns], W), expected[:, columns])
+    given = X[:, columns].clone()
+    assert SimulatedNetwork(graph).mix(given, W, out=given) is given
+    assert torch.equal(given, expected[:, columns])
     monkeypatch.setattr(sums, "_LONG", 1)
     assert torch.equal(SimulatedNetwork(graph).mix(X[:, columns], W), expected[:, columns])
 
@@ -79,8 +82,7 @@ def test_in_place_or_apart_the_bits_are_the_same(terms):
 def test_a_gram_matrix_has_the_bits_of_pairwise_sums():
     """NumPy and torch, contiguous or not, from any block of memory: the same products, added in the same order."""
     G = np.random.default_rng(0).standard_normal((5, 300))
-    C = G - G.mean(0)
-    gram = gram_matrix(G)
+    C, gram = G - G.mean(0), gram_matrix(G)
     assert (gram == np.array([[(a * b).sum() for b in C] for a in C])).all()
     assert (gram_matrix(np.asfortranarray(G)) == gram).all()
     assert (gram_matrix(torch.from_numpy(G)) == gram).all()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mixwise.parts as p
-from builders import refused
+from builders import cases, refused
 from mixwise.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -154,24 +154,22 @@ def test_the_name_of_a_scheme_is_a_policy():
 
 
 # --- wrong values ---
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        ("momentun", "policy.inner: unknown algorithm 'momentun'; did you mean momentum? allowed: plain, momentum, "),
-        ({"kind": 3}, "policy.inner.kind = 3: kind is the name of an algorithm; choose one of plain, momentum"),
-        (["plain"], "policy.inner = ['plain']: an algorithm is written as its name, or as {kind: NAME, option: …}"),
-        (7, "policy.inner = 7: an algorithm is written as its name"),
-        ({"kind": "momentum", "bta": 1}, "policy.inner: unknown key 'bta'; did you mean beta? allowed: beta, betas, "),
-        ({"kind": "momentum", "matrix": 1}, "policy.inner: unknown key 'matrix'"),
-        ({"kind": "plain", "beta": 1}, "policy.inner: unknown key 'beta'; plain has no options"),
-        ({"kind": "momentum", "beta": 1.5}, "policy.inner.beta = 1.5: input should be less than 1"),
-        ({"kind": "momentum", "beta": float("nan")}, "policy.inner.beta = nan: input should be a finite number"),
-        ({"kind": "momentum", "mu": 1.5}, "policy.inner.mu = 1.5: input should be less than 1"),
-        ({"kind": "momentum", "steps": 0}, "policy.inner.steps = 0: input should be greater than or equal to 1"),
-        ({"kind": "momentum", "mode": "slwo"}, "policy.inner.mode = 'slwo': input should be 'fast' or 'slow'"),
-        ({"kind": "momentum", "sizes": [1, 0]}, "policy.inner.sizes.1 = 0: input should be greater"),
-        ({"kind": "momentum", "inner": {"kind": "momentum", "beta": -1}}, "policy.inner.inner.beta = -1: input should"),
-    ],
+@cases(
+    "value, says",
+    ("momentun", "policy.inner: unknown algorithm 'momentun'; did you mean momentum? allowed: plain, momentum, "),
+    ({"kind": 3}, "policy.inner.kind = 3: kind is the name of an algorithm; choose one of plain, momentum"),
+    (["plain"], "policy.inner = ['plain']: an algorithm is written as its name, or as {kind: NAME, option: …}"),
+    (7, "policy.inner = 7: an algorithm is written as its name"),
+    ({"kind": "momentum", "bta": 1}, "policy.inner: unknown key 'bta'; did you mean beta? allowed: beta, betas, "),
+    ({"kind": "momentum", "matrix": 1}, "policy.inner: unknown key 'matrix'"),
+    ({"kind": "plain", "beta": 1}, "policy.inner: unknown key 'beta'; plain has no options"),
+    ({"kind": "momentum", "beta": 1.5}, "policy.inner.beta = 1.5: input should be less than 1"),
+    ({"kind": "momentum", "beta": float("nan")}, "policy.inner.beta = nan: input should be a finite number"),
+    ({"kind": "momentum", "mu": 1.5}, "policy.inner.mu = 1.5: input should be less than 1"),
+    ({"kind": "momentum", "steps": 0}, "policy.inner.steps = 0: input should be greater than or equal to 1"),
+    ({"kind": "momentum", "mode": "slwo"}, "policy.inner.mode = 'slwo': input should be 'fast' or 'slow'"),
+    ({"kind": "momentum", "sizes": [1, 0]}, "policy.inner.sizes.1 = 0: input should be greater"),
+    ({"kind": "momentum", "inner": {"kind": "momentum", "beta": -1}}, "policy.inner.inner.beta = -1: input should"),
 )
 def test_an_error_is_one_line_with_path_value_and_rule(value, says):
     with pytest.raises(ConfigError) as error:
@@ -215,8 +213,7 @@ def test_the_constructor_takes_what_python_has():
 
 # --- words ---
 def test_the_words_are_the_title_with_what_differs_from_the_defaults():
-    assert p.words(Plain()) == "Plain SGD"
-    assert p.words(Momentum()) == "toy momentum"
+    assert (p.words(Plain()), p.words(Momentum())) == ("Plain SGD", "toy momentum")
     assert p.words(Momentum(0.5, nesterov=False, inner=Momentum(steps=2))) == (
         "toy momentum (beta 0.5, nesterov False, inner toy momentum (steps 2))"
     )
@@ -258,17 +255,15 @@ def test_a_part_of_another_package_is_named_by_its_module():
     assert (undeclared.share, p.words(undeclared)) == (0.25, "Undeclared (share 0.25)")
 
 
-@pytest.mark.parametrize(
-    ("family", "kind", "options", "says"),
-    [
-        ("policy", "{}:ToyPolicy", {"strength": 0}, ".strength = 0: input should be greater than or equal to 1"),
-        ("policy", "{}:ToyPolicy", {"strenght": 1}, ": unknown key 'strenght'; did you mean strength?"),
-        ("policy", "{}:Undeclared", {"share": 1}, ".share = 1: input should be less than 1"),
-        ("policy", "{}:Missing", {}, ": '{}:Missing' cannot be imported: {} has no Missing; correct the name"),
-        ("policy", "{}s:Mine", {}, ": '{}s:Mine' cannot be imported: No module named '{}s'; install its package"),
-        ("policy", "{}:value", {}, ": '{}:value' is neither a class nor a function; name one"),
-        ("algorithm", "{}:ToyPolicy", {}, ": {}:ToyPolicy is declared as policy; name an algorithm here"),
-    ],
+@cases(
+    "family, kind, options, says",
+    ("policy", "{}:ToyPolicy", {"strength": 0}, ".strength = 0: input should be greater than or equal to 1"),
+    ("policy", "{}:ToyPolicy", {"strenght": 1}, ": unknown key 'strenght'; did you mean strength?"),
+    ("policy", "{}:Undeclared", {"share": 1}, ".share = 1: input should be less than 1"),
+    ("policy", "{}:Missing", {}, ": '{}:Missing' cannot be imported: {} has no Missing; correct the name"),
+    ("policy", "{}s:Mine", {}, ": '{}s:Mine' cannot be imported: No module named '{}s'; install its package"),
+    ("policy", "{}:value", {}, ": '{}:value' is neither a class nor a function; name one"),
+    ("algorithm", "{}:ToyPolicy", {}, ": {}:ToyPolicy is declared as policy; name an algorithm here"),
 )
 def test_errors_about_parts_of_other_packages(family, kind, options, says):
     with pytest.raises(p.OptionError) as error:

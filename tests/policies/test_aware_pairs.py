@@ -49,7 +49,6 @@ def greedy(graph, X):
     return tuple(sorted(taken))
 
 
-@settings(max_examples=60, deadline=None)
 @given(connected_graphs(min_nodes=2), st.integers(0, 10_000))
 def test_with_enough_offers_the_pairs_are_those_of_a_greedy_matching(graph, seed):
     X = normal_rows(graph.n, 4, seed)
@@ -57,7 +56,7 @@ def test_with_enough_offers_the_pairs_are_those_of_a_greedy_matching(graph, seed
     assert W.graph.edges == greedy(graph, X)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(connected_graphs(min_nodes=2), st.integers(0, 10_000))
 def test_a_round_knows_what_the_rounds_before_it_have_averaged(graph, seed):
     X = normal_rows(graph.n, 4, seed)
@@ -68,7 +67,6 @@ def test_a_round_knows_what_the_rounds_before_it_have_averaged(graph, seed):
     assert removed == pytest.approx(sum(((mixed[i] - mixed[j]) ** 2).sum() for i, j in greedy(graph, mixed)), rel=0.5)
 
 
-@settings(max_examples=40, deadline=None)
 @given(connected_graphs(min_nodes=2), st.integers(0, 10_000), st.integers(1, 4))
 def test_a_node_has_one_partner_at_most_however_few_the_offers(graph, seed, offers):
     (W,) = planned(AwarePairs(1, offers=offers), graph, normal_rows(graph.n, 3, seed))
@@ -76,7 +74,6 @@ def test_a_node_has_one_partner_at_most_however_few_the_offers(graph, seed, offe
     assert set(W.graph.edges) <= set(graph.edges)
 
 
-@settings(max_examples=40, deadline=None)
 @given(connected_graphs(min_nodes=2), st.integers(0, 10_000))
 def test_other_names_of_the_nodes_give_the_same_pairs(graph, seed):
     order = np.random.default_rng(seed).permutation(graph.n)
@@ -126,6 +123,21 @@ def test_several_rounds_are_rejected_where_weights_must_be_symmetric():
     assert len(Planner(AwarePairs(1), network, Needs(symmetric=True)).plan(0, rows=torch.eye(6)).params) == 1
     with pytest.raises(MixingError, match="several matchings in a row are not"):
         Planner(AwarePairs(2), network, Needs(symmetric=True))
+
+
+def test_a_neighbor_whose_sketch_is_lost_is_not_considered():
+    """On a path, the middle is farthest from node 0, whose sketch it misses, and pairs with node 2."""
+
+    class MissesOne(SimulatedNetwork):
+        def exchange(self, messages, graph, *, cargo="parameters"):
+            lost = torch.from_numpy(graph.arcs.senders + graph.arcs.receivers == 1)[:, None]
+            nothing = float("nan") if messages.is_floating_point() else messages
+            return super().exchange(torch.where(lost, nothing, messages), graph, cargo=cargo)
+
+    rows = torch.tensor([[9.0], [0.0], [1.0]])
+    first, second = Planner(AwarePairs(2, ExactSketch()), MissesOne(graphs.chain(3))).plan(0, rows=rows).params
+    assert first.graph.edges == ((1, 2),)
+    assert second.graph.edges == ()  # 1 and 2 are equal now, and 0 is still not heard
 
 
 def test_directed_graphs_and_nonsense_are_rejected():

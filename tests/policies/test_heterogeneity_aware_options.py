@@ -13,7 +13,7 @@ from mixwise.errors import MixingError
 from mixwise.graphs import Graph, chain, complete, random_connected, ring, torus
 from mixwise.mixing import gram_matrix, metropolis_hastings, minimize_gme, uniform
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Alternating, HeterogeneityAware, Look, Product, RandomChoice
+from mixwise.policies import Alternating, HeterogeneityAware, HeterogeneityAwareMatchings, Look, Product, RandomChoice
 from mixwise.sketch import CountSketch, ExactSketch
 from mixwise.tasks import random_quadratics
 from mixwise.training import driver
@@ -107,22 +107,17 @@ def test_exact_methods_stay_exact_with_optimized_weights(algorithm, options):
     assert NOISELESS.evaluate(training.X)["distance_to_optimum"] < 1e-8
 
 
-def test_gradient_tracking_lets_the_policy_see_the_tracked_gradients():
-    """U = η Y: what is mixed."""
-    training = make(GradientTracking(), HeterogeneityAware(sketch=EXACT))
-    for _ in range(10):
-        Y = training.step().gradients
-        np.testing.assert_allclose(gram_of(training), gram(0.03 * Y), rtol=1e-8, atol=1e-10)
-
-
-def test_d2_lets_the_policy_see_what_it_mixes():
-    """X − φ, φ = ψ + X − ψ_prev, not the optimizer's step."""
-    training, psi_prev = make(D2(), HeterogeneityAware(sketch=EXACT)), None
+@pytest.mark.parametrize("objective", ["updates", "parameters"])
+@pytest.mark.parametrize("algorithm", [D2(), QuasiGlobalMomentum(0.0, inner=D2())])
+def test_d2_lets_the_policy_see_what_it_mixes(algorithm, objective):
+    """X − φ, φ = ψ + X − ψ_prev, not the optimizer's step; or φ itself."""
+    training, psi_prev = make(algorithm, HeterogeneityAware(sketch=EXACT, objective=objective)), None
     for _ in range(10):
         X = training.X.clone()
         psi = X - 0.03 * training.step().gradients
         phi = psi if psi_prev is None else psi + X - psi_prev
-        np.testing.assert_allclose(gram_of(training), gram(X - phi), rtol=1e-8, atol=1e-10)
+        seen = X - phi if objective == "updates" else phi
+        np.testing.assert_allclose(gram_of(training), gram(seen), rtol=1e-8, atol=1e-10)
         psi_prev = psi
 
 
@@ -272,9 +267,10 @@ def test_a_restored_run_continues_bit_for_bit(name, before):
 
 
 # --- what is observed ---
-def test_both_adds_the_gram_matrices_of_updates_and_parameters():
+@pytest.mark.parametrize("kind", [HeterogeneityAware, HeterogeneityAwareMatchings])
+def test_both_adds_the_gram_matrices_of_updates_and_parameters(kind):
     U, X = random_rows(N, 3, 0), random_rows(N, 3, 1)
-    both = planner(complete(N), objective="both", balance=2.0)
+    both = Planner(kind(sketch=EXACT, objective="both", balance=2.0), SimulatedNetwork(complete(N)))
     both.plan(0, U, rows=X)
     np.testing.assert_allclose(both.gram, gram_matrix(U) + 2 * gram_matrix(X), rtol=0, atol=1e-12)
     assert both.network.traffic.sketches == 2 * N * (N - 1) * 3 * 8

@@ -6,8 +6,6 @@ from importlib import resources
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import mixwise.mixing as mx
 import mixwise.policies as pol
@@ -18,8 +16,9 @@ from mixwise.needs import Needs
 from mixwise.network import SimulatedNetwork
 from mixwise.parts import words
 from mixwise.plan import Plan
+from mixwise.policies.choice import policy_for
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch
-from planning import Planner, assert_plans_resume
+from planning import Planner, reloaded
 
 N, D = 6, 9
 GRAPH = ring(N)
@@ -168,7 +167,7 @@ def test_the_objective_may_be_the_parameters_and_is_by_default_a_count_sketch_of
     assert pol.HeterogeneityAware() == pol.HeterogeneityAware(1, CountSketch(100), "updates")
 
 
-@pytest.mark.parametrize("options", [{"regularization": 0.05}, {"symmetric": True}])
+@pytest.mark.parametrize("options", [{"regularization": 0.05}, {"symmetric": True}, {"solver": "cvxpy"}])
 def test_options_reach_the_solver(options):
     assert weights(run(aware(**options), 1)) == [optimal(0, **options)]
     assert optimal(0, **options) != optimal(0)
@@ -192,14 +191,17 @@ def test_if_nothing_has_moved_the_gradients_are_used_and_the_next_mixing_optimiz
     outcome = run(aware(10), 14, still={0, 1})
     assert weights(outcome) == [optimal(0, "G"), optimal(1, "G"), *[optimal(2)] * 8, *[optimal(10)] * 4]
     assert [t for t, (plan, _) in enumerate(outcome) if plan.solve] == [0, 1, 2, 10]
+    saved, resumed = (Planner(aware(10), CountingNetwork()) for _ in range(2))
+    saved.plan(0, *seen(0, still=True))
+    resumed.state.load(reloaded(saved.state, range(N)))
+    assert resumed.looks(1)
 
 
 def test_if_nothing_has_moved_the_other_policys_turn_is_not_taken():
     """Even mixings optimize until something moves; at odd ones a sketch would be wasted."""
     outcome = run(aware(3, alternate_with=OTHER), 8, still={0, 1, 2, 3})
     assert weights(outcome)[::2] == [optimal(0, "G"), optimal(2, "G"), optimal(4), optimal(6)]
-    assert weights(outcome)[1::2] == [OTHER] * 4
-    assert looked_at(outcome) == [0, 2, 4, 6]
+    assert (weights(outcome)[1::2], looked_at(outcome)) == ([OTHER] * 4, [0, 2, 4, 6])
 
 
 def test_gradients_are_not_smoothed_into_updates():
@@ -257,16 +259,7 @@ def test_the_program_is_laid_out_once_per_graph(monkeypatch):
     for t in range(5):
         planner.network = CountingNetwork(GRAPH if t < 4 else complete(N))
         plan = planner.plan(t, *seen(t))
-    assert made == [GRAPH, complete(N)]
-    assert plan.params[0].graph == complete(N)
-
-
-@settings(max_examples=30)
-@given(period=st.integers(1, 4), cut=st.integers(0, 6), smoothing=st.sampled_from([0.0, 0.5]), still=st.booleans())
-def test_a_restored_policy_plans_the_same(period, cut, smoothing, still):
-    policy = aware(period, smoothing=smoothing, alternate_with=OTHER)
-    policy = pol.Product([pol.Alternating([policy, OTHER]), mx.lazy(OTHER)]) if period > 2 else policy
-    assert_plans_resume(policy, CountingNetwork(), [seen(t, still and t < 3) for t in range(9)], cut)
+    assert (made, plan.params[0].graph) == ([GRAPH, complete(N)], complete(N))
 
 
 # --- policies that do not look, and policies made of policies ---
@@ -317,6 +310,17 @@ def test_decoupled_has_two_channels():
 def test_a_product_with_two_channels_is_rejected():
     with pytest.raises(MixingError, match="a second channel is not defined; put it inside Decoupled"):
         run(pol.Product([pol.Decoupled(OTHER, OTHER), OTHER]), 1)
+
+
+def test_a_policy_may_be_given_as_a_matrix_a_name_or_a_function_of_the_graph():
+    for choice in (pol.Fixed(OTHER), OTHER, lambda graph: mx.metropolis_hastings(graph)):
+        assert policy_for(choice, GRAPH, Needs()) == pol.Fixed(OTHER)
+    assert policy_for("auto", GRAPH, Needs()) == pol.Auto()
+    assert policy_for("matchings", GRAPH, Needs(plan="nothing")) == pol.Matchings()
+    assert policy_for("auto", GRAPH, Needs(plan="nothing")) == pol.NoMixing()
+    refused(
+        MixingError, "policy = 3; pass a policy such as .*, a mixing matrix, or the name", policy_for, 3, GRAPH, Needs()
+    )
 
 
 @pytest.mark.parametrize("combined", [pol.Alternating, pol.Product, pol.RandomChoice])

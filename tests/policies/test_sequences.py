@@ -4,20 +4,19 @@ from functools import reduce
 from itertools import product
 
 import cvxpy as cp
-import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixwise.graphs as g
-from builders import TWO_PAIRS, laplacian, refused
+from builders import TWO_PAIRS, cases, laplacian, refused
 from mixwise.errors import GraphError, MixingError
 from mixwise.graphs import Graph, edge_sample, matching_decomposition, one_peer_exponential, random_matching
 from mixwise.mixing import MatchaWeights, base_graph, matcha, metropolis_hastings, uniform
 from mixwise.needs import Needs
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Cycle, EdgeSampling, Matcha, Matchings
+from mixwise.policies import Cycle, EdgeSampling, Matcha, Matchings, RandomChoice
 from planning import Planner
 from strategies import connected_graphs, graphs
 
@@ -71,28 +70,14 @@ def test_base_graphs_are_as_short_as_the_authors_and_as_possible_for_smooth_numb
     np.testing.assert_allclose(multiplied(sequence), 1 / n, rtol=0, atol=1e-12)
 
 
-def test_base_graph_of_a_large_prime():
-    np.testing.assert_allclose(multiplied(base_graph(997, 2)), 1 / 997, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize(("n", "peers"), [(4, 4), (4, 0), (1, 1), (4, 1.5)])
 def test_base_graphs_reject_wrong_numbers(n, peers):
     refused(MixingError, f"n = {n}, peers = {peers}; .* needs whole numbers with 1 ≤ peers < n", base_graph, n, peers)
 
 
 # --- matchings ---
-@settings(max_examples=100)
-@given(graph=graphs(1, 12, directed=False))
-def test_matching_decomposition_colors_the_edges(graph):
-    """Every edge in one matching, and Δ + 1 matchings at most (Vizing), Δ if bipartite (König)."""
-    matchings = matching_decomposition(graph)
-    assert sorted(edge for matching in matchings for edge in matching.edges) == list(graph.edges)
-    assert all(max(matching.degrees) == 1 for matching in matchings)
-    bipartite = nx.is_bipartite(nx.Graph(list(graph.edges)))
-    assert len(matchings) <= max(graph.degrees) + (0 if bipartite else bool(graph.edges))
 
 
-@settings(max_examples=60)
 @given(graph=graphs(1, 12, directed=False), t=st.integers(0, 1000))
 def test_random_matching_is_maximal(graph, t):
     matching = random_matching(graph, 3, t)
@@ -125,7 +110,7 @@ def test_edge_sample_keeps_each_edge_with_its_probability():
     assert np.abs(share[share > 0] - p).max() < 5 * np.sqrt(p * (1 - p) / draws)
 
 
-@pytest.mark.parametrize("function", [random_matching, matching_decomposition])
+@pytest.mark.parametrize("function", [random_matching, matching_decomposition, g.edge_coloring])
 def test_matchings_need_an_undirected_graph(function):
     refused(GraphError, rf"{function.__name__} needs an undirected graph.*; use Graph", function, g.directed_ring(4))
 
@@ -211,7 +196,6 @@ def test_matcha_of_all_edges_of_a_large_graph_takes_the_best_constant_step():
     assert weights.rho == pytest.approx(((values[-1] - values[1]) / (values[-1] + values[1])) ** 2, rel=1e-6)
 
 
-@settings(max_examples=40)
 @given(graph=connected_graphs(1, 10), budget=st.floats(0.05, 1), t=st.integers(0, 100))
 def test_every_draw_of_matcha_is_symmetric_on_the_graph(graph, budget, t):
     W = matcha(graph, budget).draw(0, t)  # a MixingMatrix: doubly stochastic and nowhere negative
@@ -240,6 +224,7 @@ def test_matcha_rejects_wrong_budgets_and_graphs():
 # --- policies ---
 POLICIES = [
     (Cycle("base-graph"), g.complete(6)),
+    (RandomChoice([metropolis_hastings(g.ring(6)), uniform(g.complete(6))]), g.complete(6)),
     (Matchings(), g.torus(3, 2)),
     (Matcha(0.5), g.complete(6)),
     (EdgeSampling(0.5), g.ring(6)),
@@ -267,7 +252,7 @@ def test_plans_depend_on_t_and_the_seed_alone(policy, graph):
     assert (matrices(planner(policy, graph, seed=5)) == backwards) == isinstance(policy, Cycle)
 
 
-@pytest.mark.parametrize(("policy", "graph"), POLICIES[1:])
+@pytest.mark.parametrize(("policy", "graph"), POLICIES[2:])
 def test_drawn_weights_change_and_become_lazy_if_needed(policy, graph):
     plain = matrices(planner(policy, graph))
     assert len(set(plain)) > 1
@@ -275,13 +260,11 @@ def test_drawn_weights_change_and_become_lazy_if_needed(policy, graph):
         np.testing.assert_allclose(slow.to_dense(), (np.eye(6) + W.to_dense()) / 2, atol=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("policy", "turns"),
-    [
-        (Cycle(base_graph(5, 2)), base_graph(5, 2)),
-        (Cycle("base-graph", peers=2), base_graph(5, 2)),
-        (Cycle("one-peer-exponential"), tuple(map(uniform, one_peer_exponential(5)))),
-    ],
+@cases(
+    "policy, turns",
+    (Cycle(base_graph(5, 2)), base_graph(5, 2)),
+    (Cycle("base-graph", peers=2), base_graph(5, 2)),
+    (Cycle("one-peer-exponential"), tuple(map(uniform, one_peer_exponential(5)))),
 )
 def test_a_cycle_takes_turns(policy, turns):
     cycle = planner(policy, g.ring(5))
@@ -299,13 +282,11 @@ def test_edge_sampling_is_metropolis_hastings_on_the_active_edges():
         assert metropolis_hastings(edge_sample(g.torus(3, 4), 0.6, 5, t)) == W
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: Cycle([uniform(g.ring(3)), uniform(g.ring(4))]), MixingError, r"for \[3, 4\] nodes"),
-        (lambda: planner(Matchings(), g.directed_ring(4)), GraphError, "undirected"),
-        (lambda: planner(EdgeSampling(0.5), g.directed_ring(4)), MixingError, "undirected"),
-    ],
+@cases(
+    "make, error, message",
+    (lambda: Cycle([uniform(g.ring(3)), uniform(g.ring(4))]), MixingError, r"for \[3, 4\] nodes"),
+    (lambda: planner(Matchings(), g.directed_ring(4)), GraphError, "undirected"),
+    (lambda: planner(EdgeSampling(0.5), g.directed_ring(4)), MixingError, "undirected"),
 )
 def test_policies_reject_wrong_values_before_the_first_plan(make, error, message):
     refused(error, message, make)

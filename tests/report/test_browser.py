@@ -179,7 +179,7 @@ def test_the_axis_switch_changes_the_curve(report):
         paths.add(curve(report, "auto"))
         labels.add(report.locator("#curve-svg").get_attribute("aria-label"))
     assert len(labels) == 4
-    assert len(paths) >= 3  # epochs are steps in another unit
+    assert len(paths) >= 2  # in another unit, a curve may look the same
     assert "simulated network time" in "".join(labels)
 
 

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 import mixwise as mw
-from builders import refused
+from builders import refused, svg_texts
 from mixwise.errors import ConfigError
 from mixwise.experiments import load_recipe, load_run, plan_experiment, run_experiment
 from mixwise.report.table import Cell, Summary
 
-SVG = "{http://www.w3.org/2000/svg}"
 EVIL = '<script>alert("x")</script>&'
 
 
@@ -30,14 +29,9 @@ def text_of(html):
     return ET.fromstring(f"<div>{html}</div>")  # raises if it is not well-formed
 
 
-def texts(svg):
-    """The text in a picture; raises if the picture is not well-formed."""
-    return [text.text for text in ET.fromstring(svg).iter(f"{SVG}text")]
-
-
 def test_a_mixing_matrix_is_a_heat_map_with_its_weights():
     W = mw.minimize_gme(np.diag([1.0, 2.0, 3.0, 4.0]), mw.graphs.ring(4)).W
-    shown = texts(W._repr_svg_())
+    shown = svg_texts(W._repr_svg_())
     for weight in W.weights[W.weights >= 0.005]:
         assert f"{weight:.2f}".removeprefix("0") in shown
     assert mw.mixing.metropolis_hastings(mw.graphs.ring(100))._repr_svg_() is not None
@@ -57,7 +51,7 @@ def test_a_run_is_its_table_and_one_panel_per_metric(folder):
     page = text_of(shown)
     assert len(page.findall(".//tbody/tr")) == 2
     assert str(run.summary.rows["gme-every-step"][0]) in "".join(page.itertext())
-    drawn = texts(curves_of(shown))
+    drawn = svg_texts(curves_of(shown))
     assert drawn.count("step") == len(run.recipe.metrics) == 3
     assert drawn[-2:] == ["dsgd-metropolis", "gme-every-step"]  # one legend for all panels
 
@@ -98,4 +92,4 @@ def test_names_in_tables_and_legends_are_text(folder):
     )
     shown = strange._repr_html_()
     assert "".join(text_of(shown).itertext()).count(EVIL) == 2  # the description, the table
-    assert EVIL in texts(curves_of(shown))
+    assert EVIL in svg_texts(curves_of(shown))

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders import cases
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment
 from mixwise.experiments.run_log import MAX_LINES, encoded, stride
 from mixwise.graphs import complete, directed_ring, star
@@ -141,23 +142,22 @@ def test_runs_that_have_not_begun_or_not_ended_are_named(copy):
     assert "Not all runs are finished" in experiment["story"][0][0]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "says"),
-    [
-        ("config.yaml", "variants: [unclosed", "config.yaml is damaged"),
-        ("config.yaml", "- 1\n- 2\n", "config.yaml is damaged"),
-        ("config.yaml", "variants: 3\nseeds: x\nmetrics: {a: 1}\nwindow: -1\n", ""),
-        ("ha-dsgd/seed-0/metrics.jsonl", "", "ha-dsgd, seed 0: no records"),
-        ("ha-dsgd/seed-0/metrics.jsonl", 'nonsense\n{"step": 1, "loss": NaN}\n[3]\n{"loss": 1}\n', "3 damaged lines"),
-        ("ha-dsgd/seed-0/metrics.jsonl", '{"step": 0, "loss": "text", "x": [1]}\n', "1 of 14 steps"),
-        ("ha-dsgd/seed-0/metrics.jsonl", '{"step": 0, "loss": Infinity, "other": 1}\n{"step": 1}\n', "2 of 14 steps"),
-        ("ha-dsgd/seed-0/scene.json", "{", "its graph cannot be drawn"),
-        ("ha-dsgd/seed-0/scene.json", '{"n": 2, "edges": [[0, 7]]}', "its graph cannot be drawn"),
-        ("ha-dsgd/seed-0/scene.json", '{"n": 2, "edges": [], "counts": [[1]], "classes": ["a"]}', "cannot be drawn"),
-        ("ha-dsgd/seed-0/weights.jsonl", "{{\n", "damaged lines in weights.jsonl"),
-        ("ha-dsgd/seed-0/weights.jsonl", '{"step": 0, "params": [{"edges": [1]}]}\n', "does not fit the graph"),
-        ("ha-dsgd/seed-0/weights.jsonl", '{"step": 0, "params": [{"list": [[0, 99, 5]]}]}\n', "does not fit the graph"),
-    ],
+@cases(
+    "name, text, says",
+    ("config.yaml", "variants: [unclosed", "config.yaml is damaged"),
+    ("config.yaml", "- 1\n- 2\n", "config.yaml is damaged"),
+    ("config.yaml", "variants: 3\nseeds: x\nmetrics: {a: 1}\nwindow: -1\n", ""),
+    ("ha-dsgd/seed-0/metrics.jsonl", "", "ha-dsgd, seed 0: no records"),
+    ("ha-dsgd/seed-0/metrics.jsonl", 'nonsense\n{"step": 1, "loss": NaN}\n[3]\n{"loss": 1}\n', "3 damaged lines"),
+    ("ha-dsgd/seed-0/metrics.jsonl", '{"step": 0, "loss": "text", "x": 1}\n', "1 of 14 steps"),
+    ("ha-dsgd/seed-0/metrics.jsonl", '{"step": 0, "x": [1]}\n', "1 damaged line"),
+    ("ha-dsgd/seed-0/metrics.jsonl", '{"step": 0, "loss": Infinity, "other": 1}\n{"step": 1}\n', "2 of 14 steps"),
+    ("ha-dsgd/seed-0/scene.json", "{", "its graph cannot be drawn"),
+    ("ha-dsgd/seed-0/scene.json", '{"n": 2, "edges": [[0, 7]]}', "its graph cannot be drawn"),
+    ("ha-dsgd/seed-0/scene.json", '{"n": 2, "edges": [], "counts": [[1]], "classes": ["a"]}', "cannot be drawn"),
+    ("ha-dsgd/seed-0/weights.jsonl", "{{\n", "damaged lines in weights.jsonl"),
+    ("ha-dsgd/seed-0/weights.jsonl", '{"step": 0, "params": [{"edges": [1]}]}\n', "does not fit the graph"),
+    ("ha-dsgd/seed-0/weights.jsonl", '{"step": 0, "params": [{"list": [[0, 99, 5]]}]}\n', "does not fit the graph"),
 )
 def test_a_damaged_file_takes_nothing_else_with_it(copy, tmp_path, name, text, says):
     (copy / name).write_text(text)
@@ -272,6 +272,17 @@ def test_the_page_names_no_other_host_and_allows_none(run):
     assert set(re.findall(r"https?://[^\s'\"<]+", html)) == {"http://www.w3.org/2000/svg"}  # a name, never loaded
     assert "default-src 'none'" in html
     assert "unsafe" not in html
+
+
+def test_a_page_does_not_grow_with_the_length_of_its_runs(tmp_path):
+    made_folder(tmp_path, {"a": [0.0]}, metric="loss")
+    lines = "".join(json.dumps({"step": t, "loss": 1 / (t + 1), "bytes_parameters": t}) + "\n" for t in range(20_000))
+    (tmp_path / "a" / "seed-0" / "metrics.jsonl").write_text(lines)
+    weights = "".join(json.dumps({"step": t, "params": [{"edges": [t % 500]}]}) + "\n" for t in range(5_000))
+    (tmp_path / "a" / "seed-0" / "weights.jsonl").write_text(weights)
+    empty, long = (len(page(page_data([read_folder(folder)]))) for folder in (tmp_path / "a", tmp_path))
+    assert empty < 100_000
+    assert long < empty + 60_000  # the two files have a megabyte
 
 
 def test_thinned_curves_keep_the_ends_and_the_mean():

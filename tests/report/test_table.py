@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from builders import refused
+from builders import cases, refused
 from mixwise.errors import ConfigError
 from mixwise.experiments.config import Recipe
 from mixwise.report.records import rolling_mean, series
@@ -64,16 +64,14 @@ def test_one_seed_has_no_deviation():
     assert "±" not in summary.to_markdown("t")
 
 
-@pytest.mark.parametrize(
-    ("cell", "text"),
-    [
-        (Cell(445.66, 196.8), "446 ± 197"),
-        (Cell(0.0021588, 0.0020359), "(2.16 ± 2.04)e-3"),
-        (Cell(0.0021588, None), "2.16e-3"),
-        (Cell(0.0, 0.0), "0.00 ± 0.00"),
-        (Cell(float("inf"), float("nan")), "inf ± nan"),
-        (Cell(0.123456, 0.01), "0.123 ± 0.010"),
-    ],
+@cases(
+    "cell, text",
+    (Cell(445.66, 196.8), "446 ± 197"),
+    (Cell(0.0021588, 0.0020359), "(2.16 ± 2.04)e-3"),
+    (Cell(0.0021588, None), "2.16e-3"),
+    (Cell(0.0, 0.0), "0.00 ± 0.00"),
+    (Cell(float("inf"), float("nan")), "inf ± nan"),
+    (Cell(0.123456, 0.01), "0.123 ± 0.010"),
 )
 def test_cells_show_three_digits_and_the_deviation_to_the_same_place(cell, text):
     assert str(cell) == text

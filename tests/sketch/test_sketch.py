@@ -5,14 +5,17 @@ import os
 import subprocess
 import sys
 import textwrap
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from builders import normal_rows, refused
+from builders import cases, normal_rows, refused
 from mixwise.errors import SketchError
-from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, Sketch
+from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, Sketch, random
 from mixwise.sketch.random import _COORDINATES as _BLOCK
 from process_pool import in_processes
 from processors import DISPATCHED
@@ -20,14 +23,6 @@ from programs import run_program
 
 RANDOM = [GaussianSketch, CountSketch]
 ALL = [ExactSketch(), GaussianSketch(7, seed=3), CountSketch(7, seed=3)]
-
-
-@pytest.fixture
-def threads():
-    """Sets how many threads torch uses, and puts the number back."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
 
 
 def on_another_processor(code: str):
@@ -76,12 +71,10 @@ def spread(make, u: np.ndarray, v: np.ndarray, k: int) -> float:
 @pytest.mark.parametrize("d", [2, 30, 400])
 def test_inner_products_are_unbiased_with_the_stated_variance(make, k, d):
     u, v = normal_rows(2, d, seed=d)
-    v = v + 0.5 * u
-    runs = 3000
+    v, runs = v + 0.5 * u, 3000
     S = np.stack([make(k, seed=seed)(np.stack([u, v])) for seed in range(runs)])
     for a, b, x, y in [(u, v, S[:, 0], S[:, 1]), (u, u, S[:, 0], S[:, 0])]:
-        products = (x * y).sum(axis=1)
-        variance = spread(make, a, b, k)
+        products, variance = (x * y).sum(axis=1), spread(make, a, b, k)
         # 4.5 standard errors: one such test in 150,000 fails by chance. The second term is rounding, for variance 0.
         assert abs(products.mean() - a @ b) <= 4.5 * np.sqrt(variance / runs) + 1e-9 * abs(a @ b)
         # The estimated variance has its own spread, which the fourth moment of the sample tells.
@@ -99,8 +92,7 @@ def test_every_column_of_the_count_sketch_has_one_sign(k):
     assert set(np.unique(C[C != 0])) == {-1.0, 1.0}
     # Rows and signs are uniform: each of the 2k pairs has d / 2k columns, within 5 standard deviations.
     for sign in (-1, 1):
-        counts = (sign == C).sum(axis=1)
-        mean = 3000 / (2 * k)
+        counts, mean = (sign == C).sum(axis=1), 3000 / (2 * k)
         assert np.abs(counts - mean).max() <= 5 * np.sqrt(mean) + 1
 
 
@@ -172,13 +164,14 @@ def test_the_same_operators_on_another_processor_and_with_other_defaults_of_torc
 @pytest.mark.parametrize("make", RANDOM)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("k", [1, 33, 1000])
-def test_a_row_has_one_sketch_to_the_last_bit(make, dtype, k, threads):
+@pytest.mark.usefixtures("one_thread")
+def test_a_row_has_one_sketch_to_the_last_bit(make, dtype, k):
     d = 70_001 if make is CountSketch else 5_001  # odd, and more than one block
     G = torch.from_numpy(normal_rows(6, d)).to(dtype)
     sketch = make(k, seed=1)
-    threads(2)
+    torch.set_num_threads(2)
     S = sketch(G)
-    threads(1)
+    torch.set_num_threads(1)
     assert torch.equal(sketch(G), S)
     assert torch.equal(sketch(G.flip(0)).flip(0), S)
     assert torch.equal(sketch(G[2:5]), S[2:5])
@@ -215,8 +208,7 @@ def test_short_floats_are_added_up_in_long_ones(sketch, dtype):
 @pytest.mark.parametrize("sketch", ALL, ids=repr)
 def test_sketches_take_parameters_and_leave_rows_alone(sketch):
     G = torch.nn.Parameter(torch.from_numpy(normal_rows(2, 9)))
-    before = G.detach().clone()
-    S = sketch(G)
+    before, S = G.detach().clone(), sketch(G)
     assert not S.requires_grad
     assert torch.equal(G.detach(), before)
     assert torch.equal(sketch.streamed([G[:, :4], G[:, 4:]]), S)
@@ -259,18 +251,74 @@ def test_a_stream_takes_the_memory_of_a_piece():
 
 
 @pytest.mark.parametrize("sketch", ALL, ids=repr)
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (np.ones(5), r"shape \(5,\).*pass u\[None\]"),
-        (torch.ones(2, 3, 4), r"shape \(2, 3, 4\)"),
-        (np.ones((3, 0)), r"shape \(3, 0\) have no coordinates"),
-        (np.ones((3, 2), dtype=np.int64), "dtype int64.*convert"),
-        (torch.ones(3, 2, dtype=torch.int32), "dtype torch.int32.*convert"),
-        (torch.ones(3, 2, dtype=torch.complex64), "dtype torch.complex64.*convert"),
-        (np.ones((3, 2), dtype=bool), "dtype bool.*convert"),
-        ([[1.0, 2.0]], "type list.*NumPy array or a torch tensor"),
-    ],
+@cases(
+    "rows, message",
+    (np.ones(5), r"shape \(5,\).*pass u\[None\]"),
+    (torch.ones(2, 3, 4), r"shape \(2, 3, 4\)"),
+    (np.ones((3, 0)), r"shape \(3, 0\) have no coordinates"),
+    (np.ones((3, 2), dtype=np.int64), "dtype int64.*convert"),
+    (torch.ones(3, 2, dtype=torch.complex64), "dtype torch.complex64.*convert"),
+    ([[1.0, 2.0]], "type list.*NumPy array or a torch tensor"),
 )
 def test_rows_that_have_no_sketch(sketch, rows, message):
     refused(SketchError, message, sketch, rows)
+
+
+# --- rows that come in pieces, such as layer by layer ---
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+SHORT = 50  # short blocks, so that short rows have many; the real ones are far longer
+
+
+def sketch_of(kind, dim):
+    return ExactSketch() if kind is ExactSketch else kind(dim, seed=1)
+
+
+def cut_at(G, at):
+    places = [0, *sorted(at), G.shape[1]]
+    return [G[:, start:stop] for start, stop in pairwise(places)]
+
+
+def in_one_place(pieces):
+    """The pieces, made one after the other in the same memory, as the updates of a model's layers are."""
+    memory = torch.empty_like(torch.cat(pieces, dim=1))
+    for piece in pieces:
+        yield memory[:, : piece.shape[1]].copy_(piece)
+
+
+@pytest.mark.numerics
+@settings(max_examples=150)
+@given(data=st.data())
+def test_any_cut_gives_the_bits_of_the_whole_rows(data):
+    kind = data.draw(st.sampled_from([CountSketch, GaussianSketch, ExactSketch]))
+    dtype = data.draw(st.sampled_from(DTYPES))
+    m, d, k = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 230)), data.draw(st.integers(1, 9))
+    at = data.draw(st.lists(st.integers(0, d), max_size=12))  # twice the same place: an empty piece
+    G = torch.from_numpy(normal_rows(m, d, seed=d)).to(dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(random, "_COORDINATES", SHORT)
+        patch.setattr(random, "_NUMBERS", SHORT * k)
+        sketch = sketch_of(kind, k)
+        whole, streamed = sketch(G), sketch.streamed(in_one_place(cut_at(G, at)))
+        assert streamed.dtype == whole.dtype
+        assert torch.equal(streamed, whole)
+        if dtype != torch.bfloat16:  # NumPy has none
+            np.testing.assert_array_equal(sketch.streamed(cut_at(G.numpy(), at)), whole.numpy())
+
+
+@pytest.mark.parametrize("kind", [CountSketch, GaussianSketch])
+def test_blocks_of_the_real_length(kind):
+    d = 2 * random._COORDINATES + 7 if kind is CountSketch else 9_001
+    G = torch.from_numpy(normal_rows(2, d)).float()
+    sketch = sketch_of(kind, 100)
+    for at in ([1], [random._COORDINATES // 30], [d - 1], [d // 2, d // 2 + 1]):
+        assert torch.equal(sketch.streamed(cut_at(G, at)), sketch(G))
+
+
+@pytest.mark.parametrize("kind", [CountSketch, GaussianSketch, ExactSketch])
+def test_pieces_that_cannot_be_of_the_same_rows(kind):
+    sketch, piece = sketch_of(kind, 3), torch.ones(2, 5)
+    for other in (torch.ones(3, 5), torch.ones(2, 5, dtype=torch.float64), np.ones((2, 5))):
+        refused(SketchError, r"piece 1 has .*all pieces are columns of the same rows", sketch.streamed, [piece, other])
+    refused(SketchError, r"shape \(5,\)", sketch.streamed, [torch.ones(5)])
+    refused(SketchError, "no pieces of rows were given", sketch.streamed, [])
+    refused(SketchError, "coordinates", sketch.streamed, [piece[:, :0], piece[:, :0]])

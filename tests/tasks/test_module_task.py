@@ -1,6 +1,5 @@
 """Module tasks: the same iterates as plain PyTorch, in a loop and stacked; random layers, data and metrics."""
 
-import copy
 import json
 
 import numpy as np
@@ -8,18 +7,19 @@ import pytest
 import torch
 from torch import nn
 
-from builders import random_rows, refused
+from builders import cases, random_rows, refused
 from mixwise.algorithms import DSGD
 from mixwise.data import Dataset, NodeBatches, Partition, gaussian_mixture, partition
 from mixwise.errors import TrainingError
-from mixwise.graphs import complete, ring
-from mixwise.mixing import metropolis_hastings, uniform
+from mixwise.graphs import ring
+from mixwise.mixing import metropolis_hastings
 from mixwise.models import EvoNormS0, mlp, seeded, small_cnn
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.gradients import faster
 from mixwise.training import Training
+from small_net import Tied
 
 NODES = 6
 NESTEROV = {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-2}
@@ -96,29 +96,6 @@ def assert_gradients_of_plain_pytorch(task, X, losses, G, step):
             torch.testing.assert_close(view, torch.zeros_like(view) if expected is None else expected, **CLOSE)
 
 
-# --- the same iterates as one model ---
-
-
-@pytest.mark.usefixtures("directly")
-@pytest.mark.parametrize("gradients", ["loop", "stacked"])
-def test_full_averaging_is_one_model_on_the_joint_batch(gradients):
-    task = make_task(gradients=gradients)
-    training = make_training(task, complete(NODES), Fixed(uniform(complete(NODES))))
-    one = copy.deepcopy(task.template).double()
-    optimizer = torch.optim.SGD(one.parameters(), **NESTEROV)
-    batches = NodeBatches(task.partition, task.batch, task.seed)
-    for t in range(20):
-        joint = torch.cat([batches(node, t) for node in range(NODES)])
-        loss = nn.functional.cross_entropy(one(task.data.x[joint].double()), task.data.y[joint])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        step = training.step()
-        torch.testing.assert_close(step.losses.mean(), loss.detach(), **CLOSE)
-        expected = task.layout.flatten(one).expand(NODES, -1)
-        torch.testing.assert_close(training.X, expected, **CLOSE)
-
-
 # --- loop and stacked ---
 
 
@@ -126,20 +103,6 @@ class OneLayer(nn.Module):
     def __init__(self):
         super().__init__()
         self.linear = nn.Linear(8, 4)
-
-
-class Tied(nn.Module):
-    """Two layers with one weight, a frozen layer, and a buffer that stays."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
-        self.second.weight = self.first.weight
-        self.frozen = nn.Linear(8, 4).requires_grad_(False)
-        self.register_buffer("scale", torch.tensor(2.0))
-
-    def forward(self, x):
-        return self.scale * self.frozen(torch.relu(self.second(torch.relu(self.first(x)))))
 
 
 class Sequences(nn.Module):
@@ -203,16 +166,14 @@ def test_randomness_outside_of_layers_is_one_clear_error():
     refused(TrainingError, r"random.*use gradients = \"loop\"", training.step)
 
 
-@pytest.mark.parametrize(
-    ("layer", "chosen"),
-    [
-        (nn.LayerNorm(8), "stacked"),
-        (nn.BatchNorm1d(8), "loop"),
-        (nn.BatchNorm1d(8, affine=False), "loop"),
-        (nn.Dropout(), "loop"),
-        (nn.RReLU(), "loop"),
-        (nn.PReLU(), "loop"),
-    ],
+@cases(
+    "layer, chosen",
+    (nn.LayerNorm(8), "stacked"),
+    (nn.BatchNorm1d(8), "loop"),
+    (nn.BatchNorm1d(8, affine=False), "loop"),
+    (nn.Dropout(), "loop"),
+    (nn.RReLU(), "loop"),
+    (nn.PReLU(), "loop"),
 )
 def test_auto_stacks_dense_layers_and_nothing_else(layer, chosen):
     assert make_task(lambda: nn.Sequential(nn.Linear(8, 8), layer, nn.Linear(8, 4))).gradients == chosen
@@ -348,20 +309,15 @@ def test_integers_stay_integers():
 # --- runs ---
 
 
-def test_a_run_depends_on_the_seed_alone_and_changes_neither_the_template_nor_other_runs():
-    task, same, other = (make_task(with_dropout, seed=seed) for seed in (0, 0, 1))
-    before, generator = copy.deepcopy(task.template.state_dict()), torch.get_rng_state()
-    runs = [make_training(task), make_training(task, lr=0.01), make_training(same), make_training(other)]
-    for _ in range(4):
-        for run in runs:
+def test_a_run_depends_on_the_seed_alone():
+    generator = torch.get_rng_state()
+    runs = [make_training(make_task(with_dropout, seed=seed, test=points().test)) for seed in (0, 0, 1)]
+    for run in runs:
+        for _ in range(4):
             run.step()
-    a, slower, again, another = (run.X for run in runs)
-    assert torch.equal(a, again)
-    assert not torch.equal(a, slower)
-    assert not torch.equal(a, another)
-    assert all(torch.equal(value, before[name]) for name, value in task.template.state_dict().items())
-    task.test = points().test
-    task.evaluate(a)
+        run.task.evaluate(run.X)
+    assert torch.equal(runs[0].X, runs[1].X)
+    assert not torch.equal(runs[0].X, runs[2].X)
     assert torch.equal(torch.get_rng_state(), generator)
 
 
@@ -390,13 +346,11 @@ def test_evaluation_against_a_direct_computation():
     assert pieces.accuracy(task.module_of(X[0]), test) == each[0]
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: make_task().evaluate(torch.zeros(NODES, 1)), "no test set .*test="),
-        (lambda: make_training(make_task(), ring(5)), "6 nodes, the graph 5"),
-        (lambda: make_task(gradients="fast"), "'fast'; choose .auto., .measure., .loop. or .stacked."),
-    ],
+@cases(
+    "call, message",
+    (lambda: make_task().evaluate(torch.zeros(NODES, 1)), "no test set .*test="),
+    (lambda: make_training(make_task(), ring(5)), "6 nodes, the graph 5"),
+    (lambda: make_task(gradients="fast"), "'fast'; choose .auto., .measure., .loop. or .stacked."),
 )
 def test_invalid_arguments_are_rejected(call, message):
     refused(TrainingError, message, call)

@@ -1,4 +1,7 @@
-"""A batch in pieces, products in bfloat16."""
+"""A batch in pieces; products in bfloat16, and a CPU on which they kill the process, detected in a child process."""
+
+import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -6,9 +9,10 @@ from torch import nn
 
 from builders import refused
 from every_algorithm import NODES, small_task
+from mixwise import doctor
 from mixwise.errors import TrainingError
 from mixwise.models import seeded
-from mixwise.tasks import ModuleTask
+from mixwise.tasks import ModuleTask, devices
 
 
 def gradients(task: ModuleTask, step: int = 3):
@@ -73,7 +77,77 @@ def test_autocast_shortens_the_products_and_nothing_else():
 
 @pytest.mark.parametrize("options", [{"accumulate": 2}, {"autocast": torch.bfloat16}])
 def test_pieces_and_autocast_cannot_be_stacked(options):
-    assert task_of(normed).gradients == "stacked"
-    assert task_of(normed, **options).gradients == "loop"
+    assert (task_of(normed).gradients, task_of(normed, **options).gradients) == ("stacked", "loop")
     with pytest.raises(TrainingError, match=r'"stacked" cannot run with .*; use gradients = "loop"'):
         task_of(normed, gradients="stacked", **options)
+
+
+# --- a CPU that announces AMX and cannot execute it ---
+REMEDY = "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
+
+
+@pytest.fixture
+def children(monkeypatch):
+    """The children that were started on a CPU that announces AMX; each ends with the `code` set on this list."""
+
+    class Children(list):
+        code = 0
+
+    started = Children()
+
+    def run(command, **options):
+        started.append(command)
+        return SimpleNamespace(returncode=started.code)
+
+    monkeypatch.setattr(devices, "_announces_amx", lambda: True)
+    monkeypatch.setattr(devices.subprocess, "run", run)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
+    devices.broken_bfloat16.cache_clear()
+    yield started
+    devices.broken_bfloat16.cache_clear()
+
+
+def test_a_product_that_kills_is_an_error_with_a_remedy(children):
+    children.code = -signal.SIGILL
+    with pytest.raises(TrainingError, match=rf"autocast = torch.bfloat16: .* \(SIGILL\), .*; {REMEDY}") as error:
+        task_of(normed, autocast=torch.bfloat16)
+    assert "\n" not in str(error.value)
+    (finding,) = doctor._bfloat16()
+    assert (finding.topic, finding.ok) == ("bfloat16", False)
+    assert "SIGILL" in finding.text
+    assert finding.remedy.startswith(REMEDY)
+    assert len(children) == 1  # tried once
+
+
+@pytest.mark.parametrize(
+    ("isa", "tried"), [("AVX512_CORE_BF16", False), ("avx2", False), ("", True), ("AVX512_CORE_AMX", True), ("?", True)]
+)
+def test_it_is_tried_only_where_onednn_may_use_amx(children, monkeypatch, isa, tried):
+    task_of(normed)  # without autocast
+    assert children == []
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", isa)
+    for _ in range(2):  # once
+        task_of(normed, autocast=torch.bfloat16)
+    assert (list(doctor._bfloat16()), len(children)) == ([], tried)
+    devices.broken_bfloat16.cache_clear()
+    monkeypatch.setattr(devices, "_announces_amx", lambda: False)  # another processor
+    assert devices.broken_bfloat16() is None
+    assert len(children) == tried
+
+
+def test_a_child_killed_by_a_signal_is_noticed(monkeypatch):
+    monkeypatch.setattr(devices, "_announces_amx", lambda: True)
+    monkeypatch.setattr(devices, "_PRODUCT", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
+    devices.broken_bfloat16.cache_clear()
+    assert devices.broken_bfloat16() == "SIGILL"
+    monkeypatch.setattr(devices, "_PRODUCT", "raise SystemExit(1)")  # died of something else
+    devices.broken_bfloat16.cache_clear()
+    assert devices.broken_bfloat16() is None
+    devices.broken_bfloat16.cache_clear()
+
+
+def test_the_product_that_is_tried_is_a_bfloat16_product_of_torch():
+    names = {}
+    exec(devices._PRODUCT, names)
+    assert names["a"].dtype == torch.bfloat16

@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import random_rows, refused
 from mixwise.errors import TrainingError
 from mixwise.tasks import QuadraticTask, random_quadratics, two_class_quadratics
 
-property_test = settings(max_examples=30)
 sizes = {"n": st.integers(1, 6), "d": st.integers(1, 6), "r": st.integers(1, 6), "seed": st.integers(0, 2**31)}
 
 
@@ -25,7 +24,6 @@ def somewhere(task: QuadraticTask, seed: int = 0) -> torch.Tensor:
 
 
 # --- gradients ---
-@property_test
 @given(**sizes)
 def test_gradients_are_those_of_autograd(n, d, r, seed):
     """f_i(x) = ‖A_i x + b_i‖², written out node by node."""
@@ -41,7 +39,6 @@ def test_gradients_are_those_of_autograd(n, d, r, seed):
     torch.testing.assert_close(task.full_gradients(x), at_one_point, rtol=1e-12, atol=1e-12)
 
 
-@property_test
 @given(seed=st.integers(0, 2**31))
 def test_the_mean_gradient_is_zero_at_the_optimum_only(seed):
     task = random_quadratics(5, dim=4, seed=seed)
@@ -51,7 +48,6 @@ def test_the_mean_gradient_is_zero_at_the_optimum_only(seed):
     assert float(elsewhere.norm()) > 1e-3
 
 
-@property_test
 @given(**sizes)
 def test_smoothness_is_the_largest_curvature_of_any_node(n, d, r, seed):
     task = any_task(n, d, r, seed)

@@ -65,8 +65,7 @@ def test_parameters_are_views_of_a_row(tied):
 def test_frozen_parameters_have_no_place_and_tied_ones_have_one(tied):
     layout = RowLayout(tied)
     names = ["gain", "embedding.weight", "norm.weight", "norm.bias", "output.bias"]
-    assert [slot.name for slot in layout.slots] == names
-    assert layout.dim == 1 + 15 + 3 + 3 + 5
+    assert ([slot.name for slot in layout.slots], layout.dim) == (names, 1 + 15 + 3 + 3 + 5)
     X, _, modules = bound(tied, layout)
     assert modules[0].output.weight is modules[0].embedding.weight
     X[0, :16] = 0.0
@@ -74,15 +73,6 @@ def test_frozen_parameters_have_no_place_and_tied_ones_have_one(tied):
     assert (modules[0].gain.shape, modules[0].gain.item()) == ((), 0.0)
     assert dict(layout.named_views(X))["gain"].tolist() == [0.0, 3.0, 3.0]
     assert torch.equal(modules[0].frozen.weight, tied.frozen.weight)
-
-
-def test_slots_cover_the_row_without_gap_or_overlap(tied):
-    for group_of in (lambda name, p: 0, by_dimension, lambda name, p: len(name) % 3):
-        layout = RowLayout(tied, group_of)
-        ends = [0, *(slot.stop for slot in layout.slots)]
-        assert [slot.start for slot in layout.slots] == ends[:-1]
-        assert ends[-1] == layout.dim
-        assert all(slot.stop - slot.start == slot.shape.numel() for slot in layout.slots)
 
 
 def test_groups_are_blocks_of_columns_in_the_order_of_their_numbers():

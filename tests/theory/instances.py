@@ -1,27 +1,18 @@
-"""What the theory tests share: random weights, objectives with known constants, and steps of the real algorithms.
+"""What the theory tests share: random weights, and objectives with known constants.
 
 Legend: X, G (n, d) rows of nodes, float64; W a MixingMatrix; eta a step size (as everywhere, mixing is Wᵀ X).
 """
 
 import itertools
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from hypothesis import settings
 from hypothesis import strategies as st
 
-from builders import asymmetric, normal_rows, random_rows, simulated
-from mixwise.algorithms import DSGD
+from builders import asymmetric, normal_rows
 from mixwise.graphs import Graph, complete, ring
-from mixwise.layout import Layout
-from mixwise.mixing import MixingMatrix, consensus_distance, gram_matrix, metropolis_hastings, minimize_gme, uniform
-from mixwise.network import SimulatedNetwork
-from mixwise.plan import Plan
-from mixwise.policies import Fixed
-from mixwise.protocols import Task
-from planning import mixed
+from mixwise.mixing import MixingMatrix, gram_matrix, metropolis_hastings, minimize_gme, uniform
 from strategies import connected_graphs
 
 Gradients = Callable[[torch.Tensor], torch.Tensor]  # X (n, d) -> G (n, d), row i from f_i at row i
@@ -29,7 +20,6 @@ Gradients = Callable[[torch.Tensor], torch.Tensor]  # X (n, d) -> G (n, d), row 
 # Relative. The sums of a W from minimize_gme are 1 within 1e-9; the rounding of float64 (1e-13 here) is far below.
 ROUNDING = 1e-8
 
-theorem = settings(max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
 PLACES = {"distance": st.floats(-2, 1), "spread": st.floats(-3, 2), "seed": seeds}  # of x̄, and of the rows around it
 
@@ -76,49 +66,6 @@ def slow_wave(n: int) -> tuple[MixingMatrix, torch.Tensor, float]:
     """Weights 1/3 on a ring of n ≥ 6 nodes, their slowest wave (n, 1) and its eigenvalue λ = √(1 − p)."""
     wave = torch.cos(2 * torch.pi * torch.arange(n, dtype=torch.float64) / n)[:, None]
     return uniform(ring(n)), wave, (1 + 2 * np.cos(2 * np.pi / n)) / 3
-
-
-# --- steps of the real algorithms ---
-class GradientField(Task):
-    """A task that is given by its gradients and its start; the theory asks for nothing else."""
-
-    def __init__(self, start: torch.Tensor, gradients: Gradients) -> None:
-        self.start, self.gradients = start, gradients
-        self.nodes, self.layout = len(start), Layout(start.shape[1])
-
-    def initial(self, nodes):
-        return self.start[list(nodes)].clone()
-
-    def losses_and_gradients(self, X, nodes, step):
-        return torch.zeros(len(nodes), dtype=X.dtype), self.gradients(X)
-
-    def evaluate(self, X, others=None):
-        return {}
-
-
-def trajectory(X, gradients: Gradients, graph: Graph, policy, rates, algorithm=None) -> list[torch.Tensor]:
-    """X⁽⁰⁾, X⁽¹⁾, … of the training loop, with step size rates[t] at step t."""
-    schedule = lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, [*rates, 0.0].__getitem__)  # noqa: E731
-    training = simulated(policy, algorithm, graph, task=GradientField(X, gradients), lr=1.0, scheduler=schedule)
-    points = [X.clone()]
-    for _ in rates:
-        training.step()
-        points.append(training.X.clone())
-    return points
-
-
-def one_step(X: torch.Tensor, gradients: Gradients, W: MixingMatrix, eta: float) -> torch.Tensor:
-    """X⁺ of one step of D-SGD in the training loop."""
-    return trajectory(X, gradients, W.graph, Fixed(W), [eta])[-1]
-
-
-def iterate(X, gradients: Gradients, W: MixingMatrix, eta, steps: int) -> Iterator[torch.Tensor]:
-    """X⁽⁰⁾, …, X⁽ˢᵗᵉᵖˢ⁾ of D-SGD with a fixed W, without the loop's records: for long runs."""
-    algorithm, plan, network = DSGD(), Plan((W,)), SimulatedNetwork(W.graph)
-    yield X
-    for _ in range(steps):
-        X = mixed(algorithm, X, X - eta * gradients(X), plan, network)
-        yield X
 
 
 # --- objectives ---
@@ -228,40 +175,3 @@ class Valleys:
     def outcomes(self) -> Iterator[Gradients]:
         """∂F(·, ξ) for each ξ."""
         return outcomes(self.full, lambda X: self.r, len(self.c))
-
-
-# --- the consensus recursion ---
-# The constants of the consensus recursion Ξ_t ≤ (1 − p/2) Ξ_{t−1} + η² (D e_{t−1} + A), as its proof gives them.
-#
-# The proof in short, with X̃ = X − X̄, Δ = ∂f(X) − ∂f(X̄) and Young's inequality twice:
-#     E‖X̃⁺‖² = T₁ + T₂,   T₂ ≤ (1 − p) η² E‖∂F(X, ξ) − ∂f(X)‖²
-#     T₁ ≤ (1 + β₁)(1 + β₂) (1 − p) ‖X̃‖² + (1 + β₁)(1 + 1/β₂) (1 − p) η² ‖Δ‖² + (1 + 1/β₁) η² n ζ′²
-#     β₁ = p / (8(1 − p)),  β₂ = p / (8 − 7p),  ‖Δ‖ ≤ L ‖X̃‖,  so that 1 + 1/β₁ = (8 − 7p)/p.
-
-
-def step_bound(p: float, L: float) -> float:
-    """The largest η for which the factor of Ξ is at most 1 − p/2 (D-SGD); it is at least p / (√32 L)."""
-    return math.sqrt(p / 4 / ((1 - 7 * p / 8) * (8 - 6 * p) / p + 6 * (1 - p))) / L
-
-
-def mixing_constant(p: float) -> float:
-    """1 + 1/β₁: how much of the relative heterogeneity arrives."""
-    return (8 - 7 * p) / p
-
-
-def expected_consensus(points: Iterable[torch.Tensor]) -> float:
-    """The mean of (1/n)‖X − X̄‖² over equally likely X."""
-    distances = [consensus_distance(X) for X in points]
-    return sum(distances) / len(distances)
-
-
-def expected_after(task, matrices, chances, X: torch.Tensor, eta: float) -> float:
-    """E Ξ⁺ of a step of D-SGD over all ξ and W, exactly."""
-    after = [expected_consensus(one_step(X, gradients, W, eta) for gradients in task.outcomes()) for W in matrices]
-    return float(np.dot(chances, after))
-
-
-def spread_points(mean: torch.Tensor, n: int, size: float, seed: int) -> torch.Tensor:
-    """Rows around `mean`, at distances of this size from it; their mean is exactly `mean`."""
-    rows = random_rows(n, len(mean), seed)
-    return mean + size * (rows - rows.mean(0))

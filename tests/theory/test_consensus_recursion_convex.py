@@ -7,17 +7,8 @@ from hypothesis import strategies as st
 
 from mixwise.graphs import ring
 from mixwise.mixing import MixingMatrix, consensus_distance, consensus_factor, relative_heterogeneity, uniform
-from theory.instances import (
-    PLACES,
-    ROUNDING,
-    Bowls,
-    expected_after,
-    mixing_constant,
-    mixing_distributions,
-    spread_points,
-    step_bound,
-    theorem,
-)
+from theory.instances import PLACES, ROUNDING, Bowls, mixing_distributions
+from theory.steps import expected_after, mixing_constant, spread_points, step_bound
 
 
 def both_sides(task: Bowls, matrices: list[MixingMatrix], chances, X: torch.Tensor, eta: float) -> tuple[float, float]:
@@ -30,7 +21,7 @@ def both_sides(task: Bowls, matrices: list[MixingMatrix], chances, X: torch.Tens
     return expected_after(task, matrices, chances, X, eta), right
 
 
-@settings(theorem, max_examples=30)
+@settings(max_examples=30)
 @given(distribution=mixing_distributions(2, 4), share=st.sampled_from([1.0, 0.1]), **PLACES)
 def test_consensus_recursion_convex(distribution, distance, spread, share, seed):
     """Ξ_t ≤ (1 − p/2) Ξ_{t−1} + η² (D e + A) for random W, noise that depends on x, and η up to the proof's bound.
@@ -69,8 +60,7 @@ def test_consensus_recursion_convex_needs_its_noise_and_its_gap():
     for task in (curved, noisy):
         left, right = both_sides(task, [W], [1.0], start, eta)
         assert 0 < left <= right
-    assert curved.variance(curved.optimum) == 0
-    assert noisy.excess(start[0]) == 0
+    assert (curved.variance(curved.optimum), noisy.excess(start[0])) == (0, 0)
 
 
 def test_lemma_1_gradient_differences_of_smooth_convex_functions():

@@ -18,19 +18,8 @@ from mixwise.algorithms import DecoupledDSGD
 from mixwise.graphs import complete
 from mixwise.mixing import MixingMatrix, consensus_distance, consensus_factor, relative_heterogeneity, uniform
 from mixwise.policies import Decoupled, Fixed
-from theory.instances import (
-    PLACES,
-    ROUNDING,
-    Bowls,
-    Valleys,
-    expected_consensus,
-    mixing_constant,
-    mixing_matrices,
-    permutation_mixture,
-    spread_points,
-    theorem,
-    trajectory,
-)
+from theory.instances import PLACES, ROUNDING, Bowls, Valleys, mixing_matrices, permutation_mixture
+from theory.steps import expected_consensus, mixing_constant, spread_points, trajectory
 
 
 def decoupled_step(X: torch.Tensor, gradients, W_p: MixingMatrix, W_g: MixingMatrix, eta: float) -> torch.Tensor:
@@ -53,7 +42,7 @@ def corrected(p: float, L: float) -> tuple[float, float]:
 VARIANTS = st.sampled_from([printed, corrected])
 
 
-@settings(theorem, max_examples=40)
+@settings(max_examples=40)
 @given(W_p=mixing_matrices(2, 4), variant=VARIANTS, growth=st.booleans(), **PLACES)
 def test_consensus_recursion_of_decoupled_mixing_nonconvex(W_p, variant, growth, distance, spread, seed):
     """D = k P′, A = k ζ′² + 3σ² with ζ′, P′ of W_g and p of W_p; k as printed for small steps, or as corrected."""
@@ -71,7 +60,7 @@ def test_consensus_recursion_of_decoupled_mixing_nonconvex(W_p, variant, growth,
     assert left <= right + ROUNDING * right
 
 
-@settings(theorem, max_examples=40)
+@settings(max_examples=40)
 @given(W_p=mixing_matrices(2, 4), variant=VARIANTS, **PLACES)
 def test_consensus_recursion_of_decoupled_mixing_convex(W_p, variant, distance, spread, seed):
     """D = 36L + 4Lk, A = 2k ζ′⋆² + 9σ⋆²."""

@@ -9,21 +9,8 @@ from hypothesis import strategies as st
 
 from mixwise.graphs import complete
 from mixwise.mixing import MixingMatrix, consensus_distance, consensus_factor, relative_heterogeneity
-from theory.instances import (
-    PLACES,
-    ROUNDING,
-    Bowls,
-    Valleys,
-    expected_after,
-    expected_consensus,
-    mixing_constant,
-    mixing_distributions,
-    one_step,
-    slow_wave,
-    spread_points,
-    step_bound,
-    theorem,
-)
+from theory.instances import PLACES, ROUNDING, Bowls, Valleys, mixing_distributions, slow_wave
+from theory.steps import expected_after, expected_consensus, mixing_constant, one_step, spread_points, step_bound
 
 
 def growth_constants(task: Valleys, W: MixingMatrix) -> tuple[float, float]:
@@ -47,7 +34,7 @@ def both_sides(task: Valleys, matrices: list[MixingMatrix], chances, X: torch.Te
     return left, (1 - p / 2) * consensus_distance(X) + eta**2 * (D * e + A)
 
 
-@settings(theorem, max_examples=40)
+@settings(max_examples=40)
 @given(
     distribution=mixing_distributions(2, 4),
     kind=st.sampled_from([(0.0, 1.0), (0.8, 0.0), (0.8, 1.0)]),
@@ -127,8 +114,7 @@ def test_consensus_recursion_with_a_factor_one_minus_p_before_the_growth_fails()
     """The proof's last line has (8−7p)/p · (1−p) P′: too small when p is near 1. The lemma's D is right."""
     W, n = lazy_averaging(10, 0.7), 10
     task = Valleys.random(n, 2, seed=0, constant=0.0)
-    p = consensus_factor(W)
-    X = torch.ones(n, 2).double()
+    p, X = consensus_factor(W), torch.ones(n, 2).double()
     after = one_step(X, task.full, W, eta=step_bound(p, task.L))
     arrived = mixing_constant(p) * growth_constants(task, W)[1] * float(task.gradient(X[0]).square().sum())
     scaled = consensus_distance(after) / step_bound(p, task.L) ** 2

@@ -16,7 +16,7 @@ from mixwise.sketch import ExactSketch
 from mixwise.tasks import QuadraticTask, random_quadratics
 from planning import Planner, mixed
 from strategies import connected_graphs
-from theory.instances import ROUNDING, mixing_matrices, optimized_weights, permutation_mixture, seeds, theorem
+from theory.instances import ROUNDING, mixing_matrices, optimized_weights, permutation_mixture, seeds
 
 # ζ′² / ζ² where the theory says 0: squares of rounding errors of relative size 1e-15, with room for sums.
 ZERO = 1e-26
@@ -71,7 +71,6 @@ def test_example_1_weights_are_found_by_gme_opt(k):
 
 
 # --- Example 2 ---
-@theorem
 @given(copies=st.lists(st.integers(1, 3), min_size=1, max_size=3), seed=seeds)
 def test_example_2_perfect_cliques_have_no_relative_heterogeneity(copies, seed):
     """Corrected: (1/|C|) Σ_{j∈C} ∇f_j = ∇f for every clique C, of any size; printed without the factor 1/|C|.
@@ -109,7 +108,6 @@ def planned_product(first: mx.MixingMatrix, second: mx.MixingMatrix, G: torch.Te
     return Planner(Product([first, second]), network).plan(0, G)
 
 
-@theorem
 @given(W_zeta=mixing_matrices(3, 7), seed=seeds)
 def test_example_3_product_has_the_consensus_factor_of_one_and_the_relative_heterogeneity_of_the_other(W_zeta, seed):
     """p(W_ζ′W_p) ≥ p(W_p) and ζ′(W_ζ′W_p) ≤ ζ′(W_ζ′).
@@ -129,7 +127,6 @@ def test_example_3_product_has_the_consensus_factor_of_one_and_the_relative_hete
     assert after <= (1 - p_p) * before + ROUNDING * mx.heterogeneity(G)
 
 
-@theorem
 @given(graph=connected_graphs(3, 7), seed=seeds)
 def test_example_3_one_step_with_the_product_policy_is_one_step_with_the_product_matrix(graph, seed):
     """D-SGD with the plan of two rounds ends at (W_ζ′W_p)ᵀ X′, W_ζ′ first."""
@@ -154,7 +151,6 @@ def test_example_3_needs_the_gradients_weights_first():
     assert mx.relative_heterogeneity(G, wrong.params_product) > 1e-3 * mx.heterogeneity(G)
 
 
-@theorem
 @given(graph=connected_graphs(3, 7), seed=seeds)
 def test_example_3_with_weights_that_follow_the_data(graph, seed):
     """`Product([HeterogeneityAware(), Fixed(W_p)])` is as good as each of its factors at what that one is for."""

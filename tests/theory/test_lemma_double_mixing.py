@@ -12,15 +12,8 @@ from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware
 from mixwise.sketch import ExactSketch
 from mixwise.tasks import random_quadratics
 from strategies import connected_graphs
-from theory.instances import (
-    mixing_matrices,
-    one_draw,
-    optimized_weights,
-    permutation_mixture,
-    seeds,
-    theorem,
-    trajectory,
-)
+from theory.instances import mixing_matrices, one_draw, optimized_weights, permutation_mixture, seeds
+from theory.steps import trajectory
 
 # Absolute, for rows of size 10: rounding, and column sums of an optimized W that are 1 within 1e-9 (J W = J).
 CLOSE = {"rtol": 0.0, "atol": 1e-7}
@@ -39,12 +32,10 @@ def noisy_gradients(n: int, seed: int):
     return one_draw(random_quadratics(n, dim=3, noise=0.5, seed=seed))
 
 
-@theorem
 @given(W=mixing_matrices(), rates=rates_of_three_steps, seed=seeds)
 def test_lemma_double_mixing_of_dsgd(W, rates, seed):
     """X⁽ᵗ⁾ − X̄⁽ᵗ⁾ = (X − X̄) W − η (∂F − mean) W, all at t − 1; corrected: the step size too is η_{t−1}, not η_t."""
-    gradients = noisy_gradients(W.n, seed)
-    other = permutation_mixture(W.n, seed)
+    gradients, other = noisy_gradients(W.n, seed), permutation_mixture(W.n, seed)
     matrices = [W, other, W]
     points = trajectory(
         random_rows(W.n, 3, seed), gradients, complete(W.n), Alternating([Fixed(W), Fixed(other)]), rates
@@ -72,7 +63,6 @@ class Watched(HeterogeneityAware):
         return plan
 
 
-@theorem
 @given(graph=connected_graphs(2, 7), rates=rates_of_three_steps, seed=seeds)
 def test_lemma_double_mixing_of_heterogeneity_aware_dsgd(graph, rates, seed):
     """The identity is one of matrices, so it also holds when W follows from the gradients of the same step."""
@@ -84,7 +74,6 @@ def test_lemma_double_mixing_of_heterogeneity_aware_dsgd(graph, rates, seed):
     torch.testing.assert_close(centered(after), expected, **CLOSE)
 
 
-@theorem
 @given(graph=connected_graphs(2, 7), rates=rates_of_three_steps, seed=seeds)
 def test_lemma_double_mixing_of_decoupled_mixing(graph, rates, seed):
     """X⁽ᵗ⁾ − X̄⁽ᵗ⁾ = (X − X̄) W_p − η (∂F − mean) W_g (appendix)."""

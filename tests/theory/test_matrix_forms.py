@@ -9,7 +9,7 @@ to 1e-11.
 import math
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import count, islice
 
 import numpy as np
 import pytest
@@ -17,13 +17,16 @@ import torch
 
 import mixwise.algorithms as alg
 from builders import simulated
-from mixwise.graphs import Graph, complete, random_connected
-from mixwise.mixing import MixingMatrix
+from mixwise.graphs import Graph, complete, directed_ring, random_connected, ring, torus
+from mixwise.mixing import MixingMatrix, metropolis_hastings, minimize_gme, uniform
 from mixwise.needs import Provides
+from mixwise.network import SimulatedNetwork
 from mixwise.plan import Plan
-from mixwise.policies import Alternating, NoMixing, Policy, Tree
+from mixwise.policies import Alternating, Decoupled, HeterogeneityAware, NoMixing, Policy, Product, RandomChoice, Tree
 from mixwise.seeding import generator, stream
+from mixwise.sketch import ExactSketch
 from mixwise.tasks import random_quadratics
+from planning import Planner
 
 pytestmark = pytest.mark.numerics
 
@@ -152,6 +155,29 @@ def dadam(nodes, X, betas=(0.9, 0.999), eps=1e-8):
 
     nodes.around = adam
     yield from dsgd(nodes, X)
+
+
+def aware_dsgd(nodes, X, graph, period, between=None, parameters=False):
+    """HA-DSGD (Algorithm 2): W = GME-opt of the update, every H mixings, else the W of before.
+
+    Of the parameters in place of the update (Section 5.4); with other weights at odd mixings (as in the experiments).
+    """
+    for t in count():
+        half = nodes.local(X)
+        if t % period == 0:
+            seen = half if parameters else X - half
+            centered = seen - seen.mean(0)
+            W = minimize_gme(centered @ centered.T, graph, regularization=0.05).W
+        X = (W if between is None or t % 2 == 0 else between).to_dense().T @ half
+        yield X
+
+
+def decoupled(nodes, X):
+    """X ← W_pᵀ X − W_gᵀ U (Algorithm 4)."""
+    W_p, W_g = (W.to_dense() for W in nodes.weights)
+    while True:
+        X = W_p.T @ X - W_g.T @ (X - nodes.local(X))
+        yield X
 
 
 # --- exact methods ---
@@ -387,6 +413,33 @@ def test_iterates_are_those_of_the_equations(name, tau, schedule, momentum):
     if algorithm == alg.PushSum():
         mass = training.driver.algorithm_state.rows["mass"].numpy()
         np.testing.assert_allclose(mass, nodes.mass, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(("tau", "momentum"), [(1, 0.0), (1, 0.9), (3, 0.0)])
+@pytest.mark.parametrize("graph", [ring(N), random_connected(N, seed=1), torus(2, 4)])
+def test_ha_dsgd_is_algorithm_2(graph, tau, momentum):
+    """The update is that of the optimizer, over all local steps; λ = 0.05 makes W insensitive to rounding."""
+    local = metropolis_hastings(graph)
+    for period, option, known in (
+        (3, {}, {}),
+        (3, {"objective": "parameters"}, {"parameters": True}),
+        *((period, {"alternate_with": local}, {"between": local}) for period in (1, 4)),
+    ):
+        policy = HeterogeneityAware(period, sketch=ExactSketch(), regularization=0.05, **option)
+        reference = partial(aware_dsgd, graph=graph, period=period, **known)
+        compare(alg.DSGD(), reference, None, on=(policy, graph), tau=tau, momentum=momentum)
+
+
+def test_drawn_weights_products_two_channels_and_one_way_weights():
+    """A product is applied first factor first, in two rounds (Example 3)."""
+    A, B, everywhere = asymmetric(0)[0], asymmetric(1)[0], complete(N)
+    drawn = RandomChoice([A, B, MixingMatrix.from_dense(I)], [0.2, 0.5, 0.3])
+    draws = Planner(drawn, SimulatedNetwork(everywhere), seed=stream(0, "policy"))
+    compare(alg.DSGD(), dsgd, [draws.plan(t).params[0] for t in range(STEPS)], on=(drawn, everywhere))
+    both = MixingMatrix.from_dense(A.to_dense() @ B.to_dense())
+    compare(alg.DSGD(), dsgd, [both], on=(Product([A, B]), everywhere))
+    compare(alg.DecoupledDSGD(), decoupled, [A, B], on=(Decoupled(params=A, updates=B), everywhere), momentum=0.9)
+    compare(alg.DSGD(), dsgd, [uniform(directed_ring(N))])
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -12,7 +12,8 @@ from mixwise.plan import Plan
 from mixwise.policies import Look, Policy
 from mixwise.tasks import random_quadratics
 from strategies import connected_graphs
-from theory.instances import ROUNDING, Bowls, Gradients, one_draw, seeds, theorem, trajectory
+from theory.instances import ROUNDING, Bowls, Gradients, one_draw, seeds
+from theory.steps import trajectory
 
 
 class ExactGme(Policy):
@@ -43,7 +44,6 @@ def both_sides(gradients: Gradients, L: float, graph: Graph, X: torch.Tensor, ra
     return later, now, H * L**2 * drift
 
 
-@theorem
 @given(graph=connected_graphs(2, 7), H=st.integers(1, 5), seed=seeds)
 def test_proposition_1_old_weights_leave_twice_the_error_plus_the_drift(graph, H, seed):
     """GME⁽ᵗ⁺ᴴ⁾(W⁽ᵗ⁾) ≤ 2 GME⁽ᵗ⁾(W⁽ᵗ⁾) + 2 H L² Σ_{i<H} η_{t+i}² ‖∂f(X⁽ᵗ⁺ⁱ⁾)‖²_F, from t = 0 and from t = H.

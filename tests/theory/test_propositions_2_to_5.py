@@ -13,7 +13,7 @@ from mixwise.mixing import MixingMatrix, clique_averaging, gradient_mixing_error
 from mixwise.sketch import CountSketch, GaussianSketch, Sketch
 from mixwise.tasks import QuadraticTask, random_quadratics
 from strategies import connected_graphs
-from theory.instances import ROUNDING, Bowls, mixing_matrices, permutation_mixture, seeds, theorem
+from theory.instances import ROUNDING, Bowls, mixing_matrices, permutation_mixture, seeds
 
 
 # --- Proposition 2: weights chosen on stochastic gradients are good for the full ones, up to 2nσ² ---
@@ -23,7 +23,6 @@ def full_and_stochastic(task: QuadraticTask, x: torch.Tensor, draw: int) -> tupl
     return task.full_gradients(x), task.losses_and_gradients(X, range(task.nodes), draw)[1]
 
 
-@theorem
 @given(graph=connected_graphs(2, 7), noise=st.floats(0.01, 100), seed=seeds)
 def test_proposition_2_holds_for_every_draw_with_the_noise_of_that_draw(graph, noise, seed):
     """GME(∂f, W(ξ)) ≤ 2 GME(∂F(ξ), W(ξ)) + 2 ‖∂F(ξ) − ∂f‖²_F: the proposition before the expectation is taken."""
@@ -131,7 +130,6 @@ def test_proposition_3_error_falls_as_one_over_the_root_of_k_and_not_with_d():
 
 
 # --- Proposition 4 ---
-@theorem
 @given(W=mixing_matrices(), spread=st.floats(-3, 1), seed=seeds)
 def test_proposition_4_error_at_the_mean_is_bounded_by_the_error_at_the_local_points(W, spread, seed):
     """GME(X̄) ≤ 2 GME(X) + 2 L² ‖X − X̄‖²_F; corrected: the last line of the proof has L² in place of 2L²."""
@@ -167,7 +165,6 @@ def test_proposition_4_is_attained_and_fails_with_L_squared_alone(seed):
 
 
 # --- Proposition 5 ---
-@theorem
 @given(W=mixing_matrices(1, 8))
 def test_proposition_5_spectral_norm_of_a_doubly_stochastic_matrix_is_one(W):
     """‖W‖₂ ≤ 1, with equality since W𝟏 = 𝟏; and ‖W − J‖₂ ≤ 1, which Example 3 takes from here."""

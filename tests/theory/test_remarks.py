@@ -4,125 +4,108 @@ import numpy as np
 import torch
 from hypothesis import given
 
+import mixwise.mixing as mx
 from mixwise.graphs import complete, ring
-from mixwise.mixing import (
-    MixingMatrix,
-    clique_averaging,
-    consensus_distance,
-    consensus_factor,
-    heterogeneity,
-    relative_heterogeneity,
-    spectral_gap,
-    uniform,
-)
 from mixwise.network import SimulatedNetwork
 from mixwise.tasks import random_quadratics
-from theory.instances import ROUNDING, mixing_distributions, mixing_matrices, seeds, theorem, worst_direction
+from theory.instances import ROUNDING, mixing_distributions, mixing_matrices, seeds, worst_direction
 
 
 # --- Remark 1 (spectral gap), corrected: δ = 1 − ‖W − J‖₂ instead of the printed 1 − ‖W‖₂ ---
-@theorem
 @given(W=mixing_matrices(), seed=seeds)
 def test_remark_1_spectral_gap_bounds_the_contraction_of_every_disagreement(W, seed):
     """‖XW − X̄‖² ≤ (1 − δ) ‖X − X̄‖², as printed, with the corrected δ."""
     X = torch.randn(W.n, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     mixed = SimulatedNetwork(W.graph).mix(X, W)
-    before = consensus_distance(X)
-    assert consensus_distance(mixed) <= (1 - spectral_gap(W)) * before + ROUNDING * before
+    before = mx.consensus_distance(X)
+    assert mx.consensus_distance(mixed) <= (1 - mx.spectral_gap(W)) * before + ROUNDING * before
 
 
-@theorem
 @given(W=mixing_matrices())
 def test_remark_1_consensus_factor_is_at_least_the_spectral_gap(W):
     """p − δ = δ (1 − δ): never negative, and 0 only for δ = 0 (no mixing in some direction) or δ = 1 (W = J)."""
-    p, delta = consensus_factor(W), spectral_gap(W)
+    p, delta = mx.consensus_factor(W), mx.spectral_gap(W)
     assert p >= delta - ROUNDING
     assert abs((p - delta) - delta * (1 - delta)) <= ROUNDING
 
 
 def test_remark_1_is_tight_at_no_mixing_and_at_full_averaging_only():
-    nothing, everything, ring_of_eight = MixingMatrix.from_dense(np.eye(5)), uniform(complete(5)), uniform(ring(8))
-    assert consensus_factor(nothing) == spectral_gap(nothing) == 0
-    assert abs(consensus_factor(everything) - 1) < ROUNDING
-    assert abs(spectral_gap(everything) - 1) < ROUNDING
+    nothing, everything = mx.MixingMatrix.from_dense(np.eye(5)), mx.uniform(complete(5))
+    ring_of_eight = mx.uniform(ring(8))
+    assert mx.consensus_factor(nothing) == mx.spectral_gap(nothing) == 0
+    assert abs(mx.consensus_factor(everything) - 1) < ROUNDING
+    assert abs(mx.spectral_gap(everything) - 1) < ROUNDING
     # λ₂ = (1 + √2)/3 by the eigenvalues of a circulant matrix
     delta = 1 - (1 + np.sqrt(2)) / 3
-    assert abs(spectral_gap(ring_of_eight) - delta) < ROUNDING
-    assert abs(consensus_factor(ring_of_eight) - delta * (2 - delta)) < ROUNDING
-    assert consensus_factor(ring_of_eight) > 1.8 * spectral_gap(ring_of_eight)
+    assert abs(mx.spectral_gap(ring_of_eight) - delta) < ROUNDING
+    assert abs(mx.consensus_factor(ring_of_eight) - delta * (2 - delta)) < ROUNDING
+    assert mx.consensus_factor(ring_of_eight) > 1.8 * mx.spectral_gap(ring_of_eight)
 
 
-@theorem
 @given(W=mixing_matrices())
 def test_remark_1_as_printed_would_be_zero_for_every_matrix(W):
     """‖W‖₂ = 1 since W𝟏 = 𝟏, so 1 − ‖W‖₂ says nothing."""
     assert abs(1 - np.linalg.norm(W.to_dense(), 2)) <= ROUNDING
 
 
-@theorem
 @given(W=mixing_matrices())
 def test_assumption_4_consensus_factor_is_the_largest_that_holds(W):
     """In the direction that W mixes the least, the contraction is exactly 1 − p: no larger p would do."""
-    v = worst_direction(W)[:, None]
-    # absolute, because at W = J both sides are 0
-    assert abs(consensus_distance(W.to_dense().T @ v) - (1 - consensus_factor(W)) * consensus_distance(v)) <= ROUNDING
+    v, p = worst_direction(W)[:, None], mx.consensus_factor(W)
+    left = mx.consensus_distance(W.to_dense().T @ v)
+    assert abs(left - (1 - p) * mx.consensus_distance(v)) <= ROUNDING  # absolute, because at W = J both sides are 0
 
 
 # --- Remark 2: mixing leaves at most the share 1 − p of the heterogeneity ---
-@theorem
 @given(W=mixing_matrices(), seed=seeds)
 def test_remark_2_relative_heterogeneity_is_at_most_one_minus_p_times_heterogeneity(W, seed):
     """ζ′² ≤ (1 − p) ζ² for the gradients of quadratics at a common point."""
     task = random_quadratics(W.n, dim=3, seed=seed)
     G = task.full_gradients(task.initial(range(1))[0])
-    zeta_sq = heterogeneity(G)
-    assert relative_heterogeneity(G, W) <= (1 - consensus_factor(W)) * zeta_sq + ROUNDING * zeta_sq
+    zeta_sq = mx.heterogeneity(G)
+    assert mx.relative_heterogeneity(G, W) <= (1 - mx.consensus_factor(W)) * zeta_sq + ROUNDING * zeta_sq
 
 
-@theorem
 @given(distribution=mixing_distributions(), seed=seeds)
 def test_remark_2_holds_in_expectation_over_random_weights(distribution, seed):
     """E ζ′²(W) ≤ (1 − p) ζ² with p = 1 − λ_max(E[W Wᵀ] − J), which is at least the mean of the matrices' own p."""
     matrices, chances = distribution
     G = np.random.default_rng(seed).standard_normal((matrices[0].n, 3))
-    zeta_sq, p = heterogeneity(G), consensus_factor(matrices, chances)
-    zeta_rel_sq = sum(q * relative_heterogeneity(G, W) for q, W in zip(chances, matrices, strict=True))
+    zeta_sq, p = mx.heterogeneity(G), mx.consensus_factor(matrices, chances)
+    zeta_rel_sq = sum(q * mx.relative_heterogeneity(G, W) for q, W in zip(chances, matrices, strict=True))
     assert zeta_rel_sq <= (1 - p) * zeta_sq + ROUNDING * zeta_sq
-    assert p >= sum(q * consensus_factor(W) for q, W in zip(chances, matrices, strict=True)) - ROUNDING
+    assert p >= sum(q * mx.consensus_factor(W) for q, W in zip(chances, matrices, strict=True)) - ROUNDING
 
 
-@theorem
 @given(distribution=mixing_distributions())
 def test_remark_2_is_attained_in_expectation(distribution):
     """Along the top eigenvector of E[W Wᵀ] − J, E ζ′²(W) is exactly (1 − p) ζ²; E[Wᵀ W] would be another p."""
     matrices, chances = distribution
     second_moment = sum(q * W.to_dense() @ W.to_dense().T for q, W in zip(chances, matrices, strict=True))
     G = np.linalg.eigh(second_moment - 1 / matrices[0].n)[1][:, -1:]
-    left = sum(q * relative_heterogeneity(G, W) for q, W in zip(chances, matrices, strict=True))
-    assert abs(left - (1 - consensus_factor(matrices, chances)) * heterogeneity(G)) <= ROUNDING
+    left = sum(q * mx.relative_heterogeneity(G, W) for q, W in zip(chances, matrices, strict=True))
+    assert abs(left - (1 - mx.consensus_factor(matrices, chances)) * mx.heterogeneity(G)) <= ROUNDING
 
 
 def test_remark_2_random_pairs_mix_though_no_single_pairing_does():
     """Two pairings on a ring of 4: each has p = 0, the random choice between them p = 1/2."""
-    pairings = [clique_averaging(pairs, ring(4)) for pairs in ([(0, 1), (2, 3)], [(1, 2), (0, 3)])]
-    assert [round(consensus_factor(W), 12) for W in pairings] == [0, 0]
-    assert abs(consensus_factor(pairings) - 0.5) < ROUNDING
+    pairings = [mx.clique_averaging(pairs, ring(4)) for pairs in ([(0, 1), (2, 3)], [(1, 2), (0, 3)])]
+    assert [round(mx.consensus_factor(W), 12) for W in pairings] == [0, 0]
+    assert abs(mx.consensus_factor(pairings) - 0.5) < ROUNDING
 
 
-@theorem
 @given(W=mixing_matrices())
 def test_remark_2_is_attained_so_no_smaller_factor_would_do(W):
     """Gradients along the direction that W mixes the least leave exactly (1 − p) ζ²; (1 − p)² would be too little."""
     G = worst_direction(W)[:, None]
-    left = relative_heterogeneity(G, W)
-    p = consensus_factor(W)
-    assert abs(left - (1 - p) * heterogeneity(G)) <= ROUNDING
+    left, p = mx.relative_heterogeneity(G, W), mx.consensus_factor(W)
+    assert abs(left - (1 - p) * mx.heterogeneity(G)) <= ROUNDING
     if 0.01 < p < 0.99:
-        assert left > (1 - p) ** 2 * heterogeneity(G)
+        assert left > (1 - p) ** 2 * mx.heterogeneity(G)
 
 
 def test_remark_2_relative_heterogeneity_can_be_far_below_the_bound():
     """Often ζ′ is much smaller, says the remark: the shortest wave on a ring of 12 has λ = −1/3, the longest 0.91."""
-    W, G = uniform(ring(12)), np.array([1.0, -1.0] * 6)[:, None]
-    assert abs(relative_heterogeneity(G, W) - heterogeneity(G) / 9) < ROUNDING
-    assert (1 - consensus_factor(W)) * heterogeneity(G) > 0.8
+    W, G = mx.uniform(ring(12)), np.array([1.0, -1.0] * 6)[:, None]
+    assert abs(mx.relative_heterogeneity(G, W) - mx.heterogeneity(G) / 9) < ROUNDING
+    assert (1 - mx.consensus_factor(W)) * mx.heterogeneity(G) > 0.8

@@ -23,16 +23,8 @@ from hypothesis import strategies as st
 
 from mixwise.graphs import ring
 from mixwise.mixing import MixingMatrix, consensus_factor, heterogeneity, relative_heterogeneity, uniform
-from theory.instances import (
-    iterate,
-    mixing_constant,
-    mixing_matrices,
-    permutation_mixture,
-    sampled,
-    seeds,
-    step_bound,
-    theorem,
-)
+from theory.instances import mixing_matrices, permutation_mixture, sampled, seeds
+from theory.steps import iterate, mixing_constant, step_bound
 
 
 class Troughs:
@@ -106,7 +98,7 @@ def rate(task: Troughs, W: MixingMatrix, eta: float, steps: int, sigma_sq: float
 START = torch.tensor([2.0, -1.0, 5.0], dtype=torch.float64)
 
 
-@settings(theorem, max_examples=30)
+@settings(max_examples=30)
 @given(W=mixing_matrices(2, 7), share=st.floats(0.2, 1), size=st.floats(-1, 2), away=st.floats(-2, 1), seed=seeds)
 def test_theorem_1_convex_rate_without_noise(W, share, size, away, seed):
     """No tolerance is needed: the bound is several times what gradient descent alone leaves."""

@@ -14,7 +14,8 @@ import torch
 from mixwise.graphs import ring
 from mixwise.mixing import consensus_factor, heterogeneity, relative_heterogeneity, uniform
 from mixwise.tasks import QuadraticTask
-from theory.instances import Bowls, iterate, one_draw, slow_wave
+from theory.instances import Bowls, one_draw, slow_wave
+from theory.steps import iterate
 
 Arrangement = tuple[int, ...]  # the kind of each node
 N, ETA, STEPS = 12, 0.005, 3000  # gradient descent itself then leaves ‖x − x*‖² of 1e-11

@@ -169,8 +169,7 @@ def test_rows_that_are_computed_from_those_of_a_run_have_its_buffers():
 
 def test_modules_follow_rows_that_move_to_other_memory():
     task, still = make_task(), make_task()
-    X = task.initial(range(NODES))
-    Y = still.initial(range(NODES))
+    X, Y = task.initial(range(NODES)), still.initial(range(NODES))
     for t in range(3):
         losses, G = task.losses_and_gradients(X, range(NODES), t)
         expected, H = still.losses_and_gradients(Y, range(NODES), t)

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import lr_scheduler
 
@@ -22,6 +22,7 @@ from mixwise.tasks import ModuleTask, random_quadratics
 from mixwise.training import factor, records
 from mixwise.training.checkpoint import keep_only, load_checkpoint, newest_step, save_checkpoint
 from planning import assert_same_state
+from run_folders import power_cuts
 
 NODES = 6
 GRAPH = ring(NODES)
@@ -208,13 +209,60 @@ def test_a_checkpoint_is_tensors_and_json_and_nothing_is_ever_unpickled(tmp_path
     assert all(entry["dtype"] in ("F32", "F64", "I64") for entry in content.values())
 
 
-def test_saving_leaves_one_file(tmp_path):
-    path = tmp_path / "c"
+def saved_three_times(path):
+    """The files that are left, the oldest first."""
     training = make("nesterov")
-    for _ in range(2):
+    for _ in range(3):
         advance(training, 1)
         save_checkpoint(training, path)
-    assert the_file(path).name == "step-00000002.nodes-0-5-of-6.safetensors"
+    return sorted(path.iterdir())
+
+
+def test_the_last_two_checkpoints_are_kept(tmp_path):
+    names = [file.name for file in saved_three_times(tmp_path / "c")]
+    assert names == [f"step-0000000{step}.nodes-0-5-of-6.safetensors" for step in (2, 3)]
+
+
+def flipped(path, at):
+    """Flip one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.03, 0.3, 0.6, 0.999])
+def test_one_flipped_bit_anywhere_is_noticed_and_the_checkpoint_before_is_used(share, tmp_path, caplog):
+    older, newer = saved_three_times(path := tmp_path / "c")
+    flipped(newer, int(share * newer.stat().st_size))
+    assert loaded("nesterov", path).t == 2
+    assert caplog.messages == [f"the checkpoint {newer} is damaged; the one before it is used"]
+    flipped(older, int(share * older.stat().st_size))
+    refused(TrainingError, f"{older} is damaged, and none before it.*delete its folder", loaded, "nesterov", path)
+
+
+def test_a_checkpoint_of_0_2_0_has_no_checksum_and_is_read(tmp_path):
+    training = saved("aware", 4, path := tmp_path / "c")
+    file, tensors = the_file(path), load_file(the_file(path))
+    values = json.loads(header(path)["__metadata__"]["mixwise"])
+    del values["sha256"]
+    save_file(tensors, file, {"mixwise": json.dumps(values)})
+    assert advance(loaded("aware", path), 5) == advance(training, 5)
+
+
+def test_a_power_cut_at_any_moment_leaves_a_checkpoint(tmp_path):
+    """After the sync of the folder that follows the renaming, the new one; before it, the one before."""
+    path, training = tmp_path / "c", make("nesterov")
+    steps = []
+    with power_cuts(path) as cuts:
+        for _ in range(4):
+            advance(training, 1)
+            save_checkpoint(training, path)
+    for number, cut in enumerate(cuts):
+        cut(left := tmp_path / str(number))
+        steps.append(newest_step(left) or 0)
+        if steps[-1]:
+            assert loaded("nesterov", left).t == steps[-1]
+    assert steps == [0, 0, 1, 1, 2, 2, 3, 3, 4]
 
 
 def test_a_save_that_fails_keeps_the_old_checkpoint(tmp_path, monkeypatch):

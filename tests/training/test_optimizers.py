@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from builders import random_rows, refused, simulated
+from builders import cases, random_rows, refused, simulated
 from mixwise.data import NodeBatches, gaussian_mixture, partition
 from mixwise.errors import TrainingError
 from mixwise.graphs import ring
-from mixwise.mixing import MixingMatrix, metropolis_hastings
+from mixwise.mixing import MixingMatrix
 from mixwise.models import mlp, seeded
 from mixwise.tasks import ModuleTask, QuadraticTask, random_quadratics
 from mixwise.training import factor
@@ -128,7 +128,7 @@ def test_optimizers_of_a_user_are_refused_whatever_their_name(name):
 
 
 def test_clipping_is_torch_clipping_row_by_row():
-    G = random_rows(6, 50) * torch.tensor([[1e-3], [0.1], [1], [5], [1e2], [1e5]])
+    G = random_rows(8, 50) * torch.tensor([[0], [1e-308], [1e-3], [0.1], [1], [5], [1e2], [1e5]]).double()
     expected = []
     for row in G:
         parameter = nn.Parameter(torch.zeros(50, dtype=torch.float64))
@@ -140,18 +140,9 @@ def test_clipping_is_torch_clipping_row_by_row():
     # torch divides by norm + 1e-6, we by the norm: where it clips, norm > 2, that is at most 5e-7.
     torch.testing.assert_close(G, torch.stack(expected), rtol=5e-7, atol=0)
     short = before.norm(dim=1) <= 2
-    assert short.tolist() == [True, True, False, False, False, False]
+    assert short.tolist() == [True] * 4 + [False] * 4
     assert torch.equal(G[short], before[short])  # untouched, to the bit
     torch.testing.assert_close(G[~short].norm(dim=1), torch.full((4,), 2.0, dtype=torch.float64), rtol=1e-14, atol=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_clipping_leaves_zero_rows_zero(dtype):
-    G = torch.zeros(2, 3, dtype=dtype)
-    G[1] = torch.finfo(dtype).tiny
-    before = G.clone()
-    clip_rows(G, 1.0)
-    assert torch.equal(G, before)
 
 
 def test_a_clipped_run_is_that_of_clipped_modules():
@@ -171,30 +162,18 @@ def cosine(steps):
     return [(1 + math.cos(math.pi * t / steps)) / 2 for t in range(steps)]
 
 
-@pytest.mark.parametrize(
-    ("steps", "options", "expected"),
-    [
-        (40, {"warmup": 0.1, "decay_at": (0.6, 0.85)}, [0, 1 / 4, 1 / 2, 3 / 4, *[1] * 20, *[0.1] * 10, *[0.01] * 6]),
-        (100, {"warmup": 0.05, "warmup_from": 0.25}, [0.25, 0.4, 0.55, 0.7, 0.85, *[1] * 95]),
-        (50, {"warmup": 0.2, "cosine": True}, [*(t / 10 for t in range(10)), *cosine(40)]),
-        (20, {"cosine": True}, cosine(20)),
-        (20, {"decay_at": (0.5, 0.75), "gamma": 0.3}, [*[1] * 10, *[0.3] * 5, *[0.09] * 5]),
-        (5, {}, [1] * 5),
-    ],
+@cases(
+    "steps, options, expected",
+    (40, {"warmup": 0.1, "decay_at": (0.6, 0.85)}, [0, 1 / 4, 1 / 2, 3 / 4, *[1] * 20, *[0.1] * 10, *[0.01] * 6]),
+    (100, {"warmup": 0.05, "warmup_from": 0.25}, [0.25, 0.4, 0.55, 0.7, 0.85, *[1] * 95]),
+    (50, {"warmup": 0.2, "cosine": True}, [*(t / 10 for t in range(10)), *cosine(40)]),
+    (20, {"cosine": True}, cosine(20)),
+    (20, {"decay_at": (0.5, 0.75), "gamma": 0.3}, [*[1] * 10, *[0.3] * 5, *[0.09] * 5]),
+    (5, {}, [1] * 5),
 )
 def test_schedules(steps, options, expected):
     at = factor(steps, **options)
     assert [at(t) for t in range(steps)] == pytest.approx(expected, rel=1e-12)
-
-
-def test_a_step_is_taken_with_the_rate_of_its_schedule():
-    at, W = factor(20, warmup=0.2, cosine=True), metropolis_hastings(ring(3))
-    rates = lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, at)  # noqa: E731
-    training = simulated(W, graph=ring(3), lr=1e-3, scheduler=rates)
-    for t in range(20):
-        before = training.X.clone()
-        stepped = before - 1e-3 * at(t) * training.step().gradients
-        torch.testing.assert_close(training.X, torch.from_numpy(W.to_dense().T) @ stepped, rtol=1e-12, atol=1e-12)
 
 
 # --- row by row ---
@@ -235,15 +214,7 @@ def test_it_is_the_step_of_all_rows_at_once(name, options):
         torch.testing.assert_close(X, at_once, rtol=0, atol=1e-14)
     # What is remembered has the form that it always had: a checkpoint does not know how steps were taken.
     ours, theirs = by_row.optimizer.state_dict()["state"], optimizer.state_dict()["state"]
-    assert ours.keys() == theirs.keys()
-    for index, entries in theirs.items():
-        assert ours[index].keys() == entries.keys()
-        for key, value in entries.items():
-            if isinstance(value, torch.Tensor):
-                assert ours[index][key].shape == value.shape
-                torch.testing.assert_close(ours[index][key].double(), value.double(), rtol=0, atol=1e-14)
-            else:
-                assert ours[index][key] == value
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-14, check_dtype=False)
 
 
 @pytest.mark.numerics

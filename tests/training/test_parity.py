@@ -13,7 +13,7 @@ from torch import nn
 
 import mixwise.algorithms as alg
 import mixwise.policies as pol
-from every_algorithm import quadratic_run, runs
+from every_algorithm import KNOWN_IN_PART, quadratic_run, runs
 from mixwise.data import gaussian_mixture, partition
 from mixwise.graphs import chain, ring
 from mixwise.mixing import metropolis_hastings
@@ -23,8 +23,9 @@ from mixwise.sketch import CountSketch
 from mixwise.tasks import ModuleTask, random_quadratics
 from mixwise.training import Training
 from process_pool import in_processes, run_in_processes
+from small_net import Tied
 
-pytestmark = [in_processes, pytest.mark.numerics]
+pytestmark = [in_processes, pytest.mark.numerics, pytest.mark.usefixtures("one_thread")]
 
 STEPS = 10
 
@@ -45,25 +46,11 @@ def batch_norm():
     return seeded(lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)), 0)
 
 
-class Tied(nn.Module):
-    """One matrix used twice, one frozen, and dropout."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.again, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
-        self.again.weight = self.first.weight
-        self.last.weight.requires_grad_(False)
-        self.dropout = nn.Dropout(0.3)
-
-    def forward(self, x):
-        return self.last(self.dropout(torch.relu(self.again(torch.relu(self.first(x))))))
-
-
 MODELS = {
     "mlp": (mlp, {}),
     "batch norm, local": (batch_norm, {"buffers": "local"}),
     "batch norm, averaged": (batch_norm, {"buffers": "averaged"}),
-    "frozen, shared, dropout": (partial(seeded, Tied, 0), {}),
+    "frozen, shared, dropout": (lambda: seeded(partial(Tied, 6, 3, dropout=0.3), 0), {}),
 }
 
 
@@ -72,15 +59,6 @@ def module_task(n, model):
     parts = partition.dirichlet(data.train.y, n, 0.5, seed=0)
     module, options = MODELS[model]
     return ModuleTask(module, data.train, parts, batch=8, gradients="loop", dtype=torch.float64, **options)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """As in the processes: the last bits of torch's gradients depend on the number of threads (batch norm)."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def module_run(n, model, name, make_network):
@@ -142,7 +120,7 @@ def compare(runs, world):
 
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_every_algorithm_on_quadratics(world):
-    compare([partial(quadratic_run, name) for name in runs()], world)
+    compare([partial(quadratic_run, name) for name in runs() if name not in KNOWN_IN_PART], world)
 
 
 @pytest.mark.parametrize("world", [2, 4])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from builders import cases
 from every_algorithm import NODES, ON_RING, RING, small_task, start
 from mixwise.algorithms import DSGD
 from mixwise.network import SimulatedNetwork
@@ -77,21 +78,18 @@ def dsgd(task, name, options, policy=lambda: ON_RING, **more) -> Training:
 def test_every_optimizer_holds_what_was_counted(name, options, remembered, row_by_row, monkeypatch):
     task = small_task(HIDDEN)
     count = count_rows(lambda short: dsgd(short, name, options), NODES, 1 << 30 if row_by_row else task.layout.dim)
-    assert count.optimizer == remembered
-    assert count.gradients == 2 + remembered
+    assert (count.optimizer, count.gradients) == (remembered, 2 + remembered)
     if row_by_row:  # its temporary tensors are a few rows
         monkeypatch.setattr(training, "LONG", 1)
         assert count.most <= 2 + remembered + 1
     check(lambda: dsgd(task, name, options), task, count)
 
 
-@pytest.mark.parametrize(
-    ("policy", "local_steps", "most"),
-    [
-        (lambda: HeterogeneityAware(3), 1, 2),  # count sketches are taken before and after the step
-        (lambda: HeterogeneityAware(3, sketch=GaussianSketch(20)), 1, 3),  # a copy of X
-        (lambda: HeterogeneityAware(3), 4, 3),
-    ],
+@cases(
+    "policy, local_steps, most",
+    (lambda: HeterogeneityAware(3), 1, 2),  # count sketches are taken before and after the step
+    (lambda: HeterogeneityAware(3, sketch=GaussianSketch(20)), 1, 3),  # a copy of X
+    (lambda: HeterogeneityAware(3), 4, 3),
 )
 def test_observing_updates_costs_a_copy_or_nothing(policy, local_steps, most):
     task = small_task(HIDDEN)
@@ -103,9 +101,8 @@ def test_observing_updates_costs_a_copy_or_nothing(policy, local_steps, most):
 
 def test_whole_updates_replace_the_copy():
     exact = lambda: HeterogeneityAware(3, sketch=ExactSketch())  # noqa: E731
-    assert (
-        count_rows(lambda short: dsgd(short, "SGD", {}, exact), NODES, 1000).most == 4
-    )  # X, G, a copy of X, and the update
+    count = count_rows(lambda short: dsgd(short, "SGD", {}, exact), NODES, 1000)
+    assert count.most == 4  # X, G, a copy of X, and the update
 
 
 def test_a_policy_that_observes_rarely_is_counted_when_it_observes():

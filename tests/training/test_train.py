@@ -38,38 +38,25 @@ def begun(task, policy, optimizer, **options):
 
 # --- determinism ---
 def test_the_same_seed_gives_the_same_records_to_the_last_bit():
-    first, again = ([record.to_json() for record in run(20)] for _ in range(2))
-    assert first == again
+    first = [record.to_json() for record in run(20)]
+    torch.manual_seed(1)  # the global generator has no say, and is left alone
+    before = torch.get_rng_state()
+    assert [record.to_json() for record in run(20)] == first
+    assert torch.equal(torch.get_rng_state(), before)
     other = [record.to_json() for record in run(20, task=random_quadratics(6, dim=5, seed=2))]
     assert all(a != b for a, b in zip(first, other, strict=True))
 
 
-def test_the_global_random_generator_does_not_matter():
-    first = [record.to_json() for record in run(5)]
-    torch.manual_seed(1)
-    before = torch.get_rng_state()
-    assert [record.to_json() for record in run(5)] == first
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_times_are_kept_apart_from_what_the_seed_decides():
-    (record,) = run(1)
-    assert set(record.seconds) >= {"compute", "plan", "mix"}
-    assert all(value >= 0 for value in record.seconds.values())
-    assert not set(record.seconds) & set(record.values)
-    timings = json.loads(record.timings_to_json())
-    assert timings.pop("step") == 0
-    assert set(timings) == set(record.seconds)
-
-
 # --- records ---
-def test_records_are_one_line_of_json_each():
+def test_records_are_one_line_of_json_each_and_times_are_kept_apart():
     for t, record in enumerate(run(5)):
-        line = record.to_json()
+        line, timings = record.to_json(), json.loads(record.timings_to_json())
         assert not re.search(r"\n|NaN|Infinity", line)
-        decoded = json.loads(line)
-        assert decoded.pop("step") == t
-        assert decoded == record.values
+        assert json.loads(line) == {"step": t, **record.values}
+        assert timings == pytest.approx({"step": t, **record.seconds}, abs=1e-6)
+        assert set(record.seconds) >= {"compute", "plan", "mix"}
+        assert all(value >= 0 for value in record.seconds.values())
+        assert not set(record.seconds) & set(record.values)
 
 
 def test_records_hold_the_metrics_of_the_step():
@@ -138,7 +125,7 @@ POLICIES = {
 }
 
 
-@pytest.mark.parametrize("lr", [0.5, 10.0, 1e6])
+@pytest.mark.parametrize("lr", [2.0, 10.0, 1e6])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_divergence_names_step_and_node(policy, lr):
     """Before the rows overflow, their squares do: then it is Γ that is named, with the node whose update is in it."""

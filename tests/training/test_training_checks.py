@@ -6,7 +6,7 @@ import torch
 
 import mixwise.algorithms as alg
 import mixwise.policies as pol
-from builders import refused, simulated
+from builders import cases, refused, simulated
 from mixwise.errors import GraphError, MixingError, MixwiseError, TrainingError
 from mixwise.graphs import Graph, chain, complete, directed_ring, ring
 from mixwise.layout import Layout
@@ -51,21 +51,18 @@ def two_blocks():
 
 
 # --- optimizers that do not fit ---
-@pytest.mark.parametrize(
-    ("algorithm", "optimizer", "message"),
-    [
-        (alg.QuasiGlobalMomentum, sgd(momentum=0.9), r"QuasiGlobalMomentum has its own momentum, so SGD with momentum"),
-        (alg.QuasiGlobalMomentum, adam(), r"so Adam would count it twice; use SGD with momentum 0 as the optimizer"),
-        (alg.QuasiGlobalAdam, sgd(momentum=0.5), "QuasiGlobalAdam has its own momentum, so SGD with momentum"),
-        (alg.QuasiGlobalAdam, adam(), "so Adam would count it twice"),
-        (alg.DecentLaM, sgd(momentum=0.1), "DecentLaM has its own momentum, so SGD with momentum"),
-        (alg.DecentLaM, adam(), "use SGD with momentum 0"),
-        (lambda: alg.QuasiGlobalMomentum(inner=alg.RelaySGD()), sgd(momentum=0.9), "count it twice"),
-        (lambda: alg.QuasiGlobalMomentum(inner=alg.DAdam()), sgd(), "DAdam needs Adam"),
-        (lambda: alg.QuasiGlobalMomentum(inner=alg.DAdam()), adam(), "DAdam needs Adam"),
-        (alg.DAdam, sgd(), r"DAdam with SGD is not DAdam; use Adam or AdamW, or algorithm: dsgd"),
-        (alg.DAdam, lambda b: torch.optim.RMSprop(b), "DAdam with RMSprop"),
-    ],
+OWN = [alg.QuasiGlobalMomentum, alg.QuasiGlobalAdam, alg.DecentLaM]
+
+
+@cases(
+    "algorithm, optimizer, message",
+    *((method, sgd(momentum=0.1), f"{method.__name__} has its own momentum, so SGD with momentum") for method in OWN),
+    *((method, adam(), "so Adam would count it twice; use SGD with momentum 0 as the optimizer") for method in OWN),
+    (lambda: alg.QuasiGlobalMomentum(inner=alg.RelaySGD()), sgd(momentum=0.9), "count it twice"),
+    (lambda: alg.QuasiGlobalMomentum(inner=alg.DAdam()), sgd(), "DAdam needs Adam"),
+    (lambda: alg.QuasiGlobalMomentum(inner=alg.DAdam()), adam(), "DAdam needs Adam"),
+    (alg.DAdam, sgd(), r"DAdam with SGD is not DAdam; use Adam or AdamW, or algorithm: dsgd"),
+    (alg.DAdam, lambda b: torch.optim.RMSprop(b), "DAdam with RMSprop"),
 )
 def test_an_optimizer_that_the_method_is_not_defined_for(algorithm, optimizer, message):
     refused(TrainingError, message, lambda: make(algorithm(), optimizer=optimizer, the_task=only_checked()))
@@ -106,15 +103,13 @@ def test_all_reduce_has_no_local_steps(algorithm):
 TWO_CHAINS = Graph(N, [(0, 1), (1, 2), (3, 4), (4, 5)])
 
 
-@pytest.mark.parametrize(
-    ("graph", "algorithm", "policy"),
-    [
-        (TWO_CHAINS, alg.DSGD(), pol.Fixed(metropolis_hastings(TWO_CHAINS))),
-        (TWO_CHAINS, alg.DSGD(), pol.HeterogeneityAware()),
-        (TWO_CHAINS, alg.DSGD(), pol.Matchings()),
-        (TWO_CHAINS, alg.D2(), pol.Fixed(lazy(metropolis_hastings(TWO_CHAINS)))),
-        (Graph(N, [(0, 1), (1, 2), (2, 0), (3, 4), (4, 5), (5, 3), (0, 3)], directed=True), alg.PushSum(), None),
-    ],
+@cases(
+    "graph, algorithm, policy",
+    (TWO_CHAINS, alg.DSGD(), pol.Fixed(metropolis_hastings(TWO_CHAINS))),
+    (TWO_CHAINS, alg.DSGD(), pol.HeterogeneityAware()),
+    (TWO_CHAINS, alg.DSGD(), pol.Matchings()),
+    (TWO_CHAINS, alg.D2(), pol.Fixed(lazy(metropolis_hastings(TWO_CHAINS)))),
+    (Graph(N, [(0, 1), (1, 2), (2, 0), (3, 4), (4, 5), (5, 3), (0, 3)], directed=True), alg.PushSum(), None),
 )
 def test_nodes_that_never_hear_of_each_other_are_refused(graph, algorithm, policy):
     with pytest.raises(GraphError, match=r"2 components, nodes 0-2 \| 3-5, that .*; use a connected graph, or"):
@@ -126,17 +121,15 @@ def test_many_components_are_not_all_listed():
     refused(GraphError, rule, check_connected, Graph(6, []))
 
 
-@pytest.mark.parametrize(
-    ("graph", "algorithm", "policy"),
-    [
-        (TWO_CHAINS, alg.AllReduceSGD(), pol.NoMixing()),  # they average over all nodes, whatever the graph
-        (TWO_CHAINS, alg.LocalSGD(), pol.NoMixing()),
-        (GRAPH, alg.DSGD(), pol.Matchings()),  # each of them falls apart, not the graph
-        (GRAPH, alg.DSGD(), pol.Cycle(base_graph(N, 1))),
-        (TWO_CHAINS, alg.DSGD(), pol.Cycle(base_graph(N, 1))),  # uses edges of its own
-        (TWO_CHAINS, alg.DSGD(), pol.Fixed(MH)),
-        (TWO_CHAINS, alg.DSGD(), pol.LearnedTopology(2, "updates")),
-    ],
+@cases(
+    "graph, algorithm, policy",
+    (TWO_CHAINS, alg.AllReduceSGD(), pol.NoMixing()),  # they average over all nodes, whatever the graph
+    (TWO_CHAINS, alg.LocalSGD(), pol.NoMixing()),
+    (GRAPH, alg.DSGD(), pol.Matchings()),  # each of them falls apart, not the graph
+    (GRAPH, alg.DSGD(), pol.Cycle(base_graph(N, 1))),
+    (TWO_CHAINS, alg.DSGD(), pol.Cycle(base_graph(N, 1))),  # uses edges of its own
+    (TWO_CHAINS, alg.DSGD(), pol.Fixed(MH)),
+    (TWO_CHAINS, alg.DSGD(), pol.LearnedTopology(2, "updates")),
 )
 def test_what_is_connected_over_time_is_enough(graph, algorithm, policy):
     make(algorithm, policy, graph=graph).step()
@@ -167,12 +160,6 @@ def test_extra_refuses_a_matrix_whose_roots_leave_the_disc():
     refused(MixwiseError, rule, make, alg.EXTRA(), weights, graph=directed_ring(8), the_task=only_checked(8))
 
 
-@pytest.mark.parametrize("n", [4, 8, 9])
-def test_extra_takes_metropolis_hastings_where_d2_does_not(n):
-    """Symmetric W with eigenvalues above −1: the product of the roots, (1 + λ)/2, is below 1."""
-    make(alg.EXTRA(), pol.Fixed(metropolis_hastings(ring(n))), graph=ring(n)).step()
-
-
 MOVES_THE_MEAN = uniform_sender(Graph(N, [*chain(N).edges, (0, 3)]))
 MIX_ROWS = [alg.DSGD, alg.CombineThenAdapt, alg.CombineWhileAdapt, alg.D2, alg.EXTRA, alg.GradientTracking]
 MIX_ROWS += [alg.DecentLaM, alg.QuasiGlobalMomentum, alg.Choco, alg.DecoupledDSGD]
@@ -185,11 +172,6 @@ def test_weights_that_move_the_mean_are_for_push_sum_alone(algorithm):
     refused(TrainingError, rule, make, algorithm(), policy, the_task=only_checked())
 
 
-@pytest.mark.parametrize("algorithm", [alg.PushSum(), alg.QuasiGlobalMomentum(inner=alg.PushSum())], ids=str)
-def test_push_sum_takes_weights_that_move_the_mean(algorithm):
-    make(algorithm, MOVES_THE_MEAN).step()
-
-
 @pytest.mark.parametrize("algorithm", [alg.D2, alg.EXTRA])
 def test_rounds_that_do_not_run_forth_and_back_are_refused_where_the_mixing_must_be_symmetric(algorithm):
     training = make(algorithm(), pol.Product([pol.Fixed(lazy(MH)), pol.Fixed(lazy(MH))]))
@@ -197,14 +179,11 @@ def test_rounds_that_do_not_run_forth_and_back_are_refused_where_the_mixing_must
 
 
 # --- trees ---
-@pytest.mark.parametrize(
-    ("graph", "message"),
-    [
-        (ring(5), r"1 components and 5 edges on 5 nodes is no tree to relay along; .*use spanning_tree\(graph\)"),
-        (Graph(5, [(0, 1), (2, 3)]), "3 components and 2 edges on 5 nodes is no tree"),
-        (Graph(4, [(0, 1), (1, 2), (2, 0)]), "2 components and 3 edges on 4 nodes is no tree"),
-        (Graph(3, [(0, 1), (1, 2)], directed=True), "a directed graph and 2 edges on 3 nodes is no tree"),
-    ],
+@cases(
+    "graph, message",
+    (ring(5), r"1 components and 5 edges on 5 nodes is no tree to relay along; .*use spanning_tree\(graph\)"),
+    (Graph(5, [(0, 1), (2, 3)]), "3 components and 2 edges on 5 nodes is no tree"),
+    (Graph(3, [(0, 1), (1, 2)], directed=True), "a directed graph and 2 edges on 3 nodes is no tree"),
 )
 def test_what_is_no_tree(graph, message):
     refused(GraphError, message, pol.Tree, graph)

@@ -8,6 +8,7 @@ from mixwise.algorithms.diffusion import CombineThenAdapt, CombineWhileAdapt
 from mixwise.algorithms.dsgd import DSGD, DAdam, DecoupledDSGD
 from mixwise.algorithms.exact import D2, EXTRA
 from mixwise.algorithms.gradient_tracking import GradientTracking
+from mixwise.algorithms.momentum_tracking import MomentumTracking
 from mixwise.algorithms.push_sum import PushSum
 from mixwise.algorithms.quasi_global import QuasiGlobalAdam, QuasiGlobalMomentum
 from mixwise.algorithms.relay import RelaySGD
@@ -15,6 +16,6 @@ from mixwise.protocols import Algorithm
 
 __all__ = [
     "D2", "DSGD", "EXTRA", "Algorithm", "AllReduceSGD", "Choco", "CombineThenAdapt", "CombineWhileAdapt", "Compressed",
-    "Compressor", "DAdam", "DecentLaM", "DecoupledDSGD", "GradientTracking", "LocalSGD", "PushSum", "Quantize",
-    "QuasiGlobalAdam", "QuasiGlobalMomentum", "RelaySGD", "TopK",
+    "Compressor", "DAdam", "DecentLaM", "DecoupledDSGD", "GradientTracking", "LocalSGD", "MomentumTracking", "PushSum",
+    "Quantize", "QuasiGlobalAdam", "QuasiGlobalMomentum", "RelaySGD", "TopK",
 ]  # fmt: skip

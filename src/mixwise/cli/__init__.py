@@ -53,6 +53,9 @@ def main() -> None:
         message = getattr(error, "format_message", error.__str__)().rstrip(".")
         command = getattr(getattr(error, "ctx", None), "command_path", "mixwise")
         status = fail(f"{message}; see {command} --help")
+    except OSError as error:  # a full disk, a folder without permission, a name that is too long
+        place = error.filename or "a file"
+        status = fail(f"{place} cannot be written or read: {error.strerror or error}; choose another with --out")
     except (typer.Abort, KeyboardInterrupt):
         status = fail("stopped", 130)
     sys.exit(status if isinstance(status, int) else 0)

@@ -84,6 +84,7 @@ def sweep(
     overrides: Annotated[list[str] | None, typer.Argument(help=_GRID_HELP, autocompletion=offer_overrides)] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="By default runs/RECIPE-sweep/TIME.")] = None,
     seeds: Seeds = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the interrupted sweep in --out.")] = False,
     timeout: Timeout = 300.0,
 ) -> None:
     """Tune a recipe on its validation split, then test once.
@@ -97,9 +98,11 @@ def sweep(
 
     with _world(timeout) as world:
         found = load_recipe(recipe)
+        if resume and folder is None:
+            raise ConfigError("--resume needs the folder of the interrupted sweep; name it with --out")
         folder = folder or _new_folder(f"{found.name}-sweep", world)
         with progress_shown(world) as on_progress:
-            result = run_sweep(found, _changes(overrides, seeds), folder, on_progress, world)
+            result = run_sweep(found, _changes(overrides, seeds), folder, on_progress, world, resume)
     if world.rank == 0:
         for variant, point in result.chosen.items():
             out.print(f"{variant}: {point}")

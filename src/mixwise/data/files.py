@@ -12,7 +12,6 @@ import importlib
 import io
 import logging
 import os
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -22,11 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from mixwise import storage
 from mixwise.errors import ConfigError, DataError, MixwiseError
 
 Folder: TypeAlias = str | os.PathLike[str]
 
-_BLOCK = 1 << 20
+_BLOCK, _MAX_BYTES = 1 << 20, 1 << 31
 _TIMEOUT = 30.0  # seconds without a byte
 _HUB_TIMEOUT = 10.0  # seconds to find out whether the hub can be reached
 _HUB_MODELS = ["*.json", "*.txt", "*.model", "*.safetensors", "*.bpe"]  # no weights that need a pickle loader
@@ -40,32 +40,32 @@ def data_folder(data_dir: Folder | None, name: str) -> Path:
     return Path(root).expanduser() / name
 
 
-def contents(path: Path, md5: str | None = None) -> bytes:
-    """Return all bytes of a file; with an md5 sum, raise an error if it is not the published file."""
+def contents(path: Path, sha256: str | None = None) -> bytes:
+    """Return all bytes of a file; with a checksum, raise an error if it is not the published file."""
     try:
-        content = path.read_bytes()
+        content = storage.contents(path, _MAX_BYTES)
     except FileNotFoundError:
         raise DataError(f"there is no file {path}; restore it, or delete {path.parent} to start over") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
-    if md5 is not None and (found := _md5(content)) != md5:
+    if sha256 is not None and (found := _sha256(content)) != sha256:
         remedy = "the file is truncated or not the original: delete it to download it again, or replace it"
-        raise DataError(f"{path}: {len(content)} bytes with md5 {found}, expected {md5}; {remedy}")
+        raise DataError(f"{path}: {len(content)} bytes with sha256 {found}, expected {sha256}; {remedy}")
     return content
 
 
 # --- published files ---
 @dataclass(frozen=True)
 class RemoteFile:
-    """A published file: its name, its address and its published md5 sum."""
+    """A published file: its name, its address and its checksum."""
 
     name: str
     url: str
-    md5: str
+    sha256: str
 
 
 def fetch(remote: RemoteFile, folder: Path, remedy: str) -> Path:
-    """Download a file into `folder`, which is created if missing; a file with the wrong md5 sum is not kept.
+    """Download a file into `folder`, which is created if missing; a file with the wrong checksum is not kept.
 
     Args:
         remote: the file to download.
@@ -76,10 +76,8 @@ def fetch(remote: RemoteFile, folder: Path, remedy: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         content = _downloaded(remote, remedy)
-        with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
-            part = Path(scratch) / remote.name
+        with storage.replacing(target) as part:
             part.write_bytes(content)
-            part.replace(target)
     except OSError as error:
         raise DataError(f"{target}: cannot be written ({error}); choose another data_dir or set MIXWISE_DATA") from None
     return target
@@ -90,19 +88,19 @@ def _downloaded(remote: RemoteFile, remedy: str) -> bytes:
     try:
         with urllib.request.urlopen(remote.url, timeout=_TIMEOUT) as response:
             progress = ProgressLog(_log, f"downloading {remote.name}", int(response.headers.get("Content-Length") or 0))
-            while block := response.read(_BLOCK):
+            while (block := response.read(_BLOCK)) and len(content) <= _MAX_BYTES:
                 content += block
                 progress(len(content))
     except (OSError, http.client.HTTPException) as error:
         raise DataError(f"{remote.url} cannot be downloaded ({_reason(error)}); {remedy}") from None
-    if (md5 := _md5(content)) != remote.md5:
-        found = f"downloaded {len(content)} bytes with md5 {md5}, expected {remote.md5}"
+    if (sha256 := _sha256(content)) != remote.sha256:
+        found = f"downloaded {len(content)} bytes with sha256 {sha256}, expected {remote.sha256}"
         raise DataError(f"{remote.url}: {found}; try again, or {remedy}")
     return bytes(content)
 
 
-def _md5(content: bytes | bytearray) -> str:
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+def _sha256(content: bytes | bytearray) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _reason(error: Exception) -> str:
@@ -157,7 +155,9 @@ def model_folder(name: str, model_dir: Folder | None = None, data_dir: Folder | 
     return inside if inside.is_dir() and not (given / "config.json").exists() else given
 
 
-def hub_folder(name: str, kind: Literal["model", "dataset"], data_dir: Folder | None = None) -> Path:
+def hub_folder(
+    name: str, kind: Literal["model", "dataset"], data_dir: Folder | None = None, revision: str | None = None
+) -> Path:
     """Return the folder of a model or dataset.
 
     Args:
@@ -165,32 +165,34 @@ def hub_folder(name: str, kind: Literal["model", "dataset"], data_dir: Folder | 
             downloaded unless it is in the hub's own cache.
         kind: of the files.
         data_dir: where datasets are.
+        revision: the commit, tag or branch on the hub; by default its main branch.
     """
     last = Path(name).name
     for place in (Path(name).expanduser(), *(data_folder(d, n) for d in (data_dir, None) for n in (name, last))):
-        if place.is_dir():
+        if os.path.isdir(place):  # unlike Path.is_dir, False for a name that is too long
             return place
     if name.startswith((".", "/", "~")):
         raise DataError(f"there is no folder {name}; give one that contains a {kind}, or a name on the hub")
-    reason = _from_hub(name, kind)
+    reason = _from_hub(name, kind, revision)
     if isinstance(reason, Path):
         return reason
     option = "model_dir" if kind == "model" else "name"
-    download = f"hf download {name} --local-dir DIR" + (" --repo-type dataset" if kind == "dataset" else "")
+    options = (" --repo-type dataset" if kind == "dataset" else "") + (f" --revision {revision}" if revision else "")
+    download = f"hf download {name} --local-dir DIR{options}"
     raise DataError(
         f"{kind} {name!r} is not a local folder, and cannot be downloaded from the hub ({reason}); download it "
         f"elsewhere ({download}), and put it into {data_folder(data_dir, last)} or give its folder with {option}=…"
     )
 
 
-def _from_hub(name: str, kind: Literal["model", "dataset"]) -> Path | str:
+def _from_hub(name: str, kind: Literal["model", "dataset"], revision: str | None) -> Path | str:
     """Return the folder of a repository on the hub, downloaded if necessary; or why it cannot be downloaded.
 
     A single request with a short timeout comes first: without a connection, the hub's own client would retry for long.
     """
     extra = "text" if kind == "model" else "hub"
     hub, constants = optional("huggingface_hub", extra), optional("huggingface_hub.constants", extra)
-    options = {"repo_type": kind, "allow_patterns": _HUB_MODELS if kind == "model" else None}
+    options = {"repo_type": kind, "revision": revision, "allow_patterns": _HUB_MODELS if kind == "model" else None}
     with quiet():
         with suppress(OSError, ValueError):  # not in the cache, or not a valid name of a repository
             return Path(hub.snapshot_download(name, local_files_only=True, **options))

@@ -27,6 +27,7 @@ def hugging_face(
     data_dir: Folder | None = None,
     *,
     config: str | None = None,
+    revision: str | None = None,
     train: str = "train",
     test: str | None = None,
     text: str | Sequence[str] | None = None,
@@ -49,6 +50,7 @@ def hugging_face(
             name on the hub. Without a name, `data_dir` is the folder.
         data_dir: by default `$MIXWISE_DATA`, else `~/.cache/mixwise`.
         config: the configuration of the dataset, if it has several.
+        revision: the commit, tag or branch on the hub, so that a run can be repeated; by default its main branch.
         train, test: the names of the splits; by default "train", and the first of test, validation, valid and val.
         text: the column of the texts, or the two columns of pairs of texts.
         image: the column of the images.
@@ -61,7 +63,7 @@ def hugging_face(
     shown = str(name or data_dir or "")
     if not shown:
         raise DataError("no dataset is given; name its folder or its name on the hub with name=…")
-    splits = _loaded(hub_folder(shown, "dataset", data_dir), config)
+    splits = _loaded(hub_folder(shown, "dataset", data_dir, revision), config)
     test = test or next((split for split in _TESTS if split in splits), "test")
     for option, split in (("train", train), ("test", test)):
         if split not in splits:

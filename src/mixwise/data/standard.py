@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import pickle
 import tarfile
 import zlib
@@ -48,7 +49,7 @@ def cifar10(data_dir: Folder | None = None) -> Splits:
     """Load CIFAR-10: 50,000 training and 10,000 test images, uint8 (N, 3, 32, 32).
 
     Reads the folder `cifar-10-batches-bin` or `cifar-10-batches-py` in `data_dir/cifar10`, else one of the original
-    archives, whose md5 sum is checked. If there is none of them, the binary archive is downloaded.
+    archives, whose checksum is verified. If there is none of them, the binary archive is downloaded.
 
     Args:
         data_dir: by default `$MIXWISE_DATA`, else `~/.cache/mixwise`.
@@ -88,7 +89,7 @@ def _found(home: Path) -> tuple[Layout, str, dict[str, bytes]]:
 
 
 def _unpacked(archive: Path, layout: Layout) -> dict[str, bytes]:
-    packed = io.BytesIO(contents(archive, layout.archive.md5))
+    packed = io.BytesIO(contents(archive, layout.archive.sha256))
     wanted = {f"{layout.folder}/{name}{layout.suffix}": name for name in _TRAIN + _TEST}
     found = {}
     try:
@@ -139,38 +140,43 @@ class _Unpickler(pickle.Unpickler):
         return _ALLOWED[module, name]
 
 
+_SUMS = {
+    "cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    "cifar-10-python.tar.gz": "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+}
 LAYOUTS = tuple(
-    Layout(folder, suffix, decode, RemoteFile(name, f"{_PAGE}/{name}", md5))
-    for folder, suffix, decode, name, md5 in (
-        ("cifar-10-batches-bin", ".bin", _binary_batch, "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
-        ("cifar-10-batches-py", "", _python_batch, "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),
+    Layout(folder, suffix, decode, RemoteFile(name, f"{_PAGE}/{name}", _SUMS[name]))
+    for folder, suffix, decode, name in (
+        ("cifar-10-batches-bin", ".bin", _binary_batch, "cifar-10-binary.tar.gz"),
+        ("cifar-10-batches-py", "", _python_batch, "cifar-10-python.tar.gz"),
     )
 )
 
 
 # --- MNIST and Fashion-MNIST ---
 _IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+_MAX_IDX = 1 << 30  # bytes; MNIST has 47 million
 _CLOTHES = ("T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 
 
-def _published(address: str, *md5: str) -> tuple[RemoteFile, ...]:
-    return tuple(RemoteFile(f"{name}.gz", f"{address}/{name}.gz", sum_) for name, sum_ in zip(_IDX, md5, strict=True))
+def _published(address: str, *sums: str) -> tuple[RemoteFile, ...]:
+    return tuple(RemoteFile(f"{name}.gz", f"{address}/{name}.gz", sum_) for name, sum_ in zip(_IDX, sums, strict=True))
 
 
 FILES: Mapping[str, tuple[RemoteFile, ...]] = {
     "mnist": _published(  # a copy kept by the PyTorch project, since the authors no longer offer the files
         "https://ossci-datasets.s3.amazonaws.com/mnist",
-        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "d53e105ee54ea40749a09fcbcd1e9432",
-        "9fb629c4189551a2d022fa330f9573f3",
-        "ec29112dd5afa0611ce80d1b7f02629c",
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     ),
     "fashion_mnist": _published(
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "25c81989df183df01b3e8a0aad5dffbe",
-        "bef4ecab320f06d8554ea6380940ec79",
-        "bb300cfdad3c16e7a12a480ee83cd310",
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     ),
 }
 
@@ -217,24 +223,30 @@ def _dataset(name: str, class_names: tuple[str, ...], image_file: Path, label_fi
 
 
 def _read_idx(path: Path, axes: int) -> npt.NDArray[np.uint8]:
-    content = contents(path)
-    if path.suffix == ".gz":
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{path}: not a complete gzip file ({error}); delete or replace it") from None
+    file: io.BytesIO | gzip.GzipFile = io.BytesIO(contents(path))
+    file = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
     start = 4 + 4 * axes
-    if content[:4] != bytes([0, 0, 8, axes]) or len(content) < start:
-        found = f"{len(content)} bytes that start with {content[:4].hex(' ') or 'nothing'}"
-        raise DataError(f"{path}: {found}; expected 00 00 08 {axes:02x} and the lengths of {axes} axes; replace it")
-    shape = tuple(np.frombuffer(content[4:start], ">u4").tolist())
-    expected = start + int(np.prod(shape, dtype=object))
+    try:  # no more is decompressed than the header announces
+        header = file.read(start)
+        if header[:4] != bytes([0, 0, 8, axes]) or len(header) < start:
+            found = f"{len(header)} bytes that start with {header[:4].hex(' ') or 'nothing'}"
+            raise DataError(f"{path}: {found}; expected 00 00 08 {axes:02x} and the lengths of {axes} axes; replace it")
+        shape = tuple(np.frombuffer(header[4:], ">u4").tolist())
+        if (expected := math.prod(shape)) > _MAX_IDX:
+            raise DataError(f"{path}: its header {shape} announces more than {_MAX_IDX / 1e9:.1f} GB; replace it")
+        content = file.read(expected + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: not a complete gzip file ({error}); delete or replace it") from None
     if len(content) != expected:
-        raise DataError(f"{path}: {len(content)} bytes, but its header {shape} requires {expected}; replace it")
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+        found = f"{start + len(content)} bytes" if len(content) < expected else "more"
+        raise DataError(f"{path}: {found}, but its header {shape} requires {start + expected}; replace it")
+    return np.frombuffer(content, np.uint8).reshape(shape)
 
 
 # --- without files ---
+_MAX_DRAWN = 10**8  # numbers of a Gaussian mixture: 1.2 GB while it is drawn
+
+
 @part("digits", "data", title="handwritten digits of 8 × 8 pixels")
 def digits() -> Splits:
     """Load 1,438 training and 359 test images, float32 (N, 1, 8, 8) in [0, 1]; the random split is always the same.
@@ -265,6 +277,8 @@ def gaussian_mixture(
     if classes < 1 or dim < 1 or samples < max(classes, 2) or not 0 <= spread < np.inf:
         found = f"classes = {classes}, dim = {dim}, samples = {samples}, spread = {spread}"
         raise DataError(f"{found}; use at least 1 class, 1 dimension, 2 samples, a sample per class, and spread ≥ 0")
+    if (samples + classes) * dim > _MAX_DRAWN:
+        raise DataError(f"samples = {samples}, dim = {dim} make more than {_MAX_DRAWN:.0e} numbers; use fewer")
     stream = numpy_generator(seed, "gaussian mixture")
     centers = stream.standard_normal((classes, dim))
     y = np.arange(samples) % classes

@@ -15,8 +15,9 @@ from mixwise.experiments.config import LinkTimes, Optimizer, RunConfig, Schedule
 from mixwise.experiments.memory import Need, check_memory
 from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
-from mixwise.network import Link, Links, LossyNetwork, Network, SimulatedNetwork
+from mixwise.network import Faults, FaultyNetwork, Link, Links, Network, SimulatedNetwork
 from mixwise.network.survivors import remaining_graph
+from mixwise.network.wire import as_wire_dtype
 from mixwise.network.world import World
 from mixwise.parts import supply, words
 from mixwise.protocols import Context
@@ -32,6 +33,7 @@ _OPTIMIZERS: Mapping[str, tuple[Callable[..., torch.optim.Optimizer], set[str]]]
     "rmsprop": (torch.optim.RMSprop, {"momentum", "eps"}),
     "adagrad": (torch.optim.Adagrad, set()),
 }
+_MAX_NODES = 100_000
 _FIRST_BATCHES = 10  # whose gradients the placement gme fits
 
 
@@ -59,6 +61,11 @@ class Prepared:
         """The number of steps from one checkpoint to the next; by default a quarter of the run."""
         return self.config.checkpoint_every or max(1, self.steps // 4)
 
+    def recorded(self, steps: int) -> list[int]:
+        """The steps that have a record, of the first so many steps."""
+        every, evaluate = self.config.record_every, self.evaluate_every
+        return [t - 1 for t in range(1, steps + 1) if t % every == 0 or t % evaluate == 0 or t == self.steps]
+
     def records_of(self, training: Training, on_step: Callable[[Step], None] = lambda step: None) -> Iterator[Record]:
         """Yield the records from the training's current step to the end; `on_step` is called after every step."""
         return records(training, self.steps, self.config.record_every, self.evaluate_every, on_step)
@@ -77,6 +84,8 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
     world = world or World()
     places = base_graph(config, seed)
     n = places.n
+    if n > _MAX_NODES:
+        raise ConfigError(f"graph = {config.graph}: {n} nodes, allowed in a run are {_MAX_NODES}; use fewer")
     task = build_task(config, n, seed)
     steps = _run_length(config, task)
     make = partial(
@@ -104,8 +113,8 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
             training = make(task, _network(config, graph, links, world, seed), context=Context(places, order, seed))
         else:
             left = remaining_graph(graph, nodes)
-            own, context = task.restricted(nodes), Context(left, seed=seed)
-            training = make(own, world.network(left, config.device), context=context)
+            own, context, wire = task.restricted(nodes), Context(left, seed=seed), _wire_dtype(config)
+            training = make(own, world.network(left, config.device, wire), context=context)
         training.survives = world.survives
         return training
 
@@ -130,16 +139,24 @@ def build_task(config: RunConfig, nodes: int, seed: int) -> Task:
 
 
 def _network(config: RunConfig, graph: Graph, links: Links | None, world: World, seed: int) -> Network:
-    """Return the network of the world; lost messages and simulated link times are for simulations only."""
-    if config.message_loss == 0 and links is None:
-        return world.network(graph, config.device)
-    if world.size > 1 and config.message_loss > 0:
-        raise ConfigError("message_loss is for simulations, but this run has several processes; leave it out")
+    """Return the network of the world; faults and simulated link times are for simulations only."""
+    given = config.faults.model_dump(exclude_unset=True) if config.faults else {}
+    faults, wire = Faults(**{"message_loss": config.message_loss} | given), _wire_dtype(config)
+    if not faults and links is None:
+        return world.network(graph, config.device, wire)
+    if world.size > 1 and faults:
+        raise ConfigError("faults are for simulations, but this run has several processes; leave them out")
     if world.size > 1:
         raise ConfigError("links are for simulations; with several processes, time is measured; leave them out")
-    if config.message_loss == 0:
-        return SimulatedNetwork(graph, links)
-    return LossyNetwork(graph, config.message_loss, stream(seed, "network"), links)
+    network = SimulatedNetwork(graph, links, wire)
+    return FaultyNetwork(network, faults, stream(seed, "network")) if faults else network
+
+
+def _wire_dtype(config: RunConfig) -> torch.dtype | None:
+    """Return the precision of rows on the wire; auto rounds them where links make bytes cost time."""
+    if config.wire_dtype == "auto":
+        return None if config.links is None else torch.int8
+    return as_wire_dtype(config.wire_dtype)
 
 
 def _links(config: LinkTimes, places: Graph) -> Links:

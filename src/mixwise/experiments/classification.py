@@ -17,12 +17,14 @@ from mixwise.data.files import model_folder
 from mixwise.data.partition import dirichlet
 from mixwise.errors import ConfigError
 from mixwise.experiments.config import RunConfig, Strict
+from mixwise.experiments.memory import check_module
 from mixwise.models.features import entry_of
-from mixwise.parts import FAMILIES, Bound, Count, OptionError, Share, Unit, declaration, lookup, part, supply
+from mixwise.parts import FAMILIES, Bound, Count, OptionError, Share, Unit, declaration, entries, lookup, part, supply
 from mixwise.seeding import stream
 from mixwise.tasks import ModuleTask
 
 _DIRICHLET = Bound(declaration(dirichlet), {})
+_LARGE_BATCH = 4096  # samples; a batch up to this may be larger than a small data set
 PRETRAINED = ("text-classifier", "image-classifier")
 _NEEDED = {  # arguments of some data sets that a run may lack
     "data_dir": "data_dir is missing: name the folder of your images with data_dir=…; "
@@ -112,6 +114,8 @@ def classification(
     training, test = _train_and_test(source, evaluate_on, seed)
     module = build_model(run, model, training.classes, seed, train)
     _check_tokens(module, training)
+    if batch > max(len(training), _LARGE_BATCH):
+        raise ConfigError(f"task.batch = {batch} is more than all {len(training)} training samples; use a smaller one")
     training, test = _cached(cache_features, module, training, test)
     divided = supply(partition, labels=training.y, samples=len(training), nodes=nodes, seed=seed)
     changed = None  # samples that are read when they are needed change themselves
@@ -182,6 +186,8 @@ def build_model(run: RunConfig, model: ModelSection, classes: int, seed: int, tr
     if run.model_dir is not None and "model_dir" not in model.defaults:
         raise ConfigError(f"model_dir is for pretrained models ({', '.join(PRETRAINED)}), not for {model.kind}")
     available = {"classes": classes, "model_dir": run.model_dir, "data_dir": run.data_dir}
+    if model.kind in entries("model", outside=False) and model.kind not in PRETRAINED:
+        check_module(lambda: supply(model.bound(), **available))
     module: nn.Module = models.seeded(lambda: supply(model.bound(), **available), stream(seed, "model"))
     try:
         return models.freeze(module, train)

@@ -32,7 +32,7 @@ class Strict(BaseModel):
     """
 
     removed: ClassVar[Mapping[str, tuple[object, str]]] = {}  # key -> (accepted value, explanation)
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -77,7 +77,7 @@ class Optimizer(Strict):
     lr: float | str
     momentum: Unit = 0.0
     nesterov: bool = False
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Unit, Unit] = (0.9, 0.999)
     eps: Positive = 1e-8
     weight_decay: NonNegative = 0.0
     decay_norms_and_biases: bool = True
@@ -126,6 +126,19 @@ class LinkTimes(Strict):
         return edges
 
 
+class FaultOptions(Strict):
+    """Faults of a simulation; `mixwise.network.Faults` explains them and checks how they fit together."""
+
+    message_loss: Unit = 0.0
+    burst: Positive | None = None
+    node_off: Unit = 0.0
+    away: Positive | None = None
+    cyclic: bool = False
+    trace: str | None = None
+    stragglers: Unit = 0.0
+    acknowledged: bool = True
+
+
 def _checked(family: str, value: Any) -> Any:
     """The value as it came, if a part can be built from it."""
     build(family, value)
@@ -150,7 +163,9 @@ class RunConfig(Strict):
     algorithm: Annotated[Any, AfterValidator(partial(_checked, "algorithm"))] = "dsgd"
     local_steps: Count = 1
     policy: Annotated[Any, AfterValidator(partial(_checked, "policy"))]
-    message_loss: Unit = 0.0
+    wire_dtype: Literal["auto", "bfloat16", "int8"] | None = None
+    message_loss: Unit = 0.0  # short for faults.message_loss
+    faults: FaultOptions | None = None
     links: LinkTimes | None = None
     record_every: Count = 1
     evaluate_every: Count | None = None
@@ -162,9 +177,11 @@ class RunConfig(Strict):
     tensorboard: bool = False
 
     @model_validator(mode="after")
-    def _one_length(self) -> RunConfig:
+    def _said_once(self) -> RunConfig:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give the length of a run as steps or as epochs, and not both")
+        if self.message_loss and self.faults and "message_loss" in self.faults.model_fields_set:
+            raise ValueError("message_loss is short for faults.message_loss; give one of them")
         return self
 
     def part(self, family: Literal["task", "algorithm", "policy"]) -> Any:

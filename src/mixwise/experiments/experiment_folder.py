@@ -20,16 +20,18 @@ import os
 import platform
 import socket
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from mixwise.errors import ConfigError
+from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments.recipe import Experiment, load_recipe, plan_experiment
 from mixwise.network.world import World
+from mixwise.report.folder import Line, read_record
+from mixwise.storage import make_folder, sync, write_text
 from mixwise.training.checkpoint import keep_only, names_of_nodes, newest_step
 
 METRICS, TIMINGS, CHECKPOINT = "metrics.jsonl", "timings.jsonl", "checkpoint"
@@ -51,11 +53,11 @@ def open_folder(lock: FolderLock, experiment: Experiment, resume: bool, world: W
 def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
     """Begin in the folder; to resume, check that it holds this experiment."""
     config = folder / "config.yaml"
-    if all(path.name == LOCK for path in folder.iterdir()):
+    if all(path.name in (LOCK, "config.yaml.part") for path in folder.iterdir()):
         packages = ", ".join(f"{name} {version(name)}" for name in ("mixwise", "torch", "numpy", "scipy", "piqp"))
         command = f"# command: {' '.join(experiment.command.split())}\n" if experiment.command else ""
         origin = f"# {packages}, Python {platform.python_version()}\n{command}"
-        config.write_text(origin + experiment.to_yaml(), "utf-8")
+        write_text(config, origin + experiment.to_yaml())
     elif not resume:
         raise ConfigError(
             f"the folder {folder} is not empty, and no run is ever overwritten; "
@@ -68,17 +70,48 @@ def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
         )
 
 
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Report a full disk, or a folder that cannot be written, as one error."""
+    try:
+        yield
+    except OSError as error:
+        what = error.filename or folder
+        raise TrainingError(
+            f"{what} cannot be written or read ({error.strerror or error}); make room or correct the permissions, "
+            f"then continue with --resume"
+        ) from None
+
+
 # --- the folder of one run ---
-def clear_run(place: Path) -> tuple[int, list[int] | None]:
-    """Cut the folder of a run back to its newest complete checkpoint.
+def clear_run(place: Path, nodes: int, recorded: Callable[[int], list[int]]) -> tuple[int, list[int]]:
+    """Cut the folder of a run back to its newest intact checkpoint that has all records before it.
+
+    Args:
+        place: the folder.
+        nodes: how many the run begins with.
+        recorded: the steps that have a record, of the first so many steps.
 
     Returns the number of steps done until then, and the nodes that have done them.
     """
-    place.mkdir(parents=True, exist_ok=True)
-    step = newest_step(place / CHECKPOINT) or 0
-    keep_only(place / CHECKPOINT, step)
+    make_folder(place)
+    folder = place / CHECKPOINT
+
+    def incomplete(step: int) -> str:
+        if len(names_of_nodes(folder, step)) < nodes:
+            return ""  # the nodes that are left may have skipped steps
+        for path in (place / METRICS, place / TIMINGS):
+            if set(recorded(step)) - {record["step"] for record in records_before(path, step)[0]}:
+                return f"{path} lacks records before the checkpoint of step {step}"
+        return ""
+
+    step = newest_step(folder, incomplete) or 0
+    names = names_of_nodes(folder, step) if step else list(range(nodes))
+    keep_only(folder, step)
     cut_run(place, step)
-    return step, names_of_nodes(place / CHECKPOINT, step) if step else None
+    for stale in place.glob("*.part"):
+        stale.unlink(missing_ok=True)
+    return step, names
 
 
 def cut_run(place: Path, step: int) -> None:
@@ -92,15 +125,13 @@ def cut_run(place: Path, step: int) -> None:
 def records_before(path: Path, steps: int) -> tuple[list[dict[str, Any]], int]:
     """The records of the first `steps` steps, and their bytes, up to a line that is incomplete."""
     kept, size = [], 0
-    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            break
-        if record["step"] >= steps:
-            break
-        kept.append(record)
-        size += len(line)
+    with suppress(FileNotFoundError), path.open("rb") as lines:
+        for line in lines:
+            record = read_record(line, Line)
+            if record is None or record["step"] >= steps or not line.endswith(b"\n"):
+                break
+            kept.append(record)
+            size += len(line)
     return kept, size
 
 
@@ -160,7 +191,7 @@ class FolderLock:
         while self._file is None:
             try:
                 if not self.folder.is_dir():
-                    self.folder.mkdir(parents=True)
+                    make_folder(self.folder)
                     self._made = True
                 file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
                 _flock(file)
@@ -189,9 +220,10 @@ class FolderLock:
         since = datetime.now().astimezone().isoformat(" ", "seconds")
         note = {"host": socket.gethostname(), "pid": os.getpid(), "since": since, "token": self.token}
         text = json.dumps(note).encode() + b"\n"
+        self._file = file  # released, whatever happens
         os.pwrite(file, text, 0)
         os.ftruncate(file, len(text))
-        self._file = file
+        sync(file)
 
     def _take_over(self) -> None:
         """Take the lock of a process that is gone; return without it if it was removed in the meantime."""

@@ -6,7 +6,6 @@ the code of the model, and nothing is run.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,11 @@ from mixwise.experiments.experiment_folder import CHECKPOINT, SCENE
 from mixwise.experiments.recipe import load_recipe, plan_experiment
 from mixwise.models import ImageClassifier, TextClassifier
 from mixwise.parts import Bound
+from mixwise.report.folder import SEED, read_scene
 from mixwise.state import decode
+from mixwise.storage import replacing
 from mixwise.tasks.buffers import complete, mean_row
-from mixwise.training.checkpoint import read_checkpoint
+from mixwise.training.checkpoint import must_fit, read_checkpoint
 
 
 def export_model(run: Path, variant: str, model: str, out: Path, seed: int | None = None) -> dict[str, torch.Tensor]:
@@ -39,21 +40,25 @@ def export_model(run: Path, variant: str, model: str, out: Path, seed: int | Non
         seed: which seed; not needed if there is only one.
     """
     folder = _checkpoint(run, variant, seed)
-    _, values = read_checkpoint(folder, wanted=lambda name: False)
-    layout = values["values"]["shared/layout"]["json"]
-    if not layout:
+    _, header = read_checkpoint(folder, wanted=lambda name: False)
+    if header.values.get("shared/layout") in (None, {"json": []}, {"json": None}):
         raise ConfigError(f"{folder} holds no model: the task of this run is not a module")
-    parts, _ = read_checkpoint(folder, wanted=lambda name: name.startswith("task/") or name == values["models"])
-    X = parts[values["models"]]
+    parts, _ = read_checkpoint(folder, wanted=lambda name: name.startswith("task/") or name == header.models)
+    with must_fit(folder):
+        X, layout = parts[header.models], header.values["shared/layout"]["json"]
     node = _node(model, len(X))
-    row = mean_row(X) if node is None else X[node]
-    trained = {name: row[start : start + torch.Size(shape).numel()].reshape(shape) for name, shape, start in layout}
-    state = complete(trained, decode(parts, values["values"], range(len(X)), "task/"), node)
+    with must_fit(folder):
+        row = mean_row(X) if node is None else X[node]
+        trained = {
+            str(name): row[start : start + torch.Size(shape).numel()].reshape(shape) for name, shape, start in layout
+        }
+        state = complete(trained, decode(parts, header.values, range(len(X)), "task/"), node)
     if out.suffix != ".safetensors" and (out.suffix == "" or out.is_dir()):
         _export_pretrained(run, variant, state, out)
         return state
     try:
-        save_file(state, out)
+        with replacing(out) as temporary:
+            save_file(state, temporary)
     except (SafetensorError, OSError) as error:
         raise ConfigError(f"{out} cannot be written: {error}") from None
     return state
@@ -63,8 +68,8 @@ def _checkpoint(run: Path, variant: str, seed: int | None) -> Path:
     """The checkpoint of a variant and a seed."""
     found: dict[str, dict[int, Path]] = {}
     for path in sorted(run.glob(f"**/seed-*/{CHECKPOINT}")):
-        name, number = path.parents[1].relative_to(run).as_posix(), int(path.parent.name.removeprefix("seed-"))
-        found.setdefault(name, {})[number] = path
+        if named := SEED.fullmatch(path.parent.name):
+            found.setdefault(path.parents[1].relative_to(run).as_posix(), {})[int(named[1])] = path
     if not found:
         raise ConfigError(f"{run} holds no checkpoint of a run; name a folder that mixwise run has made")
     if variant not in found:
@@ -89,7 +94,11 @@ def _node(model: str, nodes: int) -> int | None:
 
 def _export_pretrained(run: Path, variant: str, state: dict[str, torch.Tensor], out: Path) -> None:
     """Write a folder: configuration with the names of the classes, weights, and the tokenizer of a text model."""
-    config = plan_experiment(load_recipe(str(run / "config.yaml"))).runs[variant]
+    config = plan_experiment(load_recipe(str(run / "config.yaml"))).runs.get(variant)
+    scene = next(filter(None, map(read_scene, sorted((run / variant).glob(f"seed-*/{SCENE}")))), None)
+    if config is None or scene is None:
+        missing = "config.yaml does not describe" if config is None else f"no readable {SCENE} names the classes of"
+        raise ConfigError(f"{run}: {missing} {variant}; write a .safetensors file with --out")
     task = config.part("task")
     model = task.options.get("model") if isinstance(task, Bound) else None
     if not isinstance(model, ModelSection) or model.kind not in PRETRAINED:
@@ -98,8 +107,7 @@ def _export_pretrained(run: Path, variant: str, state: dict[str, torch.Tensor], 
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out {out} is not empty; choose a new folder")
-    scene = min((run / variant).glob(f"seed-*/{SCENE}"))
-    names = json.loads(scene.read_text("utf-8"))["classes"]
+    names = scene["classes"]
     options = {**model.options, "pretrained": False}  # the weights are those of the run
     module = build_model(config, model.model_copy(update={"options": options}), len(names), seed=0)
     assert isinstance(module, TextClassifier | ImageClassifier)

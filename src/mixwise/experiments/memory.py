@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import torch
+from torch import nn
 
 from mixwise.errors import ConfigError
 from mixwise.graphs import Graph
@@ -80,6 +81,22 @@ class Need:
         return f"{rows}; {size(self.total)} with the program, the data and a pass{free}"
 
 
+def check_module(make: Callable[[], nn.Module]) -> None:
+    """Build a module without its memory, and reject one that would not fit with one row and one gradient."""
+    try:
+        with torch.device("meta"):
+            parameters = list(make().parameters())
+    except (RuntimeError, OverflowError, TypeError) as error:
+        raise ConfigError(f"the model cannot be built ({error}); correct task.model.options") from None
+    dim, need = sum(each.numel() for each in parameters), 3 * sum(each.nbytes for each in parameters)
+    free = free_memory(torch.device("cpu"))
+    if free is not None and need > free:
+        raise ConfigError(
+            f"the model does not fit into memory: {_millions(dim)} parameters, {size(need)} with one row and one "
+            f"gradient, but {size(free)} are free; take a smaller model"
+        )
+
+
 def check_memory(task: Task, graph: Graph, world: World, start: Callable[[Task], Training]) -> Need | None:
     """Estimate the memory of a run and reject a run that does not fit; None for a small run.
 
@@ -94,7 +111,8 @@ def check_memory(task: Task, graph: Graph, world: World, start: Callable[[Task],
     m = math.ceil(graph.n / world.size)
     module = task if isinstance(task, ModuleTask) else None
     device, dtype = (torch.device("cpu"), torch.float64) if module is None else (module.device, module.dtype)
-    if _MOST_TENSORS * m * task.layout.dim * dtype.itemsize < _LARGE:
+    inputs = 0 if module is None else module.batch * module.inputs.sample_size
+    if _MOST_TENSORS * m * (task.layout.dim + inputs) * dtype.itemsize < _LARGE:
         return None
     here = min(world.size, int(os.environ.get("LOCAL_WORLD_SIZE", world.size)))  # processes on this machine
     free = world.decide(lambda: free_memory(device, here))
@@ -108,9 +126,11 @@ def check_memory(task: Task, graph: Graph, world: World, start: Callable[[Task],
         process=psutil.Process().memory_info().rss if device.type == "cpu" else 0,
         free=free,
     )
-    if module is not None and (free is None or 4 * need.dim * need.itemsize < free):  # else a pass would not fit
+    if module is not None and (free is None or 8 * need.dim * need.itemsize < free):  # else a pass would not fit
         buffers = m * sum(buffer.nbytes for buffer in module.template.buffers())
-        need = replace(need, passes=max(pass_bytes(module, m), evaluation_bytes(module)) + buffers)
+        evaluation = evaluation_bytes(module)  # takes no memory; a pass takes about twice as much, for real
+        pass_ = pass_bytes(module, m) if free is None or 3 * evaluation < free else 2 * evaluation
+        need = replace(need, passes=max(pass_, evaluation) + buffers)
     world.decide(lambda: _reject_large(need, task, here))
     return need if need.total >= _LARGE else None
 

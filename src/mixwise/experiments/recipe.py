@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from mixwise.errors import ConfigError, unknown
 from mixwise.experiments.config import Recipe, RunConfig, check_folder_name, validated
+from mixwise.storage import parsed_yaml, text
 
 # Overrides of the recipe itself; all others go to the runs.
 _RECIPE_KEYS = ("seeds", "window", "variants", "topology", "name")
+_MAX_SEEDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -51,30 +52,29 @@ def recipe_names() -> list[str]:
     return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
 
 
-def load_recipe(name_or_path: str) -> Recipe:
-    """A recipe by its name, or from a YAML file."""
+def load_recipe(name_or_path: str, *, follow: bool = True) -> Recipe:
+    """A recipe by its name, or from a YAML file, which may be a symbolic link unless `follow` is false."""
     if name_or_path in recipe_names():
-        text = (resources.files("mixwise.experiments") / "recipes" / f"{name_or_path}.yaml").read_text("utf-8")
+        source = (resources.files("mixwise.experiments") / "recipes" / f"{name_or_path}.yaml").read_text("utf-8")
     elif name_or_path.endswith((".yaml", ".yml")):
         try:
-            text = Path(name_or_path).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-            raise ConfigError(f"the recipe {name_or_path} cannot be read: {reason}") from None
+            source = text(name_or_path, follow=follow)
+        except OSError as error:
+            raise ConfigError(f"the recipe {name_or_path} cannot be read: {error.strerror}") from None
     else:
         raise ConfigError(unknown("recipe", name_or_path, [*recipe_names(), "a path that ends in .yaml"]))
-    return validated(Recipe, _parsed(text, f"recipe {name_or_path}"), f"recipe {name_or_path}")
+    return validated(Recipe, parsed_yaml(source, f"recipe {name_or_path}"), f"recipe {name_or_path}")
 
 
 def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment:
     """The runs of a recipe after overrides such as `steps=50`, `seeds=0-4`, `variants=a,b` or `a.policy.period=10`."""
     for_recipe: dict[str, Any] = {}
     for_runs: list[tuple[str, Any]] = []
-    for text in overrides:
-        key, equals, value = text.partition("=")
+    for override in overrides:
+        key, equals, value = override.partition("=")
         if not equals or not key:
-            raise ConfigError(f"{text!r} is not an override; write key=value, such as steps=50")
-        parsed = _parsed(value, f"override {key}")
+            raise ConfigError(f"{override!r} is not an override; write key=value, such as steps=50")
+        parsed = parsed_yaml(value, f"override {key}")
         if key in _RECIPE_KEYS:
             for_recipe[key] = parsed
         else:
@@ -99,31 +99,22 @@ def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment
     return Experiment(recipe, _placed(recipe, runs))
 
 
-def parse_seeds(text: Any) -> list[int]:
-    """Seeds from 3, "0,1,2", "0-9" or a list.
+def parse_seeds(given: Any) -> list[int]:
+    """Seeds from 3, "0,1,2", "0-9" or a list; at most 10,000.
 
     >>> parse_seeds("0-3,7")
     [0, 1, 2, 3, 7]
     """
-    if isinstance(text, list):
-        return [seed for part in text for seed in parse_seeds(part)]
     seeds: list[int] = []
     try:
-        for part in str(text).split(","):
+        for part in ",".join(map(str, given if isinstance(given, list) else [given])).split(","):
             first, dash, last = part.strip().partition("-")
-            seeds.extend(range(int(first), int(last) + 1) if dash else [int(first)])
+            seeds += range(int(first), min(int(last), int(first) + _MAX_SEEDS) + 1) if dash else [int(first)]
     except ValueError:
-        raise ConfigError(f"seeds = {text}; give whole numbers such as 0,1,2 or a range such as 0-9") from None
+        raise ConfigError(f"seeds = {given}; give whole numbers such as 0,1,2 or a range such as 0-9") from None
+    if len(seeds) > _MAX_SEEDS:
+        raise ConfigError(f"seeds = {given} are more than {_MAX_SEEDS:,}; run fewer at a time")
     return seeds
-
-
-def _parsed(text: str, where: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark is not None else ""
-        raise ConfigError(f"{where}{line}: not valid YAML: {getattr(error, 'problem', None) or 'unreadable'}") from None
 
 
 def _chosen(what: str, recipe: str, there: dict[str, Any], names: Any) -> dict[str, Any]:

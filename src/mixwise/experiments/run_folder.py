@@ -19,7 +19,7 @@ from mixwise.experiments.recipe import load_recipe
 from mixwise.graphs.drawing import svg
 from mixwise.report.figures import curves_figure
 from mixwise.report.folder import read_folder
-from mixwise.report.records import Results, series
+from mixwise.report.records import Results, Steps, is_number, series
 from mixwise.report.table import Summary, summarize
 
 
@@ -41,21 +41,27 @@ class Run:
 
     @cached_property
     def summary(self) -> Summary:
-        """The table of the variants that have recorded all metrics of the recipe."""
-        complete = {
-            variant: runs
-            for variant, runs in self.results.items()
-            if all(any(metric in step for step in steps) for metric in self.recipe.metrics for steps in runs.values())
-        }
+        """The table of the runs that have recorded all metrics of the recipe."""
+        complete = {variant: self._with(variant, *self.recipe.metrics) for variant in self.results}
+        complete = {variant: runs for variant, runs in complete.items() if runs}
         if not complete:
             raise ConfigError(f"{self.folder} holds no run with {', '.join(self.recipe.metrics)} yet; let it continue")
         return summarize(complete, self.recipe.metrics, self.recipe.window)
 
+    def _with(self, variant: str, *metrics: str) -> dict[int, Steps]:
+        """The runs of a variant that have recorded these metrics, by seed."""
+        return {
+            seed: steps
+            for seed, steps in self.results[variant].items()
+            if all(any(is_number(step.get(metric)) for step in steps) for metric in metrics)
+        }
+
     def curve(self, variant: str, metric: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """The steps (T,) at which all seeds have recorded the metric, and its values (seeds, T)."""
+        """The steps (T,) at which all seeds that have begun to record the metric have it, and its values (seeds, T)."""
         if variant not in self.results:
             raise ConfigError(f"{self.folder}: " + unknown("variant", variant, self.results))
-        curves = [series(records, metric) for records in self.results[variant].values()]
+        runs = self._with(variant, metric) or self.results[variant]
+        curves = [series(records, metric) for records in runs.values()]
         shortest = min(len(steps) for steps, _ in curves)
         return curves[0][0][:shortest], np.array([values[:shortest] for _, values in curves])
 
@@ -92,7 +98,7 @@ def load_run(folder: str | Path) -> Run:
     folder = Path(folder)
     if not (folder / "config.yaml").is_file():
         raise ConfigError(f"{folder} holds no config.yaml; name a folder that mixwise run has made")
-    recipe = load_recipe(str(folder / "config.yaml"))
+    recipe = load_recipe(str(folder / "config.yaml"), follow=False)
     found = read_folder(folder)
     results: Results = {}
     for run in found.runs:

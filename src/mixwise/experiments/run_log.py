@@ -30,6 +30,7 @@ from mixwise.graphs.drawing import graph_figure, is_drawable
 from mixwise.mixing import MixingMatrix
 from mixwise.parts import normalized, words
 from mixwise.protocols import Plan
+from mixwise.storage import sync, write_text
 from mixwise.tasks import ModuleTask
 from mixwise.training import Record, Step, Training
 
@@ -45,10 +46,11 @@ Pixels = npt.NDArray[np.uint8]  # (height, width, 3)
 
 def open_logs(place: Path, prepared: Prepared, training: Training) -> list[Log]:
     """Write the scene of a run if it is new, and open its other files at the training's current step."""
+    whole = training.network.graph.n == prepared.nodes  # pictures are of all nodes
+    if whole and not (place / SCENE).exists():
+        write_text(place / SCENE, json.dumps(_scene(prepared, training)))
     logs: list[Log] = [_RecordLog(place / METRICS, Record.to_json), _RecordLog(place / TIMINGS, Record.timings_to_json)]
-    if training.network.graph.n == prepared.nodes:  # pictures are of all nodes
-        if not (place / SCENE).exists():
-            (place / SCENE).write_text(json.dumps(_scene(prepared, training)), "utf-8")
+    if whole:
         logs.append(_WeightsLog(place / WEIGHTS, training, prepared.steps))
     if prepared.config.tensorboard:
         logs.append(_TensorBoardLog(place / "tensorboard", training, prepared.steps))
@@ -99,6 +101,10 @@ class Log:
 
     def add(self, record: Record) -> None:
         """Log a record."""
+
+    def flush(self) -> None:
+        """Make all lines safe from a power cut."""
+        sync(self.file)
 
 
 class _RecordLog(Log):
@@ -186,6 +192,10 @@ class _TensorBoardLog(Log):
         self._plan: Plan | None = None  # of the last mixing
         self._every = -(-steps // _MAX_HEAT_MAPS)
         self._next = training.t
+
+    def flush(self) -> None:
+        """Make all numbers visible to readers."""
+        self.file.flush()
 
     def see(self, step: Step) -> None:
         """Remember the weights of a step for the next picture."""

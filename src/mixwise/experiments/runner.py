@@ -28,6 +28,7 @@ from mixwise.report.figures import save_curves
 from mixwise.report.page import save_page
 from mixwise.report.records import Results
 from mixwise.report.table import Summary, summarize
+from mixwise.storage import write_text
 from mixwise.training import Step, Training
 from mixwise.training.checkpoint import load_checkpoint, names_of_nodes, newest_step, read_state, save_checkpoint
 
@@ -68,7 +69,7 @@ def run_experiment(
         on_need: called with the memory that the largest run needs, if that is much.
     """
     recipe, world = experiment.recipe, world or World()
-    with FolderLock(folder) as lock:
+    with files.writing(folder), FolderLock(folder) as lock:
         cursor = RunCursor(world)
         while cursor.begin(0):
             try:
@@ -90,8 +91,8 @@ def run_experiment(
                 on_progress(Progress(variant, seed, values["step"], prepared.steps, values))
         summary = summarize(results, recipe.metrics, recipe.window)
         if world.rank == 0:
-            (folder / "summary.csv").write_text(summary.to_csv(), "utf-8")
-            (folder / "summary.md").write_text(summary.to_markdown(recipe.name), "utf-8")
+            write_text(folder / "summary.csv", summary.to_csv())
+            write_text(folder / "summary.md", summary.to_markdown(recipe.name))
             save_curves(results, recipe.metrics, recipe.window, folder / "figures")
             save_page([folder], folder / "report.html")
         return summary
@@ -132,8 +133,7 @@ def _run(prepared: Prepared, place: Path, cursor: RunCursor, stage: int, lock: F
 
 def _started(prepared: Prepared, place: Path, cursor: RunCursor) -> Training:
     """The run at its beginning, or at its last checkpoint."""
-    saved, names = cursor.world.decide(lambda: files.clear_run(place))
-    cursor.names = names or list(range(prepared.nodes))
+    saved, cursor.names = cursor.world.decide(lambda: files.clear_run(place, prepared.nodes, prepared.recorded))
     training = prepared.start(cursor.names)
     if saved > 0:
         load_checkpoint(training, place / CHECKPOINT, saved)
@@ -180,8 +180,8 @@ def _records(prepared: Prepared, training: Training, place: Path, cursor: RunCur
                 log.add(record)
             due = training.t - saved >= prepared.checkpoint_every or training.t == prepared.steps
             if due or time.monotonic() - flushed > _WATCHED:
-                for log in logs:
-                    log.file.flush()  # a checkpoint must not know of steps that the records do not
+                for log in logs:  # before a checkpoint: it must not know of steps that the records do not
+                    log.flush() if due else log.file.flush()
                 flushed = time.monotonic()
             if due:
                 save_checkpoint(training, place / CHECKPOINT)

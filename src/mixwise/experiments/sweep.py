@@ -18,12 +18,13 @@ from typing import Any
 from mixwise.errors import ConfigError
 from mixwise.experiments.build import prepare
 from mixwise.experiments.config import Recipe, RunConfig
-from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock
+from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock, writing
 from mixwise.experiments.recipe import Experiment, plan_experiment
 from mixwise.experiments.runner import OnProgress, run_experiment
 from mixwise.network.world import World
 from mixwise.report.records import Results, higher_is_better
 from mixwise.report.table import Summary, summarize
+from mixwise.storage import write_text
 from mixwise.training.checkpoint import load_checkpoint
 from mixwise.training.figures import disagreement
 
@@ -59,8 +60,12 @@ def sweep(
     folder: Path,
     on_progress: OnProgress = lambda progress: None,
     world: World | None = None,
+    resume: bool = False,
 ) -> SweepResult:
-    """Run the grid on the validation split, choose per variant by the recipe's first metric, test the winners."""
+    """Run the grid on the validation split, choose per variant by the recipe's first metric, test the winners.
+
+    With `resume`, continue in the folder of an interrupted sweep: finished runs are read, not run again.
+    """
     world = world or World()
     plain, axes = split_grid(overrides)
     if not axes:
@@ -72,9 +77,9 @@ def sweep(
     points = {",".join(point): point for point in product(*axes)}
     places = {name: folder / name.replace("/", "_over_") for name in points}
     grid = {name: on("validation", point) for name, point in points.items()}
-    with FolderLock(folder) as lock:
+    with writing(folder), FolderLock(folder) as lock:
         lock.begin(world)
-        found = {name: run_experiment(grid[name], places[name], on_progress, world=world).rows for name in grid}
+        found = {name: run_experiment(grid[name], places[name], on_progress, resume, world).rows for name in grid}
         better = max if higher_is_better(recipe.metrics[0]) else min
         variants = list(next(iter(found.values())))
         chosen = {v: better(found, key=lambda name: found[name][v][0].mean) for v in variants}
@@ -104,11 +109,9 @@ def _tested(config: RunConfig, seed: int, place: Path, world: World) -> dict[str
 
 
 def _write(folder: Path, experiment: Experiment, results: Results, summary: Summary) -> None:
-    (folder / "chosen.yaml").write_text(experiment.to_yaml(), "utf-8")
-    with (folder / "test.jsonl").open("w", encoding="utf-8") as file:
-        for variant, seeds in results.items():
-            for seed, records in seeds.items():
-                file.write(json.dumps({"variant": variant, "seed": seed, **records[0]}) + "\n")
+    write_text(folder / "chosen.yaml", experiment.to_yaml())
+    tested = [{"variant": v, "seed": seed, **found[0]} for v, seeds in results.items() for seed, found in seeds.items()]
+    write_text(folder / "test.jsonl", "".join(json.dumps(each) + "\n" for each in tested))
     title = f"{experiment.recipe.name}: chosen on the validation split"
-    (folder / "summary.csv").write_text(summary.to_csv(), "utf-8")
-    (folder / "summary.md").write_text(summary.to_markdown(title), "utf-8")
+    write_text(folder / "summary.csv", summary.to_csv())
+    write_text(folder / "summary.md", summary.to_markdown(title))

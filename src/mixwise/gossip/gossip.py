@@ -49,7 +49,7 @@ class Gossip:
         buffers: "local": every node keeps its own, such as the statistics of BatchNorm; "averaged": they are mixed as
             the parameters are.
         overlap: let the rows travel while the next gradients are computed (`CombineWhileAdapt`).
-        wire_dtype: torch.bfloat16 or torch.float16 rounds the rows for the message, and only there.
+        wire_dtype: torch.bfloat16 or torch.int8 rounds the rows for the message; their mean is conserved all the same.
         timeout: the longest wait for other ranks, in seconds.
         seed: names the random streams of policy and algorithm.
         elastic: continue without ranks that are lost, and take up ranks that are started again (`mixwise launch

@@ -70,7 +70,7 @@ def _by_dimension(graph: Graph) -> IntArray | None:
     color_of = nx.greedy_color(meeting, strategy="DSATUR")
     colors = np.array([color_of[c] for c in range(count)], dtype=np.int64)[classes]
     fewest = int(degrees.max()) + (two_coloring(graph) is None)
-    return colors if colors.max() < fewest else None
+    return colors if colors.max(initial=-1) < fewest else None
 
 
 def _parallel_classes(graph: Graph) -> IntArray:

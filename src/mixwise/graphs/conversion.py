@@ -20,11 +20,13 @@ from scipy import sparse
 from mixwise.errors import GraphError
 from mixwise.graphs.graph import Edges, Graph
 from mixwise.parts import part
+from mixwise.storage import contents
 
 if TYPE_CHECKING:
     import networkx
     import torch
 
+_MAX_BYTES = 1 << 28
 _HEADERS = {("source", "target"), ("from", "to"), ("src", "dst")}
 
 
@@ -110,7 +112,7 @@ def load(path: str | os.PathLike[str]) -> Graph:
     file = Path(os.path.expanduser(path))
     read = _READERS.get(file.suffix.lower())
     try:
-        content = file.read_bytes()
+        content = contents(file, _MAX_BYTES)
         if read is None:
             raise GraphError(f"cannot read {file.suffix or 'a name without suffix'}; use {', '.join(_READERS)}")
         if not content.strip():

@@ -132,10 +132,7 @@ def save_picture(graph: Graph, path: Path) -> None:
     """Write the graph to a PNG, SVG or PDF file."""
     if path.suffix.lower() not in _FORMATS:
         raise GraphError(f"a picture is saved as {', '.join(_FORMATS)}, not as {path.suffix or path.name!r}")
-    try:
-        graph_figure(graph).savefig(path, dpi=160)
-    except OSError as error:
-        raise GraphError(f"the picture {path} cannot be written: {error.strerror}") from None
+    graph_figure(graph).savefig(path, dpi=160)
 
 
 def svg(figure: Figure, title: str) -> str:

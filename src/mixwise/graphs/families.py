@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 from scipy import sparse
@@ -19,7 +19,8 @@ from mixwise.graphs.graph import Graph, IntArray
 from mixwise.parts import part
 from mixwise.seeding import numpy_generator, stream
 
-MAX_EDGES = 10**8  # a typo such as complete(10**6) should not fill the memory
+MAX_EDGES = 5 * 10**6  # a typo such as complete(10**6) should neither fill the memory nor take minutes
+_MAX_DRAWN = 500_000  # edges of a graph that networkx draws one by one
 _TRIES = 100  # draws of a random family before giving up on a connected graph
 
 
@@ -157,6 +158,7 @@ def random_regular(n: int, degree: int, seed: int = 0) -> Graph:
         raise GraphError(f"there is no connected graph of {n} nodes with {degree} neighbors each; {rule}")
     if degree == 2:  # the only connected one is a cycle, which a draw hits about once in √n times
         return ring(n).permuted(numpy_generator(seed, "random_regular").permutation(n).tolist())
+    _check_room(f"n = {n}, degree = {degree}", n * min(degree, n - 1 - degree) / 2, _MAX_DRAWN)
     _check_room(f"n = {n}, degree = {degree}", n * degree / 2)
     import networkx as nx
 
@@ -189,7 +191,7 @@ def random_geometric(n: int, radius: float, seed: int = 0) -> Graph:
     n = _whole("n", n)
     if not (math.isfinite(radius) and radius >= 0):
         raise GraphError(f"radius = {radius}; give a finite number of at least 0 (the unit square has a side of 1)")
-    _check_room(f"n = {n}, radius = {radius}", min(1.0, math.pi * radius**2) * n * (n - 1) / 2)
+    _check_room(f"n = {n}, radius = {radius}", min(1.0, math.pi * min(radius, 1.0) ** 2) * n * (n - 1) / 2)
     from scipy.spatial import KDTree
 
     points = numpy_generator(seed, "random_geometric").random((n, 2))
@@ -206,7 +208,7 @@ def small_world(n: int, neighbors: int, rewire: float, seed: int = 0) -> Graph:
     _fraction("rewire", rewire)
     if neighbors % 2 or neighbors >= n:
         raise GraphError(f"neighbors = {neighbors} with n = {n}; give an even number below n, half on either side")
-    _check_room(f"n = {n}, neighbors = {neighbors}", n * neighbors / 2)
+    _check_room(f"n = {n}, neighbors = {neighbors}", n * neighbors / 2, _MAX_DRAWN)
     import networkx as nx
 
     try:
@@ -223,9 +225,10 @@ def _graph(n: int, *ends: tuple[IntArray, IntArray], directed: bool = False) -> 
     return Graph(n, np.concatenate(pairs) if pairs else [], directed)
 
 
-def _circulant(n: int, jumps: Iterable[int], directed: bool = False) -> Graph:
+def _circulant(n: int, jumps: Sequence[int], directed: bool = False) -> Graph:
     """i → i + jump mod n for every jump."""
     i = np.arange(_whole("n", n))
+    _check_room(f"n = {n}", len(i) * len(jumps))
     return _graph(len(i), *((i, (i + jump) % len(i)) for jump in jumps), directed=directed)
 
 
@@ -268,7 +271,7 @@ def _fraction(name: str, value: float) -> float:
     return value
 
 
-def _check_room(what: str, edges: float) -> None:
-    """Raise `GraphError` for a graph that would not fit into memory."""
-    if edges > MAX_EDGES:
-        raise GraphError(f"{what} makes about {edges:.2g} edges, allowed are {MAX_EDGES:.0e}; use fewer nodes")
+def _check_room(what: str, edges: float, most: int = MAX_EDGES) -> None:
+    """Raise `GraphError` for a graph that would take too much memory or time."""
+    if edges > most:
+        raise GraphError(f"{what} makes about {edges:.2g} edges, allowed are {most:.0e}; use fewer nodes")

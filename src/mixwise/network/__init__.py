@@ -1,17 +1,20 @@
 """Networks: how rows travel between nodes."""
 
 from mixwise.network.distributed import DistributedNetwork
+from mixwise.network.faults import Faults
+from mixwise.network.faulty import FaultyNetwork
 from mixwise.network.links import Link, Links
 from mixwise.network.routes import block
-from mixwise.network.simulated import LossyNetwork, SimulatedNetwork
+from mixwise.network.simulated import SimulatedNetwork
 from mixwise.network.traffic import Packing, Pending, Traffic
 from mixwise.protocols import Network
 
 __all__ = [
     "DistributedNetwork",
+    "Faults",
+    "FaultyNetwork",
     "Link",
     "Links",
-    "LossyNetwork",
     "Network",
     "Packing",
     "Pending",

@@ -20,16 +20,16 @@ from mixwise.mixing import MixingMatrix
 from mixwise.network.links import Links
 from mixwise.network.pending import BufferPool, PendingAverage, PendingMix
 from mixwise.network.routes import MixingRoutes, Route, Router, block
-from mixwise.network.traffic import LONG_ROW, Cargo, Cast, Packing, Traffic, average_bytes, message_bytes
+from mixwise.network.traffic import LONG_ROW, Cargo, Packing, Traffic, average_bytes, message_bytes
 from mixwise.network.transfer import Message, Round
 from mixwise.network.transport import Transport
+from mixwise.network.wire import Wire, as_wire_dtype
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 _KEPT = 64  # matrices whose routes are remembered
 _KEPT_GRAPHS = 1024  # graphs of exchanges whose routes are remembered: every level of a tree is one
-_SHORT = 64  # numbers; shorter rows are not cast: it saves nothing, and they may be weights of push-sum
 _made = itertools.count()  # networks made by this process
 
 
@@ -43,7 +43,7 @@ class DistributedNetwork:
         graph: the communication graph, the same on every process.
         group: the processes; by default all of the default process group.
         timeout: the longest time that one operation may take, in seconds.
-        wire_dtype: torch.bfloat16 or torch.float16: rows of parameters are cast for the message, and only for it.
+        wire_dtype: torch.bfloat16 or torch.int8: rows are rounded for the message (see `mixwise.network.wire`).
         device: where small messages are assembled; by default the CPU, or the current device under nccl.
         blames: whether processes that give up tell the others which one is missing.
 
@@ -64,11 +64,9 @@ class DistributedNetwork:
         device: torch.device | str | None = None,
         blames: bool = True,
     ) -> None:
-        if wire_dtype not in (None, torch.bfloat16, torch.float16):
-            raise NetworkError(f"wire_dtype = {wire_dtype}; rows travel as they are, in bfloat16 or in float16")
+        self.graph, self.wire_dtype = graph, as_wire_dtype(wire_dtype)
         self.transport = Transport(group, timeout, blames)
         self.rank, self.world = self.transport.rank, self.transport.world
-        self.graph, self.wire_dtype = graph, wire_dtype
         self.nodes = block(graph.n, self.rank, self.world)
         self.device = self.transport.default_device if device is None else torch.device(device)
         self.traffic = Traffic()
@@ -119,18 +117,19 @@ class DistributedNetwork:
     ) -> PendingMix | PendingAverage:
         self._check_nodes(W.n)
         _check_rows(rows, len(self.nodes))
-        routes, (m, d) = self._mixing_routes(W), rows.shape
-        if packing is None and self.wire_dtype is not None and d > _SHORT and rows.dtype != self.wire_dtype:
-            packing = Cast(rows, self.wire_dtype)
-        size = message_bytes(rows, packing)
-        averages = W.is_average and packing is None
+        routes, m, averages = self._mixing_routes(W), len(rows), W.is_average and packing is None
+        wire = Wire.of(rows, self.wire_dtype) if packing is None and not averages else None
+        size = message_bytes(rows, packing or wire)
         self.traffic.parameters += average_bytes(self.graph.n, size) if averages else routes.messages * size
         if averages and routes.averages and size >= LONG_ROW:  # of short rows one round is faster
             return PendingAverage(self, rows.contiguous(), "mix", ahead=ahead)
-        source, lent = rows.contiguous(), []
-        if packing is not None:
-            source = self.buffers.take(m, packing.width, packing.dtype, rows.device)
+        source, lent, form = rows.contiguous(), [], packing or wire
+        if form is not None:
+            source = self.buffers.take(m, form.width, form.dtype, rows.device)
             lent.append(source)
+        if wire is not None:
+            wire.pack(rows, source)
+        elif packing is not None:
             for position in {position for route in routes.sends for position in route.positions}:
                 packing.pack(position, source[position])
         arriving = self.buffers.take(routes.arriving, source.shape[1], source.dtype, rows.device)
@@ -150,6 +149,8 @@ class DistributedNetwork:
                 receives.append(Message(route.peer, _part(arriving, at, count)))
                 at += count
         transfer = self.transport.post([Round(sends, receives)], "mix", self.step, ahead=ahead)
+        if wire is not None:
+            return PendingMix(self.buffers, source, arriving, routes, transfer, lent, wire, exact=rows)
         return PendingMix(self.buffers, rows, arriving, routes, transfer, lent, packing)
 
     @staticmethod
@@ -176,13 +177,13 @@ class DistributedNetwork:
         self._check_nodes(graph.n)
         routes = self._exchange_routes(graph)
         _check_rows(messages, routes.outgoing)
-        (_, d), device = messages.shape, messages.device
-        wire = self.wire_dtype if self.wire_dtype and cargo == "parameters" and d > _SHORT else messages.dtype
-        self.traffic.add(cargo, routes.messages * d * wire.itemsize)
-        source = messages.contiguous().to(wire)
-        arrived = torch.empty(routes.incoming, d, dtype=messages.dtype, device=device)
+        wire = Wire.of(messages, self.wire_dtype) if cargo == "parameters" else None
+        size, device = message_bytes(messages, wire), messages.device
+        self.traffic.add(cargo, routes.messages * size)
+        source = messages.contiguous() if wire is None else wire.pack(messages)
+        arrived = source.new_empty(routes.incoming, source.shape[1])
         sends, receives, packed = [], [], []
-        direct = d * wire.itemsize >= LONG_ROW and wire == messages.dtype  # long rows: no copies
+        direct = size >= LONG_ROW  # long rows: no copies
         for route in routes.sends:
             if direct or len(route.positions) == 1:
                 sends += [Message(route.peer, source[p]) for p in route.positions]
@@ -192,16 +193,16 @@ class DistributedNetwork:
             if direct:
                 receives += [Message(route.peer, arrived[p]) for p in route.positions]
             else:
-                packed.append((route, torch.empty(len(route.positions), d, dtype=wire, device=device)))
+                packed.append((route, source.new_empty(len(route.positions), source.shape[1])))
         receives += [Message(route.peer, rows) for route, rows in packed]
         transfer = self.transport.post([Round(sends, receives)], "exchange", self.step)
         outside, inside = routes.inside
         if len(inside):
-            arrived[inside.to(device)] = messages[outside.to(device)]
+            arrived[inside.to(device)] = source[outside.to(device)]
         transfer.wait()
         for route, rows in packed:
-            arrived[route.index.to(device)] = rows.to(messages.dtype)
-        return arrived
+            arrived[route.index.to(device)] = rows
+        return arrived if wire is None else wire.unpack(arrived, messages.new_empty(routes.incoming, messages.shape[1]))
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the rows of all nodes, in their order; counted as in a simulation: each reaches n − 1 nodes."""

@@ -19,8 +19,9 @@ import torch
 
 from mixwise.network.routes import MixingRoutes, block
 from mixwise.network.sums import block_width, column_blocks, sum_in_place, sum_terms
-from mixwise.network.traffic import Cast, Packing
+from mixwise.network.traffic import Packing
 from mixwise.network.transfer import Message, Round, Transfer
+from mixwise.network.wire import Wire
 
 if TYPE_CHECKING:
     from mixwise.network.distributed import DistributedNetwork
@@ -65,7 +66,10 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class PendingMix:
-    """Rows under way; the rows that were sent must not change until `wait` or `move` returns."""
+    """Rows under way; the rows that were sent must not change until `wait` or `move` returns.
+
+    If the rows were rounded for the message, `exact` are the rows themselves.
+    """
 
     _buffers: BufferPool
     _rows: torch.Tensor
@@ -73,7 +77,13 @@ class PendingMix:
     _routes: MixingRoutes
     _transfer: Transfer
     _lent: list[torch.Tensor]  # from the pool
-    _packing: Packing | None
+    _form: Packing | Wire | None
+    exact: torch.Tensor | None = None
+
+    @property
+    def _result(self) -> torch.Tensor:
+        """The rows that are mixed, for their length and the dtype in which they are added up."""
+        return self._rows if self.exact is None else self.exact
 
     def _arrived(self) -> None:
         """Wait, and unpack; rows that were only cast are cast back when they are summed, block by block in the cache.
@@ -81,21 +91,26 @@ class PendingMix:
         Another pass over rows of five million numbers took 75 instead of 63 ms.
         """
         self._transfer.wait()
-        if self._packing is None or isinstance(self._packing, Cast):
-            return
-        (_, d), packed = self._rows.shape, self._arriving
-        self._arriving = self._buffers.take(len(packed), d, self._rows.dtype, self._rows.device)
-        self._lent.append(self._arriving)
-        for short, row in zip(packed, self._arriving, strict=True):
-            self._packing.unpack(short, row)
+        d = self._result.shape[1]
+        if isinstance(self._form, Wire) and not self._form.casts:
+            self._rows = self._form.unpack(self._rows, self._memory(len(self._rows), d))
+            self._arriving = self._form.unpack(self._arriving, self._memory(len(self._arriving), d))
+        elif self._form is not None and not isinstance(self._form, Wire):
+            packed, self._arriving = self._arriving, self._memory(len(self._arriving), d)
+            for short, row in zip(packed, self._arriving, strict=True):
+                self._form.unpack(short, row)
 
     @property
     def _alone(self) -> bool:
         """Whether rows that arrive may be overwritten, because only one owned row hears them."""
-        return self._rows.shape[0] == 1 and self._arriving.dtype == self._rows.dtype
+        return len(self._rows) == 1 and self._arriving.dtype == self._rows.dtype == self._result.dtype
 
     def wait(self, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return Wᵀ X, in a new tensor or in `out`, which may be the rows that were sent; call it once."""
+        if self.exact is not None:
+            out = self.exact.clone() if out is None else out.copy_(self.exact)
+            self.move(out)
+            return out
         self._arrived()
         mixed = self._summed_in_place() if self._alone and out is self._rows else self._summed(out)
         self._give_back()
@@ -141,12 +156,12 @@ class PendingMix:
 
     def _sources(self, columns: slice) -> list[torch.Tensor]:
         """The rows by position: the owned ones, and those that have arrived."""
-        rows, arrived = _columns(self._rows, columns), _columns(self._arriving, columns)
-        return [*rows.unbind(), *arrived.to(rows.dtype).unbind()]
+        rows, arrived, dtype = _columns(self._rows, columns), _columns(self._arriving, columns), self._result.dtype
+        return [*rows.to(dtype).unbind(), *arrived.to(dtype).unbind()]
 
     def _memory(self, rows: int, width: int) -> torch.Tensor:
-        """Return memory for rows of one block of columns; it is given back with the rest."""
-        self._lent.append(self._buffers.take(rows, width, self._rows.dtype, self._rows.device))
+        """Return memory for rows, or for one block of their columns; it is given back with the rest."""
+        self._lent.append(self._buffers.take(rows, width, self._result.dtype, self._rows.device))
         return self._lent[-1]
 
     def _give_back(self) -> None:

@@ -12,8 +12,10 @@ from typing import Literal, Protocol, TypeAlias
 
 import torch
 
+from mixwise.network.wire import Wire
+
 LONG_ROW = 1 << 16  # bytes; shorter rows are cheaper to copy, or to send whole, than to send in several messages
-Cargo: TypeAlias = Literal["parameters", "sketches"]  # what travels: the counter of `Traffic` that it goes to
+Cargo: TypeAlias = Literal["parameters", "sketches", "agreement"]  # what travels; the last two are small
 
 
 @dataclass
@@ -23,16 +25,21 @@ class Traffic:
     The counts are those of this implementation with one node per process, however many nodes a process has and also in
     a simulation: per gossip step a row along every arc with a non-zero weight; per gather each row to n − 1 nodes; per
     average over all nodes, including a gossip step with W = J, 2 (n − 1) / n rows per node, or n − 1 rows below 64 kB,
-    which travel in one round.
+    which travel in one round. Messages, and how many of them were lost, are counted where faults are simulated.
     """
 
     parameters: int = 0
     sketches: int = 0
     seconds: float = 0.0
+    messages: int = 0
+    lost: int = 0
 
     def add(self, cargo: Cargo, size: int) -> None:
         """Count `size` bytes."""
-        setattr(self, cargo, getattr(self, cargo) + size)
+        if cargo == "parameters":
+            self.parameters += size
+        else:
+            self.sketches += size
 
     def reset(self) -> None:
         """Count from 0 again."""
@@ -79,24 +86,9 @@ class Packing(Protocol):
         ...
 
 
-class Cast:
-    """A packing that casts rows to a shorter dtype."""
-
-    def __init__(self, rows: torch.Tensor, dtype: torch.dtype) -> None:
-        self.rows, self.dtype, self.width = rows, dtype, rows.shape[1]
-
-    def pack(self, position: int, packed: torch.Tensor) -> None:
-        """Cast a row."""
-        packed.copy_(self.rows[position])
-
-    def unpack(self, packed: torch.Tensor, row: torch.Tensor) -> None:
-        """Cast a row back."""
-        row.copy_(packed)
-
-
-def message_bytes(rows: torch.Tensor, packing: Packing | None) -> int:
-    """Bytes of one row on the wire."""
-    return rows.shape[1] * rows.element_size() if packing is None else packing.width * packing.dtype.itemsize
+def message_bytes(rows: torch.Tensor, form: Packing | Wire | None) -> int:
+    """Bytes of one row on the wire, in this form or as it is."""
+    return rows.shape[1] * rows.element_size() if form is None else form.width * form.dtype.itemsize
 
 
 def average_bytes(n: int, size: int) -> int:

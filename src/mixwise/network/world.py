@@ -66,9 +66,9 @@ class World:
     members: tuple[int, ...] = (0,)
     survives: bool = False
 
-    def network(self, graph: Graph, device: str = "cpu") -> Network:
+    def network(self, graph: Graph, device: str = "cpu", wire_dtype: torch.dtype | None = None) -> Network:
         """Return a network of all nodes of a graph, divided over the processes; rows are kept on `device`."""
-        return SimulatedNetwork(graph)
+        return SimulatedNetwork(graph, wire_dtype=wire_dtype)
 
     def decide(self, decision: Callable[[], Value]) -> Value:
         """Return, on all processes, the value (of JSON) that process 0 computes, or raise its error."""
@@ -127,14 +127,14 @@ class Processes(World):
             board = Board(TCPStore(host, port, is_master=True, wait_for_workers=False))
         return cls(board, rank, size, _name_of_group(board, rank, size, timeout), timeout)
 
-    def network(self, graph: Graph, device: str = "cpu") -> Network:
+    def network(self, graph: Graph, device: str = "cpu", wire_dtype: torch.dtype | None = None) -> Network:
         """Return a network of all nodes of a graph; the first call connects the processes."""
         backend = "cpu:gloo,cuda:nccl" if torch.device(device).type == "cuda" else "gloo"
         if not dist.is_initialized():
             self._connect(backend)
         elif backend not in (self._backend, "gloo"):
             raise NetworkError(f"device = {device!r} after another kind; choose variants on one kind of device")
-        return DistributedNetwork(graph, timeout=self.timeout, blames=not self.survives)
+        return DistributedNetwork(graph, timeout=self.timeout, wire_dtype=wire_dtype, blames=not self.survives)
 
     def _connect(self, backend: str) -> None:
         if "nccl" in backend:

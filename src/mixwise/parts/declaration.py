@@ -25,7 +25,7 @@ Former: TypeAlias = Callable[[Any], Mapping[str, Any]] | None
 
 _DECLARED: dict[Any, Declaration] = {}
 _BASES: dict[type, str] = {}
-_FUNCTIONS = (FunctionType, type(cache(len)))
+FUNCTIONS = (FunctionType, type(cache(len)))
 _ANY_NUMBER = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _log = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ def words(part: Any) -> str:
     """
     if isinstance(part, Bound):
         about, values = part.part, part.options
-    elif isinstance(part, (type, *_FUNCTIONS)):
+    elif isinstance(part, (type, *FUNCTIONS)):
         about, values = declaration(part), {}
     else:
         about, values = declaration(type(part)), vars(part)
@@ -226,7 +226,7 @@ def words(part: Any) -> str:
 
 def _shown(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that can stand in a sentence, with parts in words."""
-    parts = {k: words(v) for k, v in options.items() if isinstance(v, (Bound, *_FUNCTIONS)) or type(v) in _DECLARED}
+    parts = {k: words(v) for k, v in options.items() if isinstance(v, (Bound, *FUNCTIONS)) or type(v) in _DECLARED}
     return {k: parts.get(k, v) for k, v in options.items() if k in parts or isinstance(v, str | int | float | tuple)}
 
 

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from mixwise.errors import MixwiseError, unknown
-from mixwise.parts.declaration import Declaration, declaration
+from mixwise.parts.declaration import FUNCTIONS, Declaration, declaration
 from mixwise.parts.types import FAMILIES, REMOVED, OptionError
 
 Entry = Mapping[str, str | int]  # a row of the index: where the part is, its title, its source, its columns
@@ -113,13 +113,13 @@ def _imported(where: str) -> Any:
     module, _, attribute = where.partition(":")
     try:
         found: Any = import_module(module)
-    except ImportError as error:
+    except Exception as error:  # the module's own code may fail in any way
         raise OptionError(f"{where!r} cannot be imported: {error}; install its package, or correct the name") from None
     try:
         found = attrgetter(attribute)(found)
     except AttributeError:
         raise OptionError(f"{where!r} cannot be imported: {module} has no {attribute}; correct the name") from None
-    if not callable(found):
+    if not isinstance(found, (type, *FUNCTIONS)):  # not os:abort, which would be called
         raise OptionError(f"{where!r} is neither a class nor a function; name one")
     return found
 

@@ -7,6 +7,7 @@ from mixwise.policies.choice import PolicyLike, as_policy
 from mixwise.policies.combined import Alternating, Decoupled, Product, RandomChoice
 from mixwise.policies.edge_coloring import EdgeColoring
 from mixwise.policies.fixed import Fixed, NoMixing, Tree
+from mixwise.policies.forecast import Forecast, forecast
 from mixwise.policies.heterogeneity_aware import HeterogeneityAware
 from mixwise.policies.learned_topology import LearnedTopology
 from mixwise.policies.pairs import Pairs
@@ -15,6 +16,6 @@ from mixwise.protocols import Look, Policy
 
 __all__ = [
     "Alternating", "Auto", "AwarePairs", "Cycle", "DCliques", "Decoupled", "EdgeColoring", "EdgeSampling", "Fixed",
-    "HeterogeneityAware", "HeterogeneityAwareMatchings", "LearnedTopology", "Look", "Matcha", "Matchings", "NoMixing",
-    "Pairs", "Policy", "PolicyLike", "Product", "RandomChoice", "Tree", "as_policy",
+    "Forecast", "HeterogeneityAware", "HeterogeneityAwareMatchings", "LearnedTopology", "Look", "Matcha", "Matchings",
+    "NoMixing", "Pairs", "Policy", "PolicyLike", "Product", "RandomChoice", "Tree", "as_policy", "forecast",
 ]  # fmt: skip

@@ -21,10 +21,10 @@ from mixwise.parts import Count, part
 from mixwise.policies.edge_coloring import rounds_that_fit
 from mixwise.policies.estimates import seeded
 from mixwise.protocols import Context, Look, Network, Plan, Policy, Round, State
-from mixwise.seeding import stream
+from mixwise.seeding import hashed, stream
 from mixwise.sketch import CountSketch, Sketch
 
-_FREE, _OFFER, _TAKEN = 0, 1, 2  # what a node tells a neighbor, in one byte
+_NOTHING, _OFFER, _TAKEN = 0, 1, 2  # what a node tells a neighbor, in one byte; a lost byte says nothing
 
 
 @part(
@@ -40,6 +40,9 @@ class AwarePairs(Policy):
     disagreement. Every free node offers itself to the free neighbor with which it would remove most, `offers` times;
     two nodes that offer themselves to each other are a pair. Ties are broken by a hash of the seed, the round and the
     edge. A pair knows its new sketch, (s_i + s_j)/2, without its rows, and sends it on for the next round.
+
+    Lost messages never give a node two partners: a neighbor whose sketch is lost is not considered in this round, and
+    as an offer counts in both directions or in neither, the two ends of a pair always agree that they are one.
 
     A round costs k numbers and `offers` bytes along every arc, whatever the number of nodes. The pairs are those of a
     greedy matching, heaviest edge first; `HeterogeneityAwareMatchings` gathers all sketches for the heaviest matching.
@@ -138,23 +141,15 @@ def agree(worth: FloatArray, near: Neighborhood, network: Network, offers: int, 
     if not len(worth):
         return partner
     rank = np.empty(len(worth), dtype=np.int64)
-    rank[np.lexsort((_hashed(near.edge, ties), worth))] = np.arange(len(worth))
-    rank[worth <= 0] = -1  # nothing to gain
+    rank[np.lexsort((hashed(near.edge, ties), worth))] = np.arange(len(worth))
+    rank[~(worth > 0)] = -1  # nothing to gain, or NaN: a sketch that was lost
     for _ in range(offers):
         rank[partner[near.mine] >= 0] = -1
         best = np.maximum.reduceat(rank, near.starts)
         offered = (rank >= 0) & (rank == best[near.mine])
-        message = np.where(partner[near.mine] >= 0, _TAKEN, np.where(offered, _OFFER, _FREE)).astype(np.int8)
+        message = np.where(partner[near.mine] >= 0, _TAKEN, np.where(offered, _OFFER, _NOTHING)).astype(np.int8)
         heard = near.heard(message[:, None], network)[:, 0]
         mutual = np.flatnonzero(offered & (heard == _OFFER))
         partner[near.mine[mutual]] = near.theirs[mutual]
         rank[heard == _TAKEN] = -1
     return partner
-
-
-def _hashed(values: IntArray, seed: int) -> npt.NDArray[np.uint64]:
-    """Integers that look random, the same on every machine (SplitMix64)."""
-    x = values.astype(np.uint64) + np.uint64(seed & (2**64 - 1))
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))

@@ -42,7 +42,7 @@ class EdgeColoring(Policy):
     def init(self, context: Context) -> State:
         """Color the edges."""
         rounds = matchings_of(self.rounds, context)
-        colors = tuple(map(metropolis_hastings, fastest_order(edge_coloring(context.graph))))
+        colors = tuple(map(metropolis_hastings, fastest_order(edge_coloring(context.graph) or (context.graph,))))
         return State(scratch={"colors": colors, "rounds": rounds, "symmetric": context.needs.symmetric})
 
     def matrices(self, state: State) -> tuple[MixingMatrix, ...]:

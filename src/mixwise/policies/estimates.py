@@ -143,7 +143,7 @@ def _prepared(state: State, network: Network, device: torch.device) -> NeighborG
     if "problem" not in state.scratch or state.scratch["problem"][0] is not network:
 
         def exchange(messages: npt.NDArray[Any], graph: Graph) -> npt.NDArray[Any]:
-            arrived = network.exchange(torch.from_numpy(messages).to(device), graph, cargo="sketches")
+            arrived = network.exchange(torch.from_numpy(messages).to(device), graph, cargo="agreement")
             return arrived.cpu().numpy()
 
         state.scratch["problem"] = network, NeighborGme(network.graph, network.nodes, exchange)

@@ -71,13 +71,10 @@ def save_paper_figures(
         if name not in FORMATS:
             raise ConfigError(f"--format {name}: choose from {', '.join(FORMATS)}, such as pdf,png")
     folder, target, paths = read_folder(run), out or run / "figures", []
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        with rc_context(_STYLE):
-            for name, figure in _paper_figures(folder, WIDTHS[width]):
-                paths += _save(figure, target / re.sub(r"[^A-Za-z0-9_.-]+", "-", name), formats, dpi=300)
-    except OSError as error:
-        raise ConfigError(f"{target} cannot be written: {error.strerror}; choose another with --out") from None
+    target.mkdir(parents=True, exist_ok=True)
+    with rc_context(_STYLE):
+        for name, figure in _paper_figures(folder, WIDTHS[width]):
+            paths += _save(figure, target / re.sub(r"[^A-Za-z0-9_.-]+", "-", name), formats, dpi=300)
     if not paths:
         raise ConfigError(f"{run} holds nothing to draw: {'; '.join(folder.problems) or 'no records'}")
     return paths

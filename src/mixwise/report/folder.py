@@ -2,24 +2,84 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mixwise.errors import ConfigError
 from mixwise.report.records import Steps
+from mixwise.storage import contents, parsed_yaml, text
 
 Lines: TypeAlias = tuple[Steps, int]  # the readable lines of a file, and the number of damaged ones
 Cache: TypeAlias = dict[Path, tuple[tuple[int, int], Lines]]  # path -> (time, size) of a file, and its lines
 
-_SEED = re.compile(r"seed-(\d+)")
+SEED = re.compile(r"seed-(\d{1,18})")
 _USUAL = ("accuracy", "accuracy_worst", "distance_to_optimum", "loss", "consensus_distance", "gradient_mixing_error")
 _MAX_LISTED = 6  # runs named in a message
+_MAX_PLANNED = 100_000  # runs of a folder
+_MAX_FILE = 1 << 30  # bytes of a file that is read as a whole
+_LIMIT = 2**53  # up to which whole numbers and floats are the same
+
+
+# --- the forms of the files ---
+class Line(BaseModel):
+    """A line of a .jsonl file."""
+
+    model_config = ConfigDict(extra="allow")
+    step: Annotated[int, Field(strict=True, ge=0, lt=_LIMIT)]
+
+
+class RecordLine(Line):
+    """A line of metrics.jsonl or timings.jsonl."""
+
+    __pydantic_extra__: dict[str, Annotated[int, Field(gt=-_LIMIT, lt=_LIMIT)] | float | str | bool | None]
+
+
+class Scene(BaseModel):
+    """scene.json, with all that a picture needs checked."""
+
+    model_config = ConfigDict(extra="allow")
+    n: Annotated[int, Field(ge=1, le=10**6)]
+    edges: list[tuple[int, int]]
+    directed: bool = False
+    labels: list[str] | None = None
+    counts: list[list[Annotated[int, Field(ge=0, lt=_LIMIT)]]] | None = None
+    classes: list[str] | None = None
+    steps: Annotated[int, Field(ge=0, lt=_LIMIT)] | None = None
+    steps_per_epoch: float | None = None
+    row_bytes: float | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Scene:
+        sizes = {len(row) for row in self.counts or ()}
+        shapes = self.counts is None or (len(self.counts) == self.n and sizes == {len(self.classes or ())} != {0})
+        labeled = self.labels is None or len(self.labels) == self.n
+        if not (shapes and labeled and all(0 <= i < self.n and 0 <= j < self.n for i, j in self.edges)):
+            raise ValueError("the graph and the partition do not fit together")
+        return self
+
+
+class Head(BaseModel):
+    """The part of config.yaml that a report needs, of any version."""
+
+    name: str = ""
+    description: str = ""
+    metrics: list[str] = []
+    seeds: list[int] = []
+    window: Annotated[int, Field(ge=1)] = 1
+    variants: dict[str, dict[str, Any]] = {}
+
+
+def read_record(line: bytes, form: type[Line] = RecordLine) -> dict[str, Any] | None:
+    """A line as a dictionary; None if it is damaged."""
+    try:
+        return form.model_validate_json(line).model_dump()
+    except ValidationError:
+        return None
 
 
 @dataclass
@@ -90,7 +150,7 @@ def read_folder(path: Path, cache: Cache | None = None) -> RunFolder:
     found = {
         (place.parent.relative_to(path).as_posix(), int(named[1])): place
         for place in path.glob("**/seed-*")
-        if (named := _SEED.fullmatch(place.name)) and place.is_dir()
+        if (named := SEED.fullmatch(place.name)) and place.is_dir()
     }
     planned = [(variant, seed) for variant in folder.variants for seed in folder.seeds]
     for variant, seed in dict.fromkeys([*planned, *sorted(found)]):
@@ -117,41 +177,38 @@ def read_folder(path: Path, cache: Cache | None = None) -> RunFolder:
 # --- config.yaml ---
 def _read_config(folder: RunFolder) -> dict[str, int]:
     """Fill in the folder from its configuration; returns the number of steps of each variant, where it is given."""
-    config, problem = None, "config.yaml is damaged: it is not valid YAML"
+    head, problem = Head(), ""
     try:
-        folder.config = (folder.path / "config.yaml").read_text("utf-8")
-        config = yaml.safe_load(folder.config)
+        folder.config = text(folder.path / "config.yaml", follow=False)
+        head = Head.model_validate(parsed_yaml(folder.config, "config.yaml"))
+        if len(head.variants) * len(head.seeds) > _MAX_PLANNED:
+            head, problem = Head(), f"config.yaml plans more than {_MAX_PLANNED:,} runs"
     except FileNotFoundError:
         problem = "config.yaml is missing, so the planned runs are not known"
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        problem = problem if isinstance(error, yaml.YAMLError) else "config.yaml cannot be read"
+    except OSError as error:
+        problem = f"config.yaml cannot be read: {error.strerror}"
+    except ConfigError as error:
+        problem = f"config.yaml is damaged: {error}"
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = f"config.yaml is damaged: {'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
+    folder.problems += [problem] if problem else []
     comments = [line[1:].strip() for line in folder.config.splitlines() if line.startswith("#")]
     folder.command = next((line.removeprefix("command: ") for line in comments if line.startswith("command: ")), "")
     folder.versions = next((line for line in comments if line.startswith("mixwise ")), "")
-    if not isinstance(config, dict):
-        folder.problems.append(problem)
-        return {}
-
-    def value(key: str, kind: type, default: Any) -> Any:
-        return config[key] if isinstance(config.get(key), kind) else default
-
-    folder.name, folder.description = str(config.get("name", folder.name)), str(config.get("description") or "")
-    folder.metrics = [str(metric) for metric in value("metrics", list, [])]
-    folder.seeds = [seed for seed in value("seeds", list, []) if isinstance(seed, int)]
-    folder.window = max(1, value("window", int, 1))
-    variants = value("variants", dict, {})
-    folder.variants = [str(name) for name in variants]
-    steps = {str(name): part.get("steps") for name, part in variants.items() if isinstance(part, dict)}
+    folder.name, folder.description = head.name or folder.name, head.description
+    folder.metrics, folder.seeds, folder.window = head.metrics, list(dict.fromkeys(head.seeds)), head.window
+    folder.variants = list(head.variants)
+    steps = {name: part.get("steps") for name, part in head.variants.items()}
     return {name: count for name, count in steps.items() if isinstance(count, int)}
 
 
 # --- one run ---
 def _read_run(folder: RunFolder, place: Path, variant: str, seed: int, steps: int | None, cache: Cache) -> None:
-    records, damaged = _lines(place / "metrics.jsonl", cache)
-    weights, damaged_weights = _lines(place / "weights.jsonl", cache)
-    scene = _scene(place / "scene.json")
-    if scene is not None and isinstance(scene.get("steps"), int):
-        steps = scene["steps"]
+    records, damaged = _lines(place / "metrics.jsonl", RecordLine, cache)
+    weights, damaged_weights = _lines(place / "weights.jsonl", Line, cache)
+    scene = read_scene(place / "scene.json")
+    steps = steps if scene is None or scene["steps"] is None else scene["steps"]
     run = Run(variant, seed, records, scene, weights, steps)
     folder.runs.append(run)
     problems = {
@@ -164,42 +221,34 @@ def _read_run(folder: RunFolder, place: Path, variant: str, seed: int, steps: in
     folder.problems += [f"{variant}, seed {seed}: {problem}" for problem, present in problems.items() if present]
 
 
-def _scene(path: Path) -> dict[str, Any] | None:
+def read_scene(path: Path) -> dict[str, Any] | None:
     """The scene, if it can be drawn."""
     try:
-        scene: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        n, edges, counts = scene["n"], scene["edges"], scene.get("counts")
-        drawable = isinstance(n, int) and all(0 <= int(i) < n and 0 <= int(j) < n for i, j in edges)
-        if counts is not None:
-            drawable = drawable and len(counts) == n and {len(row) for row in counts} == {len(scene["classes"])}
-    except (OSError, ValueError, KeyError, TypeError):
+        return Scene.model_validate_json(contents(path, _MAX_FILE, follow=False)).model_dump()
+    except (OSError, ValidationError):
         return None
-    return scene if drawable else None
 
 
-def _lines(path: Path, cache: Cache) -> Lines:
+def _lines(path: Path, form: type[Line], cache: Cache) -> Lines:
     """The lines of a file, read again only if it has changed."""
     try:
         status = path.stat()
         stamp = status.st_mtime_ns, status.st_size
         if path not in cache or cache[path][0] != stamp:
-            cache[path] = stamp, _parsed(path.read_bytes())
+            cache[path] = stamp, _parsed(contents(path, _MAX_FILE, follow=False), form)
     except OSError:
         return [], 0
     return cache[path][1]
 
 
-def _parsed(data: bytes) -> Lines:
+def _parsed(data: bytes, form: type[Line]) -> Lines:
     """The records in a file; a last line without its end is still being written and not damaged."""
     kept: Steps = []
     damaged = 0
     for line in data.splitlines(keepends=True):
-        try:
-            record = json.loads(line)
-            step = record["step"]
-            if not isinstance(step, int) or (kept and step <= kept[-1]["step"]):
-                raise ValueError
+        record = read_record(line, form)
+        if record is not None and (not kept or record["step"] > kept[-1]["step"]):
             kept.append(record)
-        except (ValueError, KeyError, TypeError):
+        else:
             damaged += line.endswith(b"\n")
     return kept, damaged

@@ -13,13 +13,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from mixwise.errors import ConfigError
+import numpy as np
+
 from mixwise.graphs.drawing import is_drawable, layout
 from mixwise.report.folder import Run, RunFolder, read_folders
 from mixwise.report.narrative import in_bytes, narrative
 from mixwise.report.records import X_AXES, columns, in_order, is_number, metric_name, rounded
 from mixwise.report.table import Standing, Standings, caption, standings
 from mixwise.report.weights import graph_of, packed_size, packed_weights
+from mixwise.storage import write_text
 
 # In the order in which they are joined: later files use names that earlier ones define.
 SCRIPTS = (
@@ -35,11 +37,8 @@ _MAX_PROBLEMS = 12  # shown in full
 def save_page(folders: Sequence[Path], out: Path) -> list[RunFolder]:
     """Write the report of these run folders; returns what was read."""
     found = read_folders(folders)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(page(page_data(found)), "utf-8")
-    except OSError as error:
-        raise ConfigError(f"the report {out} cannot be written: {error.strerror}; choose another with --out") from None
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_text(out, page(page_data(found)))
     return found
 
 
@@ -193,6 +192,12 @@ def _key_figures(folder: RunFolder, table: Standings) -> list[tuple[str, str]]:
         found.append(("per parameter message", in_bytes(scene["row_bytes"])))
     if is_number(scene.get("steps")):
         found.append(("steps", f"{scene['steps']:,}"))
+    lost = [run.records[-1]["messages_lost"] for run in folder.runs if "messages_lost" in (run.records or [{}])[-1]]
+    if lost:
+        found.append(("of the messages lost", f"{100 * float(np.mean(lost)):.1f} %"))
+    away = [record["nodes_away"] for run in folder.runs for record in run.records if "nodes_away" in record]
+    if away:
+        found.append(("nodes away on average", f"{float(np.mean(away)):.2g}"))
     return found
 
 

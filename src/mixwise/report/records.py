@@ -17,7 +17,7 @@ Results: TypeAlias = dict[str, dict[int, Steps]]  # variant -> seed -> steps
 Item = TypeVar("Item")
 
 X_AXES = ("bytes_parameters", "bytes_sketches", "network_seconds")  # shown as axes, not as curves
-_PERCENT = ("accuracy", "gradient_mixing_error_relative")
+_PERCENT = ("accuracy", "gradient_mixing_error_relative", "messages_lost")
 _NAMES = {
     "accuracy": ("Accuracy", "mean over the nodes' own models"),
     "accuracy_worst": ("Accuracy of the worst node", "the lowest accuracy of any node's model"),
@@ -32,6 +32,8 @@ _NAMES = {
     "heterogeneity": ("Heterogeneity ζ²", "how much the nodes' gradients differ"),
     "relative_heterogeneity": ("Heterogeneity after mixing ζ′²", "the part of ζ² that one mixing leaves"),
     "gradient_mixing_error_before": ("Gradient disagreement", "‖G − Ḡ‖² before mixing"),
+    "messages_lost": ("Messages lost", "share of all messages so far, in a simulation with faults"),
+    "nodes_away": ("Nodes away", "in this step, in a simulation with faults"),
     "solve_iterations": ("Solver iterations", "iterations of the weight optimization"),
 }
 
@@ -72,7 +74,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 def series(records: Steps, metric: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """The steps (T,) whose records hold a metric, and its values (T,)."""
-    found = [record for record in records if metric in record]
+    found = [record for record in records if isinstance(record.get(metric), int | float)]
     if not found:
         numbers = [name for name, value in records[-1].items() if isinstance(value, int | float)] if records else []
         raise ConfigError(f"no record holds the metric {metric!r}; choose from {', '.join(numbers)}")

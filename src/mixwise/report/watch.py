@@ -68,6 +68,7 @@ class WatchServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: WatchServer
+    timeout = 10.0  # seconds without a request after which a connection is closed
 
     def do_GET(self) -> None:
         """Answer a browser."""

@@ -1,11 +1,11 @@
 """Random sketches, applied row by row, one block of coordinates after the other.
 
-Legend: G (m, d) rows, or pieces (m, c₁), (m, c₂), … of their columns; S (m, k) their sketches; u (c,) the numbers of
-one row in one block of c coordinates.
+Legend: G (m, d) rows, or pieces (m, c₁), (m, c₂), … of their columns; S (m, k) their sketches; U (r, c) some rows in
+one block of c coordinates.
 
-A row's sketch is the same to the last bit for any rows beside it, any memory layout and any number of threads. So each
-row is copied into the same buffer, and only serial NumPy kernels touch it; a BLAS product would be faster, but its last
-bits change with the number of threads and with the rows beside it.
+A row's sketch is the same to the last bit for any rows beside it, any memory layout and any number of threads. So only
+serial NumPy kernels touch it; a BLAS product would be faster, but its last bits change with the number of threads and
+with the rows beside it.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Self, TypeAlias
+from typing import Annotated, Self, TypeAlias
 
 import numpy as np
 import torch
+from annotated_types import Interval
 
 from mixwise.errors import SketchError
-from mixwise.parts import Count, part
+from mixwise.parts import part
 from mixwise.seeding import numpy_generator, stream
 from mixwise.sketch.base import Array, FloatArray, Rows, as_sketch, check_rows, checked_pieces, sketch_dtype
 
-BlockMap: TypeAlias = Callable[[FloatArray], FloatArray]  # u (c,) -> its contribution to the sketch (k,)
+BlockMap: TypeAlias = Callable[[FloatArray], FloatArray]  # U (r, c) -> its contribution to the sketches (r, k)
 
 # Both are part of the definition of the operators.
 _COORDINATES = 1 << 16  # that a count sketch draws at a time: 0.5 MB of indices
 _NUMBERS = 1 << 18  # of the Gaussian matrix in one block: 2 MB in float64
+_AT_ONCE = 1 << 16  # numbers of rows that are sketched together, which changes the speed but no bits
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,13 @@ class RandomSketch(ABC):
     """A sketch with random draws: S[i] = Σ_b M_b u_ib over the blocks b of coordinates, in order and in float64.
 
     Args:
-        dim: k, the length of a sketch.
+        dim: k, the length of a sketch, at most 65,536.
         seed: of the operator.
 
     The maps M_b are drawn on the CPU, one at a time, and never stored; rows on a GPU are copied, block by block.
     """
 
-    dim: Count = 100
+    dim: Annotated[int, Interval(ge=1, le=1 << 16)] = 100
     seed: int = 0
 
     @property
@@ -81,11 +83,13 @@ class RandomSketch(ABC):
         S: FloatArray | None = None
         for b, G in enumerate(blocks):
             S = np.zeros((len(G), self.dim)) if S is None else S
-            u = np.empty(G.shape[1])
-            M = self._block_map(b, len(u))
-            for i in range(len(G)):
-                u[:] = _on_host(G[i])
-                S[i] += M(u)
+            U = np.empty((max(1, min(len(G), _AT_ONCE // G.shape[1])), G.shape[1]))
+            M = self._block_map(b, len(U[0]))
+            for start in range(0, len(G), len(U)):
+                some = slice(start, min(start + len(U), len(G)))
+                u = U[: some.stop - start]
+                u[:] = _on_host(G[some])
+                S[some] += M(u)
         if S is None:
             raise SketchError("rows without coordinates have no sketch; pass rows of length 1 or more")
         return S
@@ -123,9 +127,10 @@ class CountSketch(RandomSketch):
         short = np.uint16 if 2 * k <= 1 << 16 else np.uint32  # short draws are faster
         signed_bucket = numpy_generator(self.seed, "count", b).integers(2 * k, size=c, dtype=short).astype(np.intp)
 
-        def signed_sums(u: FloatArray) -> FloatArray:
-            T: FloatArray = np.bincount(signed_bucket, weights=u, minlength=2 * k).astype(np.float64, copy=False)
-            return T[:k] - T[k:]
+        def signed_sums(U: FloatArray) -> FloatArray:  # one number after the other, each row in its own buckets
+            buckets = signed_bucket if len(U) == 1 else (signed_bucket + 2 * k * np.arange(len(U))[:, None]).ravel()
+            T = np.bincount(buckets, weights=U.ravel(), minlength=2 * k * len(U)).reshape(len(U), 2 * k)
+            return (T[:, :k] - T[:, k:]).astype(np.float64, copy=False)
 
         return signed_sums
 
@@ -153,9 +158,14 @@ class GaussianSketch(RandomSketch):
     def _block_map(self, b: int, c: int) -> BlockMap:
         A = numpy_generator(self.seed, "gaussian", b).standard_normal((self.dim, c))
 
-        def product(u: FloatArray) -> FloatArray:
-            s: FloatArray = np.einsum("kc,c->k", A, u)  # not A @ u: see above
-            return s / math.sqrt(self.dim)
+        u = np.empty(c)  # one place for all rows: what a kernel does may depend on the alignment
+
+        def product(U: FloatArray) -> FloatArray:
+            S = np.empty((len(U), self.dim))
+            for row, s in zip(U, S, strict=True):
+                u[:] = row
+                s[:] = np.einsum("kc,c->k", A, u)  # not A @ u: see above
+            return S / math.sqrt(self.dim)
 
         return product
 

@@ -44,6 +44,11 @@ class Inputs:
         self._stream: Iterator[torch.Tensor] = iter(())
         self._upcoming: tuple[list[int], int] | None = None  # the nodes and the step that the stream yields next
 
+    @property
+    def sample_size(self) -> int:
+        """The numbers of one sample in memory; 1 if samples are read on demand."""
+        return self.data.x[0].numel() if isinstance(self.data.x, torch.Tensor) else 1
+
     def one(self, node: int, step: int) -> Batch:
         """Return the batch of one node, (b, …) and (b,)."""
         index, samples = self._indices(node, step), self.data.x

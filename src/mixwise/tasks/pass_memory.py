@@ -74,12 +74,22 @@ def evaluation_bytes(task: ModuleTask) -> int:
     """Return the peak of evaluating one model on one batch of the test set, and the averaged model, in bytes."""
     if task.test is None:
         return 0
-    module = copy.deepcopy(task.template).eval()
-    seen = Allocations()
-    with seen, torch.no_grad(), own_randomness(task.device):
-        x, _ = next(iter(task.test.batches(task.test_batch)))
-        module(task.inputs.as_input(x.to(task.device)))
+    x, _ = next(iter(task.test.batches(task.test_batch)))
+    try:
+        seen = _forward(task, x, torch.device("meta"))  # no memory and no time
+    except (RuntimeError, NotImplementedError):  # an operation that needs values
+        seen = _forward(task, x, task.device)
     return seen.peak + 2 * task.layout.dim * task.dtype.itemsize
+
+
+def _forward(task: ModuleTask, x: torch.Tensor, device: torch.device) -> Allocations:
+    """Return what a copy of the model allocates on a device for these inputs."""
+    copies: dict[int, Any] = {id(b): b.to(device) for b in task.template.buffers()}
+    copies |= {id(p): torch.nn.Parameter(p.to(device), p.requires_grad) for p in task.template.parameters()}
+    module, seen = copy.deepcopy(task.template, copies).eval(), Allocations()
+    with seen, torch.no_grad(), own_randomness(task.device):
+        module(task.inputs.as_input(x.to(device)))
+    return seen
 
 
 def _peak(task: ModuleTask, way: str, node: int, nodes: int = 1) -> int:

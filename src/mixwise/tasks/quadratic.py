@@ -18,6 +18,7 @@ from mixwise.seeding import generator
 from mixwise.tasks.others import AllHere, Others
 
 Classes: TypeAlias = Literal["random", "two"]
+_MOST = 10**8  # numbers of A in a recipe: 0.8 GB
 
 
 class QuadraticTask(Task):
@@ -100,6 +101,8 @@ def quadratics(
     nodes: int, seed: int = 0, *, classes: Classes = "random", dim: Count = 10, noise: NonNegative = 0.1
 ) -> QuadraticTask:
     """One quadratic per node, drawn at random, or two classes of them on even and odd nodes."""
+    if nodes * dim**2 > _MOST:
+        raise TrainingError(f"dim = {dim} on {nodes} nodes makes {nodes * dim**2:.1e} numbers, allowed are {_MOST:.0e}")
     make = {"random": random_quadratics, "two": two_class_quadratics}[classes]
     return make(nodes, dim, noise, seed)
 

@@ -1,11 +1,10 @@
 """Training: the loop and its records."""
 
-from mixwise.training.forecast import Forecast, forecast
 from mixwise.training.loop import Record, records, train
 from mixwise.training.optimizers import factor
 from mixwise.training.row_count import RowCount, count_rows
 from mixwise.training.training import Step, Training
 
 __all__ = [
-    "Forecast", "Record", "RowCount", "Step", "Training", "count_rows", "factor", "forecast", "records", "train",
+    "Record", "RowCount", "Step", "Training", "count_rows", "factor", "records", "train",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ Legend: X, G (m, d), losses (m,), of the owned nodes.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from numbers import Integral
 
@@ -15,6 +16,7 @@ from mixwise.errors import GraphError, TrainingError
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.needs import PlanKind
+from mixwise.network import FaultyNetwork
 from mixwise.network.survivors import listed
 from mixwise.protocols import Algorithm, Policy
 
@@ -28,6 +30,7 @@ _SAME_WEIGHTS = (
     "it keeps sums over its neighbors' public copies, so the weights must stay the same: "
     "use one fixed matrix, such as metropolis-hastings"
 )
+_log = logging.getLogger(__name__)
 _LOWER = "is no longer finite; lower the learning rate (lr)"
 _SHOWN = 4  # components in an error
 
@@ -127,6 +130,25 @@ def check_connected(graph: Graph, matrices: Sequence[MixingMatrix] = ()) -> None
         f"the graph has {len(parts)} components, nodes {shown}, that {reach}, so no model learns from all data; use a "
         f"connected graph, or train one component: graph.subgraph(max(graph.components, key=len))"
     )
+
+
+def warn_of_faults(network: FaultyNetwork, algorithm: Algorithm, known: Sequence[MixingMatrix]) -> None:
+    """Say before the first step what the faults of a simulation do to a method that cannot make up for them."""
+    name, needs, acknowledged = type(algorithm).__name__, algorithm.needs, network.faults.acknowledged
+    directed = network.graph.directed or any(W.graph.directed for W in known)
+    if needs.plan == "nothing":
+        _log.warning(f"faults: {name} loses nothing, as an average over all nodes waits for every message and node")
+    elif needs.fixed:
+        _log.warning(f"faults: {name} adds up all messages, so that a lost one is missing ever after")
+    elif needs.plan == "a tree":
+        _log.warning(
+            f"faults: {name} averages over the part of the tree that a node hears, less with every lost message"
+        )
+    elif not acknowledged and not needs.doubly:
+        _log.warning(f"faults: with acknowledged: false, {name} loses mass with every message, and may diverge")
+    elif needs.doubly and (directed or not acknowledged):
+        why = "along directed arcs" if directed else "with acknowledged: false"
+        _log.warning(f"faults: {why}, lost messages move the mean of the nodes; exact methods lose their exactness")
 
 
 # --- values that are NaN or infinite; before the first step the learning rate is not the reason ---

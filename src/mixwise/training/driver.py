@@ -24,7 +24,8 @@ from mixwise.algorithms.dsgd import mix_in_place
 from mixwise.errors import MixingError, TrainingError
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
-from mixwise.network.traffic import Pending
+from mixwise.network.traffic import Pending, message_bytes
+from mixwise.network.wire import Wire
 from mixwise.protocols import Algorithm, Context, Look, Network, Plan, Policy, Round, State
 from mixwise.sketch import CountSketch
 from mixwise.training.checks import check_connected, check_policy, check_unchanged, check_weights
@@ -61,7 +62,8 @@ class Driver:
         local_steps: int,
     ) -> None:
         self.needs = algorithm.needs  # once: wrappers derive theirs from those of the algorithm inside
-        context = replace(context, needs=self.needs)
+        rows, wire = message_bytes(X, None), message_bytes(X, Wire.of(X, network.wire_dtype))
+        context = replace(context, needs=self.needs, links=network.links, row_bytes=rows, wire_bytes=wire)
         self.network, self.policy, self.algorithm, self.local_steps = network, policy, algorithm, local_steps
         self.t = self.began = self.steps = 0
         self.lr, self.begun = 0.0, False

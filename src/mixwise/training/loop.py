@@ -9,7 +9,7 @@ from typing import Any
 
 from mixwise.errors import TrainingError
 from mixwise.graphs import Graph
-from mixwise.network import SimulatedNetwork
+from mixwise.network import FaultyNetwork, SimulatedNetwork
 from mixwise.policies.choice import PolicyLike
 from mixwise.protocols import Algorithm, Context, Network, Task
 from mixwise.training.checks import check_counts
@@ -123,6 +123,8 @@ def _values(training: Training, step: Step, evaluated: bool) -> dict[str, Any]:
     values |= mixing_figures(X, step.gradients, plan, network)
     if plan is not None and plan.solve is not None:
         values |= {"solve_status": plan.solve.status, "solve_iterations": plan.solve.iterations}
+    if isinstance(network, FaultyNetwork):
+        values |= network.figures()
     if network.links is not None:
         values["network_seconds"] = network.traffic.seconds
     return values | {"bytes_parameters": network.traffic.parameters / n, "bytes_sketches": network.traffic.sketches / n}

@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from mixwise.algorithms import DSGD
 from mixwise.errors import NetworkError, TrainingError
+from mixwise.network import FaultyNetwork
 from mixwise.network.survivors import keep_counting, restored_on_loss
 from mixwise.policies.choice import PolicyLike, policy_for
 from mixwise.protocols import Algorithm, Context, Network, Plan, State, Task
@@ -95,6 +96,8 @@ class Training:
         context = replace(context or Context(network.graph), label_counts=task.label_counts)
         kind = driver_for(self.algorithm)
         self.driver = kind(network, self.policy, self.algorithm, self.X, context, local_steps=local_steps)
+        if isinstance(network, FaultyNetwork):
+            checks.warn_of_faults(network, self.algorithm, self.policy.matrices(self.driver.policy_state))
 
     @property
     def models(self) -> torch.Tensor:

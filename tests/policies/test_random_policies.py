@@ -1,15 +1,18 @@
 """Policies inside policies draw from random streams that are named by the run's seed and by their path."""
 
+import math
+
 import pytest
 
 import mixwise.policies as pol
-from builders import random_rows, simulated
-from mixwise.graphs import edge_sample, random_matching, torus
-from mixwise.mixing import metropolis_hastings
+from builders import cases, random_rows, refused, simulated
+from mixwise.errors import MixingError
+from mixwise.graphs import edge_sample, random_matching, ring, torus
+from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.network import SimulatedNetwork
 from mixwise.seeding import stream
 from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch
-from planning import Planner, assert_runs_resume, observed
+from planning import Planner, observed
 
 GRAPH = torus(4, 4)
 MIXINGS = 40
@@ -112,7 +115,95 @@ def test_an_exact_sketch_has_nothing_to_draw():
     assert planner(pol.Product([exact]), seed=0).plan(0, U).params == planner(exact, seed=1).plan(0, U).params
 
 
-def test_a_resumed_run_draws_the_same():
-    """Draws depend on seed, place and t alone, in every process and after every restart."""
-    policy = pol.Product([pol.Matchings(), pol.Alternating([pol.EdgeSampling(0.5), pol.HeterogeneityAware()])])
-    assert_runs_resume(lambda: simulated(policy, graph=GRAPH, lr=1e-3), before=5, after=5)
+# --- a random choice among policies, as in HA-DSGD with random sampling (paper, Appendix B) ---
+N = 8
+RING = ring(N)
+ON_RING = metropolis_hastings(RING)
+SEVERAL = [ON_RING, lazy(ON_RING), lazy(lazy(ON_RING))]
+
+
+def aware(**options):
+    return pol.HeterogeneityAware(sketch=ExactSketch(), **options)  # nothing is drawn but the choice
+
+
+def start(policy, seed=0):
+    return simulated(policy, graph=RING, lr=1e-3, seed=seed)
+
+
+def steps(policy, count, seed=0):
+    training = start(policy, seed)
+    return [training.step().plan for _ in range(count)], training
+
+
+# --- what is drawn ---
+@cases(
+    "policies, chances",
+    ([pol.Matchings(), ON_RING], [0.2, 0.8]),
+    ([pol.Matchings(), ON_RING], [0.9, 0.1]),
+    ([*SEVERAL, pol.Matchings()], [0.5, 0.3, 0.2, 0.0]),
+    (SEVERAL, None),
+    ([ON_RING], None),
+)
+def test_the_share_of_draws_is_the_probability(policies, chances):
+    """Within 5 standard errors; nothing is drawn that has no chance."""
+    planner, mixings = Planner(pol.RandomChoice(policies, chances), SimulatedNetwork(RING), seed=4), 2000
+    drawn = [planner.plan(t).params[0] for t in range(mixings)]
+    for k, policy in enumerate(policies):
+        others = [W for W in policies if W is not policy]
+        count = sum(W not in others if isinstance(policy, pol.Matchings) else W is policy for W in drawn)
+        q = 1 / len(policies) if chances is None else chances[k]
+        assert abs(count - mixings * q) <= 5 * math.sqrt(mixings * q * (1 - q))
+
+
+# --- what the parts of a choice do ---
+
+
+def test_only_a_policy_that_is_drawn_looks():
+    training = start(pol.RandomChoice([aware(), ON_RING]), seed=2)
+    looks, plans = zip(*((training.driver.looks, training.step().plan) for _ in range(40)), strict=True)
+    drawn = [plan.params != (ON_RING,) for plan in plans]
+    assert 0 < sum(drawn) < 40
+    assert [plan.solve is not None for plan in plans] == drawn
+    assert [look is not None for look in looks] == drawn  # known before the step
+    assert training.network.traffic.sketches == sum(drawn) * steps(aware(), 1)[1].network.traffic.sketches
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda part: pol.RandomChoice([part, ON_RING]), lambda part: pol.Alternating([ON_RING, part])]
+)
+def test_a_look_that_was_missed_is_made_up_for(wrap):
+    """Once per period, at the first mixing from its start on at which the policy is drawn."""
+    plans, _ = steps(wrap(aware(period=4)), 40, seed=5)
+    expected, looked = [], set()
+    for t, plan in enumerate(plans):
+        due = plan.params != (ON_RING,) and t // 4 not in looked
+        looked |= {t // 4} if due else set()
+        expected.append(due)
+    assert sum(expected) >= 8
+    assert [plan.solve is not None for plan in plans] == expected
+
+
+def test_the_state_of_a_policy_stays_while_others_are_drawn():
+    """Weights learned at the first mixing at which the policy is drawn, whenever that is, serve at all others."""
+    learned = pol.LearnedTopology(2, "updates", observe=1, sketch=ExactSketch())
+    firsts = set()
+    for seed in range(4):
+        plans, _ = steps(pol.RandomChoice([learned, ON_RING]), 30, seed)
+        assert len({plan.params for plan in plans}) == 2
+        firsts.add(next(t for t, plan in enumerate(plans) if plan.params != (ON_RING,)))
+    assert len(firsts) > 1
+
+
+# --- recipes and errors ---
+
+
+@pytest.mark.parametrize("chances", [[0.5], [0.5, 0.6], [0.5, 0.4], [1.5, -0.5], []])
+def test_wrong_probabilities_are_rejected(chances):
+    rule = r"probabilities = \[.*\] for 2 policies; give one each, none negative, with sum 1"
+    refused(MixingError, rule, pol.RandomChoice, [aware(), ON_RING], chances)
+
+
+def test_policies_that_provide_different_things_cannot_take_turns():
+    refused(
+        MixingError, "must provide the same, but these provide a tree, weights", pol.RandomChoice, [pol.Tree(), ON_RING]
+    )

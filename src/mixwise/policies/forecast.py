@@ -16,7 +16,7 @@ from mixwise.policies.choice import PolicyLike, policy_for
 from mixwise.protocols import Algorithm, Context, Needs, Round
 from mixwise.seeding import generator
 
-_MIXINGS, _COLUMNS = 60, 64
+_COLUMNS = 64
 
 
 @dataclass(frozen=True)
@@ -39,22 +39,27 @@ class Forecast:
     disagreement: float
 
 
-def forecast(policy: PolicyLike, graph: Graph, row_bytes: float, links: Links | None = None) -> Forecast:
-    """Return what a policy would cost on a graph, and what it would leave, for rows of so many bytes.
+def forecast(
+    policy: PolicyLike, graph: Graph, row_bytes: float, links: Links | None = None, *,
+    needs: Needs | None = None, mixings: int = 60,
+) -> Forecast:  # fmt: skip
+    """Return what a policy would cost on a graph, and what it would leave, for rows of so many bytes on the wire.
 
-    The policy may look at the rows that are mixed, not at updates.
+    The policy may look at the rows that are mixed, not at updates. `needs` are those of the algorithm, if it has any;
+    costs are averaged over all mixings, the disagreement over the second half of them.
 
     >>> from mixwise.graphs import ring
     >>> round(forecast("metropolis-hastings", ring(4), 1000).rows)
     2
     """
     network = SimulatedNetwork(graph, links)
-    chosen = policy_for(policy, graph, Needs())
-    state = chosen.init(Context(graph))
+    needs = needs or Needs()
+    chosen = policy_for(policy, graph, needs)
+    state = chosen.init(Context(graph, needs=needs))
     X = torch.zeros(graph.n, _COLUMNS, dtype=torch.float64)
     rounds = rows = 0
     left = []
-    for t in range(_MIXINGS):
+    for t in range(mixings):
         X += torch.randn(X.shape, generator=generator(0, "forecast", t), dtype=X.dtype)
         plan = chosen.plan(Round(t, X, X, algorithm=Algorithm()), state, network)
         for W in plan.params:
@@ -66,11 +71,11 @@ def forecast(policy: PolicyLike, graph: Graph, row_bytes: float, links: Links | 
             network.traffic.seconds += 0 if links is None else links.round(senders[apart], receivers[apart], row_bytes)
         rounds += len(plan.params)
         left.append(float((X - X.mean(dim=0)).square().mean()))
-    mean_rows = rows / _MIXINGS / graph.n
+    mean_rows = rows / mixings / graph.n
     return Forecast(
-        rounds / _MIXINGS,
+        rounds / mixings,
         mean_rows,
-        mean_rows * row_bytes + network.traffic.sketches / _MIXINGS / graph.n,
-        network.traffic.seconds / _MIXINGS,
-        float(np.mean(left[_MIXINGS // 2 :])),
+        mean_rows * row_bytes + network.traffic.sketches / mixings / graph.n,
+        network.traffic.seconds / mixings,
+        float(np.mean(left[mixings // 2 :])),
     )

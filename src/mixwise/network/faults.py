@@ -1,0 +1,127 @@
+"""Faults in simulations: messages that are lost, links that fail for a while, nodes that are away or late.
+
+All of them are functions of the seed and the step, drawn for each link and node by a hash: no table of n × n numbers,
+nothing to save, and a resumed run has the same faults. `FaultyNetwork` lets them happen.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mixwise.errors import ConfigError
+from mixwise.graphs.graph import IntArray
+from mixwise.seeding import hashed, stream
+
+BoolArray = npt.NDArray[np.bool_]
+_STATES = {"off": True, "on": False}  # of a node, in a trace
+
+
+@dataclass(frozen=True)
+class Faults:
+    """The faults of a simulated network; simulations with the same seed have the same ones.
+
+    Args:
+        message_loss: the share of messages that are lost. The rows that a link carries in one direction in one step
+            arrive or get lost together; every sketch and offer is lost on its own.
+        burst: the mean number of steps for which a link fails, losing everything; by default losses are independent.
+        node_off: the share of the steps that a node is away. It then sends and receives nothing, and trains on alone.
+        away: the mean number of steps until it returns; by default every step is drawn by itself.
+        cyclic: nodes are away for `away` steps at a time in turn, without chance.
+        trace: a CSV file with the columns step, node and state: from that step on, the node is off or on.
+        stragglers: the share of the steps in which nothing from a node arrives in time.
+        acknowledged: whether both ends of a link know what arrived. Two nodes then average only if the rows of both
+            have arrived, with the same weight, (w_ij + w_ji)/2, so that the mean of all nodes is conserved. Otherwise a
+            receiver uses its own row in place of one that is lost, and the mean drifts.
+    """
+
+    message_loss: float = 0.0
+    burst: float | None = None
+    node_off: float = 0.0
+    away: float | None = None
+    cyclic: bool = False
+    trace: str | None = None
+    stragglers: float = 0.0
+    acknowledged: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("message_loss", "node_off", "stragglers"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} = {getattr(self, name)}: a share lies in [0, 1)")
+        for rate, length in (("message_loss", "burst"), ("node_off", "away")):
+            share, steps = getattr(self, rate), getattr(self, length)
+            if steps is not None and not (share > 0 and steps * (1 - share) >= 1 - 1e-9):
+                least = f"at least 1 / (1 − {rate}) = {1 / (1 - share):.3g} steps, the mean length of independent draws"
+                raise ConfigError(f"{length} = {steps} with {rate} = {share}: give {rate} above 0, and {least}")
+        if self.cyclic and self.away is None:
+            raise ConfigError("cyclic: true needs node_off and away, such as node_off: 0.1, away: 5")
+        if self.trace is not None and self.node_off:
+            raise ConfigError("trace and node_off both say which nodes are away; give one of them")
+
+    def __bool__(self) -> bool:
+        return self.message_loss > 0 or self.stragglers > 0 or self.nodes_leave
+
+    @property
+    def nodes_leave(self) -> bool:
+        """Whether nodes may be away."""
+        return self.node_off > 0 or self.trace is not None
+
+
+def down(items: IntArray, step: int, rate: float, length: float | None, seed: int) -> BoolArray:
+    """Whether each item is down in a step: a share `rate` of all steps, for `length` steps at a time on average.
+
+    The chain of Gilbert and Elliott, as a function of the step. In every step, an item goes down with probability a
+    and up with probability b, whatever its state; otherwise it stays as it is. So its state is the outcome of the last
+    step that decided. Without `length`, every step decides: a = rate, b = 1 − rate.
+    """
+    found = np.zeros(len(items), dtype=bool)
+    if rate == 0:
+        return found
+    b = 1 - rate if length is None else 1 / length
+    a = rate * b / (1 - rate)  # a / (a + b) = rate
+    undecided = np.arange(len(items))
+    while len(undecided):
+        if step < 0:  # before the first step: in the long run
+            a, b = rate, 1 - rate
+        draws = hashed(items[undecided], stream(seed, max(step, -1))) * 2.0**-64
+        found[undecided] = draws < a
+        undecided = undecided[(draws >= a) & (draws < 1 - b)]
+        step -= 1
+    return found
+
+
+# --- traces ---
+@dataclass(frozen=True)
+class Trace:
+    """When nodes leave and return: arrays sorted by step."""
+
+    n: int
+    steps: IntArray
+    nodes: IntArray
+    off: BoolArray
+
+    def away(self, step: int) -> BoolArray:
+        """Which nodes are away in a step."""
+        last = np.searchsorted(self.steps, step, side="right")
+        state = np.zeros(self.n, dtype=bool)
+        state[self.nodes[:last]] = self.off[:last]  # of several entries of a node, the last one counts
+        return state
+
+
+def read_trace(path: Path, n: int) -> Trace:
+    """Read a CSV file with the columns step, node and state (off or on)."""
+    try:
+        lines = list(csv.DictReader(path.read_text("utf-8").splitlines(), strict=True))
+        found = sorted((int(line["step"]), int(line["node"]), _STATES[line["state"]]) for line in lines)
+        if any(node not in range(n) for _, node, _ in found):
+            raise ValueError(f"a node is not one of 0 to {n - 1}")
+    except (OSError, UnicodeDecodeError, csv.Error, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"trace {path}: {error}; write lines such as 10,3,off below a first line step,node,state"
+        ) from None
+    steps, nodes, off = np.array(found, dtype=np.int64).reshape(-1, 3).T
+    return Trace(n, steps, nodes, off.astype(bool))

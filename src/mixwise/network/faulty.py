@@ -1,0 +1,184 @@
+"""A simulated network with faults: what arrives, and what stands in for what does not.
+
+Legend: n nodes; rows (n, d); arcs i → j as arrays of senders and receivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mixwise.graphs import Graph
+from mixwise.graphs.graph import IntArray
+from mixwise.mixing import MixingMatrix
+from mixwise.mixing.matrix import FloatArray
+from mixwise.network.faults import BoolArray, Faults, down, read_trace
+from mixwise.network.simulated import Arrived, SimulatedNetwork
+from mixwise.network.survivors import listed
+from mixwise.network.traffic import Cargo, Packing, message_bytes
+from mixwise.seeding import stream
+
+
+class FaultyNetwork:
+    """A simulated network with faults around another one, which does what is left to do.
+
+    Lost rows: see `Faults.acknowledged`. With weights of kind "sender" (push-sum), a sender keeps the mass that was not
+    acknowledged; without acknowledgment it is gone. Weights on a directed graph have no second direction that could be
+    left out together with the first: there the receiver's own row replaces a lost one, and the mean drifts.
+    In `exchange`, a lost row is 0 and a lost sketch NaN; sketches and offers count in both directions or in neither. In
+    `gather`, a row that is lost is replaced by the mean of the others, for all nodes alike. An average over all nodes
+    (all-reduce, local SGD) and cargo "agreement" lose nothing: they are repeated until every node has them.
+
+    Traffic counts what was sent, whether it arrived or not; nodes that are away send nothing.
+
+    Args:
+        network: the network without faults.
+        faults: the faults.
+        seed: of the draws.
+    """
+
+    def __init__(self, network: SimulatedNetwork, faults: Faults, seed: int = 0) -> None:
+        self.network, self.faults, self.seed = network, faults, seed
+        self.graph, self.nodes, self.traffic, self.links = network.graph, network.nodes, network.traffic, network.links
+        self.wire_dtype = network.wire_dtype
+        self._trace = None if faults.trace is None else read_trace(Path(faults.trace), network.graph.n)
+        self._ids, self._measuring = np.arange(network.graph.n), False
+        self.step = None
+
+    @property
+    def step(self) -> int | None:
+        """The step under way, which decides about the faults."""
+        return self.network.step
+
+    @step.setter
+    def step(self, step: int | None) -> None:
+        self.network.step, self._now, self._small = step, step or 0, 0
+        self._failed: dict[tuple[Graph, int], BoolArray] = {}  # links, in the order of a graph's arcs or entries
+        self._away = self._nodes_away()
+        self._late = down(self._ids, self._now, self.faults.stragglers, None, stream(self.seed, "late"))
+
+    # --- the network ---
+    def mix(
+        self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, packing: Packing | None = None
+    ) -> torch.Tensor:
+        """Wᵀ X with the weights of what arrives."""
+        weights = self._arriving(W, self.network.row_bytes(rows, packing))
+        return self.network.arrived(rows, W.graph, weights, packing).wait(out)
+
+    def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> Arrived:
+        """Start a gossip step with the weights of what will arrive."""
+        return self.network.arrived(rows, W.graph, self._arriving(W, self.network.row_bytes(rows)))
+
+    def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
+        """The messages in the order of their receivers; 0, or NaN for a sketch, where one is lost."""
+        if cargo == "agreement":
+            return self.network.exchange(messages, graph, cargo=cargo)
+        arcs, small = graph.arcs, cargo == "sketches"
+        lost = self._lost(graph, arcs.senders, arcs.receivers, small)
+        size = message_bytes(messages, None) if small else self.network.row_bytes(messages)
+        self._count(arcs.senders, arcs.receivers, lost, size, cargo)
+        if small and not graph.directed:
+            lost = lost | lost[arcs.by_receiver]  # of the opposite direction
+        missing = torch.from_numpy(lost).to(messages.device)[:, None]
+        nothing = float("nan") if small and messages.is_floating_point() else 0
+        with self.network.uncounted():
+            return self.network.exchange(messages.masked_fill(missing, nothing), graph, cargo=cargo)
+
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """The rows of all nodes, with the mean of those that arrive in place of the others."""
+        gathered = self.network.gather(rows)
+        if self._measuring:
+            return gathered
+        lost = down(self._ids, self._now, self.faults.message_loss, None, self._next_small()) | self._away | self._late
+        self.traffic.messages += len(lost)
+        self.traffic.lost += int(lost.sum())
+        missing = torch.from_numpy(lost).to(rows.device)
+        mean = gathered[~missing].mean(dim=0) if not lost.all() else torch.zeros_like(gathered[0])
+        return torch.where(missing[:, None], mean, gathered)
+
+    def average(self, rows: torch.Tensor) -> torch.Tensor:
+        """The mean of all rows: nothing is lost."""
+        return self.network.average(rows)
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Traffic inside is not counted, and what is gathered is complete: it is measured, not sent."""
+        before, self._measuring = self._measuring, True
+        try:
+            with self.network.uncounted():
+                yield
+        finally:
+            self._measuring = before
+
+    def figures(self) -> dict[str, Any]:
+        """Return what a record holds about faults: the share of messages lost so far, and the nodes away now."""
+        values: dict[str, Any] = {"messages_lost": self.traffic.lost / max(1, self.traffic.messages)}
+        if self.faults.nodes_leave:
+            away = np.flatnonzero(self._away).tolist()
+            values |= {"nodes_away": len(away)} | ({"away": listed(away)} if away else {})
+        return values
+
+    # --- what arrives ---
+    def _arriving(self, W: MixingMatrix, size: int) -> FloatArray:
+        """Count the messages of a gossip step, and return the weights that are left; their sums need not be 1."""
+        pattern, weights = W.graph.pattern, W.weights
+        senders, receivers = pattern.rows, pattern.cols
+        pairwise = self.faults.acknowledged and W.kind == "doubly" and not W.graph.directed
+        if pairwise:  # by_column lists the entries of the opposite direction
+            weights = (weights + weights[pattern.by_column]) / 2
+        used = (senders != receivers) & (weights != 0)
+        lost = self._lost(W.graph, senders, receivers, small=False) & used
+        self._count(senders[used], receivers[used], lost[used], size, "parameters")
+        if pairwise:
+            lost = lost | lost[pattern.by_column]
+        loops = np.flatnonzero(senders == receivers)
+        left: FloatArray = np.where(lost, 0.0, weights)
+        if W.kind == "doubly":
+            np.add.at(left, loops[receivers[lost]], weights[lost])
+        elif self.faults.acknowledged:
+            np.add.at(left, loops[senders[lost]], weights[lost])
+        return left
+
+    def _lost(self, graph: Graph, senders: IntArray, receivers: IntArray, small: bool) -> BoolArray:
+        """Which messages between these nodes do not arrive; entries with sender = receiver have no meaning."""
+        faults, n = self.faults, self.graph.n
+        if small and faults.burst is None:
+            links = down(senders * n + receivers, self._now, faults.message_loss, None, self._next_small())
+        else:
+            key = graph, len(senders)
+            if key not in self._failed:
+                seed = stream(self.seed, "links")
+                self._failed[key] = down(senders * n + receivers, self._now, faults.message_loss, faults.burst, seed)
+            links = self._failed[key]
+        lost: BoolArray = links | self._away[senders] | self._away[receivers] | self._late[senders]
+        return lost
+
+    def _next_small(self) -> int:
+        """The stream of the next small messages of this step."""
+        self._small += 1
+        return stream(self.seed, "small messages", self._small)
+
+    def _count(self, senders: IntArray, receivers: IntArray, lost: BoolArray, size: int, cargo: Cargo) -> None:
+        """Count messages of so many bytes, and the time until the last of them would arrive."""
+        sent: BoolArray = ~self._away[senders]
+        self.traffic.add(cargo, int(sent.sum()) * size)
+        self.traffic.messages += int(sent.sum())
+        self.traffic.lost += int((lost & sent).sum())
+        if self.links is not None:
+            self.traffic.seconds += self.links.round(senders[sent], receivers[sent], size)
+
+    def _nodes_away(self) -> BoolArray:
+        """Return which nodes are away in this step."""
+        faults, nodes, t = self.faults, self._ids, self._now
+        if self._trace is not None:
+            return self._trace.away(t)
+        if faults.cyclic and faults.away is not None:
+            period = round(faults.away / faults.node_off)
+            turn: BoolArray = (t + nodes * period // len(nodes)) % period < faults.away
+            return turn
+        return down(nodes, t, faults.node_off, faults.away, stream(self.seed, "away"))

@@ -1,0 +1,202 @@
+"""Sizes that cannot work are refused before memory is taken; odd files in a run folder cost no more than themselves."""
+
+import gzip
+import os
+import struct
+import threading
+import time
+from http.client import HTTPConnection
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from builders import refused
+from mixwise.cli.weights_command import _gradients
+from mixwise.data.files import hub_folder
+from mixwise.data.standard import _read_idx
+from mixwise.errors import ConfigError, DataError, MixwiseError
+from mixwise.experiments import Recipe, load_run, plan_experiment, run_experiment
+from mixwise.experiments.build import prepare
+from mixwise.experiments.sweep import sweep
+from mixwise.graphs import parse
+from mixwise.report.folder import read_folder
+from mixwise.report.watch import WatchServer, _Handler
+from mixwise.tasks.pass_memory import evaluation_bytes
+from mixwise.training import Training
+from run_folders import StoppedError, classification, run_until, small_recipe
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+MH = {"policy": "metropolis-hastings"}
+TASK = {"steps": 8, "graph": "ring:4", "optimizer": {"lr": 0.05}, "checkpoint_every": 2, "evaluate_every": 4}
+
+
+def experiment(*changes, variants=None, **base):
+    recipe = small_recipe(variants or {"a": MH, "b": MH}, seeds=[0, 1], metrics=["loss", "accuracy"], **TASK, **base)
+    return plan_experiment(Recipe.model_validate(recipe), changes)
+
+
+# --- sizes ---
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("task.model.options.sizes=[8, 1000000000, 4]", r"the model does not fit into memory: 13000\.0 M parameters"),
+        ("task.model.options.sizes=[8, 9000000000000000000, 4]", "the model cannot be built .*overflow"),
+        ("task.batch=10000000", r"task\.batch = 10000000 is more than all 160"),
+        ("task.data.options.samples=100000000000", "1e.08 numbers"),
+        ("policy={kind: heterogeneity-aware, sketch: {dim: 10000000000}}", "less than or equal to 65536"),
+        ("graph=grid:+4x2000000", "allowed are 5e"),
+        ("graph=exponential:4000000", "allowed are 5e"),
+        ("task={kind: quadratics, dim: 100000}", "allowed are 1e"),
+        ("graph=ring:200000", "200000 nodes, allowed in a run are 100000"),
+    ],
+)
+def test_a_size_that_cannot_work_is_refused_before_memory_is_taken(change, says):
+    def start():
+        prepare(next(iter(experiment(change, task=classification()).runs.values())), 0)
+
+    before = psutil.Process().memory_info().rss
+    refused(MixwiseError, says, start)
+    assert psutil.Process().memory_info().rss < before + 300_000_000
+
+
+def test_a_graph_of_a_million_edges_is_quick_and_right():
+    start = time.process_time()
+    graph = parse("grid:4x250000")
+    assert time.process_time() - start < 5
+    assert len(graph.edge_array) == 3 * 250_000 + 4 * 249_999
+    assert (graph.edge_array[:, 0] < graph.edge_array[:, 1]).all()
+    order = np.lexsort(graph.edge_array.T[::-1])
+    assert np.array_equal(order, np.arange(len(order)))
+
+
+def test_an_evaluation_is_estimated_without_its_memory():
+    """The activations of the last layer would take 40 × 4,000,000 numbers, its weights 8 × 4,000,000."""
+    task = prepare(experiment("task.batch=1", task=classification()).runs["a"], 0).start().task
+    task.template = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4_000_000, device="meta"))
+    assert evaluation_bytes(task) > 40 * 4_000_000 * 4
+
+
+def test_no_more_is_decompressed_than_an_idx_header_announces(tmp_path):
+    bomb = gzip.compress(bytes([0, 0, 8, 3]) + struct.pack(">3I", 2, 2, 2) + bytes(50_000_000))
+    (tmp_path / "x.gz").write_bytes(bomb)
+    before = psutil.Process().memory_info().rss
+    refused(DataError, "more, but its header", _read_idx, tmp_path / "x.gz", 3)
+    (tmp_path / "x.gz").write_bytes(gzip.compress(bytes([0, 0, 8, 3]) + struct.pack(">3I", *3 * [2**31])))
+    refused(DataError, "announces more than 1.1 GB", _read_idx, tmp_path / "x.gz", 3)
+    assert psutil.Process().memory_info().rss < before + 40_000_000
+
+
+# --- found by the fuzzer ---
+def test_graphs_and_parts_that_once_were_tracebacks():
+    assert parse("random-geometric:9,radius=1e308").n == 9
+    refused(MixwiseError, "cannot be imported", parse, ".inf:hypercube:3")
+    refused(MixwiseError, "neither a class nor a function", experiment, "policy=os:abort", task=classification())
+
+
+@pytest.mark.parametrize(
+    "header", ["{'shape': (", "\0\0", "{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999,)}"]
+)
+def test_any_header_of_an_npy_file_is_one_line(header, tmp_path):
+    text = header.ljust(117).encode() + b"\n"
+    (tmp_path / "g.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(96))
+    refused(ConfigError, "cannot be read|must hold one row", _gradients, tmp_path / "g.npy", 4)
+
+
+# --- run folders ---
+def test_a_link_or_a_fifo_in_place_of_the_configuration_is_not_read(tmp_path):
+    secret = tmp_path / "secret.yaml"
+    secret.write_text("name: secret")
+    (folder := tmp_path / "run").mkdir()
+    (folder / "config.yaml").symlink_to(secret)
+    found = read_folder(folder)
+    assert found.config == ""
+    assert "config.yaml cannot be read: it is a link, which is not followed" in found.problems
+    refused(ConfigError, "it is a link", load_run, folder)
+    (folder / "config.yaml").unlink()
+    os.mkfifo(folder / "config.yaml")
+    assert "not a regular file" in read_folder(folder).problems[0]
+
+
+@pytest.mark.parametrize(("step", "complete"), [(1, [0]), (5, [0, 1])])
+def test_an_interrupted_run_with_two_seeds_is_loaded(step, complete, tmp_path):
+    def stop(progress):
+        if (progress.seed, progress.step) == (1, step):
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        run_experiment(experiment(task=classification()), tmp_path / "run", stop)
+    run = load_run(tmp_path / "run")
+    assert list(run.results["a"]) == [0, 1]
+    assert list(run.summary.seeds) == complete
+    assert run.curve("a", "accuracy")[1].shape[0] == len(complete)
+    assert run.curve("a", "loss")[1].shape == (2, step + 1)
+
+
+def test_a_sweep_is_resumed_without_repeating_what_is_finished(tmp_path):
+    recipe = Recipe.model_validate(small_recipe({"a": MH}, metrics=["accuracy"], **TASK, task=classification()))
+    grid, steps = ["lr=0.01,0.1", "task.data.validation=0.2"], []
+
+    def stop(progress):
+        steps.append(progress.step)
+        if len(steps) == 12:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        sweep(recipe, grid, tmp_path / "s", stop)
+    with patch.object(Training, "step", autospec=True, side_effect=Training.step) as taken:
+        resumed = sweep(recipe, grid, tmp_path / "s", resume=True)
+    assert taken.call_count == 4  # of the second point, from its checkpoint after four steps
+    assert resumed == sweep(recipe, grid, tmp_path / "whole")
+
+
+def test_disk_errors_end_in_one_line(mixwise, tmp_path, monkeypatch):
+    run_until(3, experiment(task=classification()), tmp_path / "run")
+
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("mixwise.storage._fsync", full)
+    (tmp_path / "file").touch()
+    for words in (
+        ("report", "run"), ("run", "run/config.yaml", "--out", "run", "--resume"),
+        ("export", "run", "--variant", "a", "--seed", "0"), ("run", "quadratics", "--out", "file/inside"),
+        ("run", "quadratics", "--out", "x" * 300), ("graph", f"file:{'x' * 300}"),
+    ):  # fmt: skip
+        done = mixwise(*words)
+        assert done.returncode == 2, words
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        assert done.stderr.startswith("error: ")
+
+
+def test_an_idle_connection_does_not_hold_a_thread(tmp_path, monkeypatch):
+    run_until(3, experiment(task=classification()), tmp_path / "run")
+    monkeypatch.setattr(_Handler, "timeout", 0.2)
+    with WatchServer([tmp_path / "run"]) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        before = threading.active_count()
+        idle = [HTTPConnection("127.0.0.1", server.server_port) for _ in range(20)]
+        for connection in idle:
+            connection.connect()
+        deadline = time.monotonic() + 30
+        while threading.active_count() > before and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert threading.active_count() <= before
+        for connection in idle:
+            connection.close()
+        server.shutdown()
+
+
+def test_the_revision_of_a_dataset_on_the_hub_is_passed_on(tmp_path, monkeypatch):
+    asked = []
+
+    def download(name, **options):
+        asked.append(options["revision"])
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert hub_folder("owner/data", "dataset", revision="0123abc") == Path(tmp_path)
+    assert asked == ["0123abc"]

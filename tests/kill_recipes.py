@@ -1,0 +1,102 @@
+"""kill −9 at random moments of a small recipe; `--resume` must give the same records.
+
+    python tests/kill_recipes.py --kills 200
+
+Each run is a forked process with its own folder. It is killed and resumed until it finishes; then its records, weights
+and scenes are compared byte by byte with those of a run that was never killed.
+"""
+
+import argparse
+import logging
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from unittest.mock import patch
+
+RECIPE = {
+    "name": "kills", "seeds": [0, 1], "window": 2, "metrics": ["loss", "distance_to_optimum"],
+    "base": {"steps": 12, "graph": "ring:4", "optimizer": {"lr": 0.005}, "checkpoint_every": 2, "evaluate_every": 3},
+    "variants": {
+        "plain": {"policy": "metropolis-hastings", "optimizer": {"momentum": 0.9}},
+        "aware": {"policy": {"kind": "heterogeneity-aware", "period": 3, "smoothing": 0.5, "sketch": {"dim": 5}}},
+        "d2": {"policy": "lazy-metropolis-hastings", "algorithm": "d2", "record_every": 2},
+    },
+}  # fmt: skip
+COMPARED = ("metrics.jsonl", "weights.jsonl", "scene.json", "config.yaml")
+
+
+def run(folder):
+    """Run the recipe, or resume it."""
+    from mixwise.experiments import Recipe, plan_experiment, run_experiment
+
+    experiment = plan_experiment(Recipe.model_validate(RECIPE))
+    with patch("mixwise.experiments.runner.save_curves"), patch("mixwise.experiments.runner.save_page"):
+        run_experiment(experiment, folder, resume=folder.exists())
+
+
+def forked(folder):
+    """Start or resume the run in a process of its own; returns its id."""
+    if (child := os.fork()) == 0:
+        try:
+            run(folder)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return child
+
+
+def content(folder):
+    """The files that must be the same."""
+    return {str(p.relative_to(folder)): p.read_bytes() for name in COMPARED for p in sorted(folder.rglob(name))}
+
+
+def killed_run(folder, draw, longest, counts):
+    """Kill and resume a run until it has finished; `counts` are added to."""
+    while True:
+        child = forked(folder)
+        time.sleep(draw.uniform(0, longest))
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            assert status == 0, f"{folder}: the run failed with status {status}"
+            return
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status):
+            counts["kills"] += 1
+            counts["while a file was written"] += any(folder.rglob("*.part"))
+
+
+def campaign(kills, seed=0):
+    """Runs until there were so many kills; returns the counts."""
+    draw, counts = random.Random(seed), {"kills": 0, "while a file was written": 0, "runs": 0}
+    with tempfile.TemporaryDirectory(prefix="kills-") as scratch:
+        run(whole := Path(scratch) / "whole")  # here, so that the forked processes have everything imported
+        start = time.monotonic()
+        assert os.waitpid(forked(Path(scratch) / "again"), 0)[1] == 0
+        longest = time.monotonic() - start
+        while counts["kills"] < kills:
+            folder = Path(scratch) / "run"
+            killed_run(folder, draw, longest, counts)
+            counts["runs"] += 1
+            assert content(folder) == content(whole), f"run {counts['runs']} of seed {seed} differs"
+            assert not list(folder.rglob("*.part")), "a temporary file is left"
+            shutil.rmtree(folder)
+    return counts
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("--kills", type=int, default=200)
+    options.add_argument("--seed", type=int, default=0)
+    given = options.parse_args()
+    logging.disable(logging.WARNING)  # about the locks that killed runs leave
+    found = campaign(given.kills, given.seed)
+    print(", ".join(f"{count} {name}" for name, count in found.items()) + ": all records are the same")
+    sys.exit(0)

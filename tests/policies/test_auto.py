@@ -1,0 +1,67 @@
+"""The choices of `auto`: by links it saves time, by a budget it uses the bytes."""
+
+import pytest
+
+from mixwise import graphs
+from mixwise.network import Link, Links
+from mixwise.policies import Auto, AwarePairs, Pairs, forecast
+from mixwise.protocols import Context, Needs
+
+SLOW, QUICK = Links(Link(0.02, 1e6)), Links(Link(1e-6, 1e6))
+TREE, IRREGULAR = graphs.star(6), graphs.parse("random-connected:10,keep=0.4,seed=1")
+
+
+@pytest.mark.parametrize(
+    ("budget", "wire", "graph", "rounds"),
+    [
+        (1.0, 1.0, graphs.ring(16), 2),
+        (2.0, 1.0, graphs.ring(16), 4),
+        (1.0, 0.25, graphs.ring(16), 8),
+        (0.1, 1.0, graphs.ring(16), 1),  # never less than one
+        (1.0, 1.0, graphs.complete(8), 3),  # three matchings are an exact average already
+        (100.0, 1.0, graphs.torus(4, 4), 4),
+    ],
+)
+def test_a_budget_of_bytes_is_used_as_far_as_it_helps(budget, wire, graph, rounds):
+    assert Auto(budget=budget).choose(Context(graph, row_bytes=1e6, wire_bytes=wire * 1e6)) == Pairs(rounds)
+
+
+@pytest.mark.parametrize("budget", [0.7, 1.0, 1.5])
+@pytest.mark.parametrize("row_bytes", [1e3, 1e6])
+def test_sketches_and_offers_count_towards_the_budget(budget, row_bytes):
+    graph = IRREGULAR
+    chosen = Auto(budget=budget).choose(Context(graph, row_bytes=row_bytes, wire_bytes=row_bytes))
+    allowed = budget * 2 * len(graph.edge_array) / graph.n * row_bytes
+    assert forecast(chosen, graph, row_bytes).bytes <= allowed
+    assert isinstance(chosen, AwarePairs if row_bytes == 1e6 else Pairs)
+
+
+@pytest.mark.parametrize("graph", [graphs.ring(16), IRREGULAR])
+def test_with_links_the_fewest_rounds_that_leave_a_fifth_of_a_step(graph):
+    chosen = Auto().choose(Context(graph, links=SLOW, row_bytes=1e4, wire_bytes=1e4))
+    assert isinstance(chosen, Pairs)  # hand-shakes would take longer than the rows
+    left = {r: forecast(Pairs(r), graph, 1e4).disagreement for r in (chosen.rounds, chosen.rounds - 1) if r}
+    assert left.pop(chosen.rounds) <= 0.2
+    assert all(more > 0.2 for more in left.values())
+
+
+def test_the_data_decide_where_hand_shakes_take_no_time():
+    assert isinstance(Auto().choose(Context(TREE, links=QUICK, row_bytes=1e5, wire_bytes=1e5)), AwarePairs)
+    assert isinstance(Auto().choose(Context(TREE)), AwarePairs)
+    assert Auto().choose(Context(graphs.ring(6))) == Pairs()
+
+
+def test_rounds_that_run_forth_and_back_count_twice():
+    context = Context(graphs.ring(16), needs=Needs(symmetric=True), row_bytes=1e6, wire_bytes=1e6)
+    chosen = Auto(budget=2.5).choose(context)
+    assert chosen == Pairs(3)  # M₁ M₂ M₃ M₂ M₁
+    assert forecast(chosen, context.graph, 1e6, needs=context.needs).rounds == 5
+
+
+def test_one_round_to_all_neighbors_where_that_is_enough():
+    """On a complete graph it is an exact average; pairs would need three rounds for that, and two to be good enough."""
+    graph = graphs.complete(8)
+    chosen = Auto().choose(Context(graph, links=SLOW, row_bytes=1e4, wire_bytes=1e4))
+    assert forecast(chosen, graph, 1e4).rounds == 1
+    assert forecast(chosen, graph, 1e4).disagreement < 1e-9
+    assert forecast(Pairs(1), graph, 1e4).disagreement > 0.2
