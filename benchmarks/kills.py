@@ -3,7 +3,8 @@
     python benchmarks/kills.py --kills 150 --out runs/kills          digits, nodes with different labels, ring of 8
 
 The kinds take turns, and each waits until at least 6 ranks are back. Every rank writes one line per change of its
-group; a mixing that two ranks have applied with different members would be a split brain.
+group, and one per mixing that it has applied: its number, and the name and members of its group. Ranks that have
+applied the same mixing in different groups would be a split brain.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -38,10 +41,8 @@ def train(folder: Path, lr: float) -> None:
 
     rank, log = int(os.environ["RANK"]), (folder / f"rank-{os.environ['RANK']}.jsonl").open("a", buffering=1)
 
-    def fail(*_: object) -> None:
-        raise RuntimeError("told to fail")
-
-    signal.signal(signal.SIGUSR1, fail)
+    told: list[str] = []
+    signal.signal(signal.SIGUSR1, lambda *_: told.append("fail"))
     signal.signal(signal.SIGUSR2, lambda *_: os._exit(3))
     signal.signal(signal.SIGALRM, lambda *_: close_connections())
     digits = load_digits()
@@ -53,7 +54,8 @@ def train(folder: Path, lr: float) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     gossip = mw.Gossip(model, optimizer, mw.graphs.ring(NODES), elastic=True)
-    membership, group, applied_from, batches = gossip._elastic.membership, None, 0, torch.Generator().manual_seed(rank)
+    membership, group, batches = gossip._elastic.membership, None, torch.Generator().manual_seed(rank)
+    applied = (folder / f"mixings-{rank}").open("a", buffering=1)
     last = time.time()
 
     def end() -> int:
@@ -63,22 +65,24 @@ def train(folder: Path, lr: float) -> None:
             return 1 << 60
 
     while gossip.t < end():
+        if told:
+            raise RuntimeError("told to fail")
         chosen = own[torch.randint(len(own), (16,), generator=batches)]
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(train_x[chosen]), train_y[chosen]).backward()
-        before = gossip.t  # a rank that was stopped jumps from here, and has applied nothing in between
+        before = gossip.t, membership.group
         gossip.step()
         now = time.time()
+        if (gossip.t - 1, membership.group) == before:  # a mixing that failed leads to another group
+            members = ",".join(map(str, before[1].ranks))
+            applied.write(f"{before[0]} {before[1].name} {members} {now:.3f}\n")
         if membership.group != group:
-            if group is not None:
-                log.write(json.dumps({"applied": [applied_from, before], "members": group.ranks}) + "\n")
-            group, applied_from = membership.group, gossip.t
+            group = membership.group
             port = int(os.environ["MIXWISE_LIGHTHOUSES"].rpartition(":")[2])
             change = {"at": now, "t": gossip.t, "pid": os.getpid(), "now": group.ranks, "pause": now - last}
             log.write(json.dumps(change | {"lighthouse": port}) + "\n")
         last = now
         time.sleep(0.01)
-    log.write(json.dumps({"applied": [applied_from, gossip.t], "members": membership.group.ranks}) + "\n")
     model.load_state_dict(gossip.average())
     log.write(json.dumps({"accuracy": float((model(test_x).argmax(1) == test_y).float().mean()), "t": gossip.t}) + "\n")
 
@@ -163,14 +167,22 @@ def listens(process: object, port: int) -> bool:
     return any(at.status == "LISTEN" and at.laddr.port == port for at in process.net_connections("tcp"))
 
 
-def split_brains(folder: Path) -> tuple[int, int]:
-    """Mixings that ranks have applied with different members, and mixings applied in all."""
-    members = defaultdict(set)
+def split_brains(folder: Path) -> tuple[int, int, int, int]:
+    """Mixings applied in two groups, groups with two sets of members, mixings in a group after the next one; all."""
+    groups, members, spans = defaultdict(set), defaultdict(set), defaultdict(list)
     for rank in range(NODES):
-        for line in lines(folder, rank):
-            for t in range(*line.get("applied", (0, 0))):
-                members[t].add(tuple(line["members"]))
-    return sum(len(found) > 1 for found in members.values()), len(members)
+        for line in (folder / f"mixings-{rank}").read_text().splitlines():
+            with suppress(ValueError):  # a line that a kill has cut off
+                t, name, ranks, at = line.split(" ")
+                groups[int(t)].add(name)
+                members[name].add(ranks)
+                spans[name].append((float(at), rank))
+    begun, late = sorted((min(span)[0], name) for name, span in spans.items()), 0
+    for (_, name), (after, _) in pairwise(begun):  # a rank that was stopped may finish the mixing that it was in
+        seen = [rank for at, rank in spans[name] if at > after]
+        late += len(seen) - len(set(seen))
+    mixed = sum(len(names) > 1 for names in groups.values())
+    return mixed, sum(len(sets) > 1 for sets in members.values()), late, len(groups)
 
 
 def finish(folder: Path, launcher: subprocess.Popen, end: int) -> list[float]:
@@ -212,7 +224,7 @@ def main() -> None:
     all_back = until(lambda: len(present(folder)) == NODES, 300)
     t = max(line["t"] for line in newest(folder).values()) + 500
     accuracy = finish(folder, launcher, t)
-    broken, mixings = split_brains(folder)
+    twice, unclear, late, mixings = split_brains(folder)
     print(f"\n{len(found) + stuck} kills, {stuck} not survived; all ranks back at the end: {all_back}")
     for kind in KINDS:
         own = [result for result in found if result["kind"] == kind]
@@ -224,7 +236,8 @@ def main() -> None:
             )
         elif own:
             print(f"{kind:15} {len(own):4}  ranks that changed their group: {sum(r['others'] for r in own)}")
-    print(f"split brain: {broken} of {mixings} mixings; ended at mixing {t}, accuracy {accuracy}")
+    print(f"of {mixings} mixings {twice} were applied in two groups, {late} in a group that others had left")
+    print(f"groups with two sets of members: {unclear}; ended at mixing {t}, accuracy {accuracy}")
     alone = launch(args.out / "alone", args.lr)
     print(f"undisturbed: accuracy {finish(args.out / 'alone', alone, t)}")
 

@@ -107,7 +107,7 @@ class Elastic:
         graph = joined(left)
         if graph is not left:
             _log.warning("the graph has fallen apart; an edge joins its parts until lost ranks are back")
-        network = connected(graph, self._wire_dtype, self._timeout, blames=False)
+        network = connected(graph, self._wire_dtype, self._timeout, lambda: self.membership.has_changed)
         if at == _BEFORE:
             assert isinstance(network, DistributedNetwork)
             check_alike(self._parts.lines, None, network.transport)

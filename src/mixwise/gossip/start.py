@@ -154,11 +154,13 @@ def _check_parameters(optimizer: torch.optim.Optimizer, row: ModelRow) -> None:
         )
 
 
-def connected(graph: Graph, wire_dtype: torch.dtype | None, timeout: float, blames: bool = True) -> Network:
+def connected(
+    graph: Graph, wire_dtype: torch.dtype | None, timeout: float, has_changed: Callable[[], bool] | None = None
+) -> Network:
     """Return the network of the default process group; a simulation of one node without a group."""
     if process_count() is None:
         return SimulatedNetwork(graph)
-    return DistributedNetwork(graph, wire_dtype=wire_dtype, timeout=timeout, blames=blames)
+    return DistributedNetwork(graph, wire_dtype=wire_dtype, timeout=timeout, has_changed=has_changed)
 
 
 def begin_together(row: ModelRow, network: Network) -> None:

@@ -1,9 +1,9 @@
 """Which processes take part: views that their members agree on, and a process group for each view.
 
 A thread asks again and again who is present (`Presence`). The processes that take part are the members of a view. When
-one is lost or joins, all others get another view: their connections are closed, which wakes those that wait for a
-message, and the members of the new view form a new process group. Nothing else is needed to agree, since all members
-of a view have read it from the same answer.
+one is lost or joins, all others get another view: they stop waiting for messages, leave their process group, and the
+members of the new view form another. Messages travel inside of a group only, a group is formed only when every member
+of its view is ready for it, and its name is unique to that view: processes with different views never mix.
 
     starting   waits for all ranks of the run; they become members together
     joining    the others are training already: it fetches their state, then becomes a member
@@ -106,12 +106,13 @@ class Membership:
         self.view = View()  # the newest
         self.group: View | None = None  # the one whose group this process is in
         self.board: Board | None = None  # notes of that group
-        self._tried: View | None = None  # the last one whose group was formed, or begun
+        self._tried: View | None = None  # the last one whose group was to be formed
+        self._begun = False  # whether its connections were made, or begun
         self._present: list[Member] = []
         self._presence = presence(name)
         self._started, self._unsure = time.monotonic(), 0.0
-        self._changed, self._groups = threading.Condition(), threading.Lock()
-        self._ended = threading.Event()
+        self._halved: float | None = None  # since when half of the members or more are missing
+        self._changed, self._ended = threading.Condition(), threading.Event()
         self._watch = threading.Thread(target=self._ask, name="mixwise membership", daemon=True)
         self._watch.start()
         atexit.register(self.close)
@@ -163,16 +164,24 @@ class Membership:
             self._present = found
             if self.me.phase == STARTING:
                 self._leave_start({member.rank for member in found}, bool(newest))
-            gone = len(set(self.view.ranks) - set(view.ranks))
-            minority = self._presence.contested and 2 * gone >= len(self.view.members)
-            if view.members and not (gone and (minority or time.monotonic() < self._unsure)):
-                self.view = view
-                if self._tried not in (None, view):  # all of its members see this answer, and count at once
+            if view.members and self._is_credible(view):
+                if self._begun and view != self._tried:  # all of its members see this answer, and count at once
                     self._count_group()
+                self.view = view
             self._changed.notify_all()
-        with self._groups:
-            if self.group not in (None, self.view):
-                close_connections()
+
+    def _is_credible(self, view: View) -> bool:
+        """Whether the members that a view lacks are lost; they are not if it is the lighthouse that was.
+
+        A new lighthouse may not have heard of all members, and one that was stopped may have forgotten them; those
+        of several lighthouses may be two parts of a broken network.
+        """
+        now, gone = time.monotonic(), len(set(self.view.ranks) - set(view.ranks))
+        if 2 * gone < max(1, len(self.view.members)):
+            self._halved = None
+            return not gone or now >= self._unsure
+        self._halved = self._halved or now
+        return not self._presence.contested and now >= max(self._unsure, self._halved + self.grace)
 
     def _leave_start(self, ranks: set[int], others_train: bool) -> None:
         late = time.monotonic() - self._started > self.timeout
@@ -183,7 +192,12 @@ class Membership:
             self.me = replace(self.me, phase=MEMBER)
 
     def _count_group(self) -> None:
-        self._tried, self.me = None, replace(self.me, groups=self.me.groups + 1)
+        self._begun, self.me = False, replace(self.me, groups=self.me.groups + 1)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the group is to be left, since there is another view."""
+        return self.view != self.group
 
     # --- groups: in the main thread ---
     def await_start(self) -> bool:
@@ -206,39 +220,38 @@ class Membership:
         return [member for member in self._present if member.phase == MEMBER and member.rank != self.me.rank]
 
     def connect(self, backend: str = "gloo") -> View:
-        """Leave the process group, if there is one, and form that of a newer view; make it the default group."""
-        failed, self.group = self.group, None
+        """Leave the process group, if there is one, and form that of the newest view; make it the default group."""
+        last = time.monotonic() + 2 * self.timeout
         while True:
-            with self._groups:
-                leave_at_once()
-            view = self._next(failed)
+            leave_at_once()
+            with self._changed:
+                self.group = None
+                if self._tried == self.view:  # it failed, but its members are present: again, under another name
+                    self._count_group()
+            view = self._tried = self._next()
             try:
                 self._form(view, backend)
-            except (NetworkError, RuntimeError):  # another one is lost, or has joined
-                failed = view
+            except (NetworkError, RuntimeError) as error:  # another one is lost, or has joined
+                if time.monotonic() > last:
+                    raise NetworkError(f"rank {self.me.rank} cannot connect to ranks {view.ranks}: {error}") from None
             else:
                 self.group = view
                 return view
 
-    def _next(self, failed: View | None) -> View:
-        """Return a view of this process that has not failed; if none comes, its members try again."""
-
+    def _next(self) -> View:
+        """Return the newest view, which has this process as it is now."""
         view = View()
 
         def is_new() -> bool:
             nonlocal view
             view = self.view
-            return self.me in view.members and view != failed
+            return self.me in view.members
 
-        if not self._until(is_new, self.grace + 10 * _PERIOD):
-            with self._changed:
-                if self.view == failed:
-                    self._count_group()
-            if not self._until(is_new, self.timeout):
-                raise NetworkError(
-                    f"rank {self.me.rank} has waited {self.timeout:g} s for the other members of the run; no "
-                    f"lighthouse answers at {os.environ.get(LIGHTHOUSES)}, or it does not count this process among them"
-                )
+        if not self._until(is_new, self.timeout):
+            raise NetworkError(
+                f"rank {self.me.rank} has waited {self.timeout:g} s for the other members of the run; no "
+                f"lighthouse answers at {os.environ.get(LIGHTHOUSES)}, or it does not count this process among them"
+            )
         return view
 
     def _form(self, view: View, backend: str) -> None:
@@ -255,7 +268,7 @@ class Membership:
         with self._changed:
             if self.view != view:
                 raise NetworkError("there is a newer view")
-            self._tried = view
+            self._begun = True
         dist.init_process_group(
             backend,
             store=PrefixStore(f"{view.name}/group", store),
@@ -266,7 +279,8 @@ class Membership:
 
     def progress(self, at: Sequence[int]) -> list[list[int]]:
         """Exchange numbers with all members of the group: how far each has come."""
-        return Transport(None, self.timeout, blames=False).gather(torch.tensor([list(at)]), "meeting").tolist()
+        transport = Transport(None, self.timeout, lambda: self.has_changed)
+        return transport.gather(torch.tensor([list(at)]), "meeting").tolist()
 
     def _until(self, true: Callable[[], bool], seconds: float) -> bool:
         with self._changed:

@@ -108,6 +108,7 @@ class Processes(World):
         self.members = tuple(range(size))
         self._decisions = 0
         self._backend: str | None = None
+        self._has_changed: Callable[[], bool] | None = None  # if others are not to be waited for once one is lost
 
     @classmethod
     def meet(cls, timeout: float) -> Processes:
@@ -134,7 +135,7 @@ class Processes(World):
             self._connect(backend)
         elif backend not in (self._backend, "gloo"):
             raise NetworkError(f"device = {device!r} after another kind; choose variants on one kind of device")
-        return DistributedNetwork(graph, timeout=self.timeout, wire_dtype=wire_dtype, blames=not self.survives)
+        return DistributedNetwork(graph, timeout=self.timeout, wire_dtype=wire_dtype, has_changed=self._has_changed)
 
     def _connect(self, backend: str) -> None:
         if "nccl" in backend:
@@ -156,7 +157,7 @@ class Processes(World):
         value: Value
         if self.rank > 0:
             late = f"no decision of rank 0 within {self.timeout:g} s; see what rank 0 wrote last"
-            note = self.board.awaited(name, self.timeout, late, self._is_broken)
+            note = self.board.awaited(name, self.timeout, late, self._has_changed or (lambda: False))
             if "error" in note:
                 raise getattr(errors, note["error"])(note["message"])
             value = note["value"]
@@ -168,10 +169,6 @@ class Processes(World):
             raise
         self.board.write(name, {"value": value})
         return value
-
-    def _is_broken(self) -> bool:
-        """Whether a process is known to be lost, so that it is not waited for."""
-        return False
 
     def first_to_fail(self) -> bool:
         """Whether this process is the first that ends with an error, or cannot know."""
@@ -196,7 +193,7 @@ class ElasticProcesses(Processes):
     survives = True
 
     def __init__(self, membership: Membership, timeout: float) -> None:
-        self._membership, self.timeout = membership, timeout
+        self._membership, self.timeout, self._has_changed = membership, timeout, lambda: membership.has_changed
         self._connect_members()
 
     @classmethod
@@ -228,9 +225,6 @@ class ElasticProcesses(Processes):
                 return max(tuple(place) for place in self._membership.progress(at))
             except NetworkError:
                 continue
-
-    def _is_broken(self) -> bool:
-        return self._membership.view != self._membership.group
 
 
 def _name_of_group(board: Board, rank: int, size: int, timeout: float) -> str:
