@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from builders import refused
-from mixwise.algorithms import D2, Choco, GradientTracking, RelaySGD
+from mixwise.algorithms import D2, Choco, GradientTracking, PushSum, RelaySGD
 from mixwise.context import Context
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip import Gossip
@@ -18,7 +18,7 @@ from mixwise.gossip.agreement import describe_model
 from mixwise.gossip.elastic import Elastic
 from mixwise.gossip.model_row import ModelRow
 from mixwise.graphs import Graph, ring
-from mixwise.mixing import lazy_metropolis_hastings, metropolis_hastings
+from mixwise.mixing import lazy_metropolis_hastings, metropolis_hastings, uniform_sender
 from mixwise.network import SimulatedNetwork
 from mixwise.network.state_server import StateServer, fetch_state
 from mixwise.policies import Fixed, Tree
@@ -49,11 +49,12 @@ def loop(seed, kind):
     return model, optimizer
 
 
-def elastic(model, optimizer, rank=0, *others):
+def elastic(model, optimizer, rank=0, *others, rejoin="neighbor"):
     """An `Elastic` without lighthouse and groups."""
     made = object.__new__(Elastic)
     made._parts = SimpleNamespace(row=ModelRow(model), lines=describe_model(model))
     made._optimizer, made._graph, made._timeout = optimizer, ring(4), 10.0
+    made._options = SimpleNamespace(rejoin=rejoin)
     made._serve("127.0.0.1")
     made.membership = FakeMembership(SimpleNamespace(rank=rank, host="127.0.0.1", state=made._server.port), *others)
     return made
@@ -96,6 +97,21 @@ def test_a_rank_that_joins_has_the_model_and_the_optimizer_of_a_neighbor(kind):
         optimizer.step()
     for mine, theirs in zip(taken[0].parameters(), given[0].parameters(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+def test_a_rank_may_join_with_its_own_model():
+    """For instance that of its last checkpoint; only the mixing at which the others are is taken from a neighbor."""
+    model, optimizer = loop(2, torch.optim.SGD)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    giver = elastic(*loop(1, torch.optim.SGD), 1)
+    joins = elastic(model, optimizer, 0, giver.membership.me, rejoin="own")
+    stop = served(giver)
+    try:
+        assert joins._join() == (7, 0)
+    finally:
+        stop.set()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    refused(TrainingError, '"neighbor" or "own"', Gossip, model, optimizer, Graph(1, []), rejoin="checkpoint")
 
 
 def test_a_rank_with_another_model_cannot_join():
@@ -159,9 +175,9 @@ def test_a_policy_for_one_graph_cannot_serve_the_graphs_to_come():
 
 
 # --- memory after a change of the members ---
-def restarted(algorithm, policy, n, mixings=6):
+def restarted(algorithm, policy, n, mixings=6, graph=None):
     """Rows as far apart as they are in the middle of a run, and a new driver for them; yields after every mixing."""
-    graph, lr, noise = ring(n), 0.1, torch.Generator().manual_seed(3)
+    graph, lr, noise = graph or ring(n), 0.1, torch.Generator().manual_seed(3)
     network = SimulatedNetwork(graph)
     X = torch.randn(n, 5, dtype=torch.float64, generator=noise)
     driver = Driver(network, policy, algorithm, X, Context(graph), local_steps=1)
@@ -201,6 +217,18 @@ def test_choco_starts_over_with_copies_that_the_neighbors_hold():
         rows = driver.algorithm_state.rows
         assert torch.allclose(rows["mixed"], W.T @ rows["public"], rtol=0, atol=1e-12)
         assert moved_as_one(before, G, lr, X)
+
+
+def test_push_sum_starts_over_with_a_mass_of_1_per_rank():
+    """Σ w = n, and Σ w x moves by −γ Σ g: what the ranks had before the change is worth the same on all of them."""
+    n, mass = 3, torch.ones(3, 1, dtype=torch.float64)
+    graph = Graph(n, [(0, 1), (1, 2), (2, 0), (0, 2)], directed=True)
+    for before, G, lr, X, driver in restarted(PushSum(), Fixed(uniform_sender), n, graph=graph):
+        after = driver.algorithm_state.rows["mass"]
+        assert after.sum().item() == pytest.approx(n, abs=1e-12)
+        assert torch.allclose((after * X).sum(0), (mass * before).sum(0) - lr * G.sum(0), rtol=0, atol=1e-12)
+        mass = after.clone()
+    assert mass.std() > 0.1  # it is no matter of weights that are doubly stochastic
 
 
 def test_relay_starts_over_with_the_rows_of_the_nodes_that_are_present():

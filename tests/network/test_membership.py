@@ -3,6 +3,7 @@
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
@@ -41,9 +42,14 @@ class Ranks:
         """All take part, as after a start."""
         self.answer(*self.all)
         self.answer(*self.all)
-        for membership in self.all:
-            membership._tried = membership.view
-        return self.all
+        return self.joined(*self.all)
+
+    def joined(self, *members):
+        """They have formed the group of their view."""
+        for membership in members:
+            membership.group = membership._tried = membership.view
+            membership._begun = True
+        return list(members)
 
 
 @pytest.fixture
@@ -94,27 +100,37 @@ def test_no_name_of_a_group_is_used_twice(ranks):
     members, names = ranks.begun(), []
     for _ in range(3):
         names.append(members[0].view.name)
-        for membership in members:
-            membership._tried = membership.view
+        ranks.joined(*members)
         ranks.answer(*members[:-1])
         ranks.answer(*members[:-1])
         names.append(members[0].view.name)
-        for membership in members[:-1]:
-            membership._tried = membership.view
+        ranks.joined(*members[:-1])
         ranks.answer(*members)
         ranks.answer(*members)
         assert {membership.view.name for membership in members} == {members[0].view.name}
     assert len(set(names)) == len(names)
 
 
-def test_a_group_that_failed_without_a_loss_is_tried_again_under_another_name(ranks):
+def test_a_group_that_failed_without_a_loss_is_formed_again_under_another_name(ranks):
     members = ranks.begun()
     failed = members[0].view
-    refused(NetworkError, "has waited", members[0]._next, failed)  # no answer comes
-    ranks.answer(*members)
-    ranks.answer(*members)  # the others have counted their group, too
-    assert members[0]._next(failed).name != failed.name
-    assert {membership._next(failed) for membership in members} == {members[0].view}
+    with patch.object(Membership, "_form", lambda self, view, backend: None):
+        refused(NetworkError, "has waited", members[0].connect)  # it counts, but no answer comes
+        ranks.answer(*members)
+        assert all(membership.has_changed for membership in members[1:])  # they are told by its count
+        ranks.answer(*members)
+        assert members[0].connect().name != failed.name
+        assert {membership.connect().name for membership in members[1:]} == {members[0].view.name}
+
+
+def test_half_of_the_members_are_not_lost_in_one_answer(ranks):
+    """A lighthouse that was stopped has forgotten those whose signs of life it has not read yet."""
+    members = ranks.begun()
+    ranks.answer(members[0])
+    assert members[0].view.ranks == (0, 1, 2, 3)
+    members[0]._halved -= 1.0  # as after the grace period
+    ranks.answer(members[0])
+    assert members[0].view.ranks == (0,)
 
 
 def test_a_process_whose_place_was_taken_ends(ranks):
@@ -123,7 +139,7 @@ def test_a_process_whose_place_was_taken_ends(ranks):
     newer.me = replace(newer.me, phase=MEMBER, born=members[2].me.born + 1)
     ranks.answer(newer, *members)
     assert newer.view.members[2].name == newer.me.name
-    refused(NetworkError, "taken the place of rank 2", members[2]._next, None)
+    refused(NetworkError, "taken the place of rank 2", members[2]._next)
 
 
 @pytest.mark.parametrize("words", [{}, {"rank": 0}, {"rank": "0", "phase": MEMBER}, {"rank": [], "more": 1}])

@@ -1,10 +1,11 @@
 """Gossip among the ranks that are present: without those that are lost, and with those that are started again.
 
 A mixing that fails because of a loss is skipped but counted, and lagging ranks advance to the furthest mixing. A rank
-that joins takes the model and the optimizer of a neighbor, which keeps training meanwhile. Policy and algorithm start
-over at every change of the members, on all ranks at once: their memory belongs to the graph that was. So what they
-conserve is what their `init` sets up: the corrections of gradient tracking sum to 0, the public copies of CHOCO are
-those that the neighbors hold, D² takes a step of D-SGD first, and relayed sums and counts hold the present ranks only.
+that joins takes the model and the optimizer of a neighbor, which keeps training meanwhile, or keeps its own. Policy and
+algorithm start over at every change of the members, on all ranks at once: their memory belongs to the graph that was.
+So what they conserve is what their `init` sets up: the corrections of gradient tracking sum to 0, the masses of
+push-sum to the number of ranks, the public copies of CHOCO are those that the neighbors hold, D² takes a step of D-SGD
+first, and relayed sums and counts hold the present ranks only.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip.agreement import check_alike, difference, report
-from mixwise.gossip.start import Parts, begin_together, connected
+from mixwise.gossip.start import Options, Parts, begin_together, connected
 from mixwise.graphs import Graph
 from mixwise.network import DistributedNetwork
 from mixwise.network.membership import JOINING, MEMBER, Membership
@@ -51,7 +52,8 @@ class Elastic:
         optimizer: its optimizer.
         graph: of all ranks.
         policy: makes the weights for a graph.
-        wire_dtype, timeout: of the network.
+        options: of `Gossip`.
+        timeout: the longest wait for other ranks, in seconds.
     """
 
     def __init__(
@@ -60,11 +62,11 @@ class Elastic:
         optimizer: torch.optim.Optimizer,
         graph: Graph,
         policy: PolicyLike,
-        wire_dtype: torch.dtype | None,
+        options: Options,
         timeout: float,
     ) -> None:
         self._parts, self._optimizer, self._graph, self._policy = parts, optimizer, graph, policy
-        self._wire_dtype, self._timeout = wire_dtype, timeout
+        self._options, self._timeout = options, timeout
         self._backend = "cpu:gloo,cuda:nccl" if parts.row.device.type == "cuda" else "gloo"
         self.membership = Membership.from_environment(timeout, self._serve)
         if self.membership.world != graph.n:
@@ -107,7 +109,7 @@ class Elastic:
         graph = joined(left)
         if graph is not left:
             _log.warning("the graph has fallen apart; an edge joins its parts until lost ranks are back")
-        network = connected(graph, self._wire_dtype, self._timeout, lambda: self.membership.has_changed)
+        network = connected(graph, self._options.wire_dtype, self._timeout, lambda: self.membership.has_changed)
         if at == _BEFORE:
             assert isinstance(network, DistributedNetwork)
             check_alike(self._parts.lines, None, network.transport)
@@ -135,7 +137,7 @@ class Elastic:
 
     @torch.no_grad()
     def _join(self) -> Place:
-        """Take model and optimizer from a neighbor, or if there is none from another rank; become a member."""
+        """Take the state of a neighbor, or if there is none of another rank, and become a member."""
         rank, others = self.membership.me.rank, self.membership.others
         neighbors = self._graph.neighbors(rank)
         for member in sorted(others, key=lambda other: (other.rank not in neighbors, other.rank)):
@@ -146,7 +148,8 @@ class Elastic:
             told = difference([report(values["lines"], None), report(self._parts.lines, None)])
             if told is not None:
                 raise TrainingError(f"rank {rank} cannot join: compared with rank {member.rank}, {told}")
-            self._load(tensors, values)
+            if self._options.rejoin == "neighbor":
+                self._load(tensors, values)
             self.membership.be(MEMBER)
             return int(values["t"]), 0
         raise NetworkError(f"rank {rank} cannot join: none of ranks {[m.rank for m in others]} has sent its state")

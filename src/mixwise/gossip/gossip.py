@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -54,6 +54,8 @@ class Gossip:
         seed: names the random streams of policy and algorithm.
         elastic: continue without ranks that are lost, and take up ranks that are started again (`mixwise launch
             --on-loss continue`); `Gossip` then makes the process group itself. The loop is `while gossip.t < steps`.
+        rejoin: what a rank that joins in the middle of a run starts from: "neighbor", the model and the optimizer
+            of a neighbor; "own", those that are passed here, for instance from its last checkpoint.
         network: how rows travel; by default over torch's process group.
 
     Example:
@@ -81,6 +83,7 @@ class Gossip:
         timeout: float = 60.0,
         seed: int = 0,
         elastic: bool = False,
+        rejoin: Literal["neighbor", "own"] = "neighbor",
         network: Network | None = None,
     ) -> None:
         def make() -> Parts:
@@ -88,7 +91,7 @@ class Gossip:
                 check_graph(graph)
             return Parts(model, optimizer, graph, policy, algorithm, options)
 
-        options = Options(local_steps, buffers, overlap, wire_dtype, seed, elastic)
+        options = Options(local_steps, buffers, overlap, wire_dtype, seed, elastic, rejoin)
         grouped = network is None and process_count() is not None
         parts = make() if elastic else agreed(make, Transport(None, timeout) if grouped else None)
         self.model, self.optimizer, self.local_steps, self.buffers = model, optimizer, local_steps, buffers
@@ -97,7 +100,7 @@ class Gossip:
         self._elastic: Elastic | None = None
         self._calls = self._asked = t = 0  # calls of step(), and of collective methods, since the last mixing
         if elastic:
-            self._elastic = Elastic(parts, optimizer, graph, policy, wire_dtype, timeout)
+            self._elastic = Elastic(parts, optimizer, graph, policy, options, timeout)
             (t, self._asked), self.network, self.policy = self._elastic.start()
         else:
             self.network = connected(graph, wire_dtype, timeout) if network is None else network

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -37,6 +37,7 @@ class Options:
     wire_dtype: torch.dtype | None
     seed: int
     elastic: bool
+    rejoin: Literal["neighbor", "own"]
 
 
 class Parts:
@@ -58,6 +59,8 @@ class Parts:
         check_counts(local_steps=options.local_steps)
         if options.buffers not in ("local", "averaged"):
             raise TrainingError(f'buffers = {options.buffers!r}; choose "local" or "averaged"')
+        if options.rejoin not in ("neighbor", "own"):
+            raise TrainingError(f'rejoin = {options.rejoin!r}; choose "neighbor" or "own"')
         if options.elastic:
             _check_elastic(policy)
         self.algorithm = _chosen_algorithm(algorithm, options.overlap)
