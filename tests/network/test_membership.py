@@ -85,6 +85,13 @@ def test_all_ranks_start_together_and_a_later_one_joins(ranks):
     assert again.view.ranks == (0, 1, 2, 3)
 
 
+def test_a_rank_that_starts_is_not_alone_because_the_lighthouse_was_stopped(ranks):
+    """Found by the simulation: two runs would have begun, of this rank and of the others."""
+    ranks.answer(*ranks.all)
+    ranks.answer(ranks.all[0])
+    assert {membership.view.ranks for membership in ranks.all} == {(0, 1, 2, 3)}
+
+
 def test_ranks_that_do_not_come_are_not_waited_for_without_end(ranks):
     """A process that is killed while it starts costs the timeout, and no healthy rank."""
     ranks.answer(*ranks.all[1:])

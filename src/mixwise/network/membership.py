@@ -163,7 +163,7 @@ class Membership:
         with self._changed:
             self._present = found
             if self.me.phase == STARTING:
-                self._leave_start({member.rank for member in found}, bool(newest))
+                self._leave_start({member.rank: member for member in found}, bool(newest))
             if view.members and self._is_credible(view):
                 if self._begun and view != self._tried:  # all of its members see this answer, and count at once
                     self._count_group()
@@ -183,13 +183,14 @@ class Membership:
         self._halved = self._halved or now
         return not self._presence.contested and now >= max(self._unsure, self._halved + self.grace)
 
-    def _leave_start(self, ranks: set[int], others_train: bool) -> None:
+    def _leave_start(self, present: dict[int, Member], others_train: bool) -> None:
         late = time.monotonic() - self._started > self.timeout
-        enough = 2 * len(ranks) > self.world or not self._presence.contested
+        enough = 2 * len(present) > self.world or not self._presence.contested
         if others_train:
             self.me = replace(self.me, phase=JOINING)
-        elif len(ranks) == self.world or (late and enough):
+        elif len(present) == self.world or (late and enough):
             self.me = replace(self.me, phase=MEMBER)
+            self.view = View(tuple(replace(member, phase=MEMBER) for member in present.values()))  # all see this answer
 
     def _count_group(self) -> None:
         self._begun, self.me = False, replace(self.me, groups=self.me.groups + 1)
@@ -221,7 +222,7 @@ class Membership:
 
     def connect(self, backend: str = "gloo") -> View:
         """Leave the process group, if there is one, and form that of the newest view; make it the default group."""
-        last = time.monotonic() + 2 * self.timeout
+        last, ranks = 0.0, None
         while True:
             leave_at_once()
             with self._changed:
@@ -229,6 +230,8 @@ class Membership:
                 if self._tried == self.view:  # it failed, but its members are present: again, under another name
                     self._count_group()
             view = self._tried = self._next()
+            if view.ranks != ranks:
+                last, ranks = time.monotonic() + 2 * self.timeout, view.ranks
             try:
                 self._form(view, backend)
             except (NetworkError, RuntimeError) as error:  # another one is lost, or has joined
