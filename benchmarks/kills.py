@@ -150,12 +150,13 @@ def kill_once(folder: Path, launcher: subprocess.Popen, kind: str, rank: int) ->
         now = newest(folder)
         return all(now[r]["at"] > start for r in others)
 
-    if not until(continued, 60):
+    in_time = until(continued, 60)
+    if kind == "SIGSTOP":
+        time.sleep(3 * in_time)
+        os.kill(pid, signal.SIGCONT)
+    if not in_time:
         return None
     after = [next(line for line in lines(folder, r) if line.get("at", 0) > start) for r in others]
-    if kind == "SIGSTOP":
-        time.sleep(3)
-        os.kill(pid, signal.SIGCONT)
     return {
         "kind": kind, "rank": rank, "continued": max(line["at"] for line in after) - start,
         "pause": median(line["pause"] for line in after), "killed_at": start,

@@ -314,7 +314,8 @@ class Simulation:
             if set(ranks) == set(members):  # then the mean is conserved: W is doubly stochastic
                 before, after = (sum(getattr(a, when) for a in ranks.values()) for when in ("before", "after"))
                 assert torch.allclose(before, after, rtol=0, atol=1e-12), f"{where}: {before} became {after}"
-        begun = sorted((min(span)[0], name) for name, span in spans.items())
+        mixed = {name: span for name, span in spans.items() if len({rank for _, rank in span}) > 1}  # with others
+        begun = sorted((min(span)[0], name) for name, span in mixed.items())
         for (_, name), (after, other) in itertools.pairwise(begun):  # a rank may end the mixing that it is in
             late = [rank for at, rank in spans[name] if at > after]
             assert len(late) == len(set(late)), f"seed {self.seed}: groups {name} and {other} mix at the same time"
@@ -746,6 +747,7 @@ def simulated() -> Iterator[None]:
         (membership, {
             "threading": THREADING, "time": Time, "dist": DIST, "Lighthouse": Client, "TCPStore": tcp_store,
             "listening_store": listening_store, "PrefixStore": prefix_store, "Board": Board,
+            "BoundedStore": lambda board, seconds, in_vain: board.store,
             "atexit": SimpleNamespace(register=lambda call: None),
             "uuid": SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=str(next(ids)))),
         }),

@@ -120,16 +120,16 @@ class Board:
 
     def write(self, name: str, value: Any) -> None:
         """Leave a note; it replaces one of the same name."""
-        self._within(lambda: self.store.set(f"mixwise/{name}", json.dumps(value)))
+        self.within(lambda: self.store.set(f"mixwise/{name}", json.dumps(value)))
 
     def read(self, name: str) -> Any:
         """Return the note, or None if there is none."""
         key = f"mixwise/{name}"
-        return self._within(lambda: json.loads(self.store.get(key)) if self.store.check([key]) else None)
+        return self.within(lambda: json.loads(self.store.get(key)) if self.store.check([key]) else None)
 
     def has(self, *names: str) -> bool:
         """Whether all of these notes exist."""
-        return self._within(lambda: self.store.check([f"mixwise/{name}" for name in names]))
+        return self.within(lambda: self.store.check([f"mixwise/{name}" for name in names]))
 
     def awaited(self, name: str, seconds: float, otherwise: str, in_vain: Callable[[], bool] = lambda: False) -> Any:
         """Return the note as soon as it exists; raise an error with this text if it does not, or waiting is in vain."""
@@ -139,9 +139,10 @@ class Board:
 
     def count(self, name: str, more: int = 0) -> int:
         """Add `more` to a number that starts at 0, and return it."""
-        return self._within(lambda: self.store.add(f"mixwise/{name}", more))
+        return self.within(lambda: self.store.add(f"mixwise/{name}", more))
 
-    def _within(self, call: Callable[[], Value]) -> Value:
+    def within(self, call: Callable[[], Value]) -> Value:
+        """Return what a call of the store returns, or raise an error if its host does not answer."""
         answers: list[Value] = []
         errors: list[Exception] = []
 
@@ -158,3 +159,39 @@ class Board:
             return answers[0]
         how = "is gone" if errors else f"did not answer for {self.answer:g} s"
         raise NetworkError(f"{self.where} {how}; without the supervisor that hosts it the run cannot continue")
+
+
+class BoundedStore(Store):
+    """The store of a board for a process group, which would wait without end for a host that is silent.
+
+    Args:
+        board: where the notes are kept.
+        seconds: that a note is awaited.
+        in_vain: whether waiting has become vain.
+    """
+
+    def __init__(self, board: Board, seconds: float, in_vain: Callable[[], bool]) -> None:
+        super().__init__()
+        self._board, self._seconds, self._in_vain = board, seconds, in_vain
+
+    def set(self, key: str, value: Any) -> None:
+        """Leave a note."""
+        self._board.within(lambda: self._board.store.set(key, value))
+
+    def get(self, key: str) -> bytes:
+        """Return a note as soon as it exists."""
+        self.wait([key])
+        return self._board.within(lambda: self._board.store.get(key))
+
+    def add(self, key: str, amount: int) -> int:
+        """Count."""
+        return self._board.within(lambda: self._board.store.add(key, amount))
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all of these notes exist."""
+        return self._board.within(lambda: self._board.store.check(keys))
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        """Wait until all of these notes exist."""
+        if not until(lambda: self._in_vain() or self.check(keys), self._seconds) or self._in_vain():
+            raise RuntimeError(f"{', '.join(keys)} are not there")

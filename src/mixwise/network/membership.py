@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from mixwise.errors import NetworkError
-from mixwise.network.board import Board, address_towards, is_loopback, listening_store, until
+from mixwise.network.board import Board, BoundedStore, address_towards, is_loopback, listening_store, until
 from mixwise.network.lighthouse import Lighthouse, Presence, Present
 from mixwise.network.transport import Transport
 
@@ -263,7 +263,8 @@ class Membership:
         if first.name != self.me.name:
             store = TCPStore(first.host, first.store, timeout=timedelta(seconds=1), wait_for_workers=False)
             store.set_timeout(timedelta(seconds=_CONNECT))
-        self.board = Board(PrefixStore(view.name, store), answer=self.grace + 1.0)
+        names, answer = (view.name, f"{view.name}/group"), self.grace + 1.0
+        self.board, group = (Board(PrefixStore(name, store), answer=answer) for name in names)
         self.board.write(f"ready/{place}", True)
         ready = [f"ready/{other}" for other in range(len(view.members))]
         if not until(lambda: self.board is None or self.board.has(*ready) or self.view != view, self.timeout):
@@ -274,7 +275,7 @@ class Membership:
             self._begun = True
         dist.init_process_group(
             backend,
-            store=PrefixStore(f"{view.name}/group", store),
+            store=BoundedStore(group, _CONNECT, lambda: self.view != view),
             rank=place,
             world_size=len(view.members),
             timeout=timedelta(seconds=_CONNECT),
