@@ -217,7 +217,10 @@ def main() -> None:
         assert until(lambda: len(present(folder)) >= 6 and launcher.poll() is None, 300), "fewer than 6 ranks for 300 s"
         time.sleep(chance.uniform(0.2, 2.0))
         kind, rank = KINDS[number % len(KINDS)], chance.choice(sorted(present(folder)))
-        result = kill_once(folder, launcher, kind, rank)
+        try:
+            result = kill_once(folder, launcher, kind, rank)
+        except ProcessLookupError:  # it was about to end, and the others have not noticed yet
+            continue
         stuck += result is None
         if result is not None:
             found.append(result)

@@ -183,9 +183,9 @@ class BoundedStore(Store):
         self.wait([key])
         return self._board.within(lambda: self._board.store.get(key))
 
-    def add(self, key: str, amount: int) -> int:
-        """Count."""
-        return self._board.within(lambda: self._board.store.add(key, amount))
+    def add(self, key: str, value: int) -> int:
+        """Add to a number, and return it."""
+        return self._board.within(lambda: self._board.store.add(key, value))
 
     def check(self, keys: list[str]) -> bool:
         """Whether all of these notes exist."""

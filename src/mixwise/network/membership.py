@@ -222,7 +222,7 @@ class Membership:
 
     def connect(self, backend: str = "gloo") -> View:
         """Leave the process group, if there is one, and form that of the newest view; make it the default group."""
-        last, ranks = 0.0, None
+        last, ranks = 0.0, View().ranks
         while True:
             leave_at_once()
             with self._changed:
