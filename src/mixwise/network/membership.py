@@ -273,6 +273,7 @@ class Membership:
             if self.view != view:
                 raise NetworkError("there is a newer view")
             self._begun = True
+        dist.distributed_c10d._world.group_count = 0  # part of the keys in the store; torch counts groups that failed
         dist.init_process_group(
             backend,
             store=BoundedStore(group, _CONNECT, lambda: self.view != view),
