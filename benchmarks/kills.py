@@ -186,6 +186,13 @@ def split_brains(folder: Path) -> tuple[int, int, int, int]:
     return mixed, sum(len(sets) > 1 for sets in members.values()), late, len(groups)
 
 
+def longest_gaps(folder: Path) -> list[float]:
+    """The longest times in which no rank has applied a mixing, in seconds."""
+    lines = [line.split() for rank in range(NODES) for line in (folder / f"mixings-{rank}").read_text().splitlines()]
+    times = sorted(float(line[3]) for line in lines if len(line) == 4)
+    return sorted((round(after - before, 1) for before, after in pairwise(times)), reverse=True)[:5]
+
+
 def finish(folder: Path, launcher: subprocess.Popen, end: int) -> list[float]:
     """Let all ranks end at this mixing; return their accuracies."""
     (folder / "new").write_text(str(end))
@@ -241,6 +248,7 @@ def main() -> None:
         elif own:
             print(f"{kind:15} {len(own):4}  ranks that changed their group: {sum(r['others'] for r in own)}")
     print(f"of {mixings} mixings {twice} were applied in two groups, {late} in a group that others had left")
+    print(f"longest times without a mixing of any rank: {longest_gaps(folder)} s")
     print(f"groups with two sets of members: {unclear}; ended at mixing {t}, accuracy {accuracy}")
     alone = launch(args.out / "alone", args.lr)
     print(f"undisturbed: accuracy {finish(args.out / 'alone', alone, t)}")
