@@ -5,6 +5,8 @@ Legend: E edges, Δ the largest degree; `colors` (E,) has one color per edge, in
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 from scipy import sparse
 
@@ -37,6 +39,42 @@ def edge_coloring(graph: Graph) -> tuple[Graph, ...]:
         Graph(graph.n, graph.edge_array[colors == color], labels=graph.labels)
         for color in range(colors.max(initial=-1) + 1)
     )
+
+
+def dimensions(graph: Graph) -> tuple[tuple[Graph, ...], ...] | None:
+    """The matchings of each dimension of a product of paths and even cycles; None for other graphs.
+
+    Matchings of different dimensions commute: it does not matter in which order a row moves along them.
+
+    >>> [len(matchings) for matchings in dimensions(Graph(4, [(0, 1), (1, 2), (2, 3)]))]
+    [2]
+    """
+    import networkx as nx  # slow to import
+
+    colors = _by_dimension(graph)
+    if colors is not None:
+        matchings = [graph.edge_array[colors == color] for color in range(colors.max(initial=-1) + 1)]
+    elif max(graph.degrees, default=0) <= 2 and two_coloring(graph) is not None:
+        matchings = [matching.edge_array for matching in matching_decomposition(graph)]
+    else:
+        return None
+    partners = [_partners(graph.n, pairs) for pairs in matchings]
+    together: nx.Graph[int] = nx.Graph()
+    together.add_nodes_from(range(len(matchings)))
+    together.add_edges_from(
+        (a, b) for a, b in combinations(together, 2) if (partners[a][partners[b]] != partners[b][partners[a]]).any()
+    )
+    return tuple(
+        tuple(Graph(graph.n, matchings[c], labels=graph.labels) for c in sorted(part))
+        for part in nx.connected_components(together)
+    )
+
+
+def _partners(n: int, pairs: IntArray) -> IntArray:
+    """The partner of each node (n,), itself if it has none."""
+    partners = np.arange(n)
+    partners[pairs] = pairs[:, ::-1]
+    return partners
 
 
 def edge_positions(graph: Graph, edges: IntArray) -> IntArray:
