@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,13 @@ from mixwise.report.folder import RunFolder, read_folder
 from mixwise.report.records import Steps, is_number, series
 from mixwise.report.table import Summary, summarize
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 @dataclass(frozen=True)
 class Run:
-    """The results of `mixwise run`, finished or not; in a notebook, a table and curves.
+    """The results of `mixwise run` or `mixwise.compare`, finished or not; in a notebook, a table and curves.
 
     Attributes:
         folder: the run folder.
@@ -70,11 +73,27 @@ class Run:
         return curves[0][0][:shortest], np.array([values[:shortest] for _, values in curves])
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Every record with its variant and seed: `pandas.DataFrame(run.rows())`."""
+        """Every record with its variant and seed."""
         for variant, runs in self.results.items():
             for seed, steps in runs.items():
                 for values in steps:
                     yield {"variant": variant, "seed": seed, **values}
+
+    def frame(self) -> Any:
+        """Every record with its variant and seed, as a pandas frame."""
+        try:
+            import pandas  # type: ignore[import-untyped]
+        except ImportError:
+            raise ConfigError("frame() needs pandas, which is not installed; pip install pandas") from None
+        return pandas.DataFrame(self.rows())
+
+    def plot(self) -> Figure:
+        """The curves of the table's metrics as a matplotlib figure, which a notebook shows."""
+        return curves_figure(self.found)
+
+    def __str__(self) -> str:
+        """The table, and the paired differences."""
+        return str(self.summary)
 
     def __repr__(self) -> str:
         runs = sum(map(len, self.results.values()))

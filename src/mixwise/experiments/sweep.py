@@ -71,7 +71,7 @@ def sweep(
     if not axes:
         raise ConfigError("a sweep needs a key with several values, such as lr=0.03,0.1")
 
-    def on(split: str, point: Sequence[str]) -> Experiment:
+    def on(split: str, point: Sequence[str]) -> Experiment[RunConfig]:
         return plan_experiment(recipe, [*plain, *point, f"task.evaluate_on={split}"])
 
     points = {",".join(point): point for point in product(*axes)}
@@ -112,7 +112,7 @@ def _tested(config: RunConfig, variant: str, seed: int, place: Path, world: Worl
     return Run(variant, seed, [values | training.task.evaluate(X, network)], prepared.method)
 
 
-def _write(folder: Path, experiment: Experiment, runs: list[Run], summary: Summary) -> None:
+def _write(folder: Path, experiment: Experiment[RunConfig], runs: list[Run], summary: Summary) -> None:
     write_text(folder / "chosen.yaml", experiment.to_yaml())
     tested = [{"variant": run.variant, "seed": run.seed, **run.records[0]} for run in runs]
     write_text(folder / "test.jsonl", "".join(json.dumps(each) + "\n" for each in tested))

@@ -125,6 +125,19 @@ class Summary:
             writer.writerow([*name, *("" if value is None else repr(value) for value in numbers)])
         return text.getvalue()
 
+    def __str__(self) -> str:
+        """The table in columns, the best of each marked, and the paired differences."""
+        cells = [[self.name(row), *(f"{'*' * best}{text}" for text, best in self.texts(row))] for row in self.shown]
+        widths = [max(map(len, column)) for column in zip(self._head, *cells, strict=True)]
+        lines = [
+            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
+            for line in (self._head, ["─" * width for width in widths], *cells)
+        ]
+        lines.append(f"{self.caption}; * marks the best.")
+        if found := self.differences():
+            lines += [f"{self.comparison}:", *(f"  {name}: {text}" for name, text in found.items())]
+        return "\n".join(lines)
+
     def to_markdown(self, title: str) -> str:
         """The table in Markdown, the best of each column in bold, and the paired differences."""
         lines = [f"# {title}", "", f"{self.caption}; the best of each column in bold.", ""]
