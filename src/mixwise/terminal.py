@@ -154,7 +154,6 @@ def summary_table(summary: Summary) -> Table:
     """The result table, the best of each column in bold."""
     metrics = (Column(metric.replace("_", " "), justify="right") for metric in summary.metrics)
     table = Table(Column("variant", no_wrap=True), *metrics, box=SIMPLE_HEAD, pad_edge=False)
-    for variant, cells in summary.rows.items():
-        best = ("bold" if cell.mean == summary.best(i) else "" for i, cell in enumerate(cells))
-        table.add_row(variant, *(Text(str(cell), style) for cell, style in zip(cells, best, strict=True)))
+    for row in summary.shown:
+        table.add_row(summary.name(row), *(Text(text, "bold" if best else "") for text, best in summary.texts(row)))
     return table

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,7 +20,7 @@ from mixwise.network import Faults, FaultyNetwork, Link, Links, Network, Simulat
 from mixwise.network.survivors import remaining_graph
 from mixwise.network.wire import as_wire_dtype
 from mixwise.network.world import World
-from mixwise.parts import supply, words
+from mixwise.parts import is_reference, kind, supply, words
 from mixwise.protocols import Context
 from mixwise.seeding import numpy_generator, stream
 from mixwise.tasks import ModuleTask, QuadraticTask, Task
@@ -42,33 +43,33 @@ class Prepared:
     """A run that has been checked and is ready to start.
 
     Attributes:
-        config: the configuration of the run.
         steps, nodes: the number of steps and of nodes.
-        evaluate_every: the number of steps from one evaluation to the next.
+        record_every, evaluate_every: the number of steps from one record, or evaluation, to the next.
+        method: the graph, the algorithm and the policy in words, for `scene.json`.
         start: makes the training of all nodes, or, after others were lost, that of the nodes that it is given.
         need: the estimated memory, if it is large and was checked.
+        checkpoint_every: the number of steps from one checkpoint to the next.
+        tensorboard: whether to write files for TensorBoard.
     """
 
-    config: RunConfig
     steps: int
     nodes: int
+    record_every: int
     evaluate_every: int
+    method: dict[str, Any]
     start: Callable[..., Training]
     need: Need | None
-
-    @property
-    def checkpoint_every(self) -> int:
-        """The number of steps from one checkpoint to the next; by default a quarter of the run."""
-        return self.config.checkpoint_every or max(1, self.steps // 4)
+    checkpoint_every: int
+    tensorboard: bool
 
     def recorded(self, steps: int) -> list[int]:
         """The steps that have a record, of the first so many steps."""
-        every, evaluate = self.config.record_every, self.evaluate_every
+        every, evaluate = self.record_every, self.evaluate_every
         return [t - 1 for t in range(1, steps + 1) if t % every == 0 or t % evaluate == 0 or t == self.steps]
 
     def records_of(self, training: Training, on_step: Callable[[Step], None] = lambda step: None) -> Iterator[Record]:
         """Yield the records from the training's current step to the end; `on_step` is called after every step."""
-        return records(training, self.steps, self.config.record_every, self.evaluate_every, on_step)
+        return records(training, self.steps, self.record_every, self.evaluate_every, on_step)
 
     def __call__(self) -> Iterator[Record]:
         """Run from the beginning and yield the records."""
@@ -122,8 +123,24 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
         start()  # reports a wrong value or combination; the run itself starts again
         if need is not None:
             gc.collect()  # schedulers and optimizers refer to each other, which keeps the rows alive
-    evaluate_every = config.evaluate_every or (1 if isinstance(task, QuadraticTask) else steps)
-    return Prepared(config, steps, n, evaluate_every, start, need)
+    return Prepared(
+        steps, n, config.record_every, config.evaluate_every or (1 if isinstance(task, QuadraticTask) else steps),
+        method_words(config.graph, config.placement, config.part("policy"), config.part("algorithm")),
+        start, need, config.checkpoint_every or max(1, steps // 4), config.tensorboard,
+    )  # fmt: skip
+
+
+def method_words(graph: str, placement: str | list[int], policy: Any, algorithm: Any) -> dict[str, Any]:
+    """The graph, the policy and the algorithm of a run as its report names them."""
+    return {
+        "graph": graph,
+        "placement": placement,
+        "policy": words(policy),
+        "policy_kind": kind(policy),
+        "algorithm": words(algorithm),
+        "algorithm_kind": kind(algorithm),
+        "reference": is_reference(policy) or is_reference(algorithm),
+    }
 
 
 # --- graph, network and task ---
@@ -200,12 +217,12 @@ def build_optimizer(o: Optimizer, task: Task) -> OptimizerFactory:
     """Return a factory of the optimizer; of two blocks of columns, the second has no weight decay."""
     if o.nesterov and o.momentum == 0:
         raise ConfigError("optimizer: nesterov needs a momentum above 0")
-    kind, further = _OPTIMIZERS[o.kind]
+    make_optimizer, further = _OPTIMIZERS[o.kind]
     options = {"lr": _step_size(o.lr, task), "weight_decay": o.weight_decay, **o.model_dump(include=further)}
 
     def make(blocks: list[nn.Parameter]) -> torch.optim.Optimizer:
         groups = [{"params": [block]} | ({"weight_decay": 0.0} if i > 0 else {}) for i, block in enumerate(blocks)]
-        return kind(groups, **options)
+        return make_optimizer(groups, **options)
 
     return make
 

@@ -10,13 +10,17 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mixwise.errors import ConfigError, unknown
 from mixwise.parts import NonNegative, Positive, Share, Unit, build
 from mixwise.parts.options import explained
+
+if TYPE_CHECKING:
+    from mixwise.experiments.build import Prepared
+    from mixwise.network.world import World
 
 Model = TypeVar("Model", bound=BaseModel)
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
@@ -188,8 +192,19 @@ class RunConfig(Strict):
         """The task, algorithm or policy of the run, built from the recipe's words."""
         return build(family, getattr(self, family), family)
 
-    def same_as(self, other: RunConfig) -> bool:
-        """Whether both describe the same run, however much of the defaults they spell out."""
+    def prepare(self, seed: int, world: World, *, check: bool = True) -> Prepared:
+        """Build the run of a seed; with `check`, a wrong value or combination is an error."""
+        from mixwise.experiments.build import prepare  # with it torch, which listing recipes does not need
+
+        return prepare(self, seed, world, check=check)
+
+    def described(self) -> dict[str, Any]:
+        """Return the run as config.yaml holds it."""
+        return self.model_dump(exclude_none=True)
+
+    def matches(self, written: Mapping[str, Any]) -> bool:
+        """Whether config.yaml describes this run, however much of the defaults it spells out."""
+        other = validated(RunConfig, written, "config.yaml")
         parts = [[config.part("task"), config.part("algorithm"), config.part("policy")] for config in (self, other)]
         rest = [config.model_dump(exclude={"task", "algorithm", "policy"}) for config in (self, other)]
         return rest[0] == rest[1] and parts[0] == parts[1]

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from mixwise.errors import ConfigError, TrainingError
-from mixwise.experiments.recipe import Experiment, load_recipe, plan_experiment
+from mixwise.experiments.recipe import Experiment, PlannedRun
 from mixwise.network.world import World
 from mixwise.report.folder import Line, read_record
 from mixwise.storage import make_folder, sync, write_text
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 # --- the folder of all runs ---
-def open_folder(lock: FolderLock, experiment: Experiment, resume: bool, world: World) -> None:
+def open_folder(lock: FolderLock, experiment: Experiment[PlannedRun], resume: bool, world: World) -> None:
     """Lock and open the folder, which process 0 does, and check that all processes see it."""
     lock.begin(world, lambda begun_before: _open(lock.folder, experiment, resume or begun_before))
     if not (lock.folder / "config.yaml").exists():
@@ -50,7 +50,7 @@ def open_folder(lock: FolderLock, experiment: Experiment, resume: bool, world: W
         )
 
 
-def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
+def _open(folder: Path, experiment: Experiment[PlannedRun], resume: bool) -> None:
     """Begin in the folder; to resume, check that it holds this experiment."""
     config = folder / "config.yaml"
     if all(path.name in (LOCK, "config.yaml.part") for path in folder.iterdir()):
@@ -61,12 +61,13 @@ def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
     elif not resume:
         raise ConfigError(
             f"the folder {folder} is not empty, and no run is ever overwritten; "
-            f"choose another with --out, or continue there with --resume"
+            f"choose another with --out, or continue there with --resume (in Python: out=…, resume=True)"
         )
     # Read again, so that a folder of an earlier version, with other defaults written out, can be resumed.
-    elif not config.exists() or not plan_experiment(load_recipe(str(config))).same_as(experiment):
+    elif not config.exists() or not experiment.written_in(config):
         raise ConfigError(
-            f"{folder} holds another experiment; continue it with: mixwise run {config} --out {folder} --resume"
+            f"{folder} holds another experiment; continue it with: mixwise run {config} --out {folder} --resume, "
+            f"or choose another folder"
         )
 
 

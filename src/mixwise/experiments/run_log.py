@@ -28,7 +28,6 @@ from mixwise.experiments.experiment_folder import METRICS, SCENE, TIMINGS, WEIGH
 from mixwise.graphs import Graph
 from mixwise.graphs.drawing import graph_figure, is_drawable
 from mixwise.mixing import MixingMatrix
-from mixwise.parts import normalized, words
 from mixwise.protocols import Plan
 from mixwise.storage import sync, write_text
 from mixwise.tasks import ModuleTask
@@ -52,29 +51,23 @@ def open_logs(place: Path, prepared: Prepared, training: Training) -> list[Log]:
     logs: list[Log] = [_RecordLog(place / METRICS, Record.to_json), _RecordLog(place / TIMINGS, Record.timings_to_json)]
     if whole:
         logs.append(_WeightsLog(place / WEIGHTS, training, prepared.steps))
-    if prepared.config.tensorboard:
+    if prepared.tensorboard:
         logs.append(_TensorBoardLog(place / "tensorboard", training, prepared.steps))
     return logs
 
 
 def _scene(prepared: Prepared, training: Training) -> dict[str, Any]:
     """The graph, the labels that each node holds, and the method in words, as JSON values."""
-    config, graph, task = prepared.config, training.network.graph, training.task
-    kind, options = normalized("policy", config.policy)
+    graph, task = training.network.graph, training.task
     found: dict[str, Any] = {
         "n": graph.n,
         "directed": graph.directed,
         "edges": graph.edge_array.tolist(),
         "labels": graph.labels,
-        "graph": config.graph,
-        "placement": config.placement,
         "dim": task.layout.dim,
         "row_bytes": task.layout.dim * training.X.element_size(),
         "steps": prepared.steps,
-        "policy": words(config.part("policy")),
-        "policy_kind": options["weights"] if isinstance(options.get("weights"), str) else kind,  # a scheme's own name
-        "algorithm": words(config.part("algorithm")),
-        "algorithm_kind": normalized("algorithm", config.algorithm)[0],
+        **prepared.method,
     }
     if isinstance(task, ModuleTask):
         found |= {

@@ -15,18 +15,19 @@ from typing import Any
 
 from mixwise.errors import NetworkError
 from mixwise.experiments import experiment_folder as files
-from mixwise.experiments.build import Prepared, prepare
+from mixwise.experiments.build import Prepared
 from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock
 from mixwise.experiments.memory import Need
-from mixwise.experiments.recipe import Experiment
+from mixwise.experiments.recipe import Experiment, PlannedRun
 from mixwise.experiments.run_log import check_tensorboard, open_logs
 from mixwise.network import block
 from mixwise.network.survivors import listed
 from mixwise.network.world import World
 from mixwise.protocols import State
 from mixwise.report.figures import save_curves
+from mixwise.report.folder import Run, RunFolder
 from mixwise.report.page import save_page
-from mixwise.report.records import Results
+from mixwise.report.records import Steps
 from mixwise.report.table import Summary, summarize
 from mixwise.storage import write_text
 from mixwise.training import Step, Training
@@ -50,7 +51,7 @@ OnProgress = Callable[[Progress], None]
 
 
 def run_experiment(
-    experiment: Experiment,
+    experiment: Experiment[PlannedRun],
     folder: Path,
     on_progress: OnProgress = lambda progress: None,
     resume: bool = False,
@@ -79,33 +80,42 @@ def run_experiment(
                 break
             except NetworkError as error:
                 cursor.lose(error, 0, 0)
-        results: Results = {variant: {} for variant in experiment.runs}
+        done: list[Run] = []
         runs = [(variant, config, seed) for variant, config in experiment.runs.items() for seed in recipe.seeds]
         for stage, (variant, config, seed) in enumerate(runs, 1):
-            prepared = prepare(config, seed, world, check=False)
-            steps = results[variant][seed] = []
+            prepared = config.prepare(seed, world, check=False)
+            steps: Steps = []
+            done.append(Run(variant, seed, steps, prepared.method))
             for values in _run(prepared, folder / variant / f"seed-{seed}", cursor, stage, lock):
                 while steps and steps[-1]["step"] >= values["step"]:  # of nodes that were lost since
                     steps.pop()
                 steps.append(values)
                 on_progress(Progress(variant, seed, values["step"], prepared.steps, values))
-        summary = summarize(results, recipe.metrics, recipe.window)
+        found = in_memory(folder, experiment, done)
+        summary = summarize(found, strict=True)
         if world.rank == 0:
             write_text(folder / "summary.csv", summary.to_csv())
             write_text(folder / "summary.md", summary.to_markdown(recipe.name))
-            save_curves(results, recipe.metrics, recipe.window, folder / "figures")
+            save_curves(found)
             save_page([folder], folder / "report.html")
         return summary
 
 
-def _check(experiment: Experiment, world: World) -> Need | None:
+def in_memory(folder: Path, experiment: Experiment[PlannedRun], runs: list[Run]) -> RunFolder:
+    """The finished runs of an experiment as its folder holds them."""
+    head = experiment.recipe
+    variants = list(experiment.runs)
+    return RunFolder(folder, head.name, head.description, head.metrics, head.window, variants, head.seeds, runs)
+
+
+def _check(experiment: Experiment[PlannedRun], world: World) -> Need | None:
     """Find wrong values, and runs that do not fit, before anything is written; returns the largest need."""
     needs = []
     for seed in experiment.recipe.seeds:  # seeds first: the variants of one seed share its data
         for config in experiment.runs.values():
             if config.tensorboard:
                 check_tensorboard()
-            needs.append(prepare(config, seed, world).need)  # one by one: all would not fit
+            needs.append(config.prepare(seed, world).need)  # one by one: all would not fit
     return max((need for need in needs if need is not None), key=lambda need: need.total, default=None)
 
 

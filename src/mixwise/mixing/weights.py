@@ -68,7 +68,7 @@ def lazy_metropolis_hastings(graph: Graph) -> MixingMatrix:
     return lazy(symmetrized(metropolis_hastings(graph)))
 
 
-@part("full-averaging", "scheme", title="full averaging: every node hears all others")
+@part("full-averaging", "scheme", title="full averaging: every node hears all others", reference=True)
 def full_averaging(graph: Graph) -> MixingMatrix:
     """w_ij = 1/n for all pairs, on any graph: a baseline, not gossip."""
     return uniform(complete(graph.n))

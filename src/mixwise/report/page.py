@@ -19,7 +19,7 @@ from mixwise.graphs.drawing import is_drawable, layout
 from mixwise.report.folder import Run, RunFolder, read_folders
 from mixwise.report.narrative import in_bytes, narrative
 from mixwise.report.records import X_AXES, columns, in_order, is_number, metric_name, rounded
-from mixwise.report.table import Standing, Standings, caption, standings
+from mixwise.report.table import Row, Summary, summarize
 from mixwise.report.weights import graph_of, packed_size, packed_weights
 from mixwise.storage import write_text
 
@@ -82,12 +82,13 @@ def page_data(folders: list[RunFolder]) -> dict[str, Any]:
     variants: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
     for folder, name in zip(folders, names, strict=True):
-        table, first = standings(folder), len(variants)
+        table, first = summarize(folder), len(variants)
         ranked = table.ranked()
-        baseline = next((row for row in ranked if row.gossip and row.plain), None)
-        for row in table.rows:
+        for row in table.rows.values():
             mine = folder.of(row.variant)
-            for run, groups in zip(mine, columns([run.records for run in mine], metrics, points), strict=True):
+            for run, groups in zip(
+                mine, columns([run.records for run in mine], metrics, points, folder.window), strict=True
+            ):
                 weights = packed_weights(run, looks)
                 if weights is None and run.weights and run.scene is not None:
                     folder.problems.append(f"{run.variant}, seed {run.seed}: weights.jsonl does not fit the graph")
@@ -98,7 +99,8 @@ def page_data(folders: list[RunFolder]) -> dict[str, Any]:
                     "name": row.variant if len(folders) == 1 else f"{name}: {row.variant}",
                     "note": _method(mine),
                     "rank": ranked.index(row) if row in ranked else len(ranked),
-                    "baseline": row is baseline,
+                    "baseline": row is table.baseline and row.plain,
+                    "reference": row.reference,
                     "plain": row.plain,
                 }
             )
@@ -135,8 +137,8 @@ def _method(runs: list[Run]) -> str:
     return ", ".join(str(scene[key]) for key in ("algorithm", "policy") if scene.get(key))
 
 
-def _experiment(folder: RunFolder, name: str, table: Standings, first: int) -> dict[str, Any]:
-    hidden = len(folder.problems) - _MAX_PROBLEMS
+def _experiment(folder: RunFolder, name: str, table: Summary, first: int) -> dict[str, Any]:
+    hidden, differences = len(folder.problems) - _MAX_PROBLEMS, table.differences()
     return {
         "name": name,
         "description": folder.description,
@@ -145,15 +147,17 @@ def _experiment(folder: RunFolder, name: str, table: Standings, first: int) -> d
         "metrics": [metric_name(metric)._asdict() for metric in table.metrics],
         "rows": [
             {
+                "reference": row.reference,
+                "difference": differences.get(row.variant),
                 "name": row.variant,
                 "variant": first + v,
                 "note": _method(folder.of(row.variant)),
                 "cells": [_cell(table, row, column) for column in range(len(table.metrics))],
                 "bytes": row.bytes_per_node,
             }
-            for v, row in enumerate(table.rows)
+            for v, row in enumerate(table.rows.values())
         ],
-        "caption": _caption(folder, table),
+        "caption": _caption(table, bool(differences)),
         "problems": folder.problems[:_MAX_PROBLEMS] + ([f"and {hidden} more"] if hidden > 0 else []),
         "command": folder.command or ("mixwise run config.yaml" if folder.config else ""),
         "config": folder.config,
@@ -161,26 +165,25 @@ def _experiment(folder: RunFolder, name: str, table: Standings, first: int) -> d
     }
 
 
-def _cell(table: Standings, row: Standing, column: int) -> dict[str, Any] | None:
-    cell, ranked = row.cells[column], table.ranked(column)
-    if cell is None or row not in ranked:
+def _cell(table: Summary, row: Row, column: int) -> dict[str, Any] | None:
+    if (cell := row.cells[column]) is None:
         return None
-    best = ranked[0].cells[column]
     return {
         "mean": rounded(cell.mean, 8),
         "std": None if cell.std is None else rounded(cell.std, 8),
         "text": cell.text(metric_name(table.metrics[column]).percent),
-        "best": best is not None and cell.mean == best.mean,
+        "best": table.is_best(row, column),
     }
 
 
-def _caption(folder: RunFolder, table: Standings) -> str:
-    unfinished = [row.variant for row in table.rows if not row.finished]
-    note = f" Not finished: {', '.join(unfinished)}." if unfinished else ""
-    return f"{caption(table.steps, folder.seeds)}. ★ marks the best of each column.{note}"
+def _caption(table: Summary, compared: bool) -> str:
+    unfinished = [row.variant for row in table.rows.values() if not row.finished]
+    note = f" {table.comparison}." if compared else ""
+    note += f" Not finished: {', '.join(unfinished)}." if unfinished else ""
+    return f"{table.caption}. ★ marks the best of each column.{note}"
 
 
-def _key_figures(folder: RunFolder, table: Standings) -> list[tuple[str, str]]:
+def _key_figures(folder: RunFolder, table: Summary) -> list[tuple[str, str]]:
     """A few numbers for the top of the page."""
     if not folder.runs:
         return []
