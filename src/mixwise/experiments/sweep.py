@@ -26,7 +26,7 @@ from mixwise.report.records import Results, higher_is_better
 from mixwise.report.table import Summary, summarize
 from mixwise.storage import write_text
 from mixwise.training.checkpoint import load_checkpoint
-from mixwise.training.figures import disagreement
+from mixwise.training.figures import disagreements
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,10 @@ def _tested(config: RunConfig, seed: int, place: Path, world: World) -> dict[str
     training = prepare(config, seed, world).start()
     load_checkpoint(training, place / CHECKPOINT)
     X, network = training.models, training.network
-    values = {"step": training.t - 1, "consensus_distance": disagreement(X, network)[0] / network.graph.n}
+    values = {
+        "step": training.t - 1,
+        "consensus_distance": float(disagreements(X, network).sum(0)[0]) / network.graph.n,
+    }
     return {**values, **training.task.evaluate(X, network)}
 
 
