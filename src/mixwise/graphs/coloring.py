@@ -77,16 +77,21 @@ def _parallel_classes(graph: Graph) -> IntArray:
     """A class for every edge (E,), the same for opposite edges of a square h – i – j – k."""
     from scipy.sparse import csgraph
 
-    neighbors = [frozenset(graph.neighbors(i)) for i in range(graph.n)]
-    number = {edge: e for e, edge in enumerate(graph.edges)}
-    pairs = [
-        (e, number[min(h, k), max(h, k)])
-        for (i, j), e in number.items()
-        for h in neighbors[i] - {j}
-        for k in (neighbors[j] & neighbors[h]) - {i}
-    ]
-    first, second = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    parallel = sparse.csr_array((np.ones(len(first)), (first, second)), shape=(len(number), len(number)))
+    receivers, degrees = graph.arcs.receivers, np.array(graph.degrees)
+    first = np.cumsum(degrees) - degrees
+    i, j = graph.edge_array.T
+    # All paths h – i – j – k: each neighbor of i with each neighbor of j.
+    count = degrees[i] * degrees[j]
+    edge = np.repeat(np.arange(len(i)), count)
+    place = np.arange(len(edge)) - np.repeat(np.cumsum(count) - count, count)
+    i, j = i[edge], j[edge]
+    h, k = receivers[first[i] + place // degrees[j]], receivers[first[j] + place % degrees[j]]
+    keys = graph.edge_array @ np.array([graph.n, 1])
+    wanted = np.minimum(h, k) * graph.n + np.maximum(h, k)
+    opposite = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
+    square = (h != j) & (k != i) & (keys[opposite] == wanted)
+    pairs = edge[square], opposite[square]
+    parallel = sparse.csr_array((np.ones(len(pairs[0])), pairs), shape=(len(keys), len(keys)))
     return csgraph.connected_components(parallel, directed=False)[1].astype(np.int64)
 
 
