@@ -30,9 +30,9 @@ class Pairs(Policy):
 
     The order is that of `HeterogeneityAwareMatchings` for nodes whose data is unknown: each matching removes the most
     of a *modeled* Γ, to which every mixing adds I, noise of its own at every node, and which becomes WᵀΓW after
-    every round. On an even ring this is even-odd averaging. 64 mixings are planned (16 with more than 4,096 nodes), when
-    they are needed; then the second half of them is repeated. With more than 256 nodes Γ is kept on the edges only, so
-    that planning is linear in their number.
+    every round. On an even ring this is even-odd averaging. 64 mixings are planned (16 if n > 4,096), when they are
+    needed; then the second half of them is repeated. With more than 256 nodes Γ is kept on the edges only, so that
+    planning is linear in their number.
 
     For algorithms that need symmetric weights (D², EXTRA) the rounds run forth and back, M₁ M₂ M₁, by default at most
     one more than fit. Matchings are projections, so such a product has no negative eigenvalues.

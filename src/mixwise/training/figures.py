@@ -19,7 +19,7 @@ _SHARES = {"median": 0.5, "90th_percentile": 0.9, "largest": 1.0}
 
 @torch.no_grad()
 def disagreements(rows: torch.Tensor, network: Network, rounds: tuple[MixingMatrix, ...] = ()) -> torch.Tensor:
-    """The squares of the rows of X − X̄ and of Wᵀ(X − X̄), (n, 2), with W = W₁W₂⋯, one round each; not counted as traffic.
+    """The squared norms of the rows of X − X̄ and of Wᵀ(X − X̄), (n, 2), with W = W₁W₂⋯; not counted as traffic.
 
     The sums over all nodes are ‖X − X̄‖²_F and ‖Wᵀ(X − X̄)‖²_F. Of gradients the first is n ζ², the second the gradient
     mixing error; of parameters the first is n times the consensus distance.
