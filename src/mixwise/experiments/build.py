@@ -34,7 +34,7 @@ _OPTIMIZERS: Mapping[str, tuple[Callable[..., torch.optim.Optimizer], set[str]]]
     "rmsprop": (torch.optim.RMSprop, {"momentum", "eps"}),
     "adagrad": (torch.optim.Adagrad, set()),
 }
-_MAX_NODES = 100_000
+_MAX_NODES = 1_000_000
 _FIRST_BATCHES = 10  # whose gradients the placement gme fits
 
 

@@ -12,7 +12,17 @@ from pydantic import model_validator
 from torch import nn
 
 from mixwise import models
-from mixwise.data import Dataset, FlipsAndCrops, Partition, Splits, TokenSamples, averaged_down, holdout, normalized
+from mixwise.data import (
+    Dataset,
+    FlipsAndCrops,
+    LabelStreams,
+    Partition,
+    Splits,
+    TokenSamples,
+    averaged_down,
+    holdout,
+    normalized,
+)
 from mixwise.data.files import model_folder
 from mixwise.data.partition import dirichlet
 from mixwise.errors import ConfigError
@@ -85,7 +95,7 @@ def classification(
     *,
     data: DataSection,
     model: ModelSection,
-    partition: Annotated[Callable[..., Partition], FAMILIES["partition"]] = _DIRICHLET,
+    partition: Annotated[Callable[..., Partition | LabelStreams], FAMILIES["partition"]] = _DIRICHLET,
     batch: Count = 32,
     augment: bool = False,
     gradients: Literal["auto", "measure", "loop", "stacked"] = "auto",

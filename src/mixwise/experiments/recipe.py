@@ -12,6 +12,7 @@ import yaml
 
 from mixwise.errors import ConfigError, unknown
 from mixwise.experiments.config import Recipe, RunConfig, check_folder_name, validated
+from mixwise.graphs.spec import sized
 from mixwise.storage import parsed_yaml, text
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from mixwise.network.world import World
 
 # Overrides of the recipe itself; all others go to the runs.
-_RECIPE_KEYS = ("seeds", "window", "variants", "topology", "name")
+_RECIPE_KEYS = ("seeds", "window", "variants", "topology", "nodes", "name")
 _MAX_SEEDS = 10_000
 
 
@@ -104,7 +105,7 @@ def load_recipe(name_or_path: str, *, follow: bool = True) -> Recipe:
 
 
 def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment[RunConfig]:
-    """The runs of a recipe after overrides such as `steps=50`, `seeds=0-4`, `variants=a,b` or `a.policy.period=10`."""
+    """The runs of a recipe after overrides such as `steps=50`, `seeds=0-4`, `nodes=1000` or `a.policy.period=10`."""
     if any("python" in variant for variant in recipe.variants.values()):
         raise ConfigError(
             f"recipe {recipe.name} describes Python objects, which YAML cannot hold; run the script that called "
@@ -124,6 +125,9 @@ def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment
     chosen = recipe.variants
     if (named := for_recipe.pop("variants", None)) is not None:
         chosen = _chosen("variant", recipe.name, {**recipe.variants, **recipe.further}, named)
+    nodes = for_recipe.pop("nodes", None)  # the size of the graph, whatever its family
+    if nodes is not None and (type(nodes) is not int or nodes < 1):
+        raise ConfigError(f"nodes = {nodes!r}; give a whole number of at least 1, such as nodes=1000")
     topologies = _topologies(recipe, for_recipe.pop("topology", None))
     if "seeds" in for_recipe:
         for_recipe["seeds"] = parse_seeds(for_recipe["seeds"])
@@ -135,6 +139,9 @@ def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment
     }
     for key, value in for_runs:
         _override(merged, key, value)
+    if nodes is not None:
+        for config in merged.values():
+            config["graph"] = sized(str(config.get("graph")), nodes)
     runs = {
         name: validated(RunConfig, config, f"recipe {recipe.name}, variant {name}") for name, config in merged.items()
     }

@@ -22,11 +22,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mixwise.data import Partition
 from mixwise.errors import ConfigError
 from mixwise.experiments.build import Prepared
 from mixwise.experiments.experiment_folder import METRICS, SCENE, TIMINGS, WEIGHTS
 from mixwise.graphs import Graph
 from mixwise.graphs.drawing import graph_figure, is_drawable
+from mixwise.graphs.trees import breadth_first
 from mixwise.mixing import MixingMatrix
 from mixwise.protocols import Plan
 from mixwise.storage import sync, write_text
@@ -36,6 +38,7 @@ from mixwise.training import Record, Step, Training
 MAX_LINES = 200  # of weights.jsonl: a slider has no room for more
 _MAX_NUMBERS = 400_000  # in weights.jsonl
 _MAX_ARCS = 20_000  # a larger graph cannot be drawn
+_MAX_SAMPLED = 60  # nodes that are shown of a graph that is too large
 _MAX_HEAT_MAPS = 30  # of one run, in TensorBoard
 _MAX_NODES = 512  # the cells of a larger heat map are too small to see
 _SIDE = 256  # pixels; the smallest width of a heat map
@@ -57,13 +60,18 @@ def open_logs(place: Path, prepared: Prepared, training: Training) -> list[Log]:
 
 
 def _scene(prepared: Prepared, training: Training) -> dict[str, Any]:
-    """The graph, the labels that each node holds, and the method in words, as JSON values."""
-    graph, task = training.network.graph, training.task
+    """The graph, the labels that each node holds, and the method in words, as JSON values.
+
+    Of a graph that is too large to show, the neighborhood of node 0, and how many nodes of all have each degree.
+    """
+    whole, task = training.network.graph, training.task
+    part = neighborhood(whole)
+    graph = whole if part is None else whole.subgraph(part)
     found: dict[str, Any] = {
         "n": graph.n,
         "directed": graph.directed,
         "edges": graph.edge_array.tolist(),
-        "labels": graph.labels,
+        "labels": graph.labels if part is None or graph.labels else part,
         "dim": task.layout.dim,
         "row_bytes": task.layout.dim * training.X.element_size(),
         "steps": prepared.steps,
@@ -72,11 +80,21 @@ def _scene(prepared: Prepared, training: Training) -> dict[str, Any]:
     if isinstance(task, ModuleTask):
         found |= {
             "data": task.data.name,
-            "counts": task.partition.label_counts(task.data.y, task.data.classes).tolist(),
+            "counts": task.label_counts[slice(None) if part is None else part].tolist(),
             "classes": list(task.data.class_names) or [str(label) for label in range(task.data.classes)],
-            "steps_per_epoch": len(task.data) / (task.nodes * task.batch),
         }
+        if isinstance(task.partition, Partition):  # nodes that draw from streams have no epochs
+            found["steps_per_epoch"] = len(task.data) / (task.nodes * task.batch)
+    if part is not None:
+        found |= {"of": whole.n, "degrees": np.bincount(whole.degrees).tolist()}
     return found
+
+
+def neighborhood(graph: Graph) -> list[int] | None:
+    """The nodes nearest to node 0, which stand for a graph that is too large to show; None for a smaller one."""
+    if len(graph.arcs.senders) <= _MAX_ARCS:
+        return None
+    return sorted(breadth_first(graph, 0)[0][:_MAX_SAMPLED].tolist())
 
 
 class Log:

@@ -26,7 +26,7 @@ from mixwise.report.records import higher_is_better
 from mixwise.report.table import Row, Summary, summarize
 from mixwise.storage import write_text
 from mixwise.training.checkpoint import load_checkpoint
-from mixwise.training.figures import disagreement
+from mixwise.training.figures import disagreements
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,8 @@ def _tested(config: RunConfig, variant: str, seed: int, place: Path, world: Worl
     training = prepared.start()
     load_checkpoint(training, place / CHECKPOINT)
     X, network = training.models, training.network
-    values = {"step": training.t - 1, "consensus_distance": disagreement(X, network)[0] / network.graph.n}
+    distance = float(disagreements(X, network).sum(0)[0]) / network.graph.n
+    values = {"step": training.t - 1, "consensus_distance": distance}
     return Run(variant, seed, [values | training.task.evaluate(X, network)], prepared.method)
 
 

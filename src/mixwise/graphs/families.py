@@ -150,7 +150,7 @@ def random_connected(n: int, keep: float = 0.5, seed: int = 0) -> Graph:
 
 
 @part("random-regular", "graph", title="random regular graph")
-def random_regular(n: int, degree: int, seed: int = 0) -> Graph:
+def random_regular(n: int, degree: int = 4, seed: int = 0) -> Graph:
     """A connected graph in which every node has `degree` neighbors, redrawn until it is connected."""
     n, degree = _whole("n", n), _whole("degree", degree, least=0)
     if degree >= n or n * degree % 2 or (degree < 2 and n > degree + 1):
@@ -199,7 +199,7 @@ def random_geometric(n: int, radius: float, seed: int = 0) -> Graph:
 
 
 @part("small-world", "graph", title="small-world graph")
-def small_world(n: int, neighbors: int, rewire: float, seed: int = 0) -> Graph:
+def small_world(n: int, neighbors: int = 4, rewire: float = 0.1, seed: int = 0) -> Graph:
     """Watts–Strogatz: a ring lattice of `neighbors` nearest nodes, each edge moved with probability `rewire`.
 
     It is redrawn until it is connected.

@@ -112,19 +112,24 @@ class Graph:
     @cached_property
     def pattern(self) -> Pattern:
         """The entries of a mixing matrix on this graph that may be non-zero."""
-        both = self.edge_array if self.directed else np.concatenate([self.edge_array, self.edge_array[:, ::-1]])
-        i, j = np.concatenate([both, np.stack([np.arange(self.n)] * 2, axis=1)]).T
-        order = np.lexsort((j, i))
-        rows, cols = i[order], j[order]
-        indptr = np.searchsorted(rows, np.arange(self.n + 1))
-        return _read_only(Pattern(rows, cols, indptr, np.lexsort((rows, cols))))
+        loops = np.arange(self.n)
+        keys = np.sort(np.concatenate([self._arc_keys, loops * self.n + loops]))  # much faster than to sort pairs
+        rows, cols = np.divmod(keys, self.n)
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=self.n))])
+        return _read_only(Pattern(rows, cols, indptr, np.argsort(cols * self.n + rows)))
 
     @cached_property
     def arcs(self) -> Arcs:
         """The directions in which messages may travel."""
-        off_diagonal = self.pattern.rows != self.pattern.cols
-        senders, receivers = self.pattern.rows[off_diagonal], self.pattern.cols[off_diagonal]
-        return _read_only(Arcs(senders, receivers, np.lexsort((senders, receivers))))
+        senders, receivers = np.divmod(np.sort(self._arc_keys), self.n)
+        return _read_only(Arcs(senders, receivers, np.argsort(receivers * self.n + senders)))
+
+    @property
+    def _arc_keys(self) -> IntArray:
+        """i n + j for every arc, in the order of (i, j) if directed."""
+        i, j = self.edge_array.T
+        keys: IntArray = i * self.n + j
+        return keys if self.directed else np.concatenate([keys, j * self.n + i])
 
     @cached_property
     def adjacency(self) -> sparse.csr_array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from difflib import get_close_matches
 from inspect import Parameter
@@ -52,6 +53,33 @@ def parse(spec: str, seed: int = 0) -> Graph:
         return graph
     except GraphError as error:
         raise GraphError(f"graph {spec!r}: {error}; the form is {form(family)}") from None
+
+
+def sized(spec: str, nodes: int) -> str:
+    """The spec of a graph of the same family with this many nodes; it may name the family alone.
+
+    >>> sized("ring:16", 1000), sized("torus", 1000), sized("small-world:16,rewire=0.2", 1000)
+    ('ring:1000', 'torus:25x40', 'small-world:1000,rewire=0.2')
+    """
+    head, *options = spec.strip().split(",")
+    name = head.partition(":")[0]
+    if name == "file" or name not in SPECS:
+        raise GraphError(f"nodes = {nodes} with graph {spec!r}: only a family has any size; leave nodes out")
+    sizes = _arguments(lookup("graph", name))[0]
+    if sizes == ["n"]:
+        size = str(nodes)
+    elif sizes == ["rows", "cols"]:
+        rows = next(r for r in range(math.isqrt(nodes), 0, -1) if nodes % r == 0)
+        if nodes > 16 * rows**2:
+            near = math.isqrt(nodes) ** 2
+            raise GraphError(f"nodes = {nodes} is {rows} × {nodes // rows}, no {name} to speak of; use nodes={near}")
+        size = f"{rows}x{nodes // rows}"
+    elif sizes == ["dimension"] and nodes & (nodes - 1) == 0:
+        size = str(nodes.bit_length() - 1)
+    else:
+        rule = "use a power of two" if sizes else "it has one size; leave nodes out"
+        raise GraphError(f"nodes = {nodes} with graph {spec!r}: {rule}")
+    return ",".join([f"{name}:{size}", *options])
 
 
 def form(family: Declaration) -> str:

@@ -52,6 +52,8 @@ class Scene(BaseModel):
     steps: Annotated[int, Field(ge=0, lt=_LIMIT)] | None = None
     steps_per_epoch: float | None = None
     row_bytes: float | None = None
+    of: Annotated[int, Field(ge=1, lt=_LIMIT)] | None = None  # all nodes, if these are a part of them
+    degrees: list[Annotated[int, Field(ge=0, lt=_LIMIT)]] | None = None  # how many of them have degree 0, 1, …
 
     @model_validator(mode="after")
     def _fits(self) -> Scene:

@@ -190,7 +190,7 @@ def _key_figures(folder: RunFolder, table: Summary) -> list[tuple[str, str]]:
     found = [("variants", str(len(table.rows))), ("seeds each", str(len(folder.seeds)))]
     scene = next((run.scene for run in folder.runs if run.scene is not None), {})
     if scene:
-        found.append((f"nodes on {scene.get('graph', 'a graph')}", str(scene["n"])))
+        found.append((f"nodes on {scene.get('graph', 'a graph')}", str(scene.get("of", scene["n"]))))
     if is_number(scene.get("row_bytes")):
         found.append(("per parameter message", in_bytes(scene["row_bytes"])))
     if is_number(scene.get("steps")):
@@ -208,7 +208,7 @@ def _scene_index(scene: dict[str, Any] | None, scenes: dict[str, dict[str, Any]]
     """The place of a scene among the listed ones, by content, to which it is added if it is new."""
     if scene is None:
         return None
-    shown = {key: scene.get(key) for key in ("n", "labels", "data", "counts", "classes")}
+    shown = {key: scene.get(key) for key in ("n", "labels", "data", "counts", "classes", "of", "degrees")}
     key = json.dumps([shown, scene["edges"], scene.get("directed")], sort_keys=True)
     if key not in scenes:
         graph, epoch = graph_of(scene), scene.get("steps_per_epoch")

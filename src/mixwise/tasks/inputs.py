@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import torch
 
-from mixwise.data import Dataset, NodeBatches, Partition
+from mixwise.data import Dataset, LabelStreams, NodeBatches, Partition, StreamBatches
 from mixwise.data.dataset import Request
 from mixwise.seeding import generator, stream
 
@@ -31,7 +31,7 @@ class Inputs:
     """
 
     data: Dataset
-    partition: Partition
+    partition: Partition | LabelStreams
     batch: int
     augment: Augment | None
     device: torch.device
@@ -40,7 +40,7 @@ class Inputs:
 
     def __post_init__(self) -> None:
         self.data = self.data.to(self.device)
-        self._indices = NodeBatches(self.partition, self.batch, self.seed)
+        self._indices = self.partition.batches(self.batch, self.seed)
         self._stream: Iterator[torch.Tensor] = iter(())
         self._upcoming: tuple[list[int], int] | None = None  # the nodes and the step that the stream yields next
 
@@ -74,7 +74,7 @@ class Inputs:
     def all(self, nodes: Sequence[int], step: int) -> Batch:
         """Return the batches of several nodes, (m, b, …) and (m, b), of inputs in memory."""
         inputs = self.data.tensor
-        index = torch.stack([self._indices(node, step) for node in nodes]).to(self.device)
+        index = self._indices.all(nodes, step).to(self.device)
         x = inputs.index_select(0, index.reshape(-1)).view(*index.shape, *inputs.shape[1:])
         if self.augment is not None:
             x = torch.stack([self._augmented(part, node, step) for part, node in zip(x, nodes, strict=True)])
@@ -90,7 +90,7 @@ class Inputs:
         return x if self.augment is None else self.augment(x, generator(self.seed, "augment", node, step))
 
 
-def _requests(indices: NodeBatches, seed: int, nodes: list[int], step: int) -> Iterator[Request]:
+def _requests(indices: NodeBatches | StreamBatches, seed: int, nodes: list[int], step: int) -> Iterator[Request]:
     """Yield the requests of all batches from `step` on, without end.
 
     Not a method: a stream that refers to its owner would keep its worker processes until the garbage collector runs.

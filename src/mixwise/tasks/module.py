@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from mixwise.data import Dataset, Partition
+from mixwise.data import Dataset, LabelStreams, Partition
 from mixwise.errors import TrainingError
 from mixwise.protocols import State, Task
 from mixwise.seeding import stream
@@ -26,10 +26,12 @@ from mixwise.tasks.gradients import Gradients, LocalPass, Loss, NodeByNode, fast
 from mixwise.tasks.inputs import Augment, Inputs
 from mixwise.tasks.others import AllHere, Others
 from mixwise.tasks.rows import GroupOf, RowLayout
-from mixwise.tasks.stacked import Stacked
+from mixwise.tasks.stacked import Stacked, StackedBlocks, correct
+
+_CACHED, _FEWEST = 1 << 20, 256  # numbers of the rows and batches that are stacked, and nodes
 
 BufferPolicy: TypeAlias = Literal["local", "averaged"]
-Way: TypeAlias = NodeByNode | Stacked  # called for the losses, it writes the gradients at X into G
+Way: TypeAlias = NodeByNode | Stacked | StackedBlocks  # called for the losses, it writes the gradients at X into G
 
 
 class ModuleTask(Task):
@@ -62,7 +64,7 @@ class ModuleTask(Task):
         self,
         module: Callable[[], nn.Module],
         data: Dataset,
-        partition: Partition,
+        partition: Partition | LabelStreams,
         *,
         batch: int = 32,
         test: Dataset | None = None,
@@ -129,7 +131,15 @@ class ModuleTask(Task):
 
     def way(self, name: str, X: torch.Tensor, G: torch.Tensor, buffers: NodeBuffers) -> Way:
         """Return the way to compute the gradients of these rows, by name."""
-        return Stacked(self.local, X, G) if name == "stacked" else NodeByNode(self.local, X, G, buffers)
+        if name != "stacked":
+            return NodeByNode(self.local, X, G, buffers)
+        size = self.nodes_at_once
+        return Stacked(self.local, X, G) if len(X) <= size else StackedBlocks(self.local, X, G, size)
+
+    @property
+    def nodes_at_once(self) -> int:
+        """The number of nodes that are stacked: what they compute should stay in the cache."""
+        return max(_FEWEST, _CACHED // (self.layout.dim + self.batch * self.inputs.sample_size))
 
     def _measured(self, X: torch.Tensor, run: _Run, step: int) -> Literal["loop", "stacked"]:
         buffers = copy.deepcopy(run.buffers)
@@ -166,10 +176,13 @@ class ModuleTask(Task):
             raise TrainingError("there is no test set to evaluate on; give one with test=…")
         buffers, others = self._buffers(X), others or AllHere(len(X))
         mean, mean_buffers = mean_of_all(X, others), buffers.average(others)  # all processes take part
-        modules = [self._view(row, buffers.of(i)) for i, row in enumerate(X)]
+        stacked = self.gradients == "stacked" and len(X) > self.nodes_at_once
+        modules = [] if stacked else [self._view(row, buffers.of(i)) for i, row in enumerate(X)]
         if others.nodes.start == 0:  # the averaged model is evaluated once, by the process of the first node
             modules.append(self._view(mean, mean_buffers))
         found = self.accuracies(modules, self.test)
+        if stacked:
+            found = torch.cat([self._stacked_accuracies(X, self.test), found])
         accuracies = torch.zeros(len(X), 2, dtype=torch.float64)  # of each node; of the averaged model
         accuracies[:, 0] = found[: len(X)]
         accuracies[: len(found) - len(X), 1] = found[len(X) :]
@@ -180,6 +193,16 @@ class ModuleTask(Task):
             "accuracy_spread": float(each.std(correction=0)),
             "accuracy_average_model": float(average[0]),
         }
+
+    def _stacked_accuracies(self, X: torch.Tensor, data: Dataset) -> torch.Tensor:
+        """Return the accuracies of the models of many rows, float64 (m,)."""
+        template, right = copy.deepcopy(self.template).eval(), torch.zeros(len(X), dtype=torch.float64)
+        size = self.nodes_at_once
+        for x, y in data.batches(self.test_batch):
+            x, y = self.inputs.as_input(x.to(self.device)), y.to(self.device)
+            parts = [correct(template, self.layout, rows, x, y) for rows in X.split(size)]
+            right += torch.cat(parts).cpu()
+        return right / len(data)
 
     def accuracy(self, module: nn.Module, data: Dataset) -> float:
         """Return the share of samples that a module, put into eval mode, classifies as labeled."""

@@ -13,11 +13,20 @@ function drawNetwork() {
   const seeds = [...new Set(there.flatMap(v => pictured(v).map(run => run.seed)))].sort((a, b) => a - b);
   if (!seeds.includes(chosen.seed)) [chosen.seed] = seeds;
   panels = ['left', 'right'].map(side => panel(side, there));
-  at('network-lede').textContent = `${panels.some(p => p.scene.counts) ? 'Each node is drawn as a ring of the labels it holds. ' : ''}`
+  const large = panels.map(p => p.scene).find(scene => scene.of);
+  at('network-lede').textContent = `${large ? neighborhoodText(large) : ''}${panels.some(p => p.scene.counts) ? 'Each node is drawn as a ring of the labels it holds. ' : ''}`
     + 'The width of an edge at each end is the weight that the node there gives to its neighbor. '
     + 'Fixed weights stay the same; optimized weights follow the data.';
   drawNetworkControls(seeds);
   drawFrame(true);
+}
+
+// What can be read of a graph that is too large to show.
+function neighborhoodText({ n, of, degrees }) {
+  const shares = degrees.map((count, degree) => [degree, count / of]).filter(([, share]) => share).sort(([, a], [, b]) => b - a);
+  const common = shares.slice(0, 8).map(([degree, share]) => `${degree} (${(100 * share).toPrecision(3)} %)`).join(', ');
+  return `A neighborhood of ${n} of the ${of.toLocaleString('en')} nodes; edges to others are left out. `
+    + `Degrees of all nodes: ${common}${shares.length > 8 ? ', …' : ''}. `;
 }
 
 function choosePair(there) {
