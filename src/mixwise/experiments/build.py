@@ -24,6 +24,7 @@ from mixwise.protocols import Context
 from mixwise.seeding import numpy_generator, stream
 from mixwise.tasks import ModuleTask, QuadraticTask, Task
 from mixwise.training import Record, Training, factor, records
+from mixwise.training.loop import RECORDED, usual_evaluation
 from mixwise.training.training import OptimizerFactory, SchedulerFactory, Step
 
 _OPTIMIZERS: Mapping[str, tuple[Callable[..., torch.optim.Optimizer], set[str]]] = {  # with the options that each has
@@ -32,6 +33,10 @@ _OPTIMIZERS: Mapping[str, tuple[Callable[..., torch.optim.Optimizer], set[str]]]
     "adamw": (torch.optim.AdamW, {"betas", "eps"}),
     "rmsprop": (torch.optim.RMSprop, {"momentum", "eps"}),
     "adagrad": (torch.optim.Adagrad, set()),
+}
+_EVALUATED: Mapping[type[Task], tuple[str, ...]] = {  # what `evaluate` returns; a task of your own may have others
+    ModuleTask: ("accuracy", "accuracy_worst", "accuracy_spread", "accuracy_average_model"),
+    QuadraticTask: ("distance_to_optimum",),
 }
 _MAX_NODES = 100_000
 _FIRST_BATCHES = 10  # whose gradients the placement gme fits
@@ -47,6 +52,7 @@ class Prepared:
         evaluate_every: the number of steps from one evaluation to the next.
         start: makes the training of all nodes, or, after others were lost, that of the nodes that it is given.
         need: the estimated memory, if it is large and was checked.
+        metrics: the names of what its records can hold; None if only the task knows.
     """
 
     config: RunConfig
@@ -55,6 +61,7 @@ class Prepared:
     evaluate_every: int
     start: Callable[..., Training]
     need: Need | None
+    metrics: tuple[str, ...] | None
 
     @property
     def checkpoint_every(self) -> int:
@@ -122,8 +129,9 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
         start()  # reports a wrong value or combination; the run itself starts again
         if need is not None:
             gc.collect()  # schedulers and optimizers refer to each other, which keeps the rows alive
-    evaluate_every = config.evaluate_every or (1 if isinstance(task, QuadraticTask) else steps)
-    return Prepared(config, steps, n, evaluate_every, start, need)
+    evaluate_every = config.evaluate_every or usual_evaluation(task, steps)
+    metrics = (*_EVALUATED[type(task)], *RECORDED) if type(task) in _EVALUATED else None
+    return Prepared(config, steps, n, evaluate_every, start, need, metrics)
 
 
 # --- graph, network and task ---

@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import platform
+import shutil
 import socket
 import uuid
 from collections.abc import Callable, Iterator
@@ -68,6 +69,15 @@ def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
         raise ConfigError(
             f"{folder} holds another experiment; continue it with: mixwise run {config} --out {folder} --resume"
         )
+
+
+def empty(folder: Path) -> None:
+    """Remove all that a run without any record has written; its lock removes the folder."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mixwise.errors import NetworkError
+from mixwise.errors import ConfigError, MixwiseError, NetworkError, unknown
 from mixwise.experiments import experiment_folder as files
 from mixwise.experiments.build import Prepared, prepare
 from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock
@@ -69,7 +69,8 @@ def run_experiment(
         on_need: called with the memory that the largest run needs, if that is much.
     """
     recipe, world = experiment.recipe, world or World()
-    with files.writing(folder), FolderLock(folder) as lock:
+    results: Results = {variant: {} for variant in experiment.runs}
+    with files.writing(folder), FolderLock(folder) as lock, ExitStack() as failed:
         cursor = RunCursor(world)
         while cursor.begin(0):
             try:
@@ -79,7 +80,8 @@ def run_experiment(
                 break
             except NetworkError as error:
                 cursor.lose(error, 0, 0)
-        results: Results = {variant: {} for variant in experiment.runs}
+        if world.size == 1 and not resume:
+            failed.push(lambda kind, *_: _leave(folder, results) if kind and issubclass(kind, MixwiseError) else None)
         runs = [(variant, config, seed) for variant, config in experiment.runs.items() for seed in recipe.seeds]
         for stage, (variant, config, seed) in enumerate(runs, 1):
             prepared = prepare(config, seed, world, check=False)
@@ -98,6 +100,12 @@ def run_experiment(
         return summary
 
 
+def _leave(folder: Path, results: Results) -> None:
+    """After a failure before the first record, leave no folder."""
+    if not any(steps for seeds in results.values() for steps in seeds.values()):
+        files.empty(folder)
+
+
 def _check(experiment: Experiment, world: World) -> Need | None:
     """Find wrong values, and runs that do not fit, before anything is written; returns the largest need."""
     needs = []
@@ -105,7 +113,11 @@ def _check(experiment: Experiment, world: World) -> Need | None:
         for config in experiment.runs.values():
             if config.tensorboard:
                 check_tensorboard()
-            needs.append(prepare(config, seed, world).need)  # one by one: all would not fit
+            prepared = prepare(config, seed, world)
+            needs.append(prepared.need)  # one by one: all would not fit
+            for metric in experiment.recipe.metrics:
+                if prepared.metrics is not None and metric not in prepared.metrics:
+                    raise ConfigError("metrics: " + unknown("metric", metric, prepared.metrics))
     return max((need for need in needs if need is not None), key=lambda need: need.total, default=None)
 
 
