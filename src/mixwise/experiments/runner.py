@@ -19,7 +19,7 @@ from mixwise.experiments.build import Prepared, prepare
 from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock
 from mixwise.experiments.memory import Need
 from mixwise.experiments.recipe import Experiment
-from mixwise.experiments.run_log import check_tensorboard, open_logs
+from mixwise.experiments.run_log import check_tensorboard, node_line, node_steps, open_logs
 from mixwise.network import block
 from mixwise.network.survivors import listed
 from mixwise.network.world import World
@@ -176,6 +176,8 @@ def _records(prepared: Prepared, training: Training, place: Path, cursor: RunCur
     lost = listed(sorted({*cursor.names} - {*cursor.remaining(cursor.names)}))  # since the run began or was resumed
     logs = open_logs(place, prepared, training) if cursor.world.rank == 0 else []
 
+    pictured = node_steps(prepared) if n == prepared.nodes else set()
+
     def see(step: Step) -> None:
         for log in logs:
             log.see(step)
@@ -190,6 +192,10 @@ def _records(prepared: Prepared, training: Training, place: Path, cursor: RunCur
                 record.values["lost_nodes"], lost = lost, ""  # reported once
             for log in logs:
                 log.add(record)
+            if record.step in pictured:
+                line = node_line(training)  # on all processes
+                for log in logs:
+                    log.see_nodes(record.step, line)
             due = training.t - saved >= prepared.checkpoint_every or training.t == prepared.steps
             if due or time.monotonic() - flushed > _WATCHED:
                 for log in logs:  # before a checkpoint: it must not know of steps that the records do not

@@ -96,6 +96,7 @@ class ModuleTask(Task):
         self._measures = self.gradients == "measure"
         self.test_batch = test_batch or (1000 if isinstance(data.x, torch.Tensor) else 100)
         self.inputs = Inputs(data, partition, batch, augment, self.device, dtype, seed)
+        self.node_accuracies: torch.Tensor | None = None  # (n,), of the last evaluation, for pictures
         self._runs = WeakTensorKeyDictionary()  # the rows of a run -> the run
         self._run: _Run | None = None  # the one that was started or continued last
 
@@ -183,6 +184,7 @@ class ModuleTask(Task):
         accuracies[:, 0] = found[: len(X)]
         accuracies[: len(found) - len(X), 1] = found[len(X) :]
         each, average = others.gather(accuracies).unbind(1)
+        self.node_accuracies = each
         return {
             "accuracy": float(each.mean()),
             "accuracy_worst": float(each.min()),
