@@ -291,7 +291,7 @@ def test_join_alone():
     ("options", "message"),
     [
         ({"graph": mw.graphs.ring(4)}, r"4 nodes, but there is no process group; start 4 processes with torchrun"),
-        ({"graph": 4}, r"graph is a int; take a mixwise.Graph"),
+        ({"graph": 4}, r"graph is 4; take a mixwise.Graph"),
         ({"policy": "metropolis"}, r"policy: unknown policy 'metropolis'; did you mean metropolis-hastings"),
         ({"local_steps": 1.5}, "local_steps = 1.5; give a whole number of at least 1"),
         ({"buffers": "mixed"}, "buffers = 'mixed'; choose"),

@@ -25,6 +25,7 @@ from mixwise.protocols import Context
 from mixwise.seeding import numpy_generator, stream
 from mixwise.tasks import ModuleTask, QuadraticTask, Task
 from mixwise.training import Record, Training, factor, records
+from mixwise.training.loop import RECORDED, usual_evaluation
 from mixwise.training.training import OptimizerFactory, SchedulerFactory, Step
 
 _OPTIMIZERS: Mapping[str, tuple[Callable[..., torch.optim.Optimizer], set[str]]] = {  # with the options that each has
@@ -33,6 +34,10 @@ _OPTIMIZERS: Mapping[str, tuple[Callable[..., torch.optim.Optimizer], set[str]]]
     "adamw": (torch.optim.AdamW, {"betas", "eps"}),
     "rmsprop": (torch.optim.RMSprop, {"momentum", "eps"}),
     "adagrad": (torch.optim.Adagrad, set()),
+}
+_EVALUATED: Mapping[type[Task], tuple[str, ...]] = {  # what `evaluate` returns; a task of your own may have others
+    ModuleTask: ("accuracy", "accuracy_worst", "accuracy_spread", "accuracy_average_model"),
+    QuadraticTask: ("distance_to_optimum",),
 }
 _MAX_NODES = 1_000_000
 _FIRST_BATCHES = 10  # whose gradients the placement gme fits
@@ -50,6 +55,7 @@ class Prepared:
         need: the estimated memory, if it is large and was checked.
         checkpoint_every: the number of steps from one checkpoint to the next.
         tensorboard: whether to write files for TensorBoard.
+        metrics: the names of what its records can hold; None if only the task knows.
     """
 
     steps: int
@@ -61,6 +67,7 @@ class Prepared:
     need: Need | None
     checkpoint_every: int
     tensorboard: bool
+    metrics: tuple[str, ...] | None = None
 
     def recorded(self, steps: int) -> list[int]:
         """The steps that have a record, of the first so many steps."""
@@ -124,9 +131,10 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
         if need is not None:
             gc.collect()  # schedulers and optimizers refer to each other, which keeps the rows alive
     return Prepared(
-        steps, n, config.record_every, config.evaluate_every or (1 if isinstance(task, QuadraticTask) else steps),
+        steps, n, config.record_every, config.evaluate_every or usual_evaluation(task, steps),
         method_words(config.graph, config.placement, config.part("policy"), config.part("algorithm")),
         start, need, config.checkpoint_every or max(1, steps // 4), config.tensorboard,
+        (*_EVALUATED[type(task)], *RECORDED) if type(task) in _EVALUATED else None,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ its task, algorithm and policy follow from their declarations (`mixwise.parts`);
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -74,6 +75,14 @@ def validated(model: type[Model], data: Any, where: str) -> Model:
         raise ConfigError(f"{where}: {explained(error)}" if where else str(explained(error))) from None
 
 
+def _absolute(path: str | None) -> str | None:
+    """The path from any folder, so that the configuration of a run works elsewhere."""
+    return os.path.abspath(os.path.expanduser(path)) if path else path
+
+
+Place = Annotated[str | None, AfterValidator(_absolute)]
+
+
 class Optimizer(Strict):
     """A `torch.optim` optimizer; a step size such as 0.3/L is relative to the smoothness L of the task."""
 
@@ -138,7 +147,7 @@ class FaultOptions(Strict):
     node_off: Unit = 0.0
     away: Positive | None = None
     cyclic: bool = False
-    trace: str | None = None
+    trace: Place = None
     stragglers: Unit = 0.0
     acknowledged: bool = True
 
@@ -176,9 +185,15 @@ class RunConfig(Strict):
     checkpoint_every: Count | None = None
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
-    data_dir: str | None = None
-    model_dir: str | None = None
+    data_dir: Place = None
+    model_dir: Place = None
     tensorboard: bool = False
+
+    @field_validator("graph")
+    @classmethod
+    def _found_from_anywhere(cls, graph: str) -> str:
+        kind, _, path = graph.partition(":")
+        return f"file:{_absolute(path)}" if kind == "file" and path else graph
 
     @model_validator(mode="after")
     def _said_once(self) -> RunConfig:

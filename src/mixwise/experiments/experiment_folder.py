@@ -5,6 +5,7 @@ DIR/<variant>/seed-<s>/metrics.jsonl      one line per record, the same bits for
 DIR/<variant>/seed-<s>/timings.jsonl      wall-clock seconds of the same steps
 DIR/<variant>/seed-<s>/scene.json         the graph and the partition, for pictures
 DIR/<variant>/seed-<s>/weights.jsonl      the weights over time, thinned, for pictures
+DIR/<variant>/seed-<s>/nodes.jsonl        two numbers per model over time and the nodes' accuracies, for pictures
 DIR/<variant>/seed-<s>/tensorboard/       with tensorboard=true: numbers, graph and weights for TensorBoard
 DIR/<variant>/seed-<s>/checkpoint/        the state to resume from; at the end, the result
 DIR/summary.csv, summary.md, figures/     the last window of every run, averaged over seeds; curves
@@ -18,6 +19,7 @@ import json
 import logging
 import os
 import platform
+import shutil
 import socket
 import uuid
 from collections.abc import Callable, Iterator
@@ -35,7 +37,7 @@ from mixwise.storage import make_folder, sync, write_text
 from mixwise.training.checkpoint import keep_only, names_of_nodes, newest_step
 
 METRICS, TIMINGS, CHECKPOINT = "metrics.jsonl", "timings.jsonl", "checkpoint"
-SCENE, WEIGHTS, LOCK = "scene.json", "weights.jsonl", "run.lock"
+SCENE, WEIGHTS, NODES, LOCK = "scene.json", "weights.jsonl", "nodes.jsonl", "run.lock"
 _log = logging.getLogger(__name__)
 
 
@@ -69,6 +71,15 @@ def _open(folder: Path, experiment: Experiment[PlannedRun], resume: bool) -> Non
             f"{folder} holds another experiment; continue it with: mixwise run {config} --out {folder} --resume, "
             f"or choose another folder"
         )
+
+
+def empty(folder: Path) -> None:
+    """Remove all that a run without any record has written; its lock removes the folder."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
 
 
 @contextmanager
@@ -117,7 +128,7 @@ def clear_run(place: Path, nodes: int, recorded: Callable[[int], list[int]]) -> 
 
 def cut_run(place: Path, step: int) -> None:
     """Keep only the records of the first steps."""
-    for path in (place / METRICS, place / TIMINGS, place / WEIGHTS):
+    for path in (place / METRICS, place / TIMINGS, place / WEIGHTS, place / NODES):
         _, size = records_before(path, step)
         if path.exists() and size < path.stat().st_size:
             os.truncate(path, size)  # not rewritten: a run that is killed here loses nothing that it needs

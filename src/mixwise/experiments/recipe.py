@@ -90,17 +90,21 @@ def recipe_names() -> list[str]:
     return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
 
 
-def load_recipe(name_or_path: str, *, follow: bool = True) -> Recipe:
-    """A recipe by its name, or from a YAML file, which may be a symbolic link unless `follow` is false."""
+def recipe_source(name_or_path: str, *, follow: bool = True) -> str:
+    """The YAML of a recipe by its name, or of a file, which may be a symbolic link unless `follow` is false."""
     if name_or_path in recipe_names():
-        source = (resources.files("mixwise.experiments") / "recipes" / f"{name_or_path}.yaml").read_text("utf-8")
-    elif name_or_path.endswith((".yaml", ".yml")):
-        try:
-            source = text(name_or_path, follow=follow)
-        except OSError as error:
-            raise ConfigError(f"the recipe {name_or_path} cannot be read: {error.strerror}") from None
-    else:
+        return (resources.files("mixwise.experiments") / "recipes" / f"{name_or_path}.yaml").read_text("utf-8")
+    if not name_or_path.endswith((".yaml", ".yml")):
         raise ConfigError(unknown("recipe", name_or_path, [*recipe_names(), "a path that ends in .yaml"]))
+    try:
+        return text(name_or_path, follow=follow)
+    except OSError as error:
+        raise ConfigError(f"the recipe {name_or_path} cannot be read: {error.strerror}") from None
+
+
+def load_recipe(name_or_path: str, *, follow: bool = True) -> Recipe:
+    """A recipe by its name, or from a YAML file; see `recipe_source`."""
+    source = recipe_source(name_or_path, follow=follow)
     return validated(Recipe, parsed_yaml(source, f"recipe {name_or_path}"), f"recipe {name_or_path}")
 
 
@@ -186,14 +190,15 @@ def _topologies(recipe: Recipe, names: Any) -> dict[str, dict[str, str]]:
 
 
 def _override(configs: dict[str, dict[str, Any]], key: str, value: Any) -> None:
-    """Set a dotted key in all variants, or in one if the key starts with its name."""
+    """Set a dotted key in all variants, or in one if the key starts with its name; `lr` is short for `optimizer.lr`."""
     first, _, rest = key.partition(".")
     named = {name: config for name, config in configs.items() if name.rpartition("/")[2] == first}
     targets, path = named or configs, (rest if named else key).split(".")
+    path = ["optimizer", "lr"] if path == ["lr"] else path
     if path[0] not in {*RunConfig.model_fields, *RunConfig.removed}:
         variants = dict.fromkeys(name.rpartition("/")[2] for name in configs)
-        allowed = [*RunConfig.model_fields, *_RECIPE_KEYS, *(f"{name}.KEY" for name in variants)]
-        raise ConfigError(unknown("key", key, allowed))
+        allowed = [*RunConfig.model_fields, "lr", *(() if named else (*_RECIPE_KEYS, *variants))]
+        raise ConfigError(f"{key}: " * ("." in key) + unknown("key", path[0], allowed))
     for name, config in targets.items():
         at: Any = config
         for depth, part in enumerate(path[:-1], start=1):

@@ -5,8 +5,14 @@
     {"step": 12, "params": [ROUND, …], "updates": [ROUND, …], "tree": [[i, j], …]}
 
 A ROUND is {"edges": […]} or {"arcs": […]}, one weight per edge or arc of the run's graph (edges if W = Wᵀ), or, on
-another graph, {"list": [[i, j, weight], …]}. Weights are in thousandths; a loop has the rest of its row.
-`mixwise.report.weights` reads the file.
+another graph, {"pairs": [i, j, weight, i, j, weight, …]} if W = Wᵀ and else {"list": [[i, j, weight], …]}. Weights are
+in thousandths; a loop has the rest of its row. `mixwise.report.weights` reads the file.
+
+`nodes.jsonl` has a line for some of the records, however long the run is:
+
+    {"step": 12, "xy": [x₀, y₀, x₁, y₁, …], "accuracy": [a₀, a₁, …]}
+
+(x_i, y_i) is a count sketch of x_i − x̄, two numbers per node; accuracies, in thousandths, are of the last evaluation.
 
 `tensorboard=true` in a recipe writes to DIR/<variant>/seed-<s>/tensorboard/; `tensorboard --logdir DIR` shows all runs
 of a folder.
@@ -21,22 +27,26 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from mixwise.data import Partition
 from mixwise.errors import ConfigError
 from mixwise.experiments.build import Prepared
-from mixwise.experiments.experiment_folder import METRICS, SCENE, TIMINGS, WEIGHTS
+from mixwise.experiments.experiment_folder import METRICS, NODES, SCENE, TIMINGS, WEIGHTS
 from mixwise.graphs import Graph
 from mixwise.graphs.drawing import graph_figure, is_drawable
 from mixwise.graphs.trees import breadth_first
 from mixwise.mixing import MixingMatrix
 from mixwise.protocols import Plan
+from mixwise.report.records import thinned
+from mixwise.sketch import CountSketch
 from mixwise.storage import sync, write_text
 from mixwise.tasks import ModuleTask
 from mixwise.training import Record, Step, Training
 
 MAX_LINES = 200  # of weights.jsonl: a slider has no room for more
 _MAX_NUMBERS = 400_000  # in weights.jsonl
+_MAX_NODE_LINES, _MAX_NODE_NUMBERS = 100, 100_000  # of nodes.jsonl
 _MAX_ARCS = 20_000  # a larger graph cannot be drawn
 _MAX_SAMPLED = 60  # nodes that are shown of a graph that is too large
 _MAX_HEAT_MAPS = 30  # of one run, in TensorBoard
@@ -54,6 +64,7 @@ def open_logs(place: Path, prepared: Prepared, training: Training) -> list[Log]:
     logs: list[Log] = [_RecordLog(place / METRICS, Record.to_json), _RecordLog(place / TIMINGS, Record.timings_to_json)]
     if whole:
         logs.append(_WeightsLog(place / WEIGHTS, training, prepared.steps))
+        logs.append(_NodeLog(place / NODES))
     if prepared.tensorboard:
         logs.append(_TensorBoardLog(place / "tensorboard", training, prepared.steps))
     return logs
@@ -72,6 +83,7 @@ def _scene(prepared: Prepared, training: Training) -> dict[str, Any]:
         "directed": graph.directed,
         "edges": graph.edge_array.tolist(),
         "labels": graph.labels if part is None or graph.labels else part,
+        "positions": None if graph.positions is None else graph.positions.round(4).tolist(),
         "dim": task.layout.dim,
         "row_bytes": task.layout.dim * training.X.element_size(),
         "steps": prepared.steps,
@@ -113,6 +125,9 @@ class Log:
     def add(self, record: Record) -> None:
         """Log a record."""
 
+    def see_nodes(self, step: int, line: dict[str, Any]) -> None:
+        """Log the models of all nodes after a step."""
+
     def flush(self) -> None:
         """Make all lines safe from a power cut."""
         sync(self.file)
@@ -137,24 +152,31 @@ class _WeightsLog(Log):
     def __init__(self, path: Path, training: Training, steps: int) -> None:
         super().__init__(path.open("a", encoding="utf-8"))
         self._graph, self._local_steps = training.network.graph, training.local_steps
-        self._stride = stride(steps // training.local_steps, len(self._graph.arcs.senders))
-        lines = path.read_text("utf-8").splitlines()
-        self._last = {name: value for name, value in json.loads(lines[-1]).items() if name != "step"} if lines else None
+        self._mixings = steps // training.local_steps
+        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        self._stride = stride(self._mixings, self._size(lines[0])) if lines else 1
+        self._last = {name: value for name, value in lines[-1].items() if name != "step"} if lines else None
+
+    def _size(self, line: dict[str, Any]) -> int:
+        """Roughly how many numbers a line holds: that of a plan of many rounds, more than one per arc."""
+        return max(len(self._graph.arcs.senders), json.dumps(line).count(","))
 
     def see(self, step: Step) -> None:
         """Log the weights of a step, if it is one of those to record and they are new."""
         if self._stride is None or step.plan is None or (step.t // self._local_steps) % self._stride:
             return
-        if all(W.whole for W in step.plan.matrices) and (line := encoded(step.plan, self._graph)) != self._last:
+        if len(self._graph.arcs.senders) > _MAX_ARCS or not all(W.whole for W in step.plan.matrices):
+            return
+        if (line := encoded(step.plan, self._graph)) != self._last:
+            if self._last is None:
+                self._stride = stride(self._mixings, self._size(line))
             self._last = line
             self.file.write(json.dumps({"step": step.t, **line}, separators=(",", ":")) + "\n")
 
 
-def stride(mixings: int, arcs: int) -> int | None:
-    """Record every so many mixings; always odd, so that both turns of an alternating policy are seen."""
-    if arcs > _MAX_ARCS:
-        return None
-    lines = max(1, min(MAX_LINES, _MAX_NUMBERS // max(1, arcs)))
+def stride(mixings: int, numbers: int) -> int:
+    """Record every so many mixings of so many numbers; odd, so that both turns of an alternating policy are seen."""
+    lines = max(1, min(MAX_LINES, _MAX_NUMBERS // max(1, numbers)))
     return -(-mixings // lines) | 1
 
 
@@ -174,10 +196,42 @@ def _round(W: MixingMatrix, graph: Graph) -> dict[str, Any]:
     i, j, thousandths = pattern.rows[off], pattern.cols[off], np.rint(1000 * W.weights[off]).astype(int)
     if W.graph != graph:
         used = thousandths > 0
+        if W.is_symmetric:
+            used &= i < j
+            return {"pairs": np.stack([i, j, thousandths], axis=1)[used].ravel().tolist()}
         return {"list": np.stack([i, j, thousandths], axis=1)[used].tolist()}
     if not graph.directed and W.is_symmetric:
         return {"edges": thousandths[i < j].tolist()}  # sorted by (i, j), as the edges are
     return {"arcs": thousandths.tolist()}
+
+
+# --- nodes.jsonl ---
+class _NodeLog(Log):
+    """The models of all nodes over time, two numbers each, and their accuracies."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.open("a", encoding="utf-8"))
+
+    def see_nodes(self, step: int, line: dict[str, Any]) -> None:
+        """Append a line."""
+        self.file.write(json.dumps({"step": step, **line}, separators=(",", ":")) + "\n")
+
+
+def node_steps(prepared: Prepared) -> set[int]:
+    """The steps whose records get a line in nodes.jsonl."""
+    lines = max(2, min(_MAX_NODE_LINES, _MAX_NODE_NUMBERS // (3 * prepared.nodes)))
+    return set(thinned(prepared.recorded(prepared.steps), lines))
+
+
+def node_line(training: Training) -> dict[str, Any]:
+    """The models as two numbers each, and their last accuracies; a collective call."""
+    network, task = training.network, training.task
+    with network.uncounted():
+        S = network.gather(torch.from_numpy(CountSketch(2).sums(training.models))).numpy()
+    line: dict[str, Any] = {"xy": [float(f"{value:.3g}") for value in (S - S.mean(axis=0)).ravel()]}
+    if isinstance(task, ModuleTask) and task.node_accuracies is not None:
+        line["accuracy"] = (1000 * task.node_accuracies).round().int().tolist()
+    return line
 
 
 # --- TensorBoard ---

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mixwise.errors import NetworkError
+from mixwise.errors import ConfigError, MixwiseError, NetworkError, unknown
 from mixwise.experiments import experiment_folder as files
 from mixwise.experiments.build import Prepared
 from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock
 from mixwise.experiments.memory import Need
 from mixwise.experiments.recipe import Experiment, PlannedRun
-from mixwise.experiments.run_log import check_tensorboard, open_logs
+from mixwise.experiments.run_log import check_tensorboard, node_line, node_steps, open_logs
 from mixwise.network import block
 from mixwise.network.survivors import listed
 from mixwise.network.world import World
@@ -70,7 +70,7 @@ def run_experiment(
         on_need: called with the memory that the largest run needs, if that is much.
     """
     recipe, world = experiment.recipe, world or World()
-    with files.writing(folder), FolderLock(folder) as lock:
+    with files.writing(folder), FolderLock(folder) as lock, ExitStack() as failed:
         cursor = RunCursor(world)
         while cursor.begin(0):
             try:
@@ -81,6 +81,8 @@ def run_experiment(
             except NetworkError as error:
                 cursor.lose(error, 0, 0)
         done: list[Run] = []
+        if world.size == 1 and not resume:
+            failed.push(lambda kind, *_: _leave(folder, done) if kind and issubclass(kind, MixwiseError) else None)
         runs = [(variant, config, seed) for variant, config in experiment.runs.items() for seed in recipe.seeds]
         for stage, (variant, config, seed) in enumerate(runs, 1):
             prepared = config.prepare(seed, world, check=False)
@@ -101,6 +103,12 @@ def run_experiment(
         return summary
 
 
+def _leave(folder: Path, runs: list[Run]) -> None:
+    """After a failure before the first record, leave no folder."""
+    if not any(run.records for run in runs):
+        files.empty(folder)
+
+
 def in_memory(folder: Path, experiment: Experiment[PlannedRun], runs: list[Run]) -> RunFolder:
     """The finished runs of an experiment as its folder holds them."""
     head = experiment.recipe
@@ -115,7 +123,11 @@ def _check(experiment: Experiment[PlannedRun], world: World) -> Need | None:
         for config in experiment.runs.values():
             if config.tensorboard:
                 check_tensorboard()
-            needs.append(config.prepare(seed, world).need)  # one by one: all would not fit
+            prepared = config.prepare(seed, world)
+            needs.append(prepared.need)  # one by one: all would not fit
+            for metric in experiment.recipe.metrics:
+                if prepared.metrics is not None and metric not in prepared.metrics:
+                    raise ConfigError("metrics: " + unknown("metric", metric, prepared.metrics))
     return max((need for need in needs if need is not None), key=lambda need: need.total, default=None)
 
 
@@ -174,6 +186,8 @@ def _records(prepared: Prepared, training: Training, place: Path, cursor: RunCur
     lost = listed(sorted({*cursor.names} - {*cursor.remaining(cursor.names)}))  # since the run began or was resumed
     logs = open_logs(place, prepared, training) if cursor.world.rank == 0 else []
 
+    pictured = node_steps(prepared) if n == prepared.nodes else set()
+
     def see(step: Step) -> None:
         for log in logs:
             log.see(step)
@@ -188,6 +202,10 @@ def _records(prepared: Prepared, training: Training, place: Path, cursor: RunCur
                 record.values["lost_nodes"], lost = lost, ""  # reported once
             for log in logs:
                 log.add(record)
+            if record.step in pictured:
+                line = node_line(training)  # on all processes
+                for log in logs:
+                    log.see_nodes(record.step, line)
             due = training.t - saved >= prepared.checkpoint_every or training.t == prepared.steps
             if due or time.monotonic() - flushed > _WATCHED:
                 for log in logs:  # before a checkpoint: it must not know of steps that the records do not

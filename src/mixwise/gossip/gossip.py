@@ -44,7 +44,7 @@ class Gossip:
         graph: the communication graph; node i is rank i.
         policy: the weights of each mixing: a policy, a mixing matrix, "auto" or the name of a weighting scheme, or a
             function of the graph.
-        algorithm: what is mixed; D-SGD by default.
+        algorithm: what is mixed, as an object or by name; D-SGD by default.
         local_steps: τ: every τ-th `step()` mixes.
         buffers: "local": every node keeps its own, such as the statistics of BatchNorm; "averaged": they are mixed as
             the parameters are.
@@ -71,7 +71,7 @@ class Gossip:
         optimizer: torch.optim.Optimizer,
         graph: Graph,
         policy: PolicyLike = "auto",
-        algorithm: Algorithm | None = None,
+        algorithm: Algorithm | str | None = None,
         *,
         local_steps: int = 1,
         buffers: BufferPolicy = "local",

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from mixwise.algorithms import DSGD, AllReduceSGD, CombineWhileAdapt
-from mixwise.errors import MixwiseError, TrainingError
+from mixwise.errors import MixwiseError, TrainingError, kind_of
 from mixwise.gossip.agreement import check_alike, describe, describe_model
 from mixwise.gossip.collective import take_from_first
 from mixwise.gossip.model_row import ModelRow
@@ -19,7 +19,7 @@ from mixwise.mixing import MixingMatrix
 from mixwise.network import DistributedNetwork, SimulatedNetwork
 from mixwise.network.membership import check_supervised
 from mixwise.network.transport import Transport, process_count
-from mixwise.policies.choice import PolicyLike, policy_for
+from mixwise.policies.choice import PolicyLike, as_algorithm, policy_for
 from mixwise.protocols import Algorithm, Network
 from mixwise.tasks.module import BufferPolicy
 from mixwise.training.checks import check_buffers, check_counts, check_optimizer
@@ -55,9 +55,14 @@ class Parts:
         optimizer: torch.optim.Optimizer,
         graph: Graph,
         policy: PolicyLike,
-        algorithm: Algorithm | None,
+        algorithm: Algorithm | str | None,
         options: Options,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TrainingError(f"model is {kind_of(model)}; pass the nn.Module that your loop trains")
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            made = "torch.optim.SGD(model.parameters(), lr=0.1)"
+            raise TrainingError(f"optimizer is {kind_of(optimizer)}; pass the one of your loop, such as {made}")
         check_counts(local_steps=options.local_steps)
         if options.buffers not in ("local", "averaged"):
             raise TrainingError(f'buffers = {options.buffers!r}; choose "local" or "averaged"')
@@ -87,8 +92,9 @@ def agreed(make: Callable[[], Parts], transport: Transport | None) -> Parts:
     return parts
 
 
-def _chosen_algorithm(algorithm: Algorithm | None, overlap: bool) -> Algorithm:
+def _chosen_algorithm(algorithm: Algorithm | str | None, overlap: bool) -> Algorithm:
     """Return D-SGD by default, or its variant whose rows travel while gradients are computed."""
+    algorithm = None if algorithm is None else as_algorithm(algorithm)
     if isinstance(algorithm, AllReduceSGD):
         raise TrainingError("AllReduceSGD averages over all ranks without gossip; use torch's DistributedDataParallel")
     if overlap and not isinstance(algorithm, CombineWhileAdapt | None):
@@ -123,7 +129,7 @@ def check_graph(graph: Graph) -> None:
     """Check that there is one process per node."""
     if not isinstance(graph, Graph):
         raise TrainingError(
-            f"graph is a {type(graph).__name__}; take a mixwise.Graph, such as mixwise.graphs.ring(n) or "
+            f"graph is {kind_of(graph)}; take a mixwise.Graph, such as mixwise.graphs.ring(n) or "
             f"mixwise.graphs.from_networkx(graph)"
         )
     processes = process_count()

@@ -49,6 +49,7 @@ class Graph:
         edges: pairs of nodes, in any order; repeated edges and loops are dropped.
         directed: whether (i, j) means that i sends to j only.
         labels: one name per node, for display; not part of the value.
+        positions: (n, 2), where pictures put the nodes, in any unit, y downwards; not part of the value.
 
     >>> g = Graph(4, [(0, 1), (1, 2), (2, 3)])
     >>> g.degrees, g.diameter, g.neighbors(1)
@@ -61,19 +62,31 @@ class Graph:
     edge_array: IntArray  # (E, 2), sorted, each edge once
     directed: bool = False
     labels: tuple[str, ...] | None = None
+    positions: npt.NDArray[np.float64] | None = None
 
-    def __init__(self, n: int, edges: Edges, directed: bool = False, labels: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        n: int,
+        edges: Edges,
+        directed: bool = False,
+        labels: Sequence[str] | None = None,
+        positions: npt.ArrayLike | None = None,
+    ) -> None:
         if not 1 <= n <= _MAX_NODES or n != int(n):
             raise GraphError(
                 f"a graph needs a whole number of nodes, at most {_MAX_NODES:.0e} and at least 1, got n = {n}"
             )
         if labels is not None and len(labels) != n:
             raise GraphError(f"{len(labels)} labels for {n} nodes; give one label per node or none")
+        spots = None if positions is None else np.array(positions, dtype=np.float64)
+        if spots is not None and (spots.shape != (n, 2) or not np.isfinite(spots).all()):
+            raise GraphError(f"positions of shape {spots.shape} for {n} nodes; give finite x and y for every node")
         vars(self).update(
             n=int(n),
             edge_array=_normalized(int(n), edges, directed),
             directed=bool(directed),
             labels=None if labels is None else tuple(map(str, labels)),
+            positions=spots,
         )
 
     # --- value semantics ---
@@ -91,7 +104,8 @@ class Graph:
         return self
 
     def __reduce__(self) -> tuple[type[Graph], tuple[object, ...]]:
-        return Graph, (self.n, self.edge_array, self.directed, self.labels)  # a pickled array loses its read-only flag
+        # A pickled array loses its read-only flag.
+        return Graph, (self.n, self.edge_array, self.directed, self.labels, self.positions)
 
     def __repr__(self) -> str:
         kind = "directed, " if self.directed else ""
@@ -214,9 +228,10 @@ class Graph:
         places = np.asarray(order)
         if sorted(places.tolist()) != list(range(self.n)):
             raise GraphError(f"order = {list(order)} is not a permutation of the nodes 0..{self.n - 1}")
-        # A label names a place, so it moves with it.
-        labels = None if self.labels is None else [self.labels[a] for a in np.argsort(places)]
-        return Graph(self.n, places[self.edge_array], self.directed, labels)
+        at = np.argsort(places)  # a label names a place, so it moves with it
+        labels = None if self.labels is None else [self.labels[a] for a in at]
+        spots = None if self.positions is None else self.positions[at]
+        return Graph(self.n, places[self.edge_array], self.directed, labels, spots)
 
     def subgraph(self, nodes: Iterable[int]) -> Graph:
         """The induced subgraph on `nodes`, renumbered 0.. in the given order."""
@@ -229,7 +244,8 @@ class Graph:
         number[kept] = np.arange(len(kept))
         edges = number[self.edge_array]
         labels = None if self.labels is None else [self.labels[i] for i in kept]
-        return Graph(len(kept), edges[(edges >= 0).all(axis=1)], self.directed, labels)
+        spots = None if self.positions is None else self.positions[kept]
+        return Graph(len(kept), edges[(edges >= 0).all(axis=1)], self.directed, labels, spots)
 
     def _check_node(self, i: int) -> None:
         if not 0 <= i < self.n:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from inspect import Parameter
 from types import MappingProxyType
+from typing import Any
 
-from mixwise.errors import GraphError
-from mixwise.graphs.conversion import load
+from mixwise.errors import GraphError, kind_of
+from mixwise.graphs.conversion import from_networkx, load
 from mixwise.graphs.graph import Graph
 from mixwise.parts import Declaration, entries, lookup, names
 
@@ -35,7 +36,7 @@ def parse(spec: str, seed: int = 0) -> Graph:
         name = f"{name}:{attribute}"
     elif name not in SPECS and name not in names("graph"):
         close = get_close_matches(name, SPECS, n=1)
-        hint = f"did you mean {SPECS[close[0]]}? " if close else ""
+        hint = f"did you mean {f'{close[0]}:{rest}' if rest else SPECS[close[0]]}? " if close else ""
         raise GraphError(f"unknown graph {spec!r}; {hint}choose one of {', '.join(SPECS.values())}")
     if name == "file" and rest:
         return load(rest)  # its errors name the path; and a path may contain a comma
@@ -80,6 +81,20 @@ def sized(spec: str, nodes: int) -> str:
         rule = "use a power of two" if sizes else "it has one size; leave nodes out"
         raise GraphError(f"nodes = {nodes} with graph {spec!r}: {rule}")
     return ",".join([f"{name}:{size}", *options])
+
+
+def as_graph(value: Any) -> Graph:
+    """The graph that is meant by a graph, a spec such as "ring:16", or a networkx graph."""
+    if isinstance(value, Graph):
+        return value
+    if isinstance(value, str):
+        return parse(value)
+    if type(value).__module__.startswith("networkx."):
+        return from_networkx(value)
+    raise GraphError(
+        f"graph is {kind_of(value)}; pass a mixwise.Graph such as mixwise.graphs.ring(16), a spec such as 'ring:16', "
+        f"or a networkx graph; of an adjacency matrix, mixwise.graphs.from_adjacency(A)"
+    )
 
 
 def form(family: Declaration) -> str:

@@ -57,8 +57,7 @@ def _size_of_rings(matchings: tuple[Graph, ...]) -> int | None:
     n = matchings[0].n
     union = sparse.csr_array((np.ones(len(edges)), edges.T), shape=(n, n))
     part = csgraph.connected_components(union, directed=False)[1]
-    sizes = set(zip(np.bincount(part).tolist(), np.bincount(part[edges[:, 0]]).tolist(), strict=True))
-    if len(matchings) > 2 or len(sizes) > 1:
+    nodes, arcs = np.bincount(part), np.bincount(part[edges[:, 0]])
+    if len(matchings) > 2 or np.ptp(nodes) or np.ptp(arcs):
         return None
-    nodes, edges_of_part = sizes.pop()
-    return nodes if edges_of_part == nodes else 2 * nodes
+    return int(nodes[0]) if arcs[0] == nodes[0] else 2 * int(nodes[0])

@@ -20,7 +20,7 @@ from mixwise.report.folder import Run, RunFolder, read_folders
 from mixwise.report.narrative import in_bytes, narrative
 from mixwise.report.records import X_AXES, columns, in_order, is_number, metric_name, rounded
 from mixwise.report.table import Row, Summary, summarize
-from mixwise.report.weights import graph_of, packed_size, packed_weights
+from mixwise.report.weights import graph_of, packed_nodes, packed_size, packed_weights
 from mixwise.storage import write_text
 
 # In the order in which they are joined: later files use names that earlier ones define.
@@ -82,10 +82,10 @@ def page_data(folders: list[RunFolder]) -> dict[str, Any]:
     variants: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
     for folder, name in zip(folders, names, strict=True):
-        table, first = summarize(folder), len(variants)
+        table, first, prefix = summarize(folder), len(variants), "" if len(folders) == 1 else f"{name}: "
         ranked = table.ranked()
         for row in table.rows.values():
-            mine = folder.of(row.variant)
+            mine, control = folder.of(row.variant), _control(row, ranked, folder)
             for run, groups in zip(
                 mine, columns([run.records for run in mine], metrics, points, folder.window), strict=True
             ):
@@ -93,15 +93,17 @@ def page_data(folders: list[RunFolder]) -> dict[str, Any]:
                 if weights is None and run.weights and run.scene is not None:
                     folder.problems.append(f"{run.variant}, seed {run.seed}: weights.jsonl does not fit the graph")
                 place = {"variant": len(variants), "scene": _scene_index(run.scene, scenes)}
-                runs.append({**place, "seed": run.seed, "done": run.done, "groups": groups, "weights": weights})
+                shown = {"groups": groups, "weights": weights, "nodes": packed_nodes(run)}
+                runs.append({**place, "seed": run.seed, "done": run.done, **shown})
             variants.append(
                 {
-                    "name": row.variant if len(folders) == 1 else f"{name}: {row.variant}",
+                    "name": prefix + row.variant,
                     "note": _method(mine),
                     "rank": ranked.index(row) if row in ranked else len(ranked),
                     "baseline": row is table.baseline and row.plain,
                     "reference": row.reference,
                     "plain": row.plain,
+                    "control": None if control is None else prefix + control.variant,
                 }
             )
         experiments.append(_experiment(folder, name, table, first))
@@ -135,6 +137,18 @@ def _method(runs: list[Run]) -> str:
     """The algorithm and the policy of a variant, in words."""
     scene = next((run.scene for run in runs if run.scene is not None), {})
     return ", ".join(str(scene[key]) for key in ("algorithm", "policy") if scene.get(key))
+
+
+def _control(row: Row, ranked: list[Row], folder: RunFolder) -> Row | None:
+    """The variant that a method is compared with: the best one with its algorithm and Metropolis-Hastings weights."""
+    kinds = {each.variant: _kinds(folder.of(each.variant)) for each in ranked}
+    own = kinds.get(row.variant, ("", ""))[0], "metropolis-hastings"
+    return next((each for each in ranked if each is not row and kinds[each.variant] == own), None)
+
+
+def _kinds(runs: list[Run]) -> tuple[str, str]:
+    scene = next((run.scene for run in runs if run.scene is not None), {})
+    return str(scene.get("algorithm_kind")), str(scene.get("policy_kind"))
 
 
 def _experiment(folder: RunFolder, name: str, table: Summary, first: int) -> dict[str, Any]:
@@ -190,7 +204,10 @@ def _key_figures(folder: RunFolder, table: Summary) -> list[tuple[str, str]]:
     found = [("variants", str(len(table.rows))), ("seeds each", str(len(folder.seeds)))]
     scene = next((run.scene for run in folder.runs if run.scene is not None), {})
     if scene:
-        found.append((f"nodes on {scene.get('graph', 'a graph')}", str(scene.get("of", scene["n"]))))
+        graph = str(scene.get("graph", "a graph"))
+        found.append(
+            (f"nodes on {Path(graph).name if graph.startswith('file:') else graph}", str(scene.get("of", scene["n"])))
+        )
     if is_number(scene.get("row_bytes")):
         found.append(("per parameter message", in_bytes(scene["row_bytes"])))
     if is_number(scene.get("steps")):
@@ -209,7 +226,7 @@ def _scene_index(scene: dict[str, Any] | None, scenes: dict[str, dict[str, Any]]
     if scene is None:
         return None
     shown = {key: scene.get(key) for key in ("n", "labels", "data", "counts", "classes", "of", "degrees")}
-    key = json.dumps([shown, scene["edges"], scene.get("directed")], sort_keys=True)
+    key = json.dumps([shown, scene["edges"], scene.get("directed"), scene.get("positions")], sort_keys=True)
     if key not in scenes:
         graph, epoch = graph_of(scene), scene.get("steps_per_epoch")
         scenes[key] = {

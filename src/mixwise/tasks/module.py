@@ -20,6 +20,7 @@ from mixwise.data import Dataset, LabelStreams, Partition
 from mixwise.errors import TrainingError
 from mixwise.protocols import State, Task
 from mixwise.seeding import stream
+from mixwise.tasks.arguments import NO_TEST, as_partition, check_data, made, misfit
 from mixwise.tasks.buffers import NodeBuffers, load_model_state, mean_of_all, mean_row, model_state, set_buffers
 from mixwise.tasks.devices import checked_device, own_randomness
 from mixwise.tasks.gradients import Gradients, LocalPass, Loss, NodeByNode, faster
@@ -38,10 +39,10 @@ class ModuleTask(Task):
     """One module, one loss, and a dataset that is divided over nodes.
 
     Args:
-        module: makes the module; called once, every node starts from the same parameters and buffers. Frozen
-            parameters (`requires_grad=False`) are shared by all nodes and are not part of the rows.
+        module: makes the module, or is one, which is copied; every node starts from the same parameters and buffers.
+            Frozen parameters (`requires_grad=False`) are shared by all nodes and are not part of the rows.
         data: the training set.
-        partition: which samples each node holds.
+        partition: which samples each node holds; also one list of indices per node.
         batch: samples per node and step.
         test: the common test set, for `evaluate`.
         test_batch: samples that are evaluated at once; by default 1000, or 100 of those that are read on demand.
@@ -62,9 +63,9 @@ class ModuleTask(Task):
 
     def __init__(
         self,
-        module: Callable[[], nn.Module],
+        module: Callable[[], nn.Module] | nn.Module,
         data: Dataset,
-        partition: Partition | LabelStreams,
+        partition: Partition | LabelStreams | Sequence[npt.ArrayLike],
         *,
         batch: int = 32,
         test: Dataset | None = None,
@@ -82,10 +83,12 @@ class ModuleTask(Task):
     ) -> None:
         if buffers not in ("local", "averaged"):
             raise TrainingError(f'buffers = {buffers!r}; choose "local" or "averaged"')
+        check_data(data, test, loss)
+        partition = as_partition(partition)
         self.data, self.partition, self.test, self.loss = data, partition, test, loss
         self.nodes, self.batch, self.seed, self.buffers = len(partition), batch, seed, buffers
         self.device, self.dtype = checked_device(device, dtype), dtype
-        self.template = module().to(device=self.device, dtype=dtype)
+        self.template = made(module).to(device=self.device, dtype=dtype)
         if not self.template.training:  # else a part that was put into eval mode, such as a frozen norm, stays there
             self.template.train()
         self.layout = RowLayout(self.template, group_of)
@@ -95,6 +98,7 @@ class ModuleTask(Task):
         self._measures = self.gradients == "measure"
         self.test_batch = test_batch or (1000 if isinstance(data.x, torch.Tensor) else 100)
         self.inputs = Inputs(data, partition, batch, augment, self.device, dtype, seed)
+        self.node_accuracies: torch.Tensor | None = None  # (n,), of the last evaluation, for pictures
         self._runs = WeakTensorKeyDictionary()  # the rows of a run -> the run
         self._run: _Run | None = None  # the one that was started or continued last
 
@@ -116,7 +120,13 @@ class ModuleTask(Task):
         if self.gradients == "measure":
             self.gradients = self._measured(X, run, step)
         way = run.bound(X, lambda G: self.way(self.gradients, X, G, run.buffers))
-        return way(nodes, step, self.inputs), way.G
+        try:
+            return way(nodes, step, self.inputs), way.G
+        except (RuntimeError, IndexError, ValueError) as error:
+            reason = misfit(self.template, self.loss, self.data.classes, *self.inputs.one(nodes[0], step))
+            if reason is None:
+                raise
+            raise TrainingError(reason) from error
 
     def _run_of(self, X: torch.Tensor) -> _Run | None:
         run: _Run | None = self._runs.get(X, self._run)  # type: ignore[no-untyped-call]
@@ -173,7 +183,7 @@ class ModuleTask(Task):
     def evaluate(self, X: torch.Tensor, others: Others | None = None) -> dict[str, float]:
         """Return the accuracy on the test set: mean over nodes, worst node, spread, and the averaged model."""
         if self.test is None:
-            raise TrainingError("there is no test set to evaluate on; give one with test=…")
+            raise TrainingError(NO_TEST)
         buffers, others = self._buffers(X), others or AllHere(len(X))
         mean, mean_buffers = mean_of_all(X, others), buffers.average(others)  # all processes take part
         stacked = self.gradients == "stacked" and len(X) > self.nodes_at_once
@@ -187,6 +197,7 @@ class ModuleTask(Task):
         accuracies[:, 0] = found[: len(X)]
         accuracies[: len(found) - len(X), 1] = found[len(X) :]
         each, average = others.gather(accuracies).unbind(1)
+        self.node_accuracies = each
         return {
             "accuracy": float(each.mean()),
             "accuracy_worst": float(each.min()),

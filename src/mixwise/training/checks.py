@@ -12,13 +12,15 @@ from numbers import Integral
 import numpy as np
 import torch
 
-from mixwise.errors import GraphError, TrainingError
+from mixwise.errors import GraphError, TrainingError, kind_of
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.needs import PlanKind
 from mixwise.network import FaultyNetwork
 from mixwise.network.survivors import listed
 from mixwise.protocols import Algorithm, Policy
+from mixwise.tasks import ModuleTask
+from mixwise.tasks.arguments import NO_TEST
 
 _REMEDIES: dict[PlanKind, str] = {
     "weights": "weights such as metropolis-hastings",
@@ -40,6 +42,21 @@ def check_counts(**counts: object) -> None:
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
             raise TrainingError(f"{name} = {value!r}; give a whole number of at least 1, such as {name}=10")
+
+
+def check_arguments(task: object, optimizer: object, scheduler: object) -> None:
+    """Reject a model or a class in the place of the task, and objects in the place of functions that make them."""
+    if isinstance(task, type | str | torch.nn.Module):
+        made = "mixwise.tasks.ModuleTask(module, data, partition)"
+        raise TrainingError(f"task is {kind_of(task)}; make a task, such as {made}")
+    if isinstance(task, ModuleTask) and task.test is None:
+        raise TrainingError(NO_TEST)
+    if not callable(optimizer):
+        made = "optimizer=lambda rows: torch.optim.SGD(rows, lr=0.1)"
+        raise TrainingError(f"optimizer is {kind_of(optimizer)}; pass a function that makes it for the rows: {made}")
+    if scheduler is not None and not callable(scheduler):
+        made = "scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 100)"
+        raise TrainingError(f"scheduler is {kind_of(scheduler)}; pass a function that makes it: {made}")
 
 
 # --- whether the parts fit together ---

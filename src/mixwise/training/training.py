@@ -21,7 +21,7 @@ from mixwise.algorithms import DSGD
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.network import FaultyNetwork
 from mixwise.network.survivors import keep_counting, restored_on_loss
-from mixwise.policies.choice import PolicyLike, policy_for
+from mixwise.policies.choice import PolicyLike, as_algorithm, policy_for
 from mixwise.protocols import Algorithm, Context, Network, Plan, State, Task
 from mixwise.training import checks
 from mixwise.training.driver import driver_for
@@ -63,7 +63,7 @@ class Training:
         task: Task,
         network: Network,
         policy: PolicyLike,
-        algorithm: Algorithm | None,
+        algorithm: Algorithm | str | None,
         optimizer: OptimizerFactory,
         *,
         scheduler: SchedulerFactory | None = None,
@@ -80,7 +80,7 @@ class Training:
         network.traffic.reset()
         self.t = 0
         self.survives = False  # whether rows must outlive a mixing that fails because a process is lost
-        self.algorithm = DSGD() if algorithm is None else algorithm
+        self.algorithm = DSGD() if algorithm is None else as_algorithm(algorithm)
         self.policy = policy_for(policy, network.graph, self.algorithm.needs)
         self.X = task.initial(network.nodes)
         checks.check_initial(self.X, network.nodes)
@@ -88,7 +88,12 @@ class Training:
         self._columns = task.layout.groups
         self._groups = [torch.nn.Parameter(self.X[:, start:stop]) for start, stop in self._columns]
         self._row_by_row = task.layout.dim >= LONG
-        self.optimizer = fuse_where_safe(check_elementwise(optimizer(self._groups)), row_by_row=self._row_by_row)
+        try:
+            made = optimizer(self._groups)
+        except AttributeError as error:  # rows.parameters()
+            example = "optimizer=lambda rows: torch.optim.SGD(rows, lr=0.1)"
+            raise TrainingError(f"optimizer(rows) failed: {error}; rows is a list of parameters: {example}") from error
+        self.optimizer = fuse_where_safe(check_elementwise(made), row_by_row=self._row_by_row)
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
         checks.check_optimizer(self.algorithm, self.optimizer, local_steps)
         if task.mixed_buffers is not None:
