@@ -44,7 +44,7 @@ from mixwise.tasks import ModuleTask
 from mixwise.training import Record, Step, Training
 
 MAX_LINES = 200  # of weights.jsonl: a slider has no room for more
-_MAX_NUMBERS = 400_000  # in weights.jsonl
+_MAX_NUMBERS = 200_000  # in weights.jsonl, however long the run is
 _MAX_NODE_LINES, _MAX_NODE_NUMBERS = 100, 100_000  # of nodes.jsonl
 _MAX_ARCS = 20_000  # a larger graph cannot be drawn
 _MAX_HEAT_MAPS = 30  # of one run, in TensorBoard
