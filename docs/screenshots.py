@@ -24,6 +24,7 @@ SHOTS = {  # name -> folder, width, height, colors, section or the top of the pa
 
 
 def main(*folders: str) -> None:
+    """Take all pictures."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         for name, (folder, width, height, colors, section) in SHOTS.items():
@@ -35,9 +36,8 @@ def main(*folders: str) -> None:
                 tab.screenshot(path=file)
             else:
                 tab.locator(section).screenshot(path=file)
-            Image.open(file).convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(
-                file, optimize=True
-            )
+            picture = Image.open(file).convert("RGB")
+            picture.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(file, optimize=True)
             tab.close()
         browser.close()
 
