@@ -6,6 +6,7 @@ import shutil
 import threading
 import urllib.error
 import urllib.request
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -16,8 +17,8 @@ from hypothesis import strategies as st
 from builders import cases
 from mixwise.experiments import RunConfig, load_recipe, plan_experiment, run_experiment
 from mixwise.experiments.build import prepare
-from mixwise.experiments.run_log import MAX_LINES, encoded, stride
-from mixwise.graphs import complete, directed_ring, star
+from mixwise.experiments.run_log import MAX_LINES, _WeightsLog, encoded, node_steps, stride
+from mixwise.graphs import Graph, complete, directed_ring, ring, star
 from mixwise.mixing import metropolis_hastings, minimize_gme, uniform_sender
 from mixwise.plan import Plan
 from mixwise.report.figures import save_paper_figures
@@ -27,7 +28,7 @@ from mixwise.report.page import in_html, page, page_data, save_page
 from mixwise.report.records import columns
 from mixwise.report.table import summarize
 from mixwise.report.watch import WatchServer
-from mixwise.report.weights import LETTERS, decoded, packed_weights
+from mixwise.report.weights import LETTERS, decoded, packed_nodes, packed_weights
 from strategies import connected_graphs
 
 
@@ -110,11 +111,63 @@ def test_weights_on_directed_graphs_and_trees_are_kept():
 
 @pytest.mark.parametrize("mixings", [1, 2, 199, 200, 201, 400, 1000, 12345])
 def test_recorded_mixings_are_few_and_include_both_turns_of_an_alternating_policy(mixings):
-    recorded = range(0, mixings, stride(mixings, arcs=32))
+    recorded = range(0, mixings, stride(mixings, numbers=32))
     assert len(recorded) <= MAX_LINES
     assert mixings < 2 or {t % 2 for t in recorded} == {0, 1}
-    assert stride(1000, arcs=10_000_000) is None  # large graphs do not fill the disk
-    assert 1000 / stride(1000, arcs=10_000) * 10_000 <= 500_000
+    assert 1000 / stride(1000, numbers=10_000) * 10_000 <= 500_000
+
+
+@cases(
+    "graph, rounds, most", (ring(16), 1, 60_000), (ring(16), 2, 90_000), (ring(64), 40, 999_999), (ring(12_000), 1, 0)
+)
+def test_the_weights_of_pairs_stay_small_in_a_run_of_100000_steps(graph, rounds, most, tmp_path):
+    """Two plans in turn, so that every line differs from the one before; large graphs do not fill the disk."""
+    training = SimpleNamespace(network=SimpleNamespace(graph=graph), local_steps=1)
+    log = _WeightsLog(tmp_path / "weights.jsonl", training, 100_000)
+    n = graph.n
+    matchings = [Graph(n, [(i, (i + 1) % n) for i in range(start, n, 2)]) for start in range(2)]
+    pairs = [metropolis_hastings(matching) for matching in matchings]
+    plans = [Plan(tuple(pairs[(k + r) % 2] for r in range(rounds))) for k in range(2)]
+    for t in range(100_000):
+        log.see(SimpleNamespace(t=t, plan=plans[t % 2]))
+    log.file.close()
+    text = (tmp_path / "weights.jsonl").read_text()
+    assert len(text) <= most
+    assert bool(text) == bool(most)
+    for line in map(json.loads, text.splitlines()[-1:]):
+        for r, round_ in enumerate(line["params"]):
+            used = matchings[(line["step"] + r) % 2].edges
+            assert sorted(decoded(round_, graph)) == sorted(arc for i, j in used for arc in ((i, j, 500), (j, i, 500)))
+
+
+def test_models_of_nodes_are_recorded_small_and_shown_as_recorded(run):
+    """Two numbers per node relative to their mean: 0 in sum, and their squares follow the consensus distance."""
+    lines = [json.loads(line) for line in (run / "ha-dsgd" / "seed-0" / "nodes.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(14))
+    records = [json.loads(line) for line in (run / "ha-dsgd" / "seed-0" / "metrics.jsonl").read_text().splitlines()]
+    xy = np.array([line["xy"] for line in lines]).reshape(14, -1, 2)
+    assert xy.mean(axis=1) == pytest.approx(0, abs=1e-2 * np.abs(xy).max())
+    spread = (xy**2).sum(axis=2).mean(axis=1)
+    ratio = spread / [record["consensus_distance"] for record in records]
+    assert 0.2 < ratio.mean() < 5  # E‖Su‖² = ‖u‖², with a large variance for two numbers
+    packed = packed_nodes(Run("v", 0, [], {"n": 16, "edges": []}, nodes=[{"accuracy": None, **line} for line in lines]))
+    first, second = packed["xy"][5][:2]
+    value = packed["size"] * ((64 * LETTERS.index(first) + LETTERS.index(second)) / 2000 - 1)
+    assert value == pytest.approx(lines[5]["xy"][0], abs=packed["size"] / 2000)
+
+
+def test_the_steps_of_nodes_are_few_in_a_long_run():
+    prepared = prepare(quadratics("steps=100000", "record_every=7").runs["ha-dsgd"], seed=0, check=False)
+    steps = node_steps(prepared)
+    assert len(steps) <= 100
+    assert steps <= set(prepared.recorded(100_000))
+    assert max(steps) == 99_999
+
+
+def test_each_method_is_opened_with_its_control(run):
+    plain, aware = page_data([read_folder(run)])["variants"]
+    assert (plain["name"], plain["control"], plain["plain"]) == ("dsgd-metropolis", None, True)
+    assert (aware["name"], aware["control"], aware["gossip"]) == ("ha-dsgd", "dsgd-metropolis", True)
 
 
 def test_a_fixed_policy_writes_its_weights_once_and_an_optimized_one_at_every_look(run):
@@ -327,7 +380,7 @@ def test_a_page_does_not_grow_with_the_length_of_its_runs(tmp_path):
     weights = "".join(json.dumps({"step": t, "params": [{"edges": [t % 500]}]}) + "\n" for t in range(5_000))
     (tmp_path / "a" / "seed-0" / "weights.jsonl").write_text(weights)
     empty, long = (len(page(page_data([read_folder(folder)]))) for folder in (tmp_path / "a", tmp_path))
-    assert empty < 100_000
+    assert empty < 110_000
     assert long < empty + 60_000  # the two files have a megabyte
 
 

@@ -12,7 +12,7 @@ in thousandths; a loop has the rest of its row. `mixwise.report.weights` reads t
 
     {"step": 12, "xy": [x₀, y₀, x₁, y₁, …], "accuracy": [a₀, a₁, …]}
 
-(x_i, y_i) is a count sketch of x_i − x̄, two numbers per node; accuracies, in thousandths, are of the last evaluation.
+(x_i, y_i) is a count sketch of x_i − x̄, two numbers per node; accuracies, in thousandths, are those of an evaluation.
 
 `tensorboard=true` in a recipe writes to DIR/<variant>/seed-<s>/tensorboard/; `tensorboard --logdir DIR` shows all runs
 of a folder.
@@ -45,7 +45,7 @@ from mixwise.tasks import ModuleTask
 from mixwise.training import Record, Step, Training
 
 MAX_LINES = 200  # of weights.jsonl: a slider has no room for more
-_MAX_NUMBERS = 400_000  # in weights.jsonl
+_MAX_NUMBERS = 200_000  # in weights.jsonl, however long the run is
 _MAX_NODE_LINES, _MAX_NODE_NUMBERS = 100, 100_000  # of nodes.jsonl
 _MAX_ARCS = 20_000  # a larger graph cannot be drawn
 _MAX_SAMPLED = 60  # nodes that are shown of a graph that is too large
@@ -219,17 +219,18 @@ class _NodeLog(Log):
 
 def node_steps(prepared: Prepared) -> set[int]:
     """The steps whose records get a line in nodes.jsonl."""
-    lines = max(2, min(_MAX_NODE_LINES, _MAX_NODE_NUMBERS // (3 * prepared.nodes)))
-    return set(thinned(prepared.recorded(prepared.steps), lines))
+    lines, steps = max(4, min(_MAX_NODE_LINES, _MAX_NODE_NUMBERS // (3 * prepared.nodes))), prepared.steps
+    evaluated = [*range(prepared.evaluate_every - 1, steps - 1, prepared.evaluate_every), steps - 1]
+    return {*thinned(evaluated, lines // 2), *thinned(prepared.recorded(steps), lines // 2)}
 
 
-def node_line(training: Training) -> dict[str, Any]:
-    """The models as two numbers each, and their last accuracies; a collective call."""
+def node_line(training: Training, evaluated: bool) -> dict[str, Any]:
+    """The models as two numbers each, and their accuracies if they were just evaluated; a collective call."""
     network, task = training.network, training.task
     with network.uncounted():
         S = network.gather(torch.from_numpy(CountSketch(2).sums(training.models))).numpy()
     line: dict[str, Any] = {"xy": [float(f"{value:.3g}") for value in (S - S.mean(axis=0)).ravel()]}
-    if isinstance(task, ModuleTask) and task.node_accuracies is not None:
+    if evaluated and isinstance(task, ModuleTask) and task.node_accuracies is not None:
         line["accuracy"] = (1000 * task.node_accuracies).round().int().tolist()
     return line
 

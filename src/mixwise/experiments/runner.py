@@ -200,12 +200,11 @@ def _records(prepared: Prepared, training: Training, place: Path, cursor: RunCur
                 record.values["nodes"] = n
             if lost:
                 record.values["lost_nodes"], lost = lost, ""  # reported once
+            nodes = node_line(training, "accuracy" in record.values) if record.step in pictured else None
             for log in logs:
                 log.add(record)
-            if record.step in pictured:
-                line = node_line(training)  # on all processes
-                for log in logs:
-                    log.see_nodes(record.step, line)
+                if nodes is not None:
+                    log.see_nodes(record.step, nodes)
             due = training.t - saved >= prepared.checkpoint_every or training.t == prepared.steps
             if due or time.monotonic() - flushed > _WATCHED:
                 for log in logs:  # before a checkpoint: it must not know of steps that the records do not

@@ -83,7 +83,7 @@ def hypercube(dimension: int) -> Graph:
     if not 3 <= d <= 8:
         return graph
     # A shadow of the cube: every dimension has a direction of its own, and a length so that no two corners coincide.
-    angle, length = np.pi * np.arange(d) / d, {3: 0.6, 4: 1.0}.get(d, 0.85) ** np.arange(d)
+    angle, length = np.pi * np.arange(d) / d, (1.0 if d == 4 else 0.65) ** np.arange(d)
     shadow = ((i[:, None] >> np.arange(d)) & 1) @ (length[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1))
     return Graph(graph.n, graph.edge_array, positions=shadow)
 

@@ -57,7 +57,6 @@ def check_data(data: Dataset, test: Dataset | None, loss: object) -> None:
         raise TrainingError(f"loss is {kind_of(loss)}; make one: {loss.__name__}()")
 
 
-@torch.no_grad()
 def misfit(module: nn.Module, loss: object, classes: int, x: torch.Tensor, y: torch.Tensor) -> str | None:
     """Explain why a module cannot be trained on a batch, as far as the shapes of its outputs show."""
     try:

@@ -42,11 +42,11 @@ function weightsAt(run, step, mean, channel, only = null) {
   return { on, W, round, shown, step: packed.at[last], rounds: rounds[last].length };
 }
 
-// The models of all nodes at a step: two numbers each, from −1 to 1 times `size`, and their accuracies.
+// The models of all nodes at a step: two numbers each, from −1 to 1 times `size`, and their last accuracies.
 function nodesAt({ nodes }, step) {
   if (!nodes) return null;
   const k = frameAt(nodes, step), numbers = text => text.match(/../g).map(pair => VALUE[pair[0]] * 64 + VALUE[pair[1]]);
-  const accuracy = nodes.accuracy && nodes.accuracy[k];
+  const accuracy = nodes.accuracy && nodes.accuracy.slice(0, k + 1).filter(Boolean).at(-1);
   return { xy: numbers(nodes.xy[k]).map(value => nodes.size * (value / 2000 - 1)), accuracy: accuracy ? numbers(accuracy).map(value => value / 1000) : null };
 }
 
