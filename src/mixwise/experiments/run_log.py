@@ -73,7 +73,7 @@ def _scene(prepared: Prepared, training: Training) -> dict[str, Any]:
         "n": graph.n,
         "directed": graph.directed,
         "edges": graph.edge_array.tolist(),
-        "labels": graph.labels if part is None or graph.labels else part,
+        "labels": graph.labels or (None if part is None else [str(node) for node in part]),
         "graph": config.graph,
         "placement": config.placement,
         "dim": task.layout.dim,
