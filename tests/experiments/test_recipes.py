@@ -58,6 +58,13 @@ def test_every_algorithm_class_is_built_by_a_variant_of_cifar10_small():
 
 
 # --- variants and overrides ---
+def test_nodes_is_the_size_of_any_graph():
+    runs = plan_experiment(load_recipe("large"), ["nodes=100000", "full-averaging.graph=ring:3"]).runs
+    assert {config.graph for config in runs.values()} == {"torus:250x400", "ring:100000"}
+    for wrong in ("nodes=0", "nodes=many", "nodes=true", "nodes=2.5"):
+        refused(ConfigError, "give a whole number of at least 1", plan_experiment, load_recipe("large"), [wrong])
+
+
 def test_variants_merge_with_the_base_and_parts_with_a_kind_replace_it():
     recipe = small(variants={"one": {"task": {"dim": 3}}, "two": {"task": {"kind": "quadratics"}}})
     runs = plan_experiment(recipe).runs

@@ -82,7 +82,7 @@ def _scene(prepared: Prepared, training: Training) -> dict[str, Any]:
         "n": graph.n,
         "directed": graph.directed,
         "edges": graph.edge_array.tolist(),
-        "labels": graph.labels if part is None or graph.labels else part,
+        "labels": graph.labels or (None if part is None else [str(node) for node in part]),
         "positions": None if graph.positions is None else graph.positions.round(4).tolist(),
         "dim": task.layout.dim,
         "row_bytes": task.layout.dim * training.X.element_size(),
