@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from mixwise.errors import ConfigError
 from mixwise.graphs.graph import IntArray
+from mixwise.parts import Positive, Unit
 from mixwise.seeding import hashed, stream
 
 BoolArray = npt.NDArray[np.bool_]
@@ -39,13 +40,13 @@ class Faults:
             receiver uses its own row in place of one that is lost, and the mean drifts.
     """
 
-    message_loss: float = 0.0
-    burst: float | None = None
-    node_off: float = 0.0
-    away: float | None = None
+    message_loss: Unit = 0.0
+    burst: Positive | None = None
+    node_off: Unit = 0.0
+    away: Positive | None = None
     cyclic: bool = False
     trace: str | None = None
-    stragglers: float = 0.0
+    stragglers: Unit = 0.0
     acknowledged: bool = True
 
     def __post_init__(self) -> None:
