@@ -96,6 +96,8 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
         scheduler=build_scheduler(config.schedule, steps),
         clip=config.optimizer.clip,
         local_steps=config.local_steps,
+        robust=config.robust,
+        on_bad=config.on_bad,
     )
 
     def rehearsal(short: Task) -> Training:

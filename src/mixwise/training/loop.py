@@ -9,7 +9,8 @@ from typing import Any
 
 from mixwise.errors import TrainingError
 from mixwise.graphs import Graph
-from mixwise.network import FaultyNetwork, SimulatedNetwork
+from mixwise.network import FaultyNetwork, GuardedNetwork, SimulatedNetwork
+from mixwise.network.guarded import OnBad, Robust, unguarded
 from mixwise.policies.choice import PolicyLike
 from mixwise.protocols import Algorithm, Context, Network, Task
 from mixwise.training.checks import check_counts
@@ -49,6 +50,8 @@ def train(
     scheduler: SchedulerFactory | None = None,
     clip: float | None = None,
     local_steps: int = 1,
+    robust: Robust = "none",
+    on_bad: OnBad = "stop",
     record_every: int = 1,
     evaluate_every: int = 1,
     seed: int = 0,
@@ -64,6 +67,7 @@ def train(
         optimizer: makes the optimizer, e.g. `lambda rows: torch.optim.SGD(rows, lr=0.1)`.
         steps: the length of the run.
         scheduler, clip, local_steps: see `Training`.
+        robust, on_bad: protection against broken or hostile nodes; see `GuardedNetwork`.
         record_every: how often the mixing metrics are computed.
         evaluate_every: how often `task.evaluate` is called; always after the last step.
         seed: names the random streams of policy and algorithm.
@@ -80,7 +84,7 @@ def train(
     check_counts(steps=steps, record_every=record_every, evaluate_every=evaluate_every)
     training = Training(
         task, network, policy, algorithm, optimizer, scheduler=scheduler, clip=clip, local_steps=local_steps,
-        context=Context(network.graph, seed=seed),
+        robust=robust, on_bad=on_bad, context=Context(network.graph, seed=seed),
     )  # fmt: skip
     return records(training, steps, record_every, evaluate_every)
 
@@ -123,8 +127,9 @@ def _values(training: Training, step: Step, evaluated: bool) -> dict[str, Any]:
     values |= mixing_figures(X, step.gradients, plan, network)
     if plan is not None and plan.solve is not None:
         values |= {"solve_status": plan.solve.status, "solve_iterations": plan.solve.iterations}
-    if isinstance(network, FaultyNetwork):
-        values |= network.figures()
+    for each in dict.fromkeys((network, unguarded(network))):
+        if isinstance(each, FaultyNetwork | GuardedNetwork):
+            values |= each.figures()
     if network.links is not None:
         values["network_seconds"] = network.traffic.seconds
     return values | {"bytes_parameters": network.traffic.parameters / n, "bytes_sketches": network.traffic.sketches / n}
