@@ -16,7 +16,7 @@ from mixwise.experiments.config import LinkTimes, Optimizer, RunConfig, Schedule
 from mixwise.experiments.memory import Need, check_memory
 from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
-from mixwise.network import Faults, FaultyNetwork, Link, Links, Network, SimulatedNetwork
+from mixwise.network import FaultyNetwork, Link, Links, Network, SimulatedNetwork
 from mixwise.network.survivors import remaining_graph
 from mixwise.network.wire import as_wire_dtype
 from mixwise.network.world import World
@@ -104,6 +104,8 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
         scheduler=build_scheduler(config.schedule, steps),
         clip=config.optimizer.clip,
         local_steps=config.local_steps,
+        robust=config.robust,
+        on_bad=config.on_bad,
     )
 
     def rehearsal(short: Task) -> Training:
@@ -165,16 +167,15 @@ def build_task(config: RunConfig, nodes: int, seed: int) -> Task:
 
 def _network(config: RunConfig, graph: Graph, links: Links | None, world: World, seed: int) -> Network:
     """Return the network of the world; faults and simulated link times are for simulations only."""
-    given = config.faults.model_dump(exclude_unset=True) if config.faults else {}
-    faults, wire = Faults(**{"message_loss": config.message_loss} | given), _wire_dtype(config)
-    if not faults and links is None:
+    faults, wire = config.network_faults(), _wire_dtype(config)
+    if faults is None and links is None:
         return world.network(graph, config.device, wire)
-    if world.size > 1 and faults:
+    if world.size > 1 and faults is not None:
         raise ConfigError("faults are for simulations, but this run has several processes; leave them out")
     if world.size > 1:
         raise ConfigError("links are for simulations; with several processes, time is measured; leave them out")
     network = SimulatedNetwork(graph, links, wire)
-    return FaultyNetwork(network, faults, stream(seed, "network")) if faults else network
+    return network if faults is None else FaultyNetwork(network, faults, stream(seed, "network"))
 
 
 def _wire_dtype(config: RunConfig) -> torch.dtype | None:

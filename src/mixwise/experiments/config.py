@@ -17,10 +17,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from mixwise.errors import ConfigError, unknown
 from mixwise.parts import NonNegative, Positive, Share, Unit, build
+from mixwise.parts.declaration import declaration
 from mixwise.parts.options import explained
+from mixwise.parts.types import OptionError
 
 if TYPE_CHECKING:
     from mixwise.experiments.build import Prepared
+    from mixwise.network import Faults
     from mixwise.network.world import World
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -139,19 +142,6 @@ class LinkTimes(Strict):
         return edges
 
 
-class FaultOptions(Strict):
-    """Faults of a simulation; `mixwise.network.Faults` explains them and checks how they fit together."""
-
-    message_loss: Unit = 0.0
-    burst: Positive | None = None
-    node_off: Unit = 0.0
-    away: Positive | None = None
-    cyclic: bool = False
-    trace: Place = None
-    stragglers: Unit = 0.0
-    acknowledged: bool = True
-
-
 def _checked(family: str, value: Any) -> Any:
     """The value as it came, if a part can be built from it."""
     build(family, value)
@@ -178,7 +168,9 @@ class RunConfig(Strict):
     policy: Annotated[Any, AfterValidator(partial(_checked, "policy"))]
     wire_dtype: Literal["auto", "bfloat16", "int8"] | None = None
     message_loss: Unit = 0.0  # short for faults.message_loss
-    faults: FaultOptions | None = None
+    faults: dict[str, Any] | None = None
+    robust: Literal["none", "clip", "trim"] = "none"
+    on_bad: Literal["stop", "skip", "exclude"] = "stop"
     links: LinkTimes | None = None
     record_every: Count = 1
     evaluate_every: Count | None = None
@@ -199,9 +191,23 @@ class RunConfig(Strict):
     def _said_once(self) -> RunConfig:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give the length of a run as steps or as epochs, and not both")
-        if self.message_loss and self.faults and "message_loss" in self.faults.model_fields_set:
+        if self.message_loss and "message_loss" in (self.faults or {}):
             raise ValueError("message_loss is short for faults.message_loss; give one of them")
+        self.network_faults()
         return self
+
+    def network_faults(self) -> Faults | None:
+        """The faults of the simulated network, built from the recipe's words; None without any."""
+        given = ({"message_loss": self.message_loss} if self.message_loss else {}) | (self.faults or {})
+        if not given:
+            return None
+        from mixwise.network import Faults  # with it torch, which a list of recipes does not need
+
+        try:
+            found: Faults = declaration(Faults).build(given)
+        except OptionError as error:
+            raise error.at("faults") from None
+        return found or None
 
     def part(self, family: Literal["task", "algorithm", "policy"]) -> Any:
         """The task, algorithm or policy of the run, built from the recipe's words."""
@@ -220,8 +226,9 @@ class RunConfig(Strict):
     def matches(self, written: Mapping[str, Any]) -> bool:
         """Whether config.yaml describes this run, however much of the defaults it spells out."""
         other = validated(RunConfig, written, "config.yaml")
-        parts = [[config.part("task"), config.part("algorithm"), config.part("policy")] for config in (self, other)]
-        rest = [config.model_dump(exclude={"task", "algorithm", "policy"}) for config in (self, other)]
+        families: list[Literal["task", "algorithm", "policy"]] = ["task", "algorithm", "policy"]
+        parts = [[*map(config.part, families), config.network_faults()] for config in (self, other)]
+        rest = [config.model_dump(exclude={*families, "faults", "message_loss"}) for config in (self, other)]
         return rest[0] == rest[1] and parts[0] == parts[1]
 
 

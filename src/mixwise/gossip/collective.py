@@ -9,6 +9,8 @@ import torch
 from mixwise.errors import NetworkError
 from mixwise.gossip.model_row import ModelRow
 from mixwise.network import DistributedNetwork
+from mixwise.network.guarded import unguarded
+from mixwise.network.transport import Transport
 from mixwise.protocols import Network, Plan
 from mixwise.training.figures import mixing_figures
 
@@ -17,8 +19,14 @@ DONE, WORKING, FAILED = 0, 1, 2
 
 def take_from_first(tensor: torch.Tensor, network: Network) -> None:
     """Give every rank the values of rank 0, in place."""
-    if isinstance(network, DistributedNetwork):
-        network.transport.broadcast(tensor, "first values")
+    if (transport := transport_of(network)) is not None:
+        transport.broadcast(tensor, "first values")
+
+
+def transport_of(network: Network) -> Transport | None:
+    """Return how messages travel between processes; None if all nodes are in one."""
+    bare = unguarded(network)
+    return bare.transport if isinstance(bare, DistributedNetwork) else None
 
 
 def averaged_state(row: ModelRow, models: torch.Tensor, network: Network) -> dict[str, Any]:

@@ -17,12 +17,12 @@ from torch import nn
 
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip.agreement import check_alike, describe, objection
-from mixwise.gossip.collective import DONE, FAILED, WORKING, any_works, averaged_state, metrics
+from mixwise.gossip.collective import DONE, FAILED, WORKING, any_works, averaged_state, metrics, transport_of
 from mixwise.gossip.start import OnLoss, Options, Parts, agreed, begin_together, check_graph, connected
 from mixwise.gossip.steps import Steps
 from mixwise.gossip.survival import Place, Survival
 from mixwise.graphs import Graph
-from mixwise.network import DistributedNetwork
+from mixwise.network.guarded import OnBad, Robust, guarded
 from mixwise.network.survivors import restored_on_loss
 from mixwise.network.transport import Transport, process_count
 from mixwise.policies.choice import PolicyLike
@@ -53,6 +53,7 @@ class Gossip:
         timeout: the longest wait for other ranks, in seconds.
         seed: names the random streams of policy and algorithm.
         on_loss: when a rank is lost, "stop" with an error, or "continue" without it (`mixwise launch`).
+        robust, on_bad: protection against broken or hostile ranks; see `GuardedNetwork`.
         network: how rows travel; by default over torch's process group.
 
     Example:
@@ -80,6 +81,8 @@ class Gossip:
         timeout: float = 60.0,
         seed: int = 0,
         on_loss: OnLoss = "stop",
+        robust: Robust = "none",
+        on_bad: OnBad = "stop",
         network: Network | None = None,
     ) -> None:
         def make() -> Parts:
@@ -87,10 +90,10 @@ class Gossip:
                 check_graph(graph)
             return Parts(model, optimizer, graph, policy, algorithm, options)
 
-        options = Options(local_steps, buffers, overlap, wire_dtype, seed, on_loss)
+        options = Options(local_steps, buffers, overlap, wire_dtype, seed, on_loss, robust, on_bad)
         parts = agreed(make, Transport(None, timeout) if network is None and process_count() is not None else None)
         self.model, self.optimizer, self.local_steps, self.buffers = model, optimizer, local_steps, buffers
-        self.network = connected(graph, wire_dtype, timeout) if network is None else network
+        self.network = connected(graph, options, timeout) if network is None else guarded(network, robust, on_bad)
         self.network.traffic.reset()
         self.row, self.policy, self.algorithm, self._seed = parts.row, parts.policy, parts.algorithm, seed
         self.row.bind()
@@ -102,7 +105,7 @@ class Gossip:
         self._joined = self._mixing = False  # inside join(); inside a mixing
         self._survival: Survival | None = None
         if on_loss == "continue":
-            self._survival = Survival(graph, policy, self.algorithm.needs, wire_dtype, timeout)
+            self._survival = Survival(graph, policy, self.algorithm.needs, options, timeout)
             self.steps.on_loss = self._continue
         self._start_early()
 
@@ -290,9 +293,8 @@ class Gossip:
         """Resume from such a state, after those of the model and the optimizer are loaded; a collective call."""
         self.row.settle()
         values = state["values"]
-        transport = self.network.transport if isinstance(self.network, DistributedNetwork) else None
         problem = objection(values, self.rank, self.network.graph.n, self.row.checksum())
-        check_alike(describe("the state to load", {"t": values["t"]}), problem, transport)
+        check_alike(describe("the state to load", {"t": values["t"]}), problem, transport_of(self.network))
         tensors = {name: tensor.clone() for name, tensor in state["tensors"].items()}
         self.driver.load_state(decode(tensors, values["driver"], self.network.nodes), self.row.device)
         self._calls = values["calls"]

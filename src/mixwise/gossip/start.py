@@ -17,12 +17,13 @@ from mixwise.gossip.model_row import ModelRow
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.network import DistributedNetwork, SimulatedNetwork
+from mixwise.network.guarded import OnBad, Robust, guarded
 from mixwise.network.membership import check_supervised
 from mixwise.network.transport import Transport, process_count
 from mixwise.policies.choice import PolicyLike, as_algorithm, policy_for
 from mixwise.protocols import Algorithm, Network
 from mixwise.tasks.module import BufferPolicy
-from mixwise.training.checks import check_buffers, check_counts, check_optimizer
+from mixwise.training.checks import check_buffers, check_counts, check_guarded, check_optimizer
 
 OnLoss: TypeAlias = Literal["stop", "continue"]
 
@@ -40,6 +41,8 @@ class Options:
     wire_dtype: torch.dtype | None
     seed: int
     on_loss: OnLoss
+    robust: Robust
+    on_bad: OnBad
 
 
 class Parts:
@@ -68,6 +71,7 @@ class Parts:
             raise TrainingError(f'buffers = {options.buffers!r}; choose "local" or "averaged"')
         _check_on_loss(options.on_loss, policy)
         self.algorithm = _chosen_algorithm(algorithm, options.overlap)
+        check_guarded(self.algorithm, options.robust, options.on_bad)
         self.policy = policy_for(policy, graph, self.algorithm.needs)
         _check_unsynchronized(model)
         self.row = ModelRow(model)
@@ -166,11 +170,12 @@ def _check_parameters(optimizer: torch.optim.Optimizer, row: ModelRow) -> None:
         )
 
 
-def connected(graph: Graph, wire_dtype: torch.dtype | None, timeout: float) -> Network:
+def connected(graph: Graph, options: Options, timeout: float) -> Network:
     """Return the network of the default process group; a simulation of one node without a group."""
     if process_count() is None:
         return SimulatedNetwork(graph)
-    return DistributedNetwork(graph, wire_dtype=wire_dtype, timeout=timeout)
+    network = DistributedNetwork(graph, wire_dtype=options.wire_dtype, timeout=timeout)
+    return guarded(network, options.robust, options.on_bad)
 
 
 def begin_together(row: ModelRow, network: Network) -> None:

@@ -6,10 +6,8 @@ lagging rank skips as many mixings as it lags.
 
 from __future__ import annotations
 
-import torch
-
 from mixwise.errors import NetworkError
-from mixwise.gossip.start import connected
+from mixwise.gossip.start import Options, connected
 from mixwise.graphs import Graph
 from mixwise.network.membership import Membership, current_backend
 from mixwise.network.survivors import keep_counting, remaining_graph
@@ -26,15 +24,13 @@ class Survival:
         graph: of all ranks, as it was at the start.
         policy: makes the weights for a graph.
         needs: of the algorithm.
-        wire_dtype, timeout: of the network.
+        options, timeout: of the network.
     """
 
-    def __init__(
-        self, graph: Graph, policy: PolicyLike, needs: Needs, wire_dtype: torch.dtype | None, timeout: float
-    ) -> None:
+    def __init__(self, graph: Graph, policy: PolicyLike, needs: Needs, options: Options, timeout: float) -> None:
         self.membership = Membership.from_environment()
         self._graph, self._policy, self._needs = graph, policy, needs
-        self._wire_dtype, self._timeout, self._backend = wire_dtype, timeout, current_backend()
+        self._options, self._timeout, self._backend = options, timeout, current_backend()
 
     def reform(self, at: Place, before: Network) -> tuple[Place, Network, Policy]:
         """Form a group with the ranks that are left; return where they continue, and a new network and policy."""
@@ -43,7 +39,7 @@ class Survival:
             graph = remaining_graph(self._graph, generation.members)
             at = generation.at[0], generation.at[1]
             try:
-                network = connected(graph, self._wire_dtype, self._timeout)
+                network = connected(graph, self._options, self._timeout)
             except NetworkError:  # another one is lost
                 continue
             keep_counting(vars(before.traffic), before.graph.n, network)

@@ -23,6 +23,7 @@ from mixwise.network.routes import MixingRoutes, Route, Router, block
 from mixwise.network.traffic import LONG_ROW, Cargo, Packing, Traffic, average_bytes, message_bytes
 from mixwise.network.transfer import Message, Round
 from mixwise.network.transport import Transport
+from mixwise.network.values import check_leaving
 from mixwise.network.wire import Wire, as_wire_dtype
 
 if TYPE_CHECKING:
@@ -120,8 +121,10 @@ class DistributedNetwork:
         size = message_bytes(rows, packing or wire)
         self.traffic.parameters += average_bytes(self.graph.n, size) if averages else routes.messages * size
         if averages and routes.averages and size >= LONG_ROW:  # of short rows one round is faster
+            self._check_leaving(rows, None)
             return PendingAverage(self, rows.contiguous(), "mix", ahead=ahead)
         source, lent, form = rows.contiguous(), [], packing or wire
+        self._check_leaving(rows, wire)
         if form is not None:
             source = self.buffers.take(m, form.width, form.dtype, rows.device)
             lent.append(source)
@@ -178,6 +181,8 @@ class DistributedNetwork:
         wire = Wire.of(messages, self.wire_dtype) if cargo == "parameters" else None
         size, device = message_bytes(messages, wire), messages.device
         self.traffic.add(cargo, routes.messages * size)
+        if cargo == "parameters":
+            self._check_leaving(messages, wire)
         source = messages.contiguous() if wire is None else wire.pack(messages)
         arrived = source.new_empty(routes.incoming, source.shape[1])
         sends, receives, packed = [], [], []
@@ -212,11 +217,17 @@ class DistributedNetwork:
     def average(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the mean row; counted as in a simulation."""
         size, n = rows.shape[1] * rows.element_size(), self.graph.n
+        self._check_leaving(rows, None)
         self.traffic.parameters += average_bytes(n, size)
         total = rows if len(rows) == 1 else rows.sum(dim=0, keepdim=True)
         if size < LONG_ROW:  # one round is faster
             return self.transport.gather(total, "average", self.step).sum(dim=0).div_(n)
         return PendingAverage(self, total.contiguous(), "average").wait()[0]
+
+    def _check_leaving(self, rows: torch.Tensor, wire: Wire | None) -> None:
+        """Reject rows that are not finite, in the precision in which they travel."""
+        sent = rows if wire is None or not wire.casts else rows.to(wire.dtype)
+        check_leaving(sent, self.nodes, self.step)
 
     def _check_nodes(self, n: int) -> None:
         if n != self.graph.n:

@@ -14,6 +14,7 @@ from mixwise.mixing.matrix import FloatArray
 from mixwise.network.links import Links
 from mixwise.network.sums import mix_rows
 from mixwise.network.traffic import LONG_ROW, Cargo, Packing, Traffic, average_bytes, message_bytes
+from mixwise.network.values import check_leaving, check_lengths
 from mixwise.network.wire import Wire, as_wire_dtype
 
 
@@ -52,6 +53,7 @@ class SimulatedNetwork:
         if rows.ndim != 2 or len(rows) != W.n:
             raise MixingError(f"rows of shape {tuple(rows.shape)} cannot be mixed by a matrix for {W.n} nodes")
         if W.is_average and packing is None:
+            check_leaving(rows, self.nodes, self.step)
             self._count_average(message_bytes(rows, None))
             return Arrived(rows, W.graph, W.weights)
         size, pattern = self.row_bytes(rows, packing), W.graph.pattern
@@ -68,7 +70,10 @@ class SimulatedNetwork:
     def arrived(self, rows: torch.Tensor, graph: Graph, weights: FloatArray, packing: Packing | None = None) -> Arrived:
         """A gossip step that is not counted, with weights that need not be those of a mixing matrix."""
         wire = Wire.of(rows, self.wire_dtype) if packing is None else None
-        return Arrived(rows, graph, weights) if wire is None else Arrived(wire.rounded(rows), graph, weights, rows)
+        sent = rows if wire is None else wire.rounded(rows)
+        check_leaving(sent, self.nodes, self.step)
+        check_lengths(sent, graph, weights, self.step)
+        return Arrived(sent, graph, weights, None if wire is None else rows)
 
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
         """The same rows in the order of their receivers."""
@@ -80,6 +85,8 @@ class SimulatedNetwork:
         self.traffic.add(cargo, len(messages) * size)
         if wire is not None:
             messages = wire.rounded(messages)
+        if cargo == "parameters":
+            check_leaving(messages, self.nodes, self.step)
         if self.links is not None:
             self.traffic.seconds += self.links.round(graph.arcs.senders, graph.arcs.receivers, size)
         return messages[torch.tensor(order, device=messages.device)]  # a copy: the graph's order is read-only
@@ -93,6 +100,7 @@ class SimulatedNetwork:
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
         """The mean row."""
+        check_leaving(rows, self.nodes, self.step)
         self._count_average(rows.shape[1] * rows.element_size())
         return rows.mean(dim=0)
 

@@ -141,7 +141,7 @@ class Declaration:
                 none = f"unknown key {key!r}; {self.name} has no options"
                 raise OptionError(unknown("key", str(key), self.options) if self.options else none)
         checked = {key: self.options[key].checked(key, value) for key, value in given.items()}
-        if FAMILIES[self.family].called:
+        if self.family and FAMILIES[self.family].called:
             return Bound(self, checked) if self.options else self.target
         self.check_complete(checked)
         return self.target(**checked)

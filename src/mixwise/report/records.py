@@ -16,7 +16,7 @@ Steps: TypeAlias = list[dict[str, Any]]  # one dictionary of values per recorded
 Item = TypeVar("Item")
 
 X_AXES = ("bytes_parameters", "bytes_sketches", "network_seconds")  # shown as axes, not as curves
-_PERCENT = ("accuracy", "gradient_mixing_error_relative", "messages_lost")
+_PERCENT = ("accuracy", "gradient_mixing_error_relative", "messages_lost", "rows_clipped")
 _NAMES = {
     "accuracy": ("Accuracy", "mean over the nodes' own models"),
     "accuracy_worst": ("Accuracy of the worst node", "the lowest accuracy of any node's model"),
@@ -36,6 +36,8 @@ _NAMES = {
     "gradient_mixing_error_before": ("Gradient disagreement", "‖G − Ḡ‖² before mixing"),
     "messages_lost": ("Messages lost", "share of all messages so far, in a simulation with faults"),
     "nodes_away": ("Nodes away", "in this step, in a simulation with faults"),
+    "rows_clipped": ("Rows clipped", "share of the rows that nodes mixed so far, with robust: clip"),
+    "rows_stopped": ("Rows stopped", "NaN, infinite or absurd rows that were left out so far"),
     "solve_iterations": ("Solver iterations", "iterations of the weight optimization"),
 }
 

@@ -17,6 +17,7 @@ from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.needs import PlanKind
 from mixwise.network import FaultyNetwork
+from mixwise.network.guarded import OnBad, Robust
 from mixwise.network.survivors import listed
 from mixwise.protocols import Algorithm, Policy
 from mixwise.tasks import ModuleTask
@@ -166,6 +167,18 @@ def warn_of_faults(network: FaultyNetwork, algorithm: Algorithm, known: Sequence
     elif needs.doubly and (directed or not acknowledged):
         why = "along directed arcs" if directed else "with acknowledged: false"
         _log.warning(f"faults: {why}, lost messages move the mean of the nodes; exact methods lose their exactness")
+
+
+def check_guarded(algorithm: Algorithm, robust: Robust, on_bad: OnBad) -> None:
+    """Reject a guard around an algorithm whose messages cannot be judged, or left out, one by one."""
+    needs = algorithm.needs
+    unfit = needs.plan not in ("weights", "two channels") or needs.fixed or not needs.doubly
+    if unfit and (robust, on_bad) != ("none", "stop"):
+        option = f"robust: {robust}" if robust != "none" else f"on_bad: {on_bad}"
+        raise TrainingError(
+            f"{option} compares the rows of neighbors, but {type(algorithm).__name__} sends something else (sums, "
+            f"compressed differences or masses); use robust: none and on_bad: stop, or an algorithm such as dsgd"
+        )
 
 
 # --- values that are NaN or infinite; before the first step the learning rate is not the reason ---

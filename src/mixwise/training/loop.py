@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from mixwise.errors import TrainingError
 from mixwise.graphs import Graph
 from mixwise.graphs.spec import as_graph
-from mixwise.network import FaultyNetwork, SimulatedNetwork
+from mixwise.network import FaultyNetwork, GuardedNetwork, SimulatedNetwork
+from mixwise.network.guarded import OnBad, Robust, unguarded
 from mixwise.policies.choice import PolicyLike
 from mixwise.protocols import Algorithm, Context, Network, Task
 from mixwise.tasks import QuadraticTask
@@ -61,6 +62,8 @@ def train(
     scheduler: SchedulerFactory | None = None,
     clip: float | None = None,
     local_steps: int = 1,
+    robust: Robust = "none",
+    on_bad: OnBad = "stop",
     record_every: int = 1,
     evaluate_every: int | None = None,
     seed: int = 0,
@@ -77,6 +80,7 @@ def train(
         optimizer: makes the optimizer, e.g. `lambda rows: torch.optim.SGD(rows, lr=0.1)`.
         steps: the length of the run.
         scheduler, clip, local_steps: see `Training`.
+        robust, on_bad: protection against broken or hostile nodes; see `GuardedNetwork`.
         record_every: how often the mixing metrics are computed.
         evaluate_every: how often `task.evaluate` is called; always after the last step. By default at every step of a
             quadratic task, where it costs next to nothing, and otherwise after the last step only.
@@ -97,7 +101,7 @@ def train(
     evaluate_every = usual_evaluation(task, steps) if evaluate_every is None else evaluate_every
     training = Training(
         task, network, policy, algorithm, optimizer, scheduler=scheduler, clip=clip, local_steps=local_steps,
-        context=Context(network.graph, seed=seed),
+        robust=robust, on_bad=on_bad, context=Context(network.graph, seed=seed),
     )  # fmt: skip
     return records(training, steps, record_every, evaluate_every)
 
@@ -145,8 +149,9 @@ def _values(training: Training, step: Step, evaluated: bool) -> dict[str, Any]:
     values |= mixing_figures(X, step.gradients, plan, network)
     if plan is not None and plan.solve is not None:
         values |= {"solve_status": plan.solve.status, "solve_iterations": plan.solve.iterations}
-    if isinstance(network, FaultyNetwork):
-        values |= network.figures()
+    for each in dict.fromkeys((network, unguarded(network))):
+        if isinstance(each, FaultyNetwork | GuardedNetwork):
+            values |= each.figures()
     if network.links is not None:
         values["network_seconds"] = network.traffic.seconds
     return values | {"bytes_parameters": network.traffic.parameters / n, "bytes_sketches": network.traffic.sketches / n}
