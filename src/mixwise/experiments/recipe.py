@@ -12,7 +12,6 @@ import yaml
 
 from mixwise.errors import ConfigError, unknown
 from mixwise.experiments.config import Recipe, RunConfig, check_folder_name, validated
-from mixwise.graphs.spec import sized
 from mixwise.storage import parsed_yaml, text
 
 if TYPE_CHECKING:
@@ -144,6 +143,8 @@ def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment
     for key, value in for_runs:
         _override(merged, key, value)
     if nodes is not None:
+        from mixwise.graphs.spec import sized  # with it SciPy, which most listings do not need
+
         for config in merged.values():
             config["graph"] = sized(str(config.get("graph")), nodes)
     runs = {

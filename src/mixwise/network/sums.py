@@ -70,7 +70,7 @@ def mix_rows(X: torch.Tensor, graph: Graph, weights: FloatArray, out: torch.Tens
         out: where the sums go.
         add: whether they are added.
     """
-    n, d = X.shape
+    (n, d), in_place = X.shape, out.data_ptr() == X.data_ptr()
     if d >= _LONG:
         for columns, mixed in _sums_of_long_rows(X, graph, weights):
             if add:
@@ -81,9 +81,9 @@ def mix_rows(X: torch.Tensor, graph: Graph, weights: FloatArray, out: torch.Tens
         mixed = _sums_of_few_rows(X, graph, weights)
         out.add_(mixed) if add else out.copy_(mixed)
     elif is_matching(graph) and not add:
-        _average_pairs(out if out is X else out.copy_(X), graph, weights)
+        _average_pairs(out if in_place else out.copy_(X), graph, weights)
     else:
-        _sums_of_many_rows(X.clone() if out is X else X, graph, weights, out, add)
+        _sums_of_many_rows(X.clone() if in_place else X, graph, weights, out, add)
 
 
 def _sums_of_few_rows(X: torch.Tensor, graph: Graph, weights: FloatArray) -> torch.Tensor:
