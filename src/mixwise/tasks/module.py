@@ -178,7 +178,7 @@ class ModuleTask(Task):
             "accuracy": float(each.mean()),
             "accuracy_worst": float(each.min()),
             "accuracy_spread": float(each.std(correction=0)),
-            "accuracy_average_model": float(average[0]),
+            "accuracy_average_model": float(average.max()),  # of one node, the others have 0
         }
 
     def accuracy(self, module: nn.Module, data: Dataset) -> float:
