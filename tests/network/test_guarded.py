@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import mixwise as mw
 from builders import normal_rows, random_rows, refused
-from every_algorithm import quadratic_run
+from every_algorithm import quadratic_run, runs
 from mixwise import algorithms, graphs
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import load_recipe, plan_experiment
@@ -228,6 +228,16 @@ def test_attacks_repeat_themselves_and_resume(corrupt):
         return quadratic_run("dsgd", make, robust="clip", on_bad="exclude")
 
     assert_runs_resume(start, before=3, after=3)
+
+
+@pytest.mark.parametrize("name", runs())
+def test_every_method_that_mixes_rows_runs_with_clipping_and_resumes(name):
+    start = lambda: quadratic_run(name, robust="clip", on_bad="exclude")  # noqa: E731
+    needs = runs()[name][0].needs
+    if needs.plan in ("nothing", "a tree") or needs.fixed or not needs.doubly:
+        refused(TrainingError, "compares the rows of neighbors", start)
+    else:
+        assert_runs_resume(start, before=1, after=2)
 
 
 def planned(*changes, variant="dsgd-metropolis"):

@@ -8,7 +8,7 @@ import torch
 
 from mixwise.errors import NetworkError
 from mixwise.gossip.model_row import ModelRow
-from mixwise.network import DistributedNetwork
+from mixwise.network import DistributedNetwork, GuardedNetwork
 from mixwise.network.guarded import unguarded
 from mixwise.network.transport import Transport
 from mixwise.protocols import Network, Plan
@@ -64,6 +64,8 @@ def metrics(row: ModelRow, models: torch.Tensor, plan: Plan | None, network: Net
     with network.uncounted():
         all_have = bool(network.gather(has_gradients).all())
     values = mixing_figures(models, row.gradients() if all_have else None, plan, network)
+    if isinstance(network, GuardedNetwork):
+        values |= network.figures()
     n, traffic = network.graph.n, network.traffic
     return values | {"bytes_parameters": traffic.parameters / n, "bytes_sketches": traffic.sketches / n}
 

@@ -70,7 +70,12 @@ class Faults:
             raise ConfigError("trace and node_off both say which nodes are away; give one of them")
 
     def __bool__(self) -> bool:
-        return self.message_loss > 0 or self.stragglers > 0 or self.nodes_leave or bool(self.corrupt)
+        return self.lose_messages or bool(self.corrupt)
+
+    @property
+    def lose_messages(self) -> bool:
+        """Whether messages may not arrive."""
+        return self.message_loss > 0 or self.stragglers > 0 or self.nodes_leave
 
     @property
     def nodes_leave(self) -> bool:

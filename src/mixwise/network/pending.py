@@ -100,7 +100,7 @@ class PendingMix:
             packed, self._arriving = self._arriving, self._memory(len(self._arriving), d)
             for short, row in zip(packed, self._arriving, strict=True):
                 self._form.unpack(short, row)
-        check_arrived(self._arriving, self._rows, self._routes.senders, self._routes.nodes, self._transfer.step)
+        check_arrived(self._arriving, self._result, self._routes.senders, self._routes.nodes, self._transfer.step)
 
     @property
     def _alone(self) -> bool:

@@ -25,8 +25,8 @@ def lengths(rows: torch.Tensor) -> FloatArray:
 
 
 def is_bad(length: FloatArray, own: FloatArray, dtype: torch.dtype) -> BoolArray:
-    """Whether rows of this length must not be mixed into rows of length `own`: from max(own, 1)/ε they erase those."""
-    bad: BoolArray = ~(length <= np.maximum(own, 1.0) / torch.finfo(dtype).eps)
+    """Whether rows of this length must not be mixed into rows of length `own`: max(own, 1)/ε would erase those."""
+    bad: BoolArray = ~(length <= np.maximum(own, 1.0) * _most(dtype))
     return bad
 
 
@@ -46,8 +46,8 @@ def check_leaving(rows: torch.Tensor, nodes: range, step: int | None) -> None:
 
 def check_lengths(rows: torch.Tensor, graph: Graph, weights: FloatArray, step: int | None) -> None:
     """Reject rows (n, d) of all nodes of which one must not be mixed into another, with weights on graph.pattern."""
-    length, eps = lengths(rows), torch.finfo(rows.dtype).eps
-    if length.max(initial=0.0) <= 1 / eps:  # NaN fails every comparison
+    length = lengths(rows)
+    if length.max(initial=0.0) <= _most(rows.dtype):  # NaN fails every comparison
         return
     senders, receivers = graph.pattern.rows, graph.pattern.cols
     bad = is_bad(length[senders], length[receivers], rows.dtype) & (weights != 0) & (senders != receivers)
@@ -59,7 +59,7 @@ def check_lengths(rows: torch.Tensor, graph: Graph, weights: FloatArray, step: i
 def check_arrived(arrived: torch.Tensor, own: torch.Tensor, senders: IntArray, nodes: range, step: int | None) -> None:
     """Reject rows that have arrived and must not be mixed into any of the owned rows."""
     length = lengths(arrived)
-    if length.max(initial=0.0) <= 1 / torch.finfo(arrived.dtype).eps:
+    if length.max(initial=0.0) <= _most(own.dtype):
         return
     owned = lengths(own)
     bad = is_bad(length, np.full(len(length), owned.max()), own.dtype)
@@ -85,3 +85,8 @@ def _at(step: int | None) -> str:
 
 def _wide(rows: torch.Tensor) -> torch.dtype:
     return torch.promote_types(rows.dtype, torch.float32)
+
+
+def _most(dtype: torch.dtype) -> float:
+    """1/ε, 8·10⁶ in float32 and below, where sums are rounded to float32."""
+    return 1 / torch.finfo(torch.promote_types(dtype, torch.float32)).eps

@@ -202,7 +202,7 @@ class ModuleTask(Task):
             "accuracy": float(each.mean()),
             "accuracy_worst": float(each.min()),
             "accuracy_spread": float(each.std(correction=0)),
-            "accuracy_average_model": float(average[0]),
+            "accuracy_average_model": float(average.max()),  # of one node, the others have 0
         }
 
     def _stacked_accuracies(self, X: torch.Tensor, data: Dataset) -> torch.Tensor:

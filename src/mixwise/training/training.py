@@ -109,7 +109,7 @@ class Training:
         self.driver = kind(network, self.policy, self.algorithm, self.X, context, local_steps=local_steps)
         bare = unguarded(network)
         self._faulty = bare if isinstance(bare, FaultyNetwork) else None
-        if self._faulty is not None:
+        if self._faulty is not None and self._faulty.faults.lose_messages:
             checks.warn_of_faults(self._faulty, self.algorithm, self.policy.matrices(self.driver.policy_state))
 
     @property
