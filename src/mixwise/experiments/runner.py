@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def run_experiment(
             except NetworkError as error:
                 cursor.lose(error, 0, 0)
         if world.size == 1 and not resume:
-            failed.push(lambda kind, *_: _leave(folder, results) if kind and issubclass(kind, MixwiseError) else None)
+            failed.enter_context(_emptied_without_records(folder, results))
         runs = [(variant, config, seed) for variant, config in experiment.runs.items() for seed in recipe.seeds]
         for stage, (variant, config, seed) in enumerate(runs, 1):
             prepared = prepare(config, seed, world, check=False)
@@ -100,10 +100,15 @@ def run_experiment(
         return summary
 
 
-def _leave(folder: Path, results: Results) -> None:
-    """After a failure before the first record, leave no folder."""
-    if not any(steps for seeds in results.values() for steps in seeds.values()):
-        files.empty(folder)
+@contextmanager
+def _emptied_without_records(folder: Path, results: Results) -> Iterator[None]:
+    """Leave no folder of a run that fails before its first record."""
+    try:
+        yield
+    except MixwiseError:
+        if not any(steps for seeds in results.values() for steps in seeds.values()):
+            files.empty(folder)
+        raise
 
 
 def _check(experiment: Experiment, world: World) -> Need | None:
