@@ -140,10 +140,12 @@ def test_numbers_are_whole_at_80_columns(mixwise, monkeypatch):
 def test_nothing_is_cut_at_80_columns(mixwise, monkeypatch):
     monkeypatch.setattr("mixwise.terminal.out.width", 80)
     monkeypatch.setenv("COLUMNS", "80")
-    for words in (["--help"], ["recipes"]):
+    for words in (["--help"], ["recipes"], ["graph", "star:70"]):
         shown = mixwise(*words).stdout
         assert "…\n" not in shown
         assert "...\n" not in shown.partition("Commands:")[2]
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "lazy-metropolis-hastings  0.014235            0.007143" in shown
 
 
 def test_graph_describes_and_draws(mixwise, tmp_path):

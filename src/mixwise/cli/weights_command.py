@@ -59,10 +59,10 @@ def graph(
     for name in _SCHEMES:
         try:
             W = lookup("scheme", name).target(g)
-            rows.append((name, f"{consensus_factor(W):.6f}", f"{spectral_gap(W):.6f}"))
+            rows.append((name, f"{consensus_factor(W):.6f}", f"{spectral_gap(W):.6f}", ""))
         except MixwiseError as error:
-            rows.append((name, f"– ({str(error).partition(';')[0]})", "–"))
-    out.print(columns(("scheme", "consensus factor p", "spectral gap"), rows))
+            rows.append((name, "–", "–", str(error).partition(";")[0]))
+    out.print(columns(("scheme", "consensus factor p", "spectral gap", ""), rows))
     if g.n <= 64:
         out.print(terminal_picture(g))
 

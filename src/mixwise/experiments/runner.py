@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ def run_experiment(
                 cursor.lose(error, 0, 0)
         done: list[Run] = []
         if world.size == 1 and not resume:
-            failed.push(lambda kind, *_: _leave(folder, done) if kind and issubclass(kind, MixwiseError) else None)
+            failed.enter_context(_emptied_without_records(folder, done))
         runs = [(variant, config, seed) for variant, config in experiment.runs.items() for seed in recipe.seeds]
         for stage, (variant, config, seed) in enumerate(runs, 1):
             prepared = config.prepare(seed, world, check=False)
@@ -103,10 +103,15 @@ def run_experiment(
         return summary
 
 
-def _leave(folder: Path, runs: list[Run]) -> None:
-    """After a failure before the first record, leave no folder."""
-    if not any(run.records for run in runs):
-        files.empty(folder)
+@contextmanager
+def _emptied_without_records(folder: Path, runs: list[Run]) -> Iterator[None]:
+    """Leave no folder of a run that fails before its first record."""
+    try:
+        yield
+    except MixwiseError:
+        if not any(run.records for run in runs):
+            files.empty(folder)
+        raise
 
 
 def in_memory(folder: Path, experiment: Experiment[PlannedRun], runs: list[Run]) -> RunFolder:
