@@ -20,11 +20,12 @@ from mixwise.network import Faults, FaultyNetwork, Link, Links, Network, Simulat
 from mixwise.network.survivors import remaining_graph
 from mixwise.network.wire import as_wire_dtype
 from mixwise.network.world import World
-from mixwise.parts import is_reference, kind, supply, words
+from mixwise.parts import supply, words
 from mixwise.protocols import Context
 from mixwise.seeding import numpy_generator, stream
 from mixwise.tasks import ModuleTask, QuadraticTask, Task
 from mixwise.training import Record, Training, factor, records
+from mixwise.training.run_log import graph_scene, method_words
 from mixwise.training.training import OptimizerFactory, SchedulerFactory, Step
 
 _OPTIMIZERS: Mapping[str, tuple[Callable[..., torch.optim.Optimizer], set[str]]] = {  # with the options that each has
@@ -61,6 +62,17 @@ class Prepared:
     need: Need | None
     checkpoint_every: int
     tensorboard: bool
+
+    def scene(self, training: Training) -> dict[str, Any]:
+        """The graph, the labels that each node holds, and the method in words, as JSON values."""
+        task, itemsize = training.task, training.X.element_size()
+        found = {**graph_scene(training.network.graph, task.layout.dim, itemsize), "steps": self.steps, **self.method}
+        if isinstance(task, ModuleTask):
+            found |= {"data": task.data.name, "steps_per_epoch": len(task.data) / (task.nodes * task.batch)}
+            if (counts := task.label_counts) is not None:
+                names = list(task.data.class_names) or [str(label) for label in range(task.data.classes)]
+                found |= {"counts": counts.tolist(), "classes": names}
+        return found
 
     def recorded(self, steps: int) -> list[int]:
         """The steps that have a record, of the first so many steps."""
@@ -128,19 +140,6 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
         method_words(config.graph, config.placement, config.part("policy"), config.part("algorithm")),
         start, need, config.checkpoint_every or max(1, steps // 4), config.tensorboard,
     )  # fmt: skip
-
-
-def method_words(graph: str, placement: str | list[int], policy: Any, algorithm: Any) -> dict[str, Any]:
-    """The graph, the policy and the algorithm of a run as its report names them."""
-    return {
-        "graph": graph,
-        "placement": placement,
-        "policy": words(policy),
-        "policy_kind": kind(policy),
-        "algorithm": words(algorithm),
-        "algorithm_kind": kind(algorithm),
-        "reference": is_reference(policy) or is_reference(algorithm),
-    }
 
 
 # --- graph, network and task ---
