@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from builders import cases
 from mixwise.experiments import RunConfig, load_recipe, plan_experiment, run_experiment
 from mixwise.experiments.build import prepare
-from mixwise.experiments.run_log import MAX_LINES, encoded, stride
 from mixwise.graphs import complete, directed_ring, star
 from mixwise.mixing import metropolis_hastings, minimize_gme, uniform_sender
 from mixwise.plan import Plan
@@ -28,6 +27,7 @@ from mixwise.report.records import columns
 from mixwise.report.table import summarize
 from mixwise.report.watch import WatchServer
 from mixwise.report.weights import LETTERS, decoded, packed_weights
+from mixwise.training.run_log import MAX_LINES, encoded, stride
 from strategies import connected_graphs
 
 

@@ -18,7 +18,7 @@ from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.gradients import faster
-from mixwise.training import Training
+from mixwise.training import Training, train
 from small_net import Tied
 
 NODES = 6
@@ -354,3 +354,62 @@ def test_evaluation_against_a_direct_computation():
 )
 def test_invalid_arguments_are_rejected(call, message):
     refused(TrainingError, message, call)
+
+
+# --- targets that are numbers ---
+def regression(nodes=4, targets=1, **options):
+    """Linear regression with a known solution, and its task."""
+    stream = torch.Generator().manual_seed(0)
+    x, A = (torch.randn(*shape, generator=stream) for shape in ((80, 3), (3, targets)))
+    data = Dataset(x, x @ A, name="linear")
+    given = {"batch": 20, "test": data, "dtype": torch.float64, **options}
+    return A, ModuleTask(
+        lambda: seeded(lambda: nn.Linear(3, targets, bias=False), 0), data, partition.iid(80, nodes, seed=0), **given
+    )
+
+
+@pytest.mark.parametrize("gradients", ["loop", "stacked"])
+def test_regression_has_the_gradients_of_least_squares(gradients):
+    """∂/∂W ‖x Wᵀ − y‖² / (b k) = 2 (x Wᵀ − y)ᵀ x / (b k), with k targets."""
+    _, task = regression(targets=2, gradients=gradients)
+    X = task.initial(range(4))
+    losses, G = task.losses_and_gradients(X, range(4), 0)
+    for i in range(4):
+        x, y = task.inputs.one(i, 0)
+        residual = x @ X[i].view(2, 3).T - y
+        assert losses[i] == pytest.approx(float(residual.square().mean()), rel=1e-12)
+        torch.testing.assert_close(G[i].view(2, 3), residual.T @ x / 20, rtol=1e-12, atol=1e-14)
+    assert task.label_counts is None
+
+
+def test_regression_finds_the_solution_and_reports_its_error():
+    A, task = regression()
+    *_, last = train(
+        task, ring(4), "pairs", steps=300, evaluate_every=300, record_every=300,
+        optimizer=lambda rows: torch.optim.SGD(rows, lr=0.1),
+    )  # fmt: skip
+    assert last.values["test_loss"] < 1e-12
+    assert last.values["test_loss_worst"] >= last.values["test_loss"] >= last.values["test_loss_average_model"]
+    assert torch.linalg.norm(A) > 1
+
+
+def test_metrics_of_ones_own_are_means_over_samples_and_know_what_is_worse():
+    """The test set of 80 is evaluated in pieces of 30, 30 and 20."""
+
+    def gap(outputs, y):
+        return (outputs - y).abs().mean()
+
+    metrics = {"score": lambda outputs, y: -gap(outputs, y), "gap": gap}
+    _, task = regression(metrics=metrics, test_batch=30)
+    X = task.initial(range(4)) * torch.tensor([[1.0], [2.0], [3.0], [4.0]])
+    gaps = [float((task.test.x.double() @ row[:, None] - task.test.y.double()).abs().mean()) for row in X]
+    found = task.evaluate(X)
+    assert (found["gap"], found["gap_worst"]) == pytest.approx((np.mean(gaps), max(gaps)), rel=1e-9)
+    assert (found["score"], found["score_worst"]) == pytest.approx((-np.mean(gaps), -max(gaps)), rel=1e-9)
+
+
+def test_outputs_that_would_be_broadcast_against_the_targets_are_refused():
+    data = Dataset(torch.randn(8, 3), torch.randn(8))
+    task = ModuleTask(lambda: nn.Linear(3, 1), data, partition.iid(8, 2, seed=0), batch=4, gradients="loop")
+    X = task.initial([0, 1])
+    refused(TrainingError, r"outputs \(4, 1\), targets \(4,\)", task.losses_and_gradients, X, [0, 1], 0)

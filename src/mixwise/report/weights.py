@@ -1,6 +1,6 @@
 """The weights of a run over time, read from `weights.jsonl` and packed for a page.
 
-`mixwise.experiments.run_log` describes the file. On a page, all arcs that ever carry a weight are listed once; a
+`mixwise.training.run_log` describes the file. On a page, all arcs that ever carry a weight are listed once; a
 round is a string with two letters per arc, its weight in thousandths in base 64, or, if few arcs carry a weight, a
 list: arc, weight, arc, weight, …
 """

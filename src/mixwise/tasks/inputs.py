@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -40,6 +40,8 @@ class Inputs:
 
     def __post_init__(self) -> None:
         self.data = self.data.to(self.device)
+        if self.data.y.is_floating_point():
+            self.data = replace(self.data, y=self.data.y.to(self.dtype))
         self._indices = NodeBatches(self.partition, self.batch, self.seed)
         self._stream: Iterator[torch.Tensor] = iter(())
         self._upcoming: tuple[list[int], int] | None = None  # the nodes and the step that the stream yields next

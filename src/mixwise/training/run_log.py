@@ -15,7 +15,9 @@ of a folder.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +25,16 @@ import numpy as np
 import numpy.typing as npt
 
 from mixwise.errors import ConfigError
-from mixwise.experiments.build import Prepared
-from mixwise.experiments.experiment_folder import METRICS, SCENE, TIMINGS, WEIGHTS
 from mixwise.graphs import Graph
 from mixwise.graphs.drawing import graph_figure, is_drawable
 from mixwise.mixing import MixingMatrix
+from mixwise.parts import is_reference, kind, words
 from mixwise.protocols import Plan
+from mixwise.report.folder import Line, read_record
 from mixwise.storage import sync, write_text
-from mixwise.tasks import ModuleTask
-from mixwise.training import Record, Step, Training
+from mixwise.training.loop import Record
 
+METRICS, TIMINGS, SCENE, WEIGHTS = "metrics.jsonl", "timings.jsonl", "scene.json", "weights.jsonl"
 MAX_LINES = 200  # of weights.jsonl: a slider has no room for more
 _MAX_NUMBERS = 400_000  # in weights.jsonl
 _MAX_ARCS = 20_000  # a larger graph cannot be drawn
@@ -43,40 +45,79 @@ _SIDE = 256  # pixels; the smallest width of a heat map
 Pixels = npt.NDArray[np.uint8]  # (height, width, 3)
 
 
-def open_logs(place: Path, prepared: Prepared, training: Training) -> list[Log]:
-    """Write the scene of a run if it is new, and open its other files at the training's current step."""
-    whole = training.network.graph.n == prepared.nodes  # pictures are of all nodes
-    if whole and not (place / SCENE).exists():
-        write_text(place / SCENE, json.dumps(_scene(prepared, training)))
+def open_logs(
+    place: Path,
+    scene: dict[str, Any] | None,
+    graph: Graph,
+    *,
+    t: int = 0,
+    steps: int = 0,
+    local_steps: int = 1,
+    tensorboard: bool = False,
+) -> list[Log]:
+    """Write the scene of a run if it is new, and open its other files at step t.
+
+    Args:
+        place: the folder of the run.
+        scene: its graph and method; None if nodes were lost, since pictures are of all nodes.
+        graph: of the nodes that are left.
+        steps: of the whole run, by which weights and pictures are thinned; 0 if unknown: they are not thinned.
+        tensorboard: whether to write files for TensorBoard.
+    """
+    if scene is not None and not (place / SCENE).exists():
+        write_text(place / SCENE, json.dumps(scene))
     logs: list[Log] = [_RecordLog(place / METRICS, Record.to_json), _RecordLog(place / TIMINGS, Record.timings_to_json)]
-    if whole:
-        logs.append(_WeightsLog(place / WEIGHTS, training, prepared.steps))
-    if prepared.tensorboard:
-        logs.append(_TensorBoardLog(place / "tensorboard", training, prepared.steps))
+    if scene is not None:
+        logs.append(_WeightsLog(place / WEIGHTS, graph, steps, local_steps))
+    if tensorboard:
+        logs.append(_TensorBoardLog(place / "tensorboard", graph, steps, t))
     return logs
 
 
-def _scene(prepared: Prepared, training: Training) -> dict[str, Any]:
-    """The graph, the labels that each node holds, and the method in words, as JSON values."""
-    graph, task = training.network.graph, training.task
-    found: dict[str, Any] = {
+def graph_scene(graph: Graph, dim: int, itemsize: int) -> dict[str, Any]:
+    """The graph and the size of a row, as JSON values."""
+    return {
         "n": graph.n,
         "directed": graph.directed,
         "edges": graph.edge_array.tolist(),
         "labels": graph.labels,
-        "dim": task.layout.dim,
-        "row_bytes": task.layout.dim * training.X.element_size(),
-        "steps": prepared.steps,
-        **prepared.method,
+        "dim": dim,
+        "row_bytes": dim * itemsize,
     }
-    if isinstance(task, ModuleTask):
-        found |= {
-            "data": task.data.name,
-            "counts": task.partition.label_counts(task.data.y, task.data.classes).tolist(),
-            "classes": list(task.data.class_names) or [str(label) for label in range(task.data.classes)],
-            "steps_per_epoch": len(task.data) / (task.nodes * task.batch),
-        }
-    return found
+
+
+def method_words(graph: str, placement: str | list[int], policy: Any, algorithm: Any) -> dict[str, Any]:
+    """The graph, the policy and the algorithm of a run as its report names them."""
+    return {
+        "graph": graph,
+        "placement": placement,
+        "policy": words(policy),
+        "policy_kind": kind(policy),
+        "algorithm": words(algorithm),
+        "algorithm_kind": kind(algorithm),
+        "reference": is_reference(policy) or is_reference(algorithm),
+    }
+
+
+def cut_run(place: Path, step: int) -> None:
+    """Keep only the records of the first steps."""
+    for path in (place / METRICS, place / TIMINGS, place / WEIGHTS):
+        _, size = records_before(path, step)
+        if path.exists() and size < path.stat().st_size:
+            os.truncate(path, size)  # not rewritten: a run that is killed here loses nothing that it needs
+
+
+def records_before(path: Path, steps: int) -> tuple[list[dict[str, Any]], int]:
+    """The records of the first `steps` steps, and their bytes, up to a line that is incomplete."""
+    kept, size = [], 0
+    with suppress(FileNotFoundError), path.open("rb") as lines:
+        for line in lines:
+            record = read_record(line, Line)
+            if record is None or record["step"] >= steps or not line.endswith(b"\n"):
+                break
+            kept.append(record)
+            size += len(line)
+    return kept, size
 
 
 class Log:
@@ -89,8 +130,8 @@ class Log:
     def __init__(self, file: Any) -> None:
         self.file = file
 
-    def see(self, step: Step) -> None:
-        """Log what belongs to every step."""
+    def see(self, t: int, plan: Plan | None) -> None:
+        """Log what belongs to every step: the weights of its mixing, if it had one."""
 
     def add(self, record: Record) -> None:
         """Log a record."""
@@ -116,20 +157,20 @@ class _RecordLog(Log):
 class _WeightsLog(Log):
     """The weights over time."""
 
-    def __init__(self, path: Path, training: Training, steps: int) -> None:
+    def __init__(self, path: Path, graph: Graph, steps: int, local_steps: int) -> None:
         super().__init__(path.open("a", encoding="utf-8"))
-        self._graph, self._local_steps = training.network.graph, training.local_steps
-        self._stride = stride(steps // training.local_steps, len(self._graph.arcs.senders))
+        self._graph, self._local_steps = graph, local_steps
+        self._stride = stride(steps // local_steps, len(graph.arcs.senders))
         lines = path.read_text("utf-8").splitlines()
         self._last = {name: value for name, value in json.loads(lines[-1]).items() if name != "step"} if lines else None
 
-    def see(self, step: Step) -> None:
+    def see(self, t: int, plan: Plan | None) -> None:
         """Log the weights of a step, if it is one of those to record and they are new."""
-        if self._stride is None or step.plan is None or (step.t // self._local_steps) % self._stride:
+        if self._stride is None or plan is None or (t // self._local_steps) % self._stride:
             return
-        if all(W.whole for W in step.plan.matrices) and (line := encoded(step.plan, self._graph)) != self._last:
+        if all(W.whole for W in plan.matrices) and (line := encoded(plan, self._graph)) != self._last:
             self._last = line
-            self.file.write(json.dumps({"step": step.t, **line}, separators=(",", ":")) + "\n")
+            self.file.write(json.dumps({"step": t, **line}, separators=(",", ":")) + "\n")
 
 
 def stride(mixings: int, arcs: int) -> int | None:
@@ -176,23 +217,23 @@ def check_tensorboard() -> None:
 class _TensorBoardLog(Log):
     """The numbers of every record, a picture of the graph, and from time to time one of W."""
 
-    def __init__(self, folder: Path, training: Training, steps: int) -> None:
+    def __init__(self, folder: Path, graph: Graph, steps: int, t: int) -> None:
         from torch.utils.tensorboard import SummaryWriter  # slow to import, and an extra
 
         # Anything that an earlier process wrote about later steps is hidden.
-        super().__init__(SummaryWriter(str(folder), purge_step=training.t or None))
-        self._graph, self._drawn = training.network.graph, False
+        super().__init__(SummaryWriter(str(folder), purge_step=t or None))
+        self._graph, self._drawn = graph, False
         self._plan: Plan | None = None  # of the last mixing
         self._every = -(-steps // _MAX_HEAT_MAPS)
-        self._next = training.t
+        self._next = t
 
     def flush(self) -> None:
         """Make all numbers visible to readers."""
         self.file.flush()
 
-    def see(self, step: Step) -> None:
+    def see(self, t: int, plan: Plan | None) -> None:
         """Remember the weights of a step for the next picture."""
-        self._plan = step.plan or self._plan
+        self._plan = plan or self._plan
 
     def add(self, record: Record) -> None:
         """Log the numbers of a record and, from time to time, the weights of the last mixing."""
