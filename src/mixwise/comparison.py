@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
@@ -77,7 +78,7 @@ def compare(
     recorded = [_rehearse(name, run, chosen[0] if chosen else 0) for name, run in runs.items()]
     folder = Path("runs", "compare", datetime.now().strftime("%Y-%m-%d_%H-%M-%S")) if out is None else Path(out)
     head = {
-        "name": folder.resolve().name,
+        "name": re.sub(r"[^A-Za-z0-9_.@-]+", "-", folder.resolve().name).lstrip("-_.@") or "comparison",
         "description": f"{len(runs)} methods compared by mixwise.compare",
         "seeds": chosen,
         "window": window,

@@ -9,8 +9,8 @@ from torch import nn
 
 from builders import cases, random_rows, refused
 from mixwise.algorithms import DSGD
-from mixwise.data import Dataset, NodeBatches, Partition, gaussian_mixture, partition
-from mixwise.errors import TrainingError
+from mixwise.data import Dataset, Fields, NodeBatches, Partition, gaussian_mixture, partition
+from mixwise.errors import DataError, TrainingError
 from mixwise.graphs import ring
 from mixwise.mixing import metropolis_hastings
 from mixwise.models import EvoNormS0, mlp, seeded, small_cnn
@@ -413,3 +413,45 @@ def test_outputs_that_would_be_broadcast_against_the_targets_are_refused():
     task = ModuleTask(lambda: nn.Linear(3, 1), data, partition.iid(8, 2, seed=0), batch=4, gradients="loop")
     X = task.initial([0, 1])
     refused(TrainingError, r"outputs \(4, 1\), targets \(4,\)", task.losses_and_gradients, X, [0, 1], 0)
+
+
+# --- several inputs ---
+class Sum(nn.Module):
+    """A linear layer for each input."""
+
+    def __init__(self, near, far):
+        super().__init__()
+        self.keys, self.layers = (near, far), nn.ModuleList([nn.Linear(3, 1), nn.Linear(2, 1)])
+
+    def forward(self, inputs):
+        return sum(layer(inputs[key]) for layer, key in zip(self.layers, self.keys, strict=True))
+
+
+class Joined(Sum):
+    """The same for inputs that are joined into one tensor."""
+
+    def forward(self, x):
+        return self.layers[0](x[:, :3]) + self.layers[1](x[:, 3:])
+
+
+@pytest.mark.parametrize("form", [dict, tuple])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_several_inputs_are_the_same_as_one_joined_input(form, accumulate):
+    stream = torch.Generator().manual_seed(0)
+    near, far = torch.randn(40, 3, generator=stream), torch.randn(40, 2, generator=stream)
+    inputs, keys = ({"near": near, "far": far}, ("near", "far")) if form is dict else ((near, far), (0, 1))
+    y, found = near.sum(1, keepdim=True), []
+    for x, make in ((Fields(inputs), Sum), (torch.cat([near, far], 1), Joined)):
+        data = Dataset(x, y).subset(range(39, 1, -1))
+        task = ModuleTask(
+            lambda make=make: seeded(lambda: make(*keys), 0), data, partition.iid(38, 4, seed=0), batch=7, test=data,
+            gradients="loop", accumulate=accumulate, dtype=torch.float64,
+        )  # fmt: skip
+        X = task.initial(range(4))
+        found.append((*task.losses_and_gradients(X, range(4), 2), task.evaluate(X)["test_loss"]))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(other), rtol=1e-12, atol=1e-13)
+
+
+def test_inputs_of_different_lengths_are_refused():
+    refused(DataError, r"inputs of \[3, 2\] samples", Fields, (torch.zeros(3), torch.zeros(2)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -62,12 +63,18 @@ class GossipLog:
         try:
             if self._logs is None:
                 self._logs = _opened(folder, gossip, record)
+                weakref.finalize(self, _close, self._logs)
             for log in self._logs:
                 log.see(record.step, gossip.plan)
                 log.add(record)
                 log.file.flush()
         except OSError as error:
             raise TrainingError(f"the log {folder} cannot be written: {error.strerror or error}") from None
+
+
+def _close(logs: list[Log]) -> None:
+    for log in logs:
+        log.file.close()
 
 
 def _opened(folder: Path, gossip: Gossip, record: Record) -> list[Log]:
