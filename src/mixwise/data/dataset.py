@@ -187,6 +187,8 @@ def from_torch(dataset: torch.utils.data.Dataset[Any], classes: int | None = Non
         raise DataError(f"{name} has no length, or no samples; give a map-style dataset, not a stream")
     try:
         items = [dataset[i] for i in range(len(dataset))]
+        if isinstance(items[0], torch.Tensor):  # its two rows would pass for an input and a target
+            raise TypeError("items are tensors")
         x = torch.stack([x for x, _ in items])
         if torch.as_tensor(items[0][1]).is_floating_point():
             if classes is not None:
