@@ -16,7 +16,7 @@ from mixwise.graphs import edge_coloring, parse, random_matching, spanning_tree
 from mixwise.network import Faults, FaultyNetwork, SimulatedNetwork
 from mixwise.protocols import Algorithm, Context, Round
 from mixwise.experiments.build import prepare
-from mixwise.experiments.run_log import open_logs
+from mixwise.training.run_log import open_logs
 from mixwise.training.checkpoint import load_checkpoint, save_checkpoint
 
 torch.set_num_threads(1)
@@ -56,7 +56,7 @@ training = prepared.start()
 (record,) = prepared.records_of(training)
 assert record.values["disagreement_median"] < record.values["disagreement_largest"]
 with tempfile.TemporaryDirectory() as folder:
-    open_logs(Path(folder), prepared, training)
+    open_logs(Path(folder), prepared.scene(training), training.network.graph)
     scene = json.loads((Path(folder) / "scene.json").read_text())
     assert scene["n"] == len(scene["counts"]) == 60
     assert scene["degrees"] == [0, 0, 0, 0, 20_000]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
@@ -22,7 +23,7 @@ from mixwise.policies.choice import PolicyLike
 from mixwise.protocols import Task
 from mixwise.training import records
 
-_LESS_TELLING = ("accuracy_spread", "accuracy_average_model")
+_LESS_TELLING = ("_spread", "_average_model")
 _OPTIONS = [field.name for field in fields(OwnRun) if field.name not in ("task", "graph")]
 _NEEDED = [field.name for field in fields(OwnRun) if field.default is MISSING and field.name in _OPTIONS]
 
@@ -77,7 +78,7 @@ def compare(
     recorded = [_rehearse(name, run, chosen[0] if chosen else 0) for name, run in runs.items()]
     folder = Path("runs", "compare", datetime.now().strftime("%Y-%m-%d_%H-%M-%S")) if out is None else Path(out)
     head = {
-        "name": folder.resolve().name,
+        "name": re.sub(r"[^A-Za-z0-9_.@-]+", "-", folder.resolve().name).lstrip("-_.@") or "comparison",
         "description": f"{len(runs)} methods compared by mixwise.compare",
         "seeds": chosen,
         "window": window,
@@ -121,5 +122,5 @@ def _rehearse(name: str, run: OwnRun, seed: int) -> dict[str, Any]:
 def _default_metrics(recorded: dict[str, Any]) -> list[str]:
     """The values of the evaluation, which come between the loss and the consensus distance, and the latter."""
     evaluated = list(takewhile(lambda key: key != "consensus_distance", [key for key in recorded if key != "loss"]))
-    told = [key for key in evaluated if key not in _LESS_TELLING]
+    told = [key for key in evaluated if not key.endswith(_LESS_TELLING)]
     return [*(told[:3] or ["loss"]), "consensus_distance"]

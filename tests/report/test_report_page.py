@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from builders import cases
 from mixwise.experiments import RunConfig, load_recipe, plan_experiment, run_experiment
 from mixwise.experiments.build import prepare
-from mixwise.experiments.run_log import MAX_LINES, _WeightsLog, encoded, node_steps, stride
 from mixwise.graphs import Graph, complete, directed_ring, ring, star
 from mixwise.mixing import metropolis_hastings, minimize_gme, uniform_sender
 from mixwise.plan import Plan
@@ -29,6 +28,7 @@ from mixwise.report.records import columns
 from mixwise.report.table import summarize
 from mixwise.report.watch import WatchServer
 from mixwise.report.weights import LETTERS, decoded, packed_nodes, packed_weights
+from mixwise.training.run_log import MAX_LINES, _WeightsLog, encoded, stride
 from strategies import connected_graphs
 
 
@@ -158,7 +158,7 @@ def test_models_of_nodes_are_recorded_small_and_shown_as_recorded(run):
 
 def test_the_steps_of_nodes_are_few_in_a_long_run():
     prepared = prepare(quadratics("steps=100000", "record_every=7").runs["ha-dsgd"], seed=0, check=False)
-    steps = node_steps(prepared)
+    steps = prepared.pictured
     assert len(steps) <= 100
     assert steps <= set(prepared.recorded(100_000))
     assert max(steps) == 99_999

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mixwise.data import Partition
 from mixwise.errors import ConfigError
 from mixwise.experiments.config import LinkTimes, Optimizer, RunConfig, Schedule
 from mixwise.experiments.memory import Need, check_memory
@@ -20,12 +21,14 @@ from mixwise.network import FaultyNetwork, Link, Links, Network, SimulatedNetwor
 from mixwise.network.survivors import remaining_graph
 from mixwise.network.wire import as_wire_dtype
 from mixwise.network.world import World
-from mixwise.parts import is_reference, kind, supply, words
+from mixwise.parts import supply, words
 from mixwise.protocols import Context
+from mixwise.report.records import thinned
 from mixwise.seeding import numpy_generator, stream
 from mixwise.tasks import ModuleTask, QuadraticTask, Task
 from mixwise.training import Record, Training, factor, records
 from mixwise.training.loop import RECORDED, usual_evaluation
+from mixwise.training.run_log import graph_scene, method_words, neighborhood
 from mixwise.training.training import OptimizerFactory, SchedulerFactory, Step
 
 _OPTIMIZERS: Mapping[str, tuple[Callable[..., torch.optim.Optimizer], set[str]]] = {  # with the options that each has
@@ -40,6 +43,7 @@ _EVALUATED: Mapping[type[Task], tuple[str, ...]] = {  # what `evaluate` returns;
     QuadraticTask: ("distance_to_optimum",),
 }
 _MAX_NODES = 1_000_000
+_MAX_NODE_LINES, _MAX_NODE_NUMBERS = 100, 100_000  # of nodes.jsonl
 _FIRST_BATCHES = 10  # whose gradients the placement gme fits
 
 
@@ -68,6 +72,27 @@ class Prepared:
     checkpoint_every: int
     tensorboard: bool
     metrics: tuple[str, ...] | None = None
+
+    def scene(self, training: Training) -> dict[str, Any]:
+        """The graph, the labels that each node holds, and the method in words, as JSON values."""
+        graph, task, itemsize = training.network.graph, training.task, training.X.element_size()
+        found = {**graph_scene(graph, task.layout.dim, itemsize), "steps": self.steps, **self.method}
+        if isinstance(task, ModuleTask):
+            found["data"] = task.data.name
+            if isinstance(task.partition, Partition):  # nodes that draw from streams have no epochs
+                found["steps_per_epoch"] = len(task.data) / (task.nodes * task.batch)
+            if (counts := task.label_counts) is not None:
+                part = neighborhood(graph)
+                names = list(task.data.class_names) or [str(label) for label in range(task.data.classes)]
+                found |= {"counts": (counts if part is None else counts[part]).tolist(), "classes": names}
+        return found
+
+    @property
+    def pictured(self) -> set[int]:
+        """The steps whose records get a line in nodes.jsonl."""
+        lines, steps = max(4, min(_MAX_NODE_LINES, _MAX_NODE_NUMBERS // (3 * self.nodes))), self.steps
+        evaluated = [*range(self.evaluate_every - 1, steps - 1, self.evaluate_every), steps - 1]
+        return {*thinned(evaluated, lines // 2), *thinned(self.recorded(steps), lines // 2)}
 
     def recorded(self, steps: int) -> list[int]:
         """The steps that have a record, of the first so many steps."""
@@ -138,19 +163,6 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
         start, need, config.checkpoint_every or max(1, steps // 4), config.tensorboard,
         (*_EVALUATED[type(task)], *RECORDED) if type(task) in _EVALUATED else None,
     )  # fmt: skip
-
-
-def method_words(graph: str, placement: str | list[int], policy: Any, algorithm: Any) -> dict[str, Any]:
-    """The graph, the policy and the algorithm of a run as its report names them."""
-    return {
-        "graph": graph,
-        "placement": placement,
-        "policy": words(policy),
-        "policy_kind": kind(policy),
-        "algorithm": words(algorithm),
-        "algorithm_kind": kind(algorithm),
-        "reference": is_reference(policy) or is_reference(algorithm),
-    }
 
 
 # --- graph, network and task ---

@@ -32,12 +32,11 @@ from typing import Any
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments.recipe import Experiment, PlannedRun
 from mixwise.network.world import World
-from mixwise.report.folder import Line, read_record
 from mixwise.storage import make_folder, sync, write_text
 from mixwise.training.checkpoint import keep_only, names_of_nodes, newest_step
+from mixwise.training.run_log import METRICS, TIMINGS, cut_run, records_before
 
-METRICS, TIMINGS, CHECKPOINT = "metrics.jsonl", "timings.jsonl", "checkpoint"
-SCENE, WEIGHTS, NODES, LOCK = "scene.json", "weights.jsonl", "nodes.jsonl", "run.lock"
+CHECKPOINT, LOCK = "checkpoint", "run.lock"
 _log = logging.getLogger(__name__)
 
 
@@ -124,27 +123,6 @@ def clear_run(place: Path, nodes: int, recorded: Callable[[int], list[int]]) -> 
     for stale in place.glob("*.part"):
         stale.unlink(missing_ok=True)
     return step, names
-
-
-def cut_run(place: Path, step: int) -> None:
-    """Keep only the records of the first steps."""
-    for path in (place / METRICS, place / TIMINGS, place / WEIGHTS, place / NODES):
-        _, size = records_before(path, step)
-        if path.exists() and size < path.stat().st_size:
-            os.truncate(path, size)  # not rewritten: a run that is killed here loses nothing that it needs
-
-
-def records_before(path: Path, steps: int) -> tuple[list[dict[str, Any]], int]:
-    """The records of the first `steps` steps, and their bytes, up to a line that is incomplete."""
-    kept, size = [], 0
-    with suppress(FileNotFoundError), path.open("rb") as lines:
-        for line in lines:
-            record = read_record(line, Line)
-            if record is None or record["step"] >= steps or not line.endswith(b"\n"):
-                break
-            kept.append(record)
-            size += len(line)
-    return kept, size
 
 
 # --- the lock ---

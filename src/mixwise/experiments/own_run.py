@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from mixwise.algorithms import DSGD
 from mixwise.errors import ConfigError, TrainingError
-from mixwise.experiments.build import Prepared, method_words
+from mixwise.experiments.build import Prepared
 from mixwise.experiments.memory import check_memory
 from mixwise.gossip.agreement import describe
 from mixwise.graphs import Graph, parse
@@ -29,6 +29,7 @@ from mixwise.policies.choice import PolicyLike, policy_for
 from mixwise.protocols import Algorithm, Context, Task
 from mixwise.seeding import stream
 from mixwise.training import Training
+from mixwise.training.run_log import method_words
 from mixwise.training.training import OptimizerFactory, SchedulerFactory
 
 TaskLike: TypeAlias = Task | Callable[[int], Task]

@@ -19,7 +19,6 @@ from mixwise.experiments.build import Prepared
 from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock
 from mixwise.experiments.memory import Need
 from mixwise.experiments.recipe import Experiment, PlannedRun
-from mixwise.experiments.run_log import check_tensorboard, node_line, node_steps, open_logs
 from mixwise.network import block
 from mixwise.network.survivors import listed
 from mixwise.network.world import World
@@ -32,6 +31,8 @@ from mixwise.report.table import Summary, summarize
 from mixwise.storage import write_text
 from mixwise.training import Step, Training
 from mixwise.training.checkpoint import load_checkpoint, names_of_nodes, newest_step, read_state, save_checkpoint
+from mixwise.training.run_log import METRICS, cut_run, neighborhood, node_line, open_logs, records_before
+from mixwise.training.tensorboard_log import check_tensorboard
 
 _WATCHED = 1.0  # seconds after which new records are visible to readers of the folder
 
@@ -146,7 +147,7 @@ def _run(prepared: Prepared, place: Path, cursor: RunCursor, stage: int, lock: F
         try:
             training = _started(prepared, place, cursor) if cursor.is_whole else _left(prepared, place, cursor, rows)
             if cursor.is_whole:
-                yield from files.records_before(place / files.METRICS, training.t)[0]
+                yield from records_before(place / METRICS, training.t)[0]
             yield from _records(prepared, training, place, cursor)
             return
         except NetworkError as error:
@@ -180,7 +181,7 @@ def _left(prepared: Prepared, place: Path, cursor: RunCursor, rows: State | None
     else:
         training.take_over(rows, cursor.t)
     if cursor.world.rank == 0:
-        files.cut_run(place, cursor.t)
+        cut_run(place, cursor.t)
     return training
 
 
@@ -189,13 +190,20 @@ def _records(prepared: Prepared, training: Training, place: Path, cursor: RunCur
     saved, n, flushed = training.t, training.network.graph.n, time.monotonic()
     assert cursor.names is not None
     lost = listed(sorted({*cursor.names} - {*cursor.remaining(cursor.names)}))  # since the run began or was resumed
-    logs = open_logs(place, prepared, training) if cursor.world.rank == 0 else []
+    logs = []
+    if cursor.world.rank == 0:
+        scene = prepared.scene(training) if n == prepared.nodes else None  # pictures are of all nodes
+        logs = open_logs(
+            place, scene, training.network.graph, t=saved, steps=prepared.steps, local_steps=training.local_steps,
+            tensorboard=prepared.tensorboard,
+        )  # fmt: skip
 
-    pictured = node_steps(prepared) if n == prepared.nodes else set()
+    small = n == prepared.nodes and neighborhood(training.network.graph) is None
+    pictured = prepared.pictured if small else set()
 
     def see(step: Step) -> None:
         for log in logs:
-            log.see(step)
+            log.see(step.t, step.plan)
 
     with ExitStack() as stack:
         for log in logs:

@@ -43,6 +43,7 @@ class Options:
     on_loss: OnLoss
     robust: Robust
     on_bad: OnBad
+    log_every: int | None  # None without a log: its records are collective calls
 
 
 class Parts:
@@ -70,6 +71,8 @@ class Parts:
         if options.buffers not in ("local", "averaged"):
             raise TrainingError(f'buffers = {options.buffers!r}; choose "local" or "averaged"')
         _check_on_loss(options.on_loss, policy)
+        if options.log_every is not None and options.on_loss == "continue":
+            raise TrainingError('log=… shows all ranks, and on_loss="continue" may lose some; leave one of them out')
         self.algorithm = _chosen_algorithm(algorithm, options.overlap)
         check_guarded(self.algorithm, options.robust, options.on_bad)
         self.policy = policy_for(policy, graph, self.algorithm.needs)

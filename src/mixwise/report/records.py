@@ -17,6 +17,7 @@ Item = TypeVar("Item")
 
 X_AXES = ("bytes_parameters", "bytes_sketches", "network_seconds")  # shown as axes, not as curves
 _PERCENT = ("accuracy", "gradient_mixing_error_relative", "messages_lost", "rows_clipped")
+_HIGHER = ("accuracy", "auc", "f1", "precision", "r2", "recall", "score")
 _NAMES = {
     "accuracy": ("Accuracy", "mean over the nodes' own models"),
     "accuracy_worst": ("Accuracy of the worst node", "the lowest accuracy of any node's model"),
@@ -60,8 +61,8 @@ def metric_name(key: str) -> MetricName:
 
 
 def higher_is_better(metric: str) -> bool:
-    """Whether higher is better: true for accuracies; every other metric is an error."""
-    return metric.startswith("accuracy") and metric != "accuracy_spread"
+    """Whether higher is better, which is decided by the name; every other metric is an error."""
+    return metric.startswith(_HIGHER) and not metric.endswith("_spread")
 
 
 def in_order(found: set[str], first: list[str]) -> list[str]:

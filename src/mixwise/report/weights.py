@@ -1,6 +1,6 @@
 """The weights of a run over time, read from `weights.jsonl` and packed for a page.
 
-`mixwise.experiments.run_log` describes the file. On a page, all arcs that ever carry a weight are listed once; a
+`mixwise.training.run_log` describes the file. On a page, all arcs that ever carry a weight are listed once; a
 round is a string with two letters per arc, its weight in thousandths in base 64, or, if few arcs carry a weight, a
 list: arc, weight, arc, weight, …
 """
@@ -100,8 +100,8 @@ def decoded(round_: dict[str, Any], graph: Graph) -> Arcs:
     if "list" in round_:
         return [(int(i), int(j), int(w)) for i, j, w in round_["list"]]
     if "edges" in round_:
-        both = zip(graph.edges, round_["edges"], strict=True)
-        return [arc for (i, j), w in both if w for arc in ((i, j, int(w)), (j, i, int(w)))]
+        weighted = zip(graph.edges, round_["edges"], strict=True)
+        return [arc for (i, j), w in weighted if w for arc in ((i, j, int(w)), (j, i, int(w)))]
     arcs = zip(graph.arcs.senders.tolist(), graph.arcs.receivers.tolist(), round_["arcs"], strict=True)
     return [(i, j, int(w)) for i, j, w in arcs if w]
 

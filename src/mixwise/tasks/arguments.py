@@ -41,7 +41,7 @@ def as_partition(value: Partition | LabelStreams | Sequence[npt.ArrayLike]) -> P
     if isinstance(value, Partition | LabelStreams):
         return value
     if isinstance(value, list | tuple):
-        return Partition(tuple(value))  # type: ignore[arg-type]  # it makes arrays of them
+        return Partition(tuple(value))  # it makes arrays of them
     remedy = "such as mixwise.data.partition.by_label(data.y, nodes), or one list of indices per node"
     raise DataError(f"partition is {kind_of(value)}; pass a partition, {remedy}")
 

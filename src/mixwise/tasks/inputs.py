@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
 
 from mixwise.data import Dataset, LabelStreams, NodeBatches, Partition, StreamBatches
 from mixwise.data.dataset import Request
+from mixwise.data.fields import FieldBatch
 from mixwise.seeding import generator, stream
 
 Augment: TypeAlias = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
-Batch: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+Batch: TypeAlias = tuple[Any, torch.Tensor]
 
 
 @dataclass(eq=False)
@@ -40,6 +41,8 @@ class Inputs:
 
     def __post_init__(self) -> None:
         self.data = self.data.to(self.device)
+        if self.data.y.is_floating_point():
+            self.data = replace(self.data, y=self.data.y.to(self.dtype))
         self._indices = self.partition.batches(self.batch, self.seed)
         self._stream: Iterator[torch.Tensor] = iter(())
         self._upcoming: tuple[list[int], int] | None = None  # the nodes and the step that the stream yields next
@@ -80,8 +83,10 @@ class Inputs:
             x = torch.stack([self._augmented(part, node, step) for part, node in zip(x, nodes, strict=True)])
         return self.as_input(x), self.data.y[index]
 
-    def as_input(self, x: torch.Tensor) -> torch.Tensor:
+    def as_input(self, x: Any) -> Any:
         """Convert numbers to the precision of the rows; a byte v of an image means v / 255; integers (tokens) stay."""
+        if isinstance(x, FieldBatch):
+            return x.mapped(self.as_input)
         if x.dtype == torch.uint8:
             return x.to(self.dtype) / 255
         return x.to(self.dtype) if x.is_floating_point() else x

@@ -19,12 +19,14 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from mixwise.data import Dataset, LabelStreams, Partition
 from mixwise.errors import TrainingError
 from mixwise.protocols import State, Task
+from mixwise.report.records import higher_is_better
 from mixwise.seeding import stream
 from mixwise.tasks.arguments import NO_TEST, as_partition, check_data, made, misfit
 from mixwise.tasks.buffers import NodeBuffers, load_model_state, mean_of_all, mean_row, model_state, set_buffers
 from mixwise.tasks.devices import checked_device, own_randomness
 from mixwise.tasks.gradients import Gradients, LocalPass, Loss, NodeByNode, faster
 from mixwise.tasks.inputs import Augment, Inputs
+from mixwise.tasks.metrics import Metric, accuracy, squared_error
 from mixwise.tasks.others import AllHere, Others
 from mixwise.tasks.rows import GroupOf, RowLayout
 from mixwise.tasks.stacked import Stacked, StackedBlocks, correct
@@ -46,7 +48,11 @@ class ModuleTask(Task):
         batch: samples per node and step.
         test: the common test set, for `evaluate`.
         test_batch: samples that are evaluated at once; by default 1000, or 100 of those that are read on demand.
-        loss: of outputs and labels, averaged over the batch.
+        loss: of outputs and labels, averaged over the batch; by default the cross-entropy, or the squared error for
+            targets that are numbers.
+        metrics: by name, what `evaluate` computes on the test set: functions of outputs and labels, averaged over the
+            batch. By default the accuracy, or the loss for targets that are numbers. A name that starts with accuracy,
+            auc, f1, precision, r2, recall or score is better if higher; any other is an error.
         augment: changes a batch of inputs at random.
         gradients: "loop", "stacked", "auto" (stacked if every layer with parameters is dense), or "measure": both
             are timed on the first batch, and the faster one is kept. They agree up to rounding.
@@ -70,7 +76,8 @@ class ModuleTask(Task):
         batch: int = 32,
         test: Dataset | None = None,
         test_batch: int | None = None,
-        loss: Loss = nn.functional.cross_entropy,
+        loss: Loss | None = None,
+        metrics: Mapping[str, Metric] | None = None,
         augment: Augment | None = None,
         gradients: Gradients = "auto",
         buffers: BufferPolicy = "local",
@@ -85,7 +92,9 @@ class ModuleTask(Task):
             raise TrainingError(f'buffers = {buffers!r}; choose "local" or "averaged"')
         check_data(data, test, loss)
         partition = as_partition(partition)
+        loss = loss or (nn.functional.cross_entropy if data.classes else squared_error)
         self.data, self.partition, self.test, self.loss = data, partition, test, loss
+        self.metrics = dict(metrics or ({"accuracy": accuracy} if data.classes else {"test_loss": loss}))
         self.nodes, self.batch, self.seed, self.buffers = len(partition), batch, seed, buffers
         self.device, self.dtype = checked_device(device, dtype), dtype
         self.template = made(module).to(device=self.device, dtype=dtype)
@@ -181,29 +190,30 @@ class ModuleTask(Task):
 
     # --- metrics ---
     def evaluate(self, X: torch.Tensor, others: Others | None = None) -> dict[str, float]:
-        """Return the accuracy on the test set: mean over nodes, worst node, spread, and the averaged model."""
+        """Return each metric on the test set: mean over nodes, worst node, spread, and the averaged model."""
         if self.test is None:
             raise TrainingError(NO_TEST)
         buffers, others = self._buffers(X), others or AllHere(len(X))
         mean, mean_buffers = mean_of_all(X, others), buffers.average(others)  # all processes take part
-        stacked = self.gradients == "stacked" and len(X) > self.nodes_at_once
+        many = self.gradients == "stacked" and len(X) > self.nodes_at_once
+        stacked = many and self.metrics == {"accuracy": accuracy}
         modules = [] if stacked else [self._view(row, buffers.of(i)) for i, row in enumerate(X)]
         if others.nodes.start == 0:  # the averaged model is evaluated once, by the process of the first node
             modules.append(self._view(mean, mean_buffers))
-        found = self.accuracies(modules, self.test)
+        found = self.scores(modules, self.test, self.metrics)
         if stacked:
-            found = torch.cat([self._stacked_accuracies(X, self.test), found])
-        accuracies = torch.zeros(len(X), 2, dtype=torch.float64)  # of each node; of the averaged model
-        accuracies[:, 0] = found[: len(X)]
-        accuracies[: len(found) - len(X), 1] = found[len(X) :]
-        each, average = others.gather(accuracies).unbind(1)
-        self.node_accuracies = each
-        return {
-            "accuracy": float(each.mean()),
-            "accuracy_worst": float(each.min()),
-            "accuracy_spread": float(each.std(correction=0)),
-            "accuracy_average_model": float(average.max()),  # of one node, the others have 0
-        }
+            found = torch.cat([self._stacked_accuracies(X, self.test)[:, None], found])
+        own = torch.zeros(len(X), 2 * len(self.metrics), dtype=torch.float64)  # of each node; of the averaged model
+        own[:, : len(self.metrics)] = found[: len(X)]
+        own[: len(found) - len(X), len(self.metrics) :] = found[len(X) :]
+        values: dict[str, float] = {}
+        nodes, average = others.gather(own).tensor_split(2, dim=1)
+        for name, each, averaged in zip(self.metrics, nodes.T, average[0], strict=True):
+            worst = each.min() if higher_is_better(name) else each.max()
+            values |= {name: float(each.mean()), f"{name}_worst": float(worst)}
+            values |= {f"{name}_spread": float(each.std(correction=0)), f"{name}_average_model": float(averaged)}
+        self.node_accuracies = nodes[:, list(self.metrics).index("accuracy")] if "accuracy" in self.metrics else None
+        return values
 
     def _stacked_accuracies(self, X: torch.Tensor, data: Dataset) -> torch.Tensor:
         """Return the accuracies of the models of many rows, float64 (m,)."""
@@ -211,27 +221,29 @@ class ModuleTask(Task):
         size = self.nodes_at_once
         for x, y in data.batches(self.test_batch):
             x, y = self.inputs.as_input(x.to(self.device)), y.to(self.device)
-            parts = [correct(template, self.layout, rows, x, y) for rows in X.split(size)]
+            parts = [correct(template, self.layout, rows, x, y) for rows in torch.split(X, size)]
             right += torch.cat(parts).cpu()
         return right / len(data)
 
     def accuracy(self, module: nn.Module, data: Dataset) -> float:
         """Return the share of samples that a module, put into eval mode, classifies as labeled."""
-        return float(self.accuracies([module], data)[0])
+        return float(self.scores([module], data, {"accuracy": accuracy}))
 
     @torch.no_grad()
-    def accuracies(self, modules: Sequence[nn.Module], data: Dataset) -> torch.Tensor:
-        """Return the accuracies of several modules, float64; every sample is read once for all of them."""
-        right = torch.zeros(len(modules), dtype=torch.float64)
+    def scores(self, modules: Sequence[nn.Module], data: Dataset, metrics: Mapping[str, Metric]) -> torch.Tensor:
+        """Return the metrics of several modules, float64 (modules, metrics); every sample is read once for all."""
+        sums = torch.zeros(len(modules), len(metrics), dtype=torch.float64)
         for module in modules:
             module.eval()
         with own_randomness(self.device) as reseed:
             for number, (x, y) in enumerate(data.batches(self.test_batch)):
-                x, y = self.inputs.as_input(x.to(self.device)), y.to(self.device)
+                x, y = self.inputs.as_input(x.to(self.device)), self.inputs.as_input(y.to(self.device))
                 for i, module in enumerate(modules):
                     reseed(stream(self.seed, "evaluate", number))
-                    right[i] += (module(x).argmax(1) == y).sum().item()
-        return right / len(data)
+                    outputs = module(x)
+                    for k, metric in enumerate(metrics.values()):
+                        sums[i, k] += float(metric(outputs, y)) * len(y)
+        return sums / len(data)
 
     def _view(self, row: torch.Tensor, buffers: Mapping[str, torch.Tensor]) -> nn.Module:
         module = self.layout.module(self.template, row)
@@ -239,9 +251,9 @@ class ModuleTask(Task):
         return module
 
     @cached_property
-    def label_counts(self) -> npt.NDArray[np.int64]:  # type: ignore[override]  # computed on demand
-        """The number of samples of each label on each node, (n, classes)."""
-        return self.partition.label_counts(self.data.y, self.data.classes)
+    def label_counts(self) -> npt.NDArray[np.int64] | None:  # type: ignore[override]  # computed on demand
+        """The number of samples of each label on each node, (n, classes); None for targets that are numbers."""
+        return self.partition.label_counts(self.data.y, self.data.classes) if self.data.classes else None
 
     # --- state besides the rows ---
     @property

@@ -1,4 +1,4 @@
-"""The files that a run writes while it trains: its scene, its records, its weights over time, and those of TensorBoard.
+"""The files that a run writes while it trains: its scene, its records, its weights and its models over time.
 
 `weights.jsonl` has a line for each recorded mixing whose weights differ from those of the line before:
 
@@ -13,93 +13,124 @@ in thousandths; a loop has the rest of its row. `mixwise.report.weights` reads t
     {"step": 12, "xy": [x₀, y₀, x₁, y₁, …], "accuracy": [a₀, a₁, …]}
 
 (x_i, y_i) is a count sketch of x_i − x̄, two numbers per node; accuracies, in thousandths, are those of an evaluation.
-
-`tensorboard=true` in a recipe writes to DIR/<variant>/seed-<s>/tensorboard/; `tensorboard --logdir DIR` shows all runs
-of a folder.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from mixwise.data import Partition
-from mixwise.errors import ConfigError
-from mixwise.experiments.build import Prepared
-from mixwise.experiments.experiment_folder import METRICS, NODES, SCENE, TIMINGS, WEIGHTS
 from mixwise.graphs import Graph
-from mixwise.graphs.drawing import graph_figure, is_drawable
 from mixwise.graphs.trees import breadth_first
 from mixwise.mixing import MixingMatrix
+from mixwise.parts import is_reference, kind, words
 from mixwise.protocols import Plan
-from mixwise.report.records import thinned
+from mixwise.report.folder import Line, read_record
 from mixwise.sketch import CountSketch
 from mixwise.storage import sync, write_text
 from mixwise.tasks import ModuleTask
-from mixwise.training import Record, Step, Training
+from mixwise.training.loop import Record
+from mixwise.training.training import Training
 
+METRICS, TIMINGS, SCENE = "metrics.jsonl", "timings.jsonl", "scene.json"
+WEIGHTS, NODES = "weights.jsonl", "nodes.jsonl"
 MAX_LINES = 200  # of weights.jsonl: a slider has no room for more
 _MAX_NUMBERS = 200_000  # in weights.jsonl, however long the run is
-_MAX_NODE_LINES, _MAX_NODE_NUMBERS = 100, 100_000  # of nodes.jsonl
 _MAX_ARCS = 20_000  # a larger graph cannot be drawn
 _MAX_SAMPLED = 60  # nodes that are shown of a graph that is too large
-_MAX_HEAT_MAPS = 30  # of one run, in TensorBoard
-_MAX_NODES = 512  # the cells of a larger heat map are too small to see
-_SIDE = 256  # pixels; the smallest width of a heat map
-
-Pixels = npt.NDArray[np.uint8]  # (height, width, 3)
 
 
-def open_logs(place: Path, prepared: Prepared, training: Training) -> list[Log]:
-    """Write the scene of a run if it is new, and open its other files at the training's current step."""
-    whole = training.network.graph.n == prepared.nodes  # pictures are of all nodes
-    if whole and not (place / SCENE).exists():
-        write_text(place / SCENE, json.dumps(_scene(prepared, training)))
+def open_logs(
+    place: Path,
+    scene: dict[str, Any] | None,
+    graph: Graph,
+    *,
+    t: int = 0,
+    steps: int = 0,
+    local_steps: int = 1,
+    tensorboard: bool = False,
+) -> list[Log]:
+    """Write the scene of a run if it is new, and open its other files at step t.
+
+    Args:
+        place: the folder of the run.
+        scene: its graph and method; None if nodes were lost, since pictures are of all nodes.
+        graph: of the nodes that are left.
+        steps: of the whole run, by which weights and pictures are thinned; 0 if unknown: they are not thinned.
+        tensorboard: whether to write files for TensorBoard.
+    """
+    if scene is not None and not (place / SCENE).exists():
+        write_text(place / SCENE, json.dumps(scene))
     logs: list[Log] = [_RecordLog(place / METRICS, Record.to_json), _RecordLog(place / TIMINGS, Record.timings_to_json)]
-    if whole:
-        logs.append(_WeightsLog(place / WEIGHTS, training, prepared.steps))
-        logs.append(_NodeLog(place / NODES))
-    if prepared.tensorboard:
-        logs.append(_TensorBoardLog(place / "tensorboard", training, prepared.steps))
+    if scene is not None:
+        logs += [_WeightsLog(place / WEIGHTS, graph, steps, local_steps), _NodeLog(place / NODES)]
+    if tensorboard:
+        from mixwise.training.tensorboard_log import TensorBoardLog  # an extra
+
+        logs.append(TensorBoardLog(place / "tensorboard", graph, steps, t))
     return logs
 
 
-def _scene(prepared: Prepared, training: Training) -> dict[str, Any]:
-    """The graph, the labels that each node holds, and the method in words, as JSON values.
+def graph_scene(whole: Graph, dim: int, itemsize: int) -> dict[str, Any]:
+    """The graph and the size of a row, as JSON values.
 
     Of a graph that is too large to show, the neighborhood of node 0, and how many nodes of all have each degree.
     """
-    whole, task = training.network.graph, training.task
     part = neighborhood(whole)
     graph = whole if part is None else whole.subgraph(part)
-    found: dict[str, Any] = {
+    found = {
         "n": graph.n,
         "directed": graph.directed,
         "edges": graph.edge_array.tolist(),
         "labels": graph.labels or (None if part is None else [str(node) for node in part]),
         "positions": None if graph.positions is None else graph.positions.round(4).tolist(),
-        "dim": task.layout.dim,
-        "row_bytes": task.layout.dim * training.X.element_size(),
-        "steps": prepared.steps,
-        **prepared.method,
+        "dim": dim,
+        "row_bytes": dim * itemsize,
     }
-    if isinstance(task, ModuleTask):
-        found |= {
-            "data": task.data.name,
-            "counts": task.label_counts[slice(None) if part is None else part].tolist(),
-            "classes": list(task.data.class_names) or [str(label) for label in range(task.data.classes)],
-        }
-        if isinstance(task.partition, Partition):  # nodes that draw from streams have no epochs
-            found["steps_per_epoch"] = len(task.data) / (task.nodes * task.batch)
     if part is not None:
         found |= {"of": whole.n, "degrees": np.bincount(whole.degrees).tolist()}
     return found
+
+
+def method_words(graph: str, placement: str | list[int], policy: Any, algorithm: Any) -> dict[str, Any]:
+    """The graph, the policy and the algorithm of a run as its report names them."""
+    return {
+        "graph": graph,
+        "placement": placement,
+        "policy": words(policy),
+        "policy_kind": kind(policy),
+        "algorithm": words(algorithm),
+        "algorithm_kind": kind(algorithm),
+        "reference": is_reference(policy) or is_reference(algorithm),
+    }
+
+
+def cut_run(place: Path, step: int) -> None:
+    """Keep only the records of the first steps."""
+    for path in (place / METRICS, place / TIMINGS, place / WEIGHTS, place / NODES):
+        _, size = records_before(path, step)
+        if path.exists() and size < path.stat().st_size:
+            os.truncate(path, size)  # not rewritten: a run that is killed here loses nothing that it needs
+
+
+def records_before(path: Path, steps: int) -> tuple[list[dict[str, Any]], int]:
+    """The records of the first `steps` steps, and their bytes, up to a line that is incomplete."""
+    kept, size = [], 0
+    with suppress(FileNotFoundError), path.open("rb") as lines:
+        for line in lines:
+            record = read_record(line, Line)
+            if record is None or record["step"] >= steps or not line.endswith(b"\n"):
+                break
+            kept.append(record)
+            size += len(line)
+    return kept, size
 
 
 def neighborhood(graph: Graph) -> list[int] | None:
@@ -119,8 +150,8 @@ class Log:
     def __init__(self, file: Any) -> None:
         self.file = file
 
-    def see(self, step: Step) -> None:
-        """Log what belongs to every step."""
+    def see(self, t: int, plan: Plan | None) -> None:
+        """Log what belongs to every step: the weights of its mixing, if it had one."""
 
     def add(self, record: Record) -> None:
         """Log a record."""
@@ -149,10 +180,10 @@ class _RecordLog(Log):
 class _WeightsLog(Log):
     """The weights over time."""
 
-    def __init__(self, path: Path, training: Training, steps: int) -> None:
+    def __init__(self, path: Path, graph: Graph, steps: int, local_steps: int) -> None:
         super().__init__(path.open("a", encoding="utf-8"))
-        self._graph, self._local_steps = training.network.graph, training.local_steps
-        self._mixings = steps // training.local_steps
+        self._graph, self._local_steps = graph, local_steps
+        self._mixings = steps // local_steps
         lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
         self._stride = stride(self._mixings, self._size(lines[0])) if lines else 1
         self._last = {name: value for name, value in lines[-1].items() if name != "step"} if lines else None
@@ -161,17 +192,17 @@ class _WeightsLog(Log):
         """Roughly how many numbers a line holds: that of a plan of many rounds, more than one per arc."""
         return max(len(self._graph.arcs.senders), json.dumps(line).count(","))
 
-    def see(self, step: Step) -> None:
+    def see(self, t: int, plan: Plan | None) -> None:
         """Log the weights of a step, if it is one of those to record and they are new."""
-        if self._stride is None or step.plan is None or (step.t // self._local_steps) % self._stride:
+        if self._stride is None or plan is None or (t // self._local_steps) % self._stride:
             return
-        if len(self._graph.arcs.senders) > _MAX_ARCS or not all(W.whole for W in step.plan.matrices):
+        if len(self._graph.arcs.senders) > _MAX_ARCS or not all(W.whole for W in plan.matrices):
             return
-        if (line := encoded(step.plan, self._graph)) != self._last:
+        if (line := encoded(plan, self._graph)) != self._last:
             if self._last is None:
                 self._stride = stride(self._mixings, self._size(line))
             self._last = line
-            self.file.write(json.dumps({"step": step.t, **line}, separators=(",", ":")) + "\n")
+            self.file.write(json.dumps({"step": t, **line}, separators=(",", ":")) + "\n")
 
 
 def stride(mixings: int, numbers: int) -> int:
@@ -217,13 +248,6 @@ class _NodeLog(Log):
         self.file.write(json.dumps({"step": step, **line}, separators=(",", ":")) + "\n")
 
 
-def node_steps(prepared: Prepared) -> set[int]:
-    """The steps whose records get a line in nodes.jsonl."""
-    lines, steps = max(4, min(_MAX_NODE_LINES, _MAX_NODE_NUMBERS // (3 * prepared.nodes))), prepared.steps
-    evaluated = [*range(prepared.evaluate_every - 1, steps - 1, prepared.evaluate_every), steps - 1]
-    return {*thinned(evaluated, lines // 2), *thinned(prepared.recorded(steps), lines // 2)}
-
-
 def node_line(training: Training, evaluated: bool) -> dict[str, Any]:
     """The models as two numbers each, and their accuracies if they were just evaluated; a collective call."""
     network, task = training.network, training.task
@@ -233,67 +257,3 @@ def node_line(training: Training, evaluated: bool) -> dict[str, Any]:
     if evaluated and isinstance(task, ModuleTask) and task.node_accuracies is not None:
         line["accuracy"] = (1000 * task.node_accuracies).round().int().tolist()
     return line
-
-
-# --- TensorBoard ---
-def check_tensorboard() -> None:
-    """Raise an error with the install command if TensorBoard is missing."""
-    try:
-        import torch.utils.tensorboard  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            "tensorboard=true needs the package tensorboard, which is not installed; pip install 'mixwise[tensorboard]'"
-        ) from None
-
-
-class _TensorBoardLog(Log):
-    """The numbers of every record, a picture of the graph, and from time to time one of W."""
-
-    def __init__(self, folder: Path, training: Training, steps: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # slow to import, and an extra
-
-        # Anything that an earlier process wrote about later steps is hidden.
-        super().__init__(SummaryWriter(str(folder), purge_step=training.t or None))
-        self._graph, self._drawn = training.network.graph, False
-        self._plan: Plan | None = None  # of the last mixing
-        self._every = -(-steps // _MAX_HEAT_MAPS)
-        self._next = training.t
-
-    def flush(self) -> None:
-        """Make all numbers visible to readers."""
-        self.file.flush()
-
-    def see(self, step: Step) -> None:
-        """Remember the weights of a step for the next picture."""
-        self._plan = step.plan or self._plan
-
-    def add(self, record: Record) -> None:
-        """Log the numbers of a record and, from time to time, the weights of the last mixing."""
-        seconds = {f"seconds/{name}": value for name, value in record.seconds.items()}
-        for name, value in {**record.values, **seconds}.items():
-            if isinstance(value, int | float):
-                self.file.add_scalar(name, value, record.step)
-        if record.step >= self._next:
-            self._add_pictures(record.step)
-            self._next = record.step + self._every
-
-    def _add_pictures(self, step: int) -> None:
-        if not self._drawn and is_drawable(self._graph):
-            self._drawn = True
-            self.file.add_figure("graph", graph_figure(self._graph), step)
-        plan = self._plan
-        if plan is None or self._graph.n > _MAX_NODES or not plan.params or not all(W.whole for W in plan.matrices):
-            return
-        self.file.add_image("W", heat_map_pixels(plan.params_product), step, dataformats="HWC")
-        if plan.updates is not None:
-            self.file.add_image("W of the updates", heat_map_pixels(plan.updates_product), step, dataformats="HWC")
-
-
-def heat_map_pixels(W: npt.NDArray[np.float64]) -> Pixels:
-    """W as an image: row i is what node i sends, column j what node j receives; white for 0, dark blue for 1."""
-    from matplotlib import colormaps
-
-    cells = (colormaps["Blues"](np.clip(W, 0, 1))[..., :3] * 255).round().astype(np.uint8)
-    each = max(1, -(-_SIDE // len(W)))
-    pixels: Pixels = cells.repeat(each, axis=0).repeat(each, axis=1)
-    return pixels
