@@ -44,7 +44,7 @@ def layout(graph: Graph) -> Positions:
     if graph.positions is not None:
         low, high = graph.positions.min(axis=0), graph.positions.max(axis=0)
         size = np.maximum(high - low, (high - low).max() / _STRETCH)  # the short side of a map uses more of the room
-        fitted: FloatArray = (graph.positions - (low + high) / 2) / np.where(size > 0, size, 1.0) + 0.5
+        fitted: Positions = (graph.positions - (low + high) / 2) / np.where(size > 0, size, 1.0) + 0.5
         return fitted
     order = _walk(graph)
     around = sum(abs(i - j) in (1, graph.n - 1) for i, j in graph.edges)
