@@ -30,6 +30,17 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def address_towards(host: str, port: int) -> str:
+    """The address that this machine shows to `host`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, port))  # of a datagram socket: chooses a route, sends nothing
+        except OSError as error:
+            raise NetworkError(f"no route to {host} ({error.strerror}); check the network, and --master") from None
+        return str(probe.getsockname()[0])
+
+
 def listening_store(host: str, port: int, timeout: float = 300.0) -> TCPStore:
     """Return a store that listens on the address of `host` only; by default, a TCPStore listens on all interfaces.
 
@@ -38,14 +49,27 @@ def listening_store(host: str, port: int, timeout: float = 300.0) -> TCPStore:
         port: 0 for any free port.
         timeout: seconds that a read waits for its key.
     """
+    host, port, listening = _listening(host, port)
+    wait = timedelta(seconds=timeout)
+    return TCPStore(
+        host, port, is_master=True, wait_for_workers=False, timeout=wait, master_listen_fd=listening.detach()
+    )
+
+
+def free_address(host: str, port: int) -> tuple[str, int]:
+    """Return the address with a port that is free there, if it is 0; raise an error if one cannot listen on it."""
+    host, port, listening = _listening(host, port)
+    listening.close()
+    return host, port
+
+
+def _listening(host: str, port: int) -> tuple[str, int, socket.socket]:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         if is_loopback(str(address[0])) and not is_loopback(host):
             raise ConfigError(f"--master {host}:{port}: that name means {address[0]} here; give the address itself")
-        with socket.create_server(address, family=family, backlog=1024) as listening:
-            port = listening.getsockname()[1]
-            wait, listen = timedelta(seconds=timeout), listening.detach()
-            return TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=wait, master_listen_fd=listen)
+        listening = socket.create_server(address, family=family, backlog=1024)
+        return host, listening.getsockname()[1], listening
     except OSError as error:
         raise ConfigError(
             f"machine 0 cannot listen on {host}:{port} ({str(error.strerror).partition(' (while')[0]}); "
@@ -80,40 +104,45 @@ class Board:
     @classmethod
     def at(cls, host: str, port: int, timeout: float) -> Board:
         """Connect to the board at this address."""
-        where = f"the board at {host}:{port}"
-        try:
-            store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout))
-        except RuntimeError:
-            raise NetworkError(
-                f"{where} did not answer within {timeout:g} s; check that mixwise launch runs on the machine of that "
-                f"address, and that the port is open"
-            ) from None
+        where, last = f"the board at {host}:{port}", time.monotonic() + timeout
+        while True:  # attempts are short: no signal is handled inside of them
+            try:
+                store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=1))
+                break
+            except RuntimeError:
+                if time.monotonic() > last:
+                    raise NetworkError(
+                        f"{where} did not answer within {timeout:g} s; check that mixwise launch runs on the machine "
+                        f"of that address, and that the port is open"
+                    ) from None
+        store.set_timeout(timedelta(seconds=timeout))
         return cls(store, where)
 
     def write(self, name: str, value: Any) -> None:
         """Leave a note; it replaces one of the same name."""
-        self._within(lambda: self.store.set(f"mixwise/{name}", json.dumps(value)))
+        self.within(lambda: self.store.set(f"mixwise/{name}", json.dumps(value)))
 
     def read(self, name: str) -> Any:
         """Return the note, or None if there is none."""
         key = f"mixwise/{name}"
-        return self._within(lambda: json.loads(self.store.get(key)) if self.store.check([key]) else None)
+        return self.within(lambda: json.loads(self.store.get(key)) if self.store.check([key]) else None)
 
     def has(self, *names: str) -> bool:
         """Whether all of these notes exist."""
-        return self._within(lambda: self.store.check([f"mixwise/{name}" for name in names]))
+        return self.within(lambda: self.store.check([f"mixwise/{name}" for name in names]))
 
-    def awaited(self, name: str, seconds: float, otherwise: str) -> Any:
-        """Return the note as soon as it exists; raise an error with this text if it does not within so many seconds."""
-        if not until(lambda: self.has(name), seconds):
+    def awaited(self, name: str, seconds: float, otherwise: str, in_vain: Callable[[], bool] = lambda: False) -> Any:
+        """Return the note as soon as it exists; raise an error with this text if it does not, or waiting is in vain."""
+        if not until(lambda: self.has(name) or in_vain(), seconds) or not self.has(name):
             raise NetworkError(otherwise)
         return self.read(name)
 
     def count(self, name: str, more: int = 0) -> int:
         """Add `more` to a number that starts at 0, and return it."""
-        return self._within(lambda: self.store.add(f"mixwise/{name}", more))
+        return self.within(lambda: self.store.add(f"mixwise/{name}", more))
 
-    def _within(self, call: Callable[[], Value]) -> Value:
+    def within(self, call: Callable[[], Value]) -> Value:
+        """Return what a call of the store returns, or raise an error if its host does not answer."""
         answers: list[Value] = []
         errors: list[Exception] = []
 
@@ -130,3 +159,39 @@ class Board:
             return answers[0]
         how = "is gone" if errors else f"did not answer for {self.answer:g} s"
         raise NetworkError(f"{self.where} {how}; without the supervisor that hosts it the run cannot continue")
+
+
+class BoundedStore(Store):
+    """The store of a board for a process group, which would wait without end for a host that is silent.
+
+    Args:
+        board: where the notes are kept.
+        seconds: that a note is awaited.
+        in_vain: whether waiting has become vain.
+    """
+
+    def __init__(self, board: Board, seconds: float, in_vain: Callable[[], bool]) -> None:
+        super().__init__()
+        self._board, self._seconds, self._in_vain = board, seconds, in_vain
+
+    def set(self, key: str, value: Any) -> None:
+        """Leave a note."""
+        self._board.within(lambda: self._board.store.set(key, value))
+
+    def get(self, key: str) -> bytes:
+        """Return a note as soon as it exists."""
+        self.wait([key])
+        return self._board.within(lambda: self._board.store.get(key))
+
+    def add(self, key: str, value: int) -> int:
+        """Add to a number, and return it."""
+        return self._board.within(lambda: self._board.store.add(key, value))
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all of these notes exist."""
+        return self._board.within(lambda: self._board.store.check(keys))
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        """Wait until all of these notes exist."""
+        if not until(lambda: self._in_vain() or self.check(keys), self._seconds) or self._in_vain():
+            raise RuntimeError(f"{', '.join(keys)} are not there")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import NoReturn
@@ -41,18 +41,22 @@ class Transport:
     Args:
         group: the processes; all of them by default.
         timeout: the longest wait of one operation, in seconds.
+        has_changed: whether another group is to take the place of this one; a wait then ends with an error, and a
+            process that gives up does not tell the others which one is missing.
 
     Attributes:
         sent: bytes of all tensors that this process has posted for sending.
         notes: where processes that give up leave their notes, in the store.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None, timeout: float) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup | None, timeout: float, has_changed: Callable[[], bool] | None = None
+    ) -> None:
         if process_count() is None:
             raise NetworkError("there is no process group; call torch.distributed.init_process_group under torchrun")
         if not (timeout > 0 and math.isfinite(timeout)):
             raise NetworkError(f"timeout = {timeout}; every wait is bounded, by a number of seconds above 0")
-        self.group, self.timeout = group, timeout
+        self.group, self.timeout, self.has_changed = group, timeout, has_changed
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
             raise NetworkError("this process is not in the group; make the network on its members only")
@@ -79,6 +83,7 @@ class Transport:
         With `ahead`, the caller computes something else before it waits: a thread then posts the rounds, each as soon
         as the previous one has arrived.
         """
+        self.check_unchanged()
         if self._failure is not None:
             raise self._failure
         if self._last is not None:
@@ -87,11 +92,13 @@ class Transport:
         transfer = Transfer(self, rounds, self._operations, operation, step)
         self._operations += len(rounds)
         self.sent += sum(message.tensor.nbytes for sends, _, _ in rounds for message in sends)
-        if ahead and not self.batched and any(sends or receives for sends, receives, _ in rounds):
+        watched = self.has_changed is not None  # the thread then waits for the messages as well
+        if (ahead or watched) and not self.batched and any(sends or receives for sends, receives, _ in rounds):
             if self._poster is None:
                 self._poster = Poster()
                 _with_posters.add(self)
-            transfer.handed = self._poster.hand(lambda: transfer.post(_LONG))
+            patience = _LONG if ahead else self.timeout
+            transfer.handed = self._poster.hand(lambda: transfer.post(patience, to_the_end=watched))
             self._last = transfer
         else:
             transfer.post(self.timeout)
@@ -126,15 +133,22 @@ class Transport:
             tensor.copy_(data.view(tensor.dtype).view(tensor.shape))
 
     # --- lost processes ---
+    def check_unchanged(self) -> None:
+        """Raise an error if another group is to take the place of this one."""
+        if self.has_changed is not None and self.has_changed():
+            self._failure = NetworkError("the processes that take part have changed")
+            raise self._failure
+
     def fail(self, peer: int, error: RuntimeError, operation: str, step: int | None) -> NoReturn:
         """Tell the others which rank this process has missed, close all connections, and raise an error."""
         own, missing, reporter = self.name(self.rank), self.name(peer), None
         with suppress(ValueError):  # a NetworkError included: the store may have gone with the missing process
-            self._board().write(f"{self.notes}/{own}", missing)
+            if self.has_changed is None:
+                self._board().write(f"{self.notes}/{own}", missing)
         self.close()
         seen, deadline = {own}, time.monotonic() + _NOTES
         with suppress(ValueError):
-            while missing not in seen:
+            while self.has_changed is None and missing not in seen:
                 seen.add(missing)
                 name = f"{self.notes}/{missing}"
                 note = self._board().awaited(name, deadline - time.monotonic(), "it left no note, so it is the one")
