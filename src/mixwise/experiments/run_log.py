@@ -152,7 +152,7 @@ class _WeightsLog(Log):
 
     def see(self, step: Step) -> None:
         """Log the weights of a step, if it is one of those to record and they are new."""
-        if self._stride is None or step.plan is None or (step.t // self._local_steps) % self._stride:
+        if step.plan is None or (step.t // self._local_steps) % self._stride:
             return
         if len(self._graph.arcs.senders) > _MAX_ARCS or not all(W.whole for W in step.plan.matrices):
             return
