@@ -200,7 +200,7 @@ class ModuleTask(Task):
         size = self.nodes_at_once
         for x, y in data.batches(self.test_batch):
             x, y = self.inputs.as_input(x.to(self.device)), y.to(self.device)
-            parts = [correct(template, self.layout, rows, x, y) for rows in X.split(size)]
+            parts = [correct(template, self.layout, rows, x, y) for rows in torch.split(X, size)]
             right += torch.cat(parts).cpu()
         return right / len(data)
 

@@ -94,11 +94,11 @@ class StackedBlocks:
 
     def __init__(self, local: LocalPass, X: torch.Tensor, G: torch.Tensor, size: int) -> None:
         self.G, self._size = G, size
-        self._blocks = [Stacked(local, *rows) for rows in zip(X.split(size), G.split(size), strict=True)]
+        self._blocks = [Stacked(local, *rows) for rows in zip(torch.split(X, size), torch.split(G, size), strict=True)]
 
     def bind(self, X: torch.Tensor) -> None:
         """Use these rows from now on."""
-        for block, rows in zip(self._blocks, X.split(self._size), strict=True):
+        for block, rows in zip(self._blocks, torch.split(X, self._size), strict=True):
             block.bind(rows)
 
     def __call__(self, nodes: Sequence[int], step: int, inputs: Inputs) -> torch.Tensor:
@@ -113,7 +113,8 @@ def correct(module: nn.Module, layout: RowLayout, X: torch.Tensor, x: torch.Tens
     """Return how many of the samples x (b, …) the model of each row classifies as labeled, (m,)."""
 
     def count(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
-        return (torch.func.functional_call(module, parameters, (x,)).argmax(1) == y).sum()
+        outputs: torch.Tensor = torch.func.functional_call(module, parameters, (x,))
+        return (outputs.argmax(1) == y).sum()
 
     counts: torch.Tensor = torch.func.vmap(count)(dict(layout.named_views(X)))
     return counts
