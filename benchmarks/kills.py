@@ -37,7 +37,7 @@ def train(folder: Path, lr: float) -> None:
     from sklearn.datasets import load_digits
 
     import mixwise as mw
-    from mixwise.network.membership import close_connections
+    from mixwise.network.transport import close_connections
 
     rank, log = int(os.environ["RANK"]), (folder / f"rank-{os.environ['RANK']}.jsonl").open("a", buffering=1)
 

@@ -28,7 +28,7 @@ class Ranks:
 
     def new(self, rank):
         silent = SimpleNamespace(contested=self.contested, ask=never, close=lambda: None)
-        made = Membership(rank, WORLD, lambda name: silent, "127.0.0.1", grace=0.01, timeout=0.2)
+        made = Membership(rank, WORLD, lambda name: silent, "127.0.0.1", grace=0.01, timeout=60.0)
         self.stack.callback(made.close)
         return made
 
@@ -96,7 +96,7 @@ def test_ranks_that_do_not_come_are_not_waited_for_without_end(ranks):
     """A process that is killed while it starts costs the timeout, and no healthy rank."""
     ranks.answer(*ranks.all[1:])
     for membership in ranks.all:
-        membership._started -= 1.0
+        membership._started -= 100.0
     ranks.answer(*ranks.all[1:])
     ranks.answer(*ranks.all[1:])
     assert {membership.view.ranks for membership in ranks.all[1:]} == {(1, 2, 3)}
@@ -122,6 +122,7 @@ def test_a_group_that_failed_without_a_loss_is_formed_again_under_another_name(r
     members = ranks.begun()
     failed = members[0].view
     with patch.object(Membership, "_form", lambda self, view, backend: None):
+        members[0].timeout = 0.05
         refused(NetworkError, "has waited", members[0].connect)  # it counts, but no answer comes
         ranks.answer(*members)
         assert all(membership.has_changed for membership in members[1:])  # they are told by its count

@@ -29,7 +29,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from mixwise.errors import NetworkError
 from mixwise.network.board import Board, BoundedStore, address_towards, is_loopback, listening_store, until
 from mixwise.network.lighthouse import Lighthouse, Presence, Present
-from mixwise.network.transport import Transport
+from mixwise.network.transport import Transport, leave_at_once
 
 LIGHTHOUSES, GRACE = "MIXWISE_LIGHTHOUSES", "MIXWISE_GRACE"  # environment variables that `mixwise launch` sets
 _PERIOD = 0.1  # seconds between two questions who is present
@@ -273,6 +273,7 @@ class Membership:
             if self.view != view:
                 raise NetworkError("there is a newer view")
             self._begun = True
+        dist.distributed_c10d._world.group_count = 0  # part of the keys in the store; torch counts groups that failed
         dist.init_process_group(
             backend,
             store=BoundedStore(group, _CONNECT, lambda: self.view != view),
@@ -296,23 +297,3 @@ class Membership:
     @property
     def _replaced(self) -> bool:
         return any(other.rank == self.me.rank and other.born > self.me.born for other in self.view.members)
-
-
-def close_connections() -> None:
-    """Close the connections of the default process group, so that no process waits for this one, or this one for it."""
-    if not dist.is_initialized():
-        return
-    group = dist.group.WORLD
-    assert group is not None
-    for device in group._device_types:
-        if device.type == "cpu":
-            Transport(None, timeout=1.0).close()
-        else:
-            group._get_backend(device).abort()
-
-
-def leave_at_once() -> None:
-    """Close the connections of the default process group, and destroy it."""
-    close_connections()
-    if dist.is_initialized():
-        dist.destroy_process_group()

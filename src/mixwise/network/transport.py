@@ -195,6 +195,26 @@ class Transport:
             self._last.posted_within(_PARTING)
 
 
+def close_connections() -> None:
+    """Close the connections of the default process group, so that no process waits for this one, or this one for it."""
+    if not dist.is_initialized():
+        return
+    group = dist.group.WORLD
+    assert group is not None
+    for device in group._device_types:
+        if device.type == "cpu":
+            Transport(None, timeout=1.0).close()
+        else:
+            group._get_backend(device).abort()
+
+
+def leave_at_once() -> None:
+    """Close the connections of the default process group, and destroy it."""
+    close_connections()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 @atexit.register
 def _leave() -> None:
     for transport in list(_with_posters):

@@ -23,8 +23,9 @@ from mixwise.errors import MixwiseError, NetworkError
 from mixwise.graphs import Graph
 from mixwise.network.board import Board, is_loopback, listening_store, until
 from mixwise.network.distributed import DistributedNetwork
-from mixwise.network.membership import LIGHTHOUSES, Membership, leave_at_once
+from mixwise.network.membership import LIGHTHOUSES, Membership
 from mixwise.network.simulated import SimulatedNetwork
+from mixwise.network.transport import leave_at_once
 from mixwise.protocols import Network
 
 Value = TypeVar("Value")
