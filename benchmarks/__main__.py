@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import distributed, gme, images, report, run_memory, sketch, slow_link, training
+from benchmarks import distributed, gme, images, large, report, run_memory, sketch, slow_link, startup, training
 from benchmarks.measure import Measurement, environment
 
 SUITES = {
@@ -24,6 +24,8 @@ SUITES = {
     "distributed": distributed.measurements,
     "slow-link": slow_link.measurements,
     "report": report.measurements,
+    "large": large.measurements,
+    "startup": startup.measurements,
 }
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 

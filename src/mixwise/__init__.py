@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mixwise import experiments as experiments
     from mixwise import gossip as gossip
     from mixwise import seeding as seeding
+    from mixwise.comparison import compare
     from mixwise.errors import MixwiseError
     from mixwise.gossip import Gossip
     from mixwise.graphs import Graph
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
-    "Gossip", "Graph", "HeterogeneityAware", "MixingMatrix", "MixwiseError", "SimulatedNetwork", "algorithms", "data",
-    "errors", "graphs", "minimize_gme", "mixing", "models", "network", "policies", "sketch", "tasks", "train",
+    "Gossip", "Graph", "HeterogeneityAware", "MixingMatrix", "MixwiseError", "SimulatedNetwork", "algorithms",
+    "compare", "data", "errors", "graphs", "minimize_gme", "mixing", "models", "network", "policies", "sketch", "tasks",
+    "train",
 ]  # fmt: skip
 
 _HOMES = {name: name for name in (*__all__, "experiments", "gossip", "seeding")} | {
     "Gossip": "gossip", "Graph": "graphs", "HeterogeneityAware": "policies", "MixingMatrix": "mixing",
-    "MixwiseError": "errors", "SimulatedNetwork": "network", "minimize_gme": "mixing", "train": "training",
+    "MixwiseError": "errors", "SimulatedNetwork": "network", "compare": "comparison", "minimize_gme": "mixing",
+    "train": "training",
 }  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker would take this function for a promise of every name

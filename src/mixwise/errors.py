@@ -3,8 +3,10 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 from re import sub as _sub
+from types import BuiltinFunctionType, FunctionType
 
 _LONGEST_WORD, _LONGEST = 250, 1500  # characters of an error message
+_FUNCTIONS = (FunctionType, BuiltinFunctionType)
 
 
 class MixwiseError(ValueError):
@@ -65,6 +67,21 @@ class NetworkError(MixwiseError):
     ) -> None:
         super().__init__(message)
         self.missing, self.operation, self.step = missing, operation, step
+
+
+def kind_of(value: object) -> str:
+    """An argument of the wrong kind, in words.
+
+    >>> kind_of("ring"), kind_of(int), kind_of(len), kind_of([])
+    ("'ring'", 'the class int', 'the function len', 'an object of type list')
+    """
+    if isinstance(value, str | int | float | None):
+        return repr(value)
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if isinstance(value, _FUNCTIONS):
+        return f"the function {value.__name__}"
+    return f"an object of type {type(value).__name__}"
 
 
 def unknown(what: str, name: str, allowed: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -150,11 +150,26 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def summary_table(summary: Summary) -> Table:
-    """The result table, the best of each column in bold."""
-    metrics = (Column(metric.replace("_", " "), justify="right") for metric in summary.metrics)
+def summary_table(summary: Summary) -> Group:
+    """The result table, the best of each column in bold; columns that do not fit beside each other follow below."""
+    rows = [[text for text, _ in summary.texts(row)] for row in summary.shown]
+    heads = [metric.replace("_", " ") for metric in summary.metrics]
+    widths = [max(len(text) for text in [*head.split(), *cells]) + 3 for head, *cells in zip(heads, *rows, strict=True)]
+    names = max(len(summary.name(row)) for row in summary.shown) + 2
+    tables: list[list[int]] = [[]]
+    for column, width in enumerate(widths):
+        if tables[-1] and names + sum(widths[c] for c in tables[-1]) + width > out.width:
+            tables.append([])
+        tables[-1].append(column)
+    return Group(*(_table_of(summary, columns) for columns in tables))
+
+
+def _table_of(summary: Summary, columns: Sequence[int]) -> Table:
+    metrics = (Column(summary.metrics[c].replace("_", " "), justify="right") for c in columns)
     table = Table(Column("variant", no_wrap=True), *metrics, box=SIMPLE_HEAD, pad_edge=False)
-    for variant, cells in summary.rows.items():
-        best = ("bold" if cell.mean == summary.best(i) else "" for i, cell in enumerate(cells))
-        table.add_row(variant, *(Text(str(cell), style) for cell, style in zip(cells, best, strict=True)))
+    for row in summary.shown:
+        texts = summary.texts(row)
+        table.add_row(
+            summary.name(row), *(Text(texts[c][0], "bold" if texts[c][1] else "", no_wrap=True) for c in columns)
+        )
     return table

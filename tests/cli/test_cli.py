@@ -10,11 +10,12 @@ import typer
 from safetensors.torch import load_file
 
 from builders import cases
-from mixwise import cli
+from mixwise import cli, terminal
 from mixwise.experiments import load_recipe, recipe_names
 from mixwise.experiments.runner import Progress
 from mixwise.graphs import ring
 from mixwise.mixing import gram_matrix, minimize_gme
+from mixwise.report.table import Cell, Summary
 from mixwise.terminal import Watch
 from run_folders import read_records
 
@@ -61,7 +62,15 @@ GME = ["weights", "ring:4", "--scheme", "gme"]
 @cases(
     "words, says",
     (["run", "quadratic"], "did you mean quadratics"),
-    (["run", "quadratics", "graph=rng:16"], "ring:N"),
+    (["run", "quadratics", "graph=rign:16"], "did you mean ring:16?"),
+    (["graph", "rign"], "did you mean ring:N?"),
+    (["run", "quadratics", "polcy=uniform"], "unknown key 'polcy'; did you mean policy?"),
+    (["run", "quadratics", "ha-dsgd.polcy=uniform"], "ha-dsgd.polcy: unknown key 'polcy'; did you mean policy?"),
+    (["run", "quadratics", "ha-dsg.policy=uniform"], "unknown key 'ha-dsg'; did you mean ha-dsgd?"),
+    (
+        [*DIGITS, "lr=1e300", "record_every=4", "--out", "run"],
+        "step 1: .*node 0 .*lower the learning rate .lr.$",
+    ),
     (["run", "nowhere.yaml"], "nowhere.yaml"),
     (["run", "quadratics", "--seeds", "x"], "0-9"),
     (["run", "quadratics", "--resume"], "--resume needs the folder of the interrupted run; name it with --out"),
@@ -94,7 +103,7 @@ def test_a_mistake_is_one_line_with_exit_code_2_and_nothing_written(words, says,
 
 
 def test_a_run_that_diverges_keeps_its_last_good_checkpoint(mixwise, tmp_path):
-    done = mixwise(*DIGITS, "optimizer.lr=1e9", "checkpoint_every=2", "record_every=1", "steps=20", "--out", "run")
+    done = mixwise(*DIGITS, "lr=1e9", "checkpoint_every=2", "record_every=1", "steps=20", "--out", "run")
     assert done.returncode == 2
     assert re.search(r"error: step 4: .*node 1 .*lower the learning rate.*the records so far: run", done.stderr)
     assert mixwise("export", "run", "--variant", "dsgd", "--out", "m.safetensors").returncode == 0
@@ -110,18 +119,33 @@ def test_recipes_lists_every_recipe(mixwise, tmp_path):
     assert done.returncode == 0
     for name in ("quadratics", "permutations-four", "gradient-tracking", "torus:ROWSxCOLS", "optimal-gap"):
         assert name in done.stdout
-    one = mixwise("recipes", "digits").stdout
-    assert "variants: dsgd, ha-dsgd," in one
-    assert "on request (variants=NAME,…): pairs, edge-coloring, matchings, aware-pairs" in one
+    (tmp_path / "mine.yaml").write_text(mixwise("recipes", "digits").stdout)
+    assert load_recipe("mine.yaml") == load_recipe("digits")
+    assert "did you mean digits" in mixwise("recipes", "digit").stderr
+
+
+def test_numbers_are_whole_at_80_columns(mixwise, monkeypatch):
+    monkeypatch.setattr("mixwise.terminal.out.width", 80)
+    cell = Cell(0.01234, 0.00567)
+    metrics = ("accuracy", "accuracy_worst", "accuracy_average_model", "consensus_distance", "loss")
+    summary = Summary(metrics, {"dsgd-momentum-optimal-gap": (cell,) * 5, "auto": (cell,) * 5}, "step 1", (0, 1))
+    terminal.out.print(terminal.summary_table(summary))
+    shown = mixwise("--version").stdout.splitlines()
+    assert max(map(len, shown)) <= 80
+    assert "\n".join(shown).count(str(cell)) == 10
+    assert sum("dsgd-momentum-optimal-gap" in line for line in shown) == 3  # three tables
+    assert all(word in "\n".join(shown) for metric in metrics for word in metric.split("_"))
 
 
 def test_nothing_is_cut_at_80_columns(mixwise, monkeypatch):
     monkeypatch.setattr("mixwise.terminal.out.width", 80)
     monkeypatch.setenv("COLUMNS", "80")
-    for words in (["--help"], ["recipes"]):
+    for words in (["--help"], ["recipes"], ["graph", "star:70"]):
         shown = mixwise(*words).stdout
         assert "…\n" not in shown
         assert "...\n" not in shown.partition("Commands:")[2]
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "lazy-metropolis-hastings  0.014235            0.007143" in shown
 
 
 def test_graph_describes_and_draws(mixwise, tmp_path):

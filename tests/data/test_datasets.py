@@ -168,6 +168,8 @@ def test_a_torch_dataset_is_read_into_memory():
     assert torch.equal(whole.x, x)
     assert torch.equal(whole.y, y)
     assert (whole.classes, whole.name) == (3, "TensorDataset")
+    targets = from_torch([(x[0], 0.5), (x[1], 2.0)])
+    assert (targets.y.tolist(), targets.classes) == ([0.5, 2.0], 0)
     assert from_torch([(x[0], 1), [x[1], np.int64(0)]], classes=7, name="mine").classes == 7  # any sequence
 
 
@@ -191,7 +193,9 @@ ONE = torch.zeros(2)
     (lambda: from_torch([(ONE, 0), (ONE[:1], 0)]), "equal size.* of one shape"),
     (lambda: from_torch([ONE]), "list: .*; expected pairs of a tensor"),
     (lambda: from_torch([("cat.png", 0)]), "got str; expected pairs"),
-    (lambda: from_torch([(ONE, 0.5)]), "'float' object .*; expected pairs of a tensor, .* and a whole number"),
+    (lambda: from_torch([(ONE, "cat")]), "expected pairs of a tensor, .* and a label or target"),
+    (lambda: from_torch([(ONE, 0.5)], classes=2), "classes = 2, but the targets are floats"),
+    (lambda: Dataset(torch.zeros(3), torch.tensor([0, 1, 0])), "labels without classes; give their number: classes=2"),
     (lambda: data.gaussian_mixture(spread=-1.0), r"spread = -1\.0"),
     (lambda: averaged_down(numbers(), 2), r"factor = 2 for numbers \(20, 1\)"),
     (lambda: averaged_down(Dataset(torch.zeros(1, 1, 4, 4), torch.zeros(1).long(), 1), 3), "must divide H and W"),

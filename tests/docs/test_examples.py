@@ -46,6 +46,12 @@ def test_own_model(example):
     assert numbers(shown, "pairs", -1)[0] > numbers(shown, "Metropolis-Hastings", -1)[0]
 
 
+def test_compare_own_model(example, tmp_path, no_pictures):
+    shown = example("compare_own_model", "--steps", 10, "--seeds", 2, "--out", tmp_path / "moons")
+    assert "average (reference)" in shown
+    assert "  pairs: " in shown.partition("Accuracy, difference from gossip paired by seed")[2]
+
+
 def test_compare_policies(example):
     shown = example("compare_policies", "--steps", 16)
     assert numbers(shown, "full averaging", 3) == [0.0]  # nothing left of the disagreement

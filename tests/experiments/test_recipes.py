@@ -10,7 +10,7 @@ from builders import refused
 from every_algorithm import algorithm
 from mixwise import algorithms
 from mixwise.errors import ConfigError
-from mixwise.experiments import Recipe, load_recipe, plan_experiment, recipe_names
+from mixwise.experiments import Recipe, load_recipe, plan_experiment, recipe_names, run_experiment
 from mixwise.experiments.build import prepare
 from mixwise.experiments.config import validated
 from mixwise.experiments.recipe import Experiment
@@ -58,6 +58,13 @@ def test_every_algorithm_class_is_built_by_a_variant_of_cifar10_small():
 
 
 # --- variants and overrides ---
+def test_nodes_is_the_size_of_any_graph():
+    runs = plan_experiment(load_recipe("large"), ["nodes=100000", "full-averaging.graph=ring:3"]).runs
+    assert {config.graph for config in runs.values()} == {"torus:250x400", "ring:100000"}
+    for wrong in ("nodes=0", "nodes=many", "nodes=true", "nodes=2.5"):
+        refused(ConfigError, "give a whole number of at least 1", plan_experiment, load_recipe("large"), [wrong])
+
+
 def test_variants_merge_with_the_base_and_parts_with_a_kind_replace_it():
     recipe = small(variants={"one": {"task": {"dim": 3}}, "two": {"task": {"kind": "quadratics"}}})
     runs = plan_experiment(recipe).runs
@@ -127,7 +134,8 @@ def test_distinct_placements_need_the_same_graph_for_every_seed():
         ("two.policy={kind: magic}", "unknown policy 'magic'.*heterogeneity-aware"),
         ("two.policy=[1]", r"policy = \[1\]: a policy is written as its name, or as {kind: NAME, option: …}"),
         ("policy.period=3", "variant one.*VARIANT.policy.period=3"),
-        ("three.steps=1", "unknown key 'three.steps'"),
+        ("three.steps=1", "three.steps: unknown key 'three'"),
+        ("two.stepz=1", "two.stepz: unknown key 'stepz'; did you mean steps"),
         ("variants=three", "unknown variant 'three'.*one, two"),
         ("seeds=x", "0-9"),
         ("seeds=1,1", "twice"),
@@ -195,3 +203,29 @@ def test_a_file_that_is_no_recipe_is_refused(content, says, tmp_path):
 def test_a_configuration_that_cannot_run_is_refused_before_the_first_step(changes, says):
     config = plan_experiment(small(variants={"one": changes})).runs["one"]
     refused(ValueError, says, prepare, config, seed=0)
+
+
+def test_lr_is_short_for_the_learning_rate_of_the_optimizer():
+    runs = plan_experiment(small(), ["lr=0.25/L", "two.lr=0.5"]).runs
+    assert [run.optimizer.lr for run in runs.values()] == ["0.25/L", 0.5]
+
+
+def test_files_of_a_run_are_found_from_any_folder(tmp_path, monkeypatch):
+    (tmp_path / "g.txt").write_text("0 1\n1 2\n2 3\n")
+    monkeypatch.chdir(tmp_path)
+    experiment = plan_experiment(small(), ["graph=file:g.txt", "data_dir=data"])
+    (tmp_path / "config.yaml").write_text(experiment.to_yaml())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = plan_experiment(load_recipe("../config.yaml"))
+    assert again.same_as(experiment)
+    assert again.runs["one"].data_dir == str(tmp_path / "data")
+    assert prepare(again.runs["one"], seed=0).nodes == 4
+
+
+def test_a_metric_that_no_record_will_hold_is_refused_before_a_folder_is_made(tmp_path):
+    experiment = plan_experiment(small(metrics=["distance_to_optimun"]))
+    refused(ConfigError, "did you mean distance_to_optimum", run_experiment, experiment, tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+    holds = prepare(plan_experiment(small()).runs["one"], seed=0)
+    assert {*holds.metrics} >= {name for record in holds() for name, v in record.values.items() if type(v) is float}

@@ -7,7 +7,7 @@ import pytest
 
 from mixwise.errors import ConfigError
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment
-from mixwise.experiments.run_log import heat_map_pixels
+from mixwise.training.tensorboard_log import heat_map_pixels
 from run_folders import read_records, run_until
 
 pytestmark = pytest.mark.usefixtures("no_pictures")

@@ -11,9 +11,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import mixwise as mw
-from builders import TWO_PAIRS, refused
-from mixwise.errors import TrainingError
+from builders import TWO_PAIRS, cases, refused
+from mixwise.errors import ConfigError, TrainingError
+from mixwise.experiments import load_run
 from mixwise.gossip.agreement import describe, describe_model, difference, report
+from mixwise.report.folder import read_folder
+from mixwise.report.page import page_data
 from mixwise.sketch import CountSketch, GaussianSketch
 from small_net import Net
 
@@ -291,7 +294,7 @@ def test_join_alone():
     ("options", "message"),
     [
         ({"graph": mw.graphs.ring(4)}, r"4 nodes, but there is no process group; start 4 processes with torchrun"),
-        ({"graph": 4}, r"graph is a int; take a mixwise.Graph"),
+        ({"graph": 4}, r"graph is 4; take a mixwise.Graph"),
         ({"policy": "metropolis"}, r"policy: unknown policy 'metropolis'; did you mean metropolis-hastings"),
         ({"local_steps": 1.5}, "local_steps = 1.5; give a whole number of at least 1"),
         ({"buffers": "mixed"}, "buffers = 'mixed'; choose"),
@@ -444,3 +447,63 @@ def test_orders_of_the_same_parameters_are_compared_too():
     lines = describe_model(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
     turned = dict(reversed(list(lines.items())))
     assert difference([report(lines, None), report(turned, None)]).endswith("another order of parameters or buffers")
+
+
+# --- the log ---
+def logged(target, count=7, state=None, **options):
+    """The records of a loop that logs every 3rd mixing, and its Gossip."""
+    gossip = gossip_of(log=target, log_every=3, **options)
+    if state is not None:
+        for part, saved in zip((gossip.model, gossip.optimizer, gossip), state, strict=True):
+            part.load_state_dict(saved)
+    losses = []
+    for x in batches(count):
+        gossip.optimizer.zero_grad()
+        losses.append(backward(gossip.model, x))
+        gossip.step(loss=losses[-1])
+    return gossip, [float(loss.detach()) for loss in losses]
+
+
+def test_a_logger_gets_the_loss_and_the_metrics_every_so_often():
+    told = []
+    gossip, losses = logged(lambda step, values: told.append((step, values)))
+    assert [step for step, _ in told] == [0, 3, 6]
+    assert [values["loss"] for _, values in told] == pytest.approx([losses[t] for t in (0, 3, 6)], rel=1e-6)
+    assert told[-1][1] == gossip.metrics()
+    assert {"consensus_distance", "heterogeneity", "bytes_parameters"} <= told[-1][1].keys()
+
+
+def test_a_log_is_a_run_folder(tmp_path):
+    _, losses = logged(tmp_path / "mine", policy="metropolis-hastings")
+    run = load_run(tmp_path / "mine")
+    assert run.missing == ()
+    steps, values = run.curve("dsgd-metropolis-hastings", "loss")
+    assert steps.tolist() == [0, 3, 6]
+    assert values[0] == pytest.approx([losses[t] for t in steps], rel=1e-6)
+    found = read_folder(tmp_path / "mine")
+    assert [line["step"] for line in found.runs[0].weights] == [0]  # they do not change
+    data = page_data([found])
+    assert data["experiments"][0]["rows"][0]["cells"][0]["mean"] == pytest.approx(losses[6], rel=1e-6)
+    assert list((tmp_path / "mine").rglob("tensorboard/events*"))
+    refused(ConfigError, "choose another with log", logged, tmp_path / "mine")
+
+
+def test_a_resumed_loop_continues_its_log(tmp_path):
+    whole, _ = logged(tmp_path / "whole", count=4)
+    state = [copy.deepcopy(part.state_dict()) for part in (whole.model, whole.optimizer, whole)]
+    for x in batches(4, seed=2):  # recorded, but after the checkpoint
+        backward(whole.model, x)
+        whole.step()
+    logged(tmp_path / "whole", count=5, state=state)
+    steps, _ = load_run(tmp_path / "whole").curve("dsgd-auto", "consensus_distance")
+    assert steps.tolist() == [0, 3, 6]
+    assert [sorted(r) for r in load_run(tmp_path / "whole").results["dsgd-auto"][0]][-1].count("loss") == 1
+
+
+@cases(
+    "says, options",
+    ("log = 5; pass the folder", {"log": 5}),
+    ("log_every", {"log": "x", "log_every": 0}),
+)
+def test_logs_that_are_refused(says, options):
+    refused(TrainingError, says, gossip_of, **options)

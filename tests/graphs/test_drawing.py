@@ -1,12 +1,13 @@
 """Pictures of graphs: positions of nodes, figures in notebooks, and Braille dots in the terminal."""
 
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from builders import svg_texts
-from mixwise.graphs import Graph, complete, directed_exponential, exponential, grid, ring, star, torus
+from mixwise.graphs import Graph, complete, directed_exponential, exponential, grid, hypercube, load, ring, star, torus
 from mixwise.graphs.drawing import is_drawable, layout, terminal_picture
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -34,6 +35,60 @@ def test_a_ring_and_a_graph_around_it_lie_on_a_circle():
     lengths = [np.linalg.norm(spots[i] - spots[j]) for i, j in graph.edges]
     assert lengths == pytest.approx([np.sin(np.pi / 8)] * 8)  # the sides of an octagon around radius 1/2
     assert layout(exponential(8)) == pytest.approx(layout(ring(8)))
+
+
+PLACED = torus(3, 4).permuted([3, 7, 0, 11, 1, 6, 9, 2, 10, 4, 8, 5])
+
+
+@pytest.mark.parametrize("graph", [grid(3, 4), torus(3, 4), PLACED])
+def test_grids_and_tori_lie_in_rows_and_columns(graph):
+    """Wherever its nodes are placed, a grid has 4 columns and 3 rows, and 17 edges of one cell."""
+    spots = layout(graph)
+    assert [len(np.unique(spots[:, axis].round(9))) for axis in (0, 1)] == [4, 3]
+    steps = np.abs(spots[graph.edge_array[:, 0]] - spots[graph.edge_array[:, 1]]) / [1 / 3, np.ptp(spots[:, 1]) / 2]
+    assert sum(step.sum() == pytest.approx(1) for step in steps) == 17
+
+
+@pytest.mark.parametrize("dimension", [3, 4, 5, 6])
+def test_a_hypercube_is_a_shadow_of_a_cube(dimension):
+    """Edges of one dimension are parallel and equally long, and no two corners coincide."""
+    graph = hypercube(dimension)
+    spots = graph.positions
+    for k in range(dimension):
+        sides = np.array([spots[i | 1 << k] - spots[i] for i in range(graph.n) if not i >> k & 1])
+        assert sides == pytest.approx(np.broadcast_to(sides[0], sides.shape))
+    gaps = np.linalg.norm(spots[:, None] - spots[None], axis=2) + 9 * np.eye(graph.n)
+    assert gaps.min() > 0.04 * np.ptp(spots)
+
+
+def test_a_file_with_coordinates_is_drawn_as_a_map(tmp_path):
+    nodes = {"a": (0, 50), "b": (10, 50), "c": (10, 40), "lost": None}
+    lines = [
+        f'node [ id {i} label "{name}" ' + (f"Longitude {at[0]} Latitude {at[1]} ]" if at else "]")
+        for i, (name, at) in enumerate(nodes.items())
+    ]
+    text = "\n".join(["graph [", *lines, *(f"edge [ source {i} target {i + 1} ]" for i in range(3)), "]"])
+    (tmp_path / "map.gml").write_text(text)
+    graph = load(tmp_path / "map.gml")
+    spots = layout(graph)
+    assert spots[:2, 1] == pytest.approx([0, 0])  # the north is up
+    assert spots[1:3, 0] == pytest.approx([1, 1], abs=0.03)
+    assert 0 < np.linalg.norm(spots[3] - spots[2]) < 0.1  # a node without coordinates is beside its neighbor
+    moved = graph.permuted([1, 2, 3, 0])
+    assert layout(moved)[1] == pytest.approx(spots[0])
+    assert graph.subgraph([2, 1]).positions.tolist() == graph.positions[[2, 1]].tolist()
+    assert Graph(4, graph.edges) == graph  # positions are not part of the value
+
+
+ABILENE = Path(__file__).parents[3] / "shared" / "data" / "topologies" / "Abilene.graphml"
+
+
+@pytest.mark.skipif(not ABILENE.exists(), reason="the Internet Topology Zoo is not on this machine")
+def test_abilene_is_drawn_as_a_map_of_the_united_states():
+    graph = load(ABILENE)
+    spots = dict(zip(graph.labels, layout(graph), strict=True))
+    assert spots["Seattle"][0] < spots["Denver"][0] < spots["Chicago"][0] < spots["New York"][0]
+    assert spots["Seattle"][1] < spots["Denver"][1] < spots["Houston"][1]
 
 
 def test_graphs_that_are_too_large_to_read_are_not_drawn():

@@ -6,6 +6,7 @@ from builders import cases, refused
 from mixwise import graphs
 from mixwise.errors import GraphError
 from mixwise.graphs import SPECS, parse
+from mixwise.graphs.spec import sized
 
 EXAMPLES = {
     "ring:16": graphs.ring(16),
@@ -38,7 +39,7 @@ def test_every_family_has_an_example_and_a_form_derived_from_its_signature():
     assert all(form == name or form.startswith(f"{name}:") for name, form in SPECS.items())
     assert SPECS["torus"] == "torus:ROWSxCOLS"
     assert SPECS["random-connected"] == "random-connected:N[,keep=KEEP][,seed=SEED]"
-    assert SPECS["random-regular"] == "random-regular:N,degree=DEGREE[,seed=SEED]"
+    assert SPECS["erdos-renyi"] == "erdos-renyi:N,probability=PROBABILITY[,seed=SEED]"
 
 
 @pytest.mark.parametrize("spec", [spec for spec in EXAMPLES if "seed" in SPECS[spec.partition(":")[0]]])
@@ -87,7 +88,7 @@ def test_an_unknown_family_lists_the_forms():
     ("random-connected:8,keep=0.5,keep=0.6", "keep is given twice"),
     ("random-connected:8,keep=0.1", "keep at least 0.25"),
     ("random-connected:8,seed=1.5", "seed = '1.5' is not a whole number"),
-    ("random-regular:8", "degree is missing; add degree=…"),
+    ("erdos-renyi:8", "probability is missing; add probability=…"),
 )
 def test_a_broken_spec_says_which_part_and_shows_the_form(spec, complaint):
     with pytest.raises(GraphError) as caught:
@@ -101,3 +102,28 @@ def test_a_broken_spec_says_which_part_and_shows_the_form(spec, complaint):
 
 def test_a_missing_file_is_one_line_with_its_path():
     refused(GraphError, r"^nowhere\.gml: cannot be read \(No such file", parse, "file:nowhere.gml")
+
+
+@cases(
+    "spec, nodes, expected",
+    ("torus:4x4", 100_000, "torus:250x400"),
+    ("grid", 12, "grid:3x4"),
+    ("hypercube:3", 64, "hypercube:6"),
+    ("random-regular,degree=6", 1000, "random-regular:1000,degree=6"),
+    ("small-world:16,neighbors=2", 30, "small-world:30,neighbors=2"),
+)
+def test_a_family_at_another_size(spec, nodes, expected):
+    assert sized(spec, nodes) == expected
+    assert nodes > 10_000 or parse(expected).n == nodes
+
+
+@cases(
+    "spec, nodes, complaint",
+    ("torus", 10_007, "nodes = 10007 is 1 × 10007, no torus to speak of; use nodes=10000"),
+    ("hypercube", 12, "use a power of two"),
+    ("social", 12, "it has one size; leave nodes out"),
+    ("file:net.csv", 12, "only a family has any size; leave nodes out"),
+    ("rnig:5", 12, "only a family has any size"),
+)
+def test_a_size_that_a_graph_cannot_have(spec, nodes, complaint):
+    refused(GraphError, complaint, sized, spec, nodes)

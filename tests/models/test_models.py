@@ -11,6 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from builders import cases, refused
 from mixwise.errors import ConfigError, TrainingError
+from mixwise.experiments import RunConfig
+from mixwise.experiments.classification import ModelSection, build_model
 from mixwise.models import EvoNormS0, build, logistic_regression, mlp, resnet18, resnet20, seeded, small_cnn
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # small tensors: more threads only wait for each other
@@ -243,3 +245,12 @@ def test_samples_of_another_shape_are_rejected(model, shape, words):
         model()(torch.zeros(shape))
     for word in words:
         assert word in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "logistic", "small-cnn", "resnet20"])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 16, 16), (3, 32, 32)])  # digits, Fashion-MNIST, CIFAR-10
+def test_models_fit_the_data_without_options(kind, shape):
+    run = RunConfig.model_validate({"steps": 1, "graph": "ring:4", "optimizer": {"lr": 0.1}, "policy": "auto"})
+    x = torch.rand(2, *shape)
+    module = build_model(run, ModelSection(kind=kind), 7, 0, x=x)
+    assert module(x).shape == (2, 7)

@@ -18,6 +18,7 @@ GRAPHS = [
     complete(4),
     random_connected(9, 0.4, seed=1),
     Graph(5, [(0, 1), (1, 2), (2, 0), (3, 2), (2, 4)], directed=True),
+    Graph(6, [(0, 4), (1, 2)]),
     Graph(1, []),
 ]
 
@@ -37,9 +38,10 @@ def in_python(X, graph, weights):
 
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=str)
-@pytest.mark.parametrize("short", [True, False])
-def test_bits_are_those_of_one_rounding_per_product_and_sum(graph, short, monkeypatch):
-    monkeypatch.setattr(sums, "_LONG", 100 if short else 1)
+@pytest.mark.parametrize("limit", ["_LONG", "_BLOCK", "neither"])
+def test_bits_are_those_of_one_rounding_per_product_and_sum(graph, limit, monkeypatch):
+    """Few rows, many rows (which do not fit one block), pairs, and long rows."""
+    monkeypatch.setattr(sums, limit, 1, raising=False)
     weights = np.random.default_rng(0).standard_normal(len(graph.pattern.rows))
     X, out = random_rows(graph.n, 13), torch.empty(graph.n, 13, dtype=torch.float64)
     mix_rows(X, graph, weights, out)
@@ -47,8 +49,18 @@ def test_bits_are_those_of_one_rounding_per_product_and_sum(graph, short, monkey
     added = random_rows(graph.n, 13)
     mix_rows(X, graph, weights, added, add=True)
     assert torch.equal(added, X + out)
-    mix_rows(X, graph, weights, X)
+    mix_rows(X, graph, weights, X[:])  # another tensor of the same memory
     assert torch.equal(X, out)
+
+
+def test_pairs_that_average_have_the_bits_of_one_rounding_per_product_and_sum(monkeypatch):
+    """Both nodes of a pair get the same numbers; those without a partner keep theirs."""
+    monkeypatch.setattr(sums, "_BLOCK", 1)
+    graph = Graph(5, [(0, 3), (2, 4)])
+    W, X = metropolis_hastings(graph).weights, random_rows(5, 7)
+    expected = in_python(X, graph, W)
+    mix_rows(X, graph, W, X)
+    assert torch.equal(X, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

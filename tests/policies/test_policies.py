@@ -318,9 +318,7 @@ def test_a_policy_may_be_given_as_a_matrix_a_name_or_a_function_of_the_graph():
     assert policy_for("auto", GRAPH, Needs()) == pol.Auto()
     assert policy_for("matchings", GRAPH, Needs(plan="nothing")) == pol.Matchings()
     assert policy_for("auto", GRAPH, Needs(plan="nothing")) == pol.NoMixing()
-    refused(
-        MixingError, "policy = 3; pass a policy such as .*, a mixing matrix, or the name", policy_for, 3, GRAPH, Needs()
-    )
+    refused(MixingError, "policy is 3; pass a policy such as .*, the name of a policy", policy_for, 3, GRAPH, Needs())
 
 
 @pytest.mark.parametrize("combined", [pol.Alternating, pol.Product, pol.RandomChoice])

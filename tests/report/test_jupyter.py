@@ -4,6 +4,7 @@ import base64
 import re
 import shutil
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import mixwise as mw
 from builders import refused, svg_texts
 from mixwise.errors import ConfigError
 from mixwise.experiments import load_recipe, load_run, plan_experiment, run_experiment
-from mixwise.report.table import Cell, Summary
+from mixwise.report.table import Cell, Row, Summary
 
 EVIL = '<script>alert("x")</script>&'
 
@@ -50,7 +51,7 @@ def test_a_run_is_its_table_and_one_panel_per_metric(folder):
     shown = run._repr_html_()
     page = text_of(shown)
     assert len(page.findall(".//tbody/tr")) == 2
-    assert str(run.summary.rows["gme-every-step"][0]) in "".join(page.itertext())
+    assert str(run.summary.rows["gme-every-step"].cells[0]) in "".join(page.itertext())
     drawn = svg_texts(curves_of(shown))
     assert drawn.count("step") == len(run.recipe.metrics) == 3
     assert drawn[-2:] == ["dsgd-metropolis", "gme-every-step"]  # one legend for all panels
@@ -84,12 +85,12 @@ def test_a_run_that_was_interrupted_shows_what_was_recorded(folder, tmp_path):
 
 
 def test_names_in_tables_and_legends_are_text(folder):
-    summary = Summary(("loss",), {EVIL: (Cell(1.0, None),)}, "step 0", (0,))
+    summary = Summary(("loss",), {EVIL: Row(EVIL, (Cell(1.0, None),))}, "step 0", (0,))
     assert EVIL in list(text_of(summary._repr_html_()).itertext())
     run = load_run(folder)
-    strange = type(run)(
-        run.folder, run.recipe.model_copy(update={"description": EVIL}), {EVIL: run.results["gme-every-step"]}, ()
-    )
+    runs = [replace(each, variant=EVIL) for each in run.found.runs if each.variant == "gme-every-step"]
+    found = replace(run.found, variants=[EVIL], runs=runs)
+    strange = replace(run, recipe=run.recipe.model_copy(update={"description": EVIL}), found=found)
     shown = strange._repr_html_()
     assert "".join(text_of(shown).itertext()).count(EVIL) == 2  # the description, the table
     assert EVIL in svg_texts(curves_of(shown))

@@ -6,6 +6,7 @@ import shutil
 import threading
 import urllib.error
 import urllib.request
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -14,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import cases
-from mixwise.experiments import load_recipe, plan_experiment, run_experiment
-from mixwise.experiments.run_log import MAX_LINES, encoded, stride
-from mixwise.graphs import complete, directed_ring, star
+from mixwise.experiments import RunConfig, load_recipe, plan_experiment, run_experiment
+from mixwise.experiments.build import prepare
+from mixwise.graphs import Graph, complete, directed_ring, ring, star
 from mixwise.mixing import metropolis_hastings, minimize_gme, uniform_sender
 from mixwise.plan import Plan
 from mixwise.report.figures import save_paper_figures
@@ -24,9 +25,10 @@ from mixwise.report.folder import Run, read_folder
 from mixwise.report.narrative import narrative
 from mixwise.report.page import in_html, page, page_data, save_page
 from mixwise.report.records import columns
-from mixwise.report.table import standings, summarize
+from mixwise.report.table import summarize
 from mixwise.report.watch import WatchServer
-from mixwise.report.weights import LETTERS, decoded, packed_weights
+from mixwise.report.weights import LETTERS, decoded, packed_nodes, packed_weights
+from mixwise.training.run_log import MAX_LINES, _WeightsLog, encoded, stride
 from strategies import connected_graphs
 
 
@@ -109,11 +111,63 @@ def test_weights_on_directed_graphs_and_trees_are_kept():
 
 @pytest.mark.parametrize("mixings", [1, 2, 199, 200, 201, 400, 1000, 12345])
 def test_recorded_mixings_are_few_and_include_both_turns_of_an_alternating_policy(mixings):
-    recorded = range(0, mixings, stride(mixings, arcs=32))
+    recorded = range(0, mixings, stride(mixings, numbers=32))
     assert len(recorded) <= MAX_LINES
     assert mixings < 2 or {t % 2 for t in recorded} == {0, 1}
-    assert stride(1000, arcs=10_000_000) is None  # large graphs do not fill the disk
-    assert 1000 / stride(1000, arcs=10_000) * 10_000 <= 500_000
+    assert 1000 / stride(1000, numbers=10_000) * 10_000 <= 500_000
+
+
+@cases(
+    "graph, rounds, most", (ring(16), 1, 60_000), (ring(16), 2, 90_000), (ring(64), 40, 999_999), (ring(12_000), 1, 0)
+)
+def test_the_weights_of_pairs_stay_small_in_a_run_of_100000_steps(graph, rounds, most, tmp_path):
+    """Two plans in turn, so that every line differs from the one before; large graphs do not fill the disk."""
+    training = SimpleNamespace(network=SimpleNamespace(graph=graph), local_steps=1)
+    log = _WeightsLog(tmp_path / "weights.jsonl", training, 100_000)
+    n = graph.n
+    matchings = [Graph(n, [(i, (i + 1) % n) for i in range(start, n, 2)]) for start in range(2)]
+    pairs = [metropolis_hastings(matching) for matching in matchings]
+    plans = [Plan(tuple(pairs[(k + r) % 2] for r in range(rounds))) for k in range(2)]
+    for t in range(100_000):
+        log.see(SimpleNamespace(t=t, plan=plans[t % 2]))
+    log.file.close()
+    text = (tmp_path / "weights.jsonl").read_text()
+    assert len(text) <= most
+    assert bool(text) == bool(most)
+    for line in map(json.loads, text.splitlines()[-1:]):
+        for r, round_ in enumerate(line["params"]):
+            used = matchings[(line["step"] + r) % 2].edges
+            assert sorted(decoded(round_, graph)) == sorted(arc for i, j in used for arc in ((i, j, 500), (j, i, 500)))
+
+
+def test_models_of_nodes_are_recorded_small_and_shown_as_recorded(run):
+    """Two numbers per node relative to their mean: 0 in sum, and their squares follow the consensus distance."""
+    lines = [json.loads(line) for line in (run / "ha-dsgd" / "seed-0" / "nodes.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(14))
+    records = [json.loads(line) for line in (run / "ha-dsgd" / "seed-0" / "metrics.jsonl").read_text().splitlines()]
+    xy = np.array([line["xy"] for line in lines]).reshape(14, -1, 2)
+    assert xy.mean(axis=1) == pytest.approx(0, abs=1e-2 * np.abs(xy).max())
+    spread = (xy**2).sum(axis=2).mean(axis=1)
+    ratio = spread / [record["consensus_distance"] for record in records]
+    assert 0.2 < ratio.mean() < 5  # E‖Su‖² = ‖u‖², with a large variance for two numbers
+    packed = packed_nodes(Run("v", 0, [], {"n": 16, "edges": []}, nodes=[{"accuracy": None, **line} for line in lines]))
+    first, second = packed["xy"][5][:2]
+    value = packed["size"] * ((64 * LETTERS.index(first) + LETTERS.index(second)) / 2000 - 1)
+    assert value == pytest.approx(lines[5]["xy"][0], abs=packed["size"] / 2000)
+
+
+def test_the_steps_of_nodes_are_few_in_a_long_run():
+    prepared = prepare(quadratics("steps=100000", "record_every=7").runs["ha-dsgd"], seed=0, check=False)
+    steps = prepared.pictured
+    assert len(steps) <= 100
+    assert steps <= set(prepared.recorded(100_000))
+    assert max(steps) == 99_999
+
+
+def test_each_method_is_opened_with_its_control(run):
+    plain, aware = page_data([read_folder(run)])["variants"]
+    assert (plain["name"], plain["control"], plain["plain"]) == ("dsgd-metropolis", None, True)
+    assert (aware["name"], aware["control"], aware["gossip"]) == ("ha-dsgd", "dsgd-metropolis", True)
 
 
 def test_a_fixed_policy_writes_its_weights_once_and_an_optimized_one_at_every_look(run):
@@ -187,8 +241,8 @@ def test_the_page_and_the_table_take_the_same_steps_and_name_them(tmp_path, wind
     records = [{"step": t, "loss": 1.0} | ({"accuracy": t / 100} if t in (12, 25, 32) else {}) for t in range(33)]
     (tmp_path / "a" / "seed-0" / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     (experiment,) = page_data([read_folder(tmp_path)])["experiments"]
-    table = summarize({"a": {0: records}}, ["accuracy"], window or 1)
-    assert experiment["rows"][0]["cells"][0]["mean"] == pytest.approx(table.rows["a"][0].mean)
+    table = summarize(read_folder(tmp_path))
+    assert experiment["rows"][0]["cells"][0]["mean"] == pytest.approx(table.rows["a"].cells[0].mean)
     assert experiment["caption"].startswith(caption)
     assert table.caption == caption
 
@@ -208,13 +262,14 @@ def made_folder(tmp_path, finals, kinds=None, metric="accuracy", sent=None):
             (place / "metrics.jsonl").write_text(json.dumps(record) + "\n")
             algorithm, policy = (kinds or {}).get(variant, ("dsgd", "auto"))
             scene = {"n": 2, "edges": [[0, 1]], "steps": 1, "algorithm_kind": algorithm, "policy_kind": policy}
+            scene["reference"] = policy == "full-averaging"
             (place / "scene.json").write_text(json.dumps(scene))
     return tmp_path
 
 
 def told(folder):
     found = read_folder(folder)
-    return "".join(text for text, _ in narrative(found, standings(found)))
+    return "".join(text for text, _ in narrative(found, summarize(found)))
 
 
 PLAIN = {"plain": ("dsgd", "metropolis-hastings"), "all": ("dsgd", "full-averaging")}
@@ -227,17 +282,61 @@ def test_the_story_names_the_winner_the_gap_and_the_bytes(tmp_path):
     role = "plain gossip with Metropolis-Hastings weights"
     assert f"10.0 points higher than plain ({role}), which reached 60.0 ± 0.0 %" in text
     assert "2 times as many bytes (2 MB per node, compared with 1 MB)" in text
-    assert "all averages over all nodes and reaches 90.0 ± 0.0 %" in text
+    assert "For reference, all averages over all nodes and reaches 90.0 ± 0.0 %" in text
+    assert (
+        "better on 5 of 5 seeds; the 95 % interval of the difference is 10 to 10 points (paired t-test: p < 0.001)"
+        in text
+    )
     assert "chance" not in text
 
 
-def test_the_story_is_honest_about_overlaps_and_few_seeds(tmp_path):
+def test_the_story_is_honest_about_small_differences_and_few_seeds(tmp_path):
     text = told(made_folder(tmp_path / "r", {"plain": [0.5, 0.7], "aware": [0.6, 0.7]}, PLAIN))
-    assert "the standard deviations overlap, so the difference is not clear" in text
+    assert (
+        "better on 1 of 2 seeds; the 95 % interval of the difference is -58.5 to 68.5 points, which includes 0" in text
+    )
+    assert "the difference is not clear" in text
     assert "With only 2 seeds" in text
     text = told(made_folder(tmp_path / "s", {"plain": [0.5], "aware": [0.6]}, PLAIN))
     assert "With a single seed, a difference may be due to chance." in text
-    assert "overlap" not in text
+    assert "interval" not in text
+
+
+def test_a_win_on_every_seed_is_a_clear_win_however_much_the_seeds_vary(tmp_path):
+    hard = np.linspace(0.3, 0.9, 10)
+    text = told(made_folder(tmp_path / "r", {"plain": list(hard), "aware": list(hard + 0.02)}, PLAIN))
+    assert "better on 10 of 10 seeds" in text
+    assert "not clear" not in text
+    outlier = [*hard[:9] + 0.001, 0.999]
+    text = told(made_folder(tmp_path / "s", {"plain": list(hard), "aware": outlier}, PLAIN))
+    assert "a win on every seed is no chance (sign test: p = 0.002)" in text
+    assert "not clear" not in text
+
+
+def test_the_table_of_the_page_marks_references_and_pairs_seeds(tmp_path):
+    finals = {"plain": [0.6, 0.7], "aware": [0.7, 0.82], "all": [0.9, 0.9]}
+    (experiment,) = page_data([read_folder(made_folder(tmp_path / "r", finals, PLAIN))])["experiments"]
+    rows = {row["name"]: row for row in experiment["rows"]}
+    assert [row["cells"][0]["best"] for row in rows.values()] == [False, True, False]
+    assert [row["reference"] for row in rows.values()] == [False, False, True]
+    assert rows["aware"]["difference"] == "+11.0 points [-1.7, 23.7], better on 2 of 2 seeds"
+    assert rows["plain"]["difference"] is None
+    assert "Accuracy, difference from plain paired by seed [95 % interval]" in experiment["caption"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reference"),
+    [
+        ({"policy": "full-averaging"}, True),
+        ({"algorithm": "all-reduce", "policy": "none"}, True),
+        ({"algorithm": {"kind": "quasi-global"}, "policy": "full-averaging"}, True),
+        ({"policy": "metropolis-hastings"}, False),
+    ],
+)
+def test_a_part_declares_that_it_is_a_reference(changes, reference):
+    base = {"steps": 1, "graph": "ring:4", "optimizer": {"lr": 0.1}, "policy": "auto"}
+    method = prepare(RunConfig.model_validate(base | changes), seed=0).method
+    assert method["reference"] is reference
 
 
 def test_the_story_of_an_error_is_that_less_is_better(tmp_path):
@@ -281,7 +380,7 @@ def test_a_page_does_not_grow_with_the_length_of_its_runs(tmp_path):
     weights = "".join(json.dumps({"step": t, "params": [{"edges": [t % 500]}]}) + "\n" for t in range(5_000))
     (tmp_path / "a" / "seed-0" / "weights.jsonl").write_text(weights)
     empty, long = (len(page(page_data([read_folder(folder)]))) for folder in (tmp_path / "a", tmp_path))
-    assert empty < 100_000
+    assert empty < 110_000
     assert long < empty + 60_000  # the two files have a megabyte
 
 
@@ -289,11 +388,14 @@ def test_thinned_curves_keep_the_ends_and_the_mean():
     values = np.random.default_rng(0).standard_normal(1000) + 5
     records = [{"step": 3 * t, "loss": v, "bytes_parameters": t} for t, v in enumerate(values)]
     ((group,),) = columns([records], ["loss"], most=100)
+    assert group["y"]["loss"][-1] == pytest.approx(values[-1], rel=1e-3)  # as in a table
     assert len(group["steps"]) == 100
     assert (group["steps"][0], group["steps"][-1]) == (0, 2997)
     ends = np.array(group["steps"]) // 3
-    weights = np.diff(ends, prepend=-1)  # records per point
-    assert np.average(group["y"]["loss"], weights=weights) == pytest.approx(values.mean(), rel=1e-3)
+    weights = np.diff(ends, prepend=-1)[:-1]  # records per point
+    assert np.average(group["y"]["loss"][:-1], weights=weights) == pytest.approx(
+        values[: sum(weights)].mean(), rel=1e-3
+    )
     assert group["x"]["bytes_parameters"] == ends.tolist()
 
 

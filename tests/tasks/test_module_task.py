@@ -9,8 +9,8 @@ from torch import nn
 
 from builders import cases, random_rows, refused
 from mixwise.algorithms import DSGD
-from mixwise.data import Dataset, NodeBatches, Partition, gaussian_mixture, partition
-from mixwise.errors import TrainingError
+from mixwise.data import Dataset, Fields, NodeBatches, Partition, gaussian_mixture, partition
+from mixwise.errors import DataError, TrainingError
 from mixwise.graphs import ring
 from mixwise.mixing import metropolis_hastings
 from mixwise.models import EvoNormS0, mlp, seeded, small_cnn
@@ -18,7 +18,7 @@ from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.gradients import faster
-from mixwise.training import Training
+from mixwise.training import Training, train
 from small_net import Tied
 
 NODES = 6
@@ -354,3 +354,104 @@ def test_evaluation_against_a_direct_computation():
 )
 def test_invalid_arguments_are_rejected(call, message):
     refused(TrainingError, message, call)
+
+
+# --- targets that are numbers ---
+def regression(nodes=4, targets=1, **options):
+    """Linear regression with a known solution, and its task."""
+    stream = torch.Generator().manual_seed(0)
+    x, A = (torch.randn(*shape, generator=stream) for shape in ((80, 3), (3, targets)))
+    data = Dataset(x, x @ A, name="linear")
+    given = {"batch": 20, "test": data, "dtype": torch.float64, **options}
+    return A, ModuleTask(
+        lambda: seeded(lambda: nn.Linear(3, targets, bias=False), 0), data, partition.iid(80, nodes, seed=0), **given
+    )
+
+
+@pytest.mark.parametrize("gradients", ["loop", "stacked"])
+def test_regression_has_the_gradients_of_least_squares(gradients):
+    """∂/∂W ‖x Wᵀ − y‖² / (b k) = 2 (x Wᵀ − y)ᵀ x / (b k), with k targets."""
+    _, task = regression(targets=2, gradients=gradients)
+    X = task.initial(range(4))
+    losses, G = task.losses_and_gradients(X, range(4), 0)
+    for i in range(4):
+        x, y = task.inputs.one(i, 0)
+        residual = x @ X[i].view(2, 3).T - y
+        assert losses[i] == pytest.approx(float(residual.square().mean()), rel=1e-12)
+        torch.testing.assert_close(G[i].view(2, 3), residual.T @ x / 20, rtol=1e-12, atol=1e-14)
+    assert task.label_counts is None
+
+
+def test_regression_finds_the_solution_and_reports_its_error():
+    A, task = regression()
+    *_, last = train(
+        task, ring(4), "pairs", steps=300, evaluate_every=300, record_every=300,
+        optimizer=lambda rows: torch.optim.SGD(rows, lr=0.1),
+    )  # fmt: skip
+    assert last.values["test_loss"] < 1e-12
+    assert last.values["test_loss_worst"] >= last.values["test_loss"] >= last.values["test_loss_average_model"]
+    assert torch.linalg.norm(A) > 1
+
+
+def test_metrics_of_ones_own_are_means_over_samples_and_know_what_is_worse():
+    """The test set of 80 is evaluated in pieces of 30, 30 and 20."""
+
+    def gap(outputs, y):
+        return (outputs - y).abs().mean()
+
+    metrics = {"score": lambda outputs, y: -gap(outputs, y), "gap": gap}
+    _, task = regression(metrics=metrics, test_batch=30)
+    X = task.initial(range(4)) * torch.tensor([[1.0], [2.0], [3.0], [4.0]])
+    gaps = [float((task.test.x.double() @ row[:, None] - task.test.y.double()).abs().mean()) for row in X]
+    found = task.evaluate(X)
+    assert (found["gap"], found["gap_worst"]) == pytest.approx((np.mean(gaps), max(gaps)), rel=1e-9)
+    assert (found["score"], found["score_worst"]) == pytest.approx((-np.mean(gaps), -max(gaps)), rel=1e-9)
+
+
+def test_outputs_that_would_be_broadcast_against_the_targets_are_refused():
+    data = Dataset(torch.randn(8, 3), torch.randn(8))
+    task = ModuleTask(lambda: nn.Linear(3, 1), data, partition.iid(8, 2, seed=0), batch=4, gradients="loop")
+    X = task.initial([0, 1])
+    refused(TrainingError, r"outputs \(4, 1\), targets \(4,\)", task.losses_and_gradients, X, [0, 1], 0)
+
+
+# --- several inputs ---
+class Sum(nn.Module):
+    """A linear layer for each input."""
+
+    def __init__(self, near, far):
+        super().__init__()
+        self.keys, self.layers = (near, far), nn.ModuleList([nn.Linear(3, 1), nn.Linear(2, 1)])
+
+    def forward(self, inputs):
+        return sum(layer(inputs[key]) for layer, key in zip(self.layers, self.keys, strict=True))
+
+
+class Joined(Sum):
+    """The same for inputs that are joined into one tensor."""
+
+    def forward(self, x):
+        return self.layers[0](x[:, :3]) + self.layers[1](x[:, 3:])
+
+
+@pytest.mark.parametrize("form", [dict, tuple])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_several_inputs_are_the_same_as_one_joined_input(form, accumulate):
+    stream = torch.Generator().manual_seed(0)
+    near, far = torch.randn(40, 3, generator=stream), torch.randn(40, 2, generator=stream)
+    inputs, keys = ({"near": near, "far": far}, ("near", "far")) if form is dict else ((near, far), (0, 1))
+    y, found = near.sum(1, keepdim=True), []
+    for x, make in ((Fields(inputs), Sum), (torch.cat([near, far], 1), Joined)):
+        data = Dataset(x, y).subset(range(39, 1, -1))
+        task = ModuleTask(
+            lambda make=make: seeded(lambda: make(*keys), 0), data, partition.iid(38, 4, seed=0), batch=7, test=data,
+            gradients="loop", accumulate=accumulate, dtype=torch.float64,
+        )  # fmt: skip
+        X = task.initial(range(4))
+        found.append((*task.losses_and_gradients(X, range(4), 2), task.evaluate(X)["test_loss"]))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(other), rtol=1e-12, atol=1e-13)
+
+
+def test_inputs_of_different_lengths_are_refused():
+    refused(DataError, r"inputs of \[3, 2\] samples", Fields, (torch.zeros(3), torch.zeros(2)))

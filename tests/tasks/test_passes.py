@@ -151,3 +151,22 @@ def test_the_product_that_is_tried_is_a_bfloat16_product_of_torch():
     names = {}
     exec(devices._PRODUCT, names)
     assert names["a"].dtype == torch.bfloat16
+
+
+# --- many nodes ---
+
+
+def test_blocks_of_nodes_have_the_losses_gradients_and_accuracies_of_all_at_once(monkeypatch):
+    """Blocks of 3 of 8 nodes, the last of which is shorter; also with rows that have moved."""
+    whole, blocks = (task_of(normed, dtype=torch.float64) for _ in range(2))
+    monkeypatch.setattr(type(blocks), "nodes_at_once", 3)
+    X = blocks.initial(range(NODES)) + 0.1 * torch.randn(NODES, blocks.layout.dim, dtype=torch.float64)
+    found, accuracies = blocks.losses_and_gradients(X, range(NODES), 3), blocks.evaluate(X)
+    moved = blocks.losses_and_gradients(X + 1, range(NODES), 3)[0].clone()
+    monkeypatch.setattr(type(blocks), "nodes_at_once", NODES)
+    losses, G = whole.losses_and_gradients(X, range(NODES), 3)
+    torch.testing.assert_close(found[0], losses, rtol=0, atol=1e-12)
+    assert accuracies == whole.evaluate(X)
+    again = blocks.losses_and_gradients(X, range(NODES), 3)
+    torch.testing.assert_close(again[1], G, rtol=0, atol=1e-12)
+    torch.testing.assert_close(moved, whole.losses_and_gradients(X + 1, range(NODES), 3)[0], rtol=0, atol=1e-12)

@@ -8,15 +8,16 @@ import pytest
 import torch
 
 import mixwise.mixing as mx
-from builders import refused
+from builders import random_rows, refused
 from mixwise.algorithms import DSGD
 from mixwise.errors import TrainingError
 from mixwise.graphs import ring
 from mixwise.network import SimulatedNetwork
+from mixwise.plan import Plan
 from mixwise.policies import Fixed, HeterogeneityAware
 from mixwise.sketch import CountSketch, ExactSketch
 from mixwise.tasks import QuadraticTask, random_quadratics
-from mixwise.training import Record, train
+from mixwise.training import Record, figures, train
 
 GRAPH = ring(6)
 MH = mx.metropolis_hastings(GRAPH)
@@ -59,6 +60,19 @@ def test_records_are_one_line_of_json_each_and_times_are_kept_apart():
         assert not set(record.seconds) & set(record.values)
 
 
+def test_records_of_many_nodes_hold_the_distribution_of_their_disagreement_and_not_p(monkeypatch):
+    monkeypatch.setattr(figures, "LARGE", 5)
+    X = random_rows(6, 7)
+    found = figures.mixing_figures(X, None, Plan((MH,)), SimulatedNetwork(GRAPH))
+    distances = np.sort((X - X.mean(0)).square().sum(1).numpy())
+    assert found == {
+        "consensus_distance": pytest.approx(distances.mean(), rel=1e-12),
+        "disagreement_median": pytest.approx(distances[2], rel=1e-12),
+        "disagreement_90th_percentile": pytest.approx(distances[4], rel=1e-12),
+        "disagreement_largest": pytest.approx(distances[5], rel=1e-12),
+    }
+
+
 def test_records_hold_the_metrics_of_the_step():
     """Parameters as they are after the mixing, gradients and their mixing error as they were in it."""
     task, W = random_quadratics(6, dim=5, seed=1), MH
@@ -97,7 +111,7 @@ def test_a_solve_is_recorded_where_it_happened():
 
 
 @pytest.mark.parametrize("name", ["steps", "local_steps", "record_every", "evaluate_every"])
-@pytest.mark.parametrize("value", [2.5, 3.0, 0, -1, True, "3", None])
+@pytest.mark.parametrize("value", [2.5, 3.0, 0, -1, True, "3"])
 def test_counts_are_whole_numbers_of_at_least_1(name, value):
     refused(TrainingError, f"^{name} = {value!r}; give a whole number of at least 1", run, **{name: value})
 

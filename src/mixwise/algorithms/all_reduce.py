@@ -15,7 +15,7 @@ from mixwise.protocols import Algorithm, Needs, Network, Plan, Round, State
 
 
 @part(
-    "all-reduce", title="all-reduce SGD", cite="a reference",
+    "all-reduce", title="all-reduce SGD", cite="a reference", reference=True,
     step="G ← mean of G", mixes="nothing by gossip", sends="2 (n − 1)/n · d", condition="no W",
 )  # fmt: skip
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class AllReduceSGD(Algorithm):
 
 
 @part(
-    "local-sgd", title="local SGD", cite="Stich 2019; a reference",
+    "local-sgd", title="local SGD", cite="Stich 2019; a reference", reference=True,
     step="X⁺ = mean of X′", mixes="nothing by gossip", sends="2 (n − 1)/n · d", condition="no W",
 )  # fmt: skip
 @dataclass(frozen=True)

@@ -71,10 +71,8 @@ def plan(
             ("matchings", Matchings(rounds), None),
         ]
     choices.append(("metropolis-hastings", Fixed(metropolis_hastings), torch.int8))
-    chosen = auto.rounds or 1 if isinstance(auto, Pairs | AwarePairs) else 1
+    chosen = auto.rounds or 1 if isinstance(auto, Pairs) else 1
     choices += [("pairs", Pairs(rounds), torch.int8) for rounds in sorted({1, rounds_that_fit(g), chosen})]
-    if isinstance(auto, AwarePairs):
-        choices.append(("aware-pairs", auto, torch.int8))
     rows = []
     for name, policy, wire in choices:
         f = forecast(policy, g, sizes[wire], links)

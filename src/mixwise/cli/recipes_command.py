@@ -13,26 +13,24 @@ from mixwise.terminal import columns, fail, out
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Show its variants.", autocompletion=offer_recipes)] = None,
+    name: Annotated[str | None, typer.Argument(help="Print this recipe.", autocompletion=offer_recipes)] = None,
 ) -> None:
     """List the recipes and the names that a recipe can use.
 
-    These are the algorithms, policies, graphs and weighting schemes.
+    These are the algorithms, policies, graphs and weighting schemes. With a name, print that recipe, to start your own
+    from.
 
     Example: mixwise recipes digits
     """
     from mixwise.experiments import load_recipe, recipe_names
+    from mixwise.experiments.recipe import recipe_source
 
     if name is not None:
-        recipe = load_recipe(name)
-        out.print(f"{recipe.name}: {recipe.description}")
-        out.print(f"variants: {', '.join(recipe.variants)}")
-        if recipe.further:
-            out.print(f"on request (variants=NAME,…): {', '.join(recipe.further)}")
+        out.print(recipe_source(name), end="")
         return
     known = {name: load_recipe(name) for name in recipe_names()}
     out.print(columns(("recipe", "description"), [(name, recipe.description) for name, recipe in known.items()]))
-    out.print("\nmixwise recipes RECIPE lists the variants of a recipe.\n")
+    out.print("\nmixwise recipes RECIPE prints a recipe, to start your own from.\n")
     rows = [(name, _algorithm(entry)) for name, entry in entries("algorithm").items()]
     out.print(columns(("algorithm", "step, condition on W, cost, reference"), rows))
     out.print()

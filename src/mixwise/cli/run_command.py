@@ -18,7 +18,7 @@ import typer
 
 from mixwise.cli.completion import offer_overrides, offer_recipes
 from mixwise.errors import ConfigError, MixwiseError, TrainingError
-from mixwise.terminal import err, notes_shown, out, progress_shown, summary_table
+from mixwise.terminal import columns, err, notes_shown, out, progress_shown, summary_table
 
 if TYPE_CHECKING:
     from mixwise.experiments.memory import Need
@@ -75,6 +75,9 @@ def run(
             out.print(f"{experiment.recipe.name}: {experiment.recipe.description}")
             out.print(summary_table(summary))
             out.print(f"{summary.caption}.", style="dim")
+            if found := summary.differences():
+                out.print(f"\n{summary.comparison}:")
+                out.print(columns(("", ""), list(found.items())))
             out.print(f"\nTable, figures and records: {folder}{'' if str(folder).endswith('/') else '/'}")
             out.print(f"Report: {folder / 'report.html'}")
 

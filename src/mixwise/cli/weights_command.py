@@ -19,6 +19,7 @@ _SPEC_HELP = "A graph, such as ring:16, torus:4x4 or file:PATH (see mixwise reci
 _SCHEME_HELP = "A weighting scheme (see mixwise recipes), or gme, which fits the weights to --gradients."
 _SCHEMES = [name for name in entries("scheme", outside=False) if name != "cliques"]  # which needs the cliques
 Spec = Annotated[str, typer.Argument(help=_SPEC_HELP, autocompletion=offer_graphs)]
+_MOST = 2_500  # nodes; for more, eigenvalues take minutes
 Seed = Annotated[int, typer.Option(help="Seed of a random graph.")]
 
 
@@ -29,7 +30,8 @@ def graph(
 ) -> None:
     """Describe a graph, and how fast each weighting scheme mixes on it.
 
-    Shows the size, degrees and diameter of the graph, and a picture of up to 64 nodes.
+    Shows the size, degrees and diameter of the graph, and a picture of up to 64 nodes. Above 2,500 nodes, the diameter
+    and the speed of mixing are left out.
 
     Example: mixwise graph torus:4x4
     """
@@ -42,22 +44,25 @@ def graph(
         save_picture(g, picture)
         out.print(f"picture: {picture}")
     low, high, mean = min(g.degrees), max(g.degrees), sum(g.degrees) / g.n
-    out.print(f"{spec}: {g.n} nodes, {len(g.edges)} {'arcs' if g.directed else 'edges'}")
+    out.print(f"{spec}: {g.n} nodes, {len(g.edge_array)} {'arcs' if g.directed else 'edges'}")
     out.print(f"degrees: {low if low == high else f'{low} to {high}, mean {mean:.3g}'}")
     if g.is_connected:
-        out.print(f"diameter: {g.diameter}")
+        out.print(f"diameter: {g.diameter}" if g.n <= _MOST else "connected: yes")
     else:
         sizes = sorted((len(component) for component in g.components), reverse=True)
         listed = ", ".join(map(str, sizes[:8])) + (", …" if len(sizes) > 8 else "")
         out.print(f"not connected: {len(sizes)} components of {listed} nodes")
+    if g.n > _MOST:
+        out.print(f"diameter and speed of mixing: not computed above {_MOST:,} nodes; try a smaller graph of this kind")
+        return
     rows = []
     for name in _SCHEMES:
         try:
             W = lookup("scheme", name).target(g)
-            rows.append((name, f"{consensus_factor(W):.6f}", f"{spectral_gap(W):.6f}"))
+            rows.append((name, f"{consensus_factor(W):.6f}", f"{spectral_gap(W):.6f}", ""))
         except MixwiseError as error:
-            rows.append((name, f"– ({str(error).partition(';')[0]})", "–"))
-    out.print(columns(("scheme", "consensus factor p", "spectral gap"), rows))
+            rows.append((name, "–", "–", str(error).partition(";")[0]))
+    out.print(columns(("scheme", "consensus factor p", "spectral gap", ""), rows))
     if g.n <= 64:
         out.print(terminal_picture(g))
 

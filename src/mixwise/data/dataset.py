@@ -1,8 +1,8 @@
 """Datasets: inputs, labels, and the split into training and test data.
 
-Legend: x (N, …), y (N,) int64, N samples. Inputs in memory are float32, except images, which stay uint8 as published, a
-quarter of the memory: a byte v means v / 255, and `normalized` and `averaged_down` return float32. Inputs that are read
-on demand are `Samples`.
+Legend: x (N, …), y labels (N,) int64 or float targets (N, …), N samples. Inputs in memory are float32, except images,
+which stay uint8 as published, a quarter of the memory: a byte v means v / 255, and `normalized` and `averaged_down`
+return float32. Inputs that are read on demand are `Samples`.
 """
 
 from __future__ import annotations
@@ -55,29 +55,36 @@ class Samples(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """N labeled samples.
+    """N samples with their labels, or with targets that are numbers.
 
     Args:
         x: inputs (N, …), or `Samples` that are read on demand.
-        y: labels (N,), int64, each in 0 … classes − 1.
-        classes: the number of labels, whether or not all of them occur.
+        y: labels (N,), int64, each in 0 … classes − 1; or targets (N, …) of a floating-point type.
+        classes: the number of labels, whether or not all of them occur; 0 for targets.
         name: for messages and reports.
         class_names: the meaning of the labels, if known.
     """
 
     x: torch.Tensor | Samples
     y: torch.Tensor
-    classes: int
+    classes: int = 0
     name: str = "data"
     class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         shape: tuple[object, ...] = tuple(self.x.shape) if isinstance(self.x, torch.Tensor) else (len(self.x), "…")
-        if self.y.ndim != 1 or self.y.dtype != torch.int64 or len(shape) < 1 or shape[0] != len(self.y):
+        labels = self.y.ndim == 1 and self.y.dtype == torch.int64
+        fits = labels or (self.classes == 0 and self.y.is_floating_point())
+        if not fits or self.y.ndim < 1 or len(shape) < 1 or shape[0] != len(self.y):
             found = f"x {shape}, y {tuple(self.y.shape)} of {self.y.dtype}"
-            raise DataError(f"{self.name}: {found}; expected (N, …) and (N,) of torch.int64")
+            rule = "expected (N, …) and labels (N,) of torch.int64, or float targets (N, …) without classes"
+            raise DataError(f"{self.name}: {found}; {rule}")
         if len(self.y) == 0:
             raise DataError(f"{self.name}: no samples; a dataset has at least one")
+        if not labels:
+            return
+        if self.classes == 0:
+            raise DataError(f"{self.name}: labels without classes; give their number: classes={int(self.y.max()) + 1}")
         low, high = int(self.y.min()), int(self.y.max())
         if low < 0 or high >= self.classes:
             rule = f"expected 0 to {self.classes - 1}; renumber them and leave out unlabeled samples"
@@ -93,7 +100,7 @@ class Dataset:
         """A description of one sample."""
         x = self.x
         sample = f"{tuple(x.shape[1:])} of {x.dtype}" if isinstance(x, torch.Tensor) else x.kind
-        return f"{sample} with {self.classes} classes"
+        return f"{sample} with " + (f"{self.classes} classes" if self.classes else f"targets {tuple(self.y.shape[1:])}")
 
     @property
     def tensor(self) -> torch.Tensor:
@@ -168,10 +175,10 @@ def drawn(total: int, count: int | None, option: str, where: str) -> list[int]:
 
 
 def from_torch(dataset: torch.utils.data.Dataset[Any], classes: int | None = None, name: str | None = None) -> Dataset:
-    """Read a torch `Dataset` of (tensor, label) items into memory.
+    """Read a torch `Dataset` of (tensor, label) or (tensor, target) items into memory.
 
     Args:
-        dataset: has a length; all its tensors have the same shape.
+        dataset: has a length; all its tensors have the same shape. Targets are floats, labels whole numbers.
         classes: by default the largest label plus one.
         name: by default the name of its type.
     """
@@ -179,9 +186,17 @@ def from_torch(dataset: torch.utils.data.Dataset[Any], classes: int | None = Non
     if not isinstance(dataset, Sized) or len(dataset) == 0:
         raise DataError(f"{name} has no length, or no samples; give a map-style dataset, not a stream")
     try:
-        items = [(x, index(label)) for x, label in (dataset[i] for i in range(len(dataset)))]
-        x, y = torch.stack([x for x, _ in items]), torch.tensor([label for _, label in items])
+        items = [dataset[i] for i in range(len(dataset))]
+        if isinstance(items[0], torch.Tensor):  # its two rows would pass for an input and a target
+            raise TypeError("items are tensors")
+        x = torch.stack([x for x, _ in items])
+        if torch.as_tensor(items[0][1]).is_floating_point():
+            if classes is not None:
+                raise ValueError(f"classes = {classes}, but the targets are floats")
+            targets = [torch.as_tensor(target, dtype=torch.float32) for _, target in items]
+            return Dataset(x, torch.stack(targets), name=name)
+        y = torch.tensor([index(label) for _, label in items])
     except (TypeError, ValueError, RuntimeError) as error:
-        rule = "expected pairs of a tensor, all of one shape, and a whole number: convert them in its transform"
+        rule = "expected pairs of a tensor, all of one shape, and a label or target: convert them in its transform"
         raise DataError(f"{name}: {error}; {rule}") from None
     return Dataset(x, y, int(y.max()) + 1 if classes is None else classes, name)

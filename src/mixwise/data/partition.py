@@ -9,7 +9,7 @@ Legend: labels (N,) whole numbers; a part (N_i,) holds the indices of node i.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -69,6 +69,10 @@ class Partition:
         """Count each label on each node, (n, classes)."""
         return label_counts(labels, self.parts, classes)
 
+    def batches(self, batch: int, seed: int) -> NodeBatches:
+        """Return the batches of all nodes."""
+        return NodeBatches(self, batch, seed)
+
     def __len__(self) -> int:
         return len(self.parts)
 
@@ -89,7 +93,7 @@ class Partition:
 
 def label_counts(labels: Labels, parts: Iterable[npt.ArrayLike], classes: int | None = None) -> IntArray:
     """Count each label in each part, (n, classes); by default `classes` is the largest label plus one."""
-    y = _checked_labels(labels)
+    y = checked_labels(labels)
     classes = int(y.max()) + 1 if classes is None else classes
     if y.min() < 0 or y.max() >= classes:
         raise DataError(f"labels range from {y.min()} to {y.max()}, expected 0 to {classes - 1}; renumber them")
@@ -124,7 +128,7 @@ def dirichlet(labels: Labels, nodes: int, alpha: Positive = 0.1, seed: int = 0) 
         alpha: 0.1 is strong skew, 1 moderate; 100 is close to `iid`.
         seed: of the draw.
     """
-    y = _checked_labels(labels)
+    y = checked_labels(labels)
     _check_nodes(nodes, len(y))
     if not 0 < alpha <= 1e12:
         raise DataError(f"alpha = {alpha}; it must be above 0 and at most 1e12 (without skew, use `iid`)")
@@ -171,7 +175,7 @@ def by_label(labels: Labels, nodes: int, labels_per_node: Count = 2, seed: int =
     the next shard to the label whose shards are largest), and to the nodes at random. Sizes are equal if all labels are
     equally frequent and divide evenly; otherwise they differ as the shards do.
     """
-    y = _checked_labels(labels)
+    y = checked_labels(labels)
     _check_nodes(nodes, len(y))
     values, frequency = np.unique(y, return_counts=True)
     shards = nodes * labels_per_node
@@ -210,7 +214,8 @@ def _cuts(samples: int, nodes: int) -> IntArray:
     return node * (samples // nodes) + np.minimum(node, samples % nodes)
 
 
-def _checked_labels(labels: Labels) -> IntArray:
+def checked_labels(labels: Labels) -> IntArray:
+    """Return the labels as an array (N,), or raise an error."""
     y = np.asarray(labels.cpu() if isinstance(labels, torch.Tensor) else labels)
     if y.ndim != 1 or y.size == 0 or y.dtype.kind not in "iu":
         raise DataError(f"labels of shape {y.shape} and {y.dtype}; expected whole numbers, one per sample, (N,)")
@@ -264,6 +269,10 @@ class NodeBatches:
         indices = _cut(len(own), self.batch, step, order)
         self._orders[node] = used
         return indices
+
+    def all(self, nodes: Sequence[int], step: int) -> torch.Tensor:
+        """Return the indices of the batches of several nodes at `step`, int64 (m, batch)."""
+        return torch.stack([self(node, step) for node in nodes])
 
 
 def _cut(size: int, batch: int, step: int, order: Callable[[int], torch.Tensor]) -> torch.Tensor:

@@ -6,24 +6,29 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
+from mixwise.data import Partition
 from mixwise.errors import ConfigError
 from mixwise.experiments.config import LinkTimes, Optimizer, RunConfig, Schedule
 from mixwise.experiments.memory import Need, check_memory
 from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
-from mixwise.network import Faults, FaultyNetwork, Link, Links, Network, SimulatedNetwork
+from mixwise.network import FaultyNetwork, Link, Links, Network, SimulatedNetwork
 from mixwise.network.survivors import remaining_graph
 from mixwise.network.wire import as_wire_dtype
 from mixwise.network.world import World
 from mixwise.parts import supply, words
 from mixwise.protocols import Context
+from mixwise.report.records import thinned
 from mixwise.seeding import numpy_generator, stream
 from mixwise.tasks import ModuleTask, QuadraticTask, Task
 from mixwise.training import Record, Training, factor, records
+from mixwise.training.loop import RECORDED, usual_evaluation
+from mixwise.training.run_log import graph_scene, method_words, neighborhood
 from mixwise.training.training import OptimizerFactory, SchedulerFactory, Step
 
 _OPTIMIZERS: Mapping[str, tuple[Callable[..., torch.optim.Optimizer], set[str]]] = {  # with the options that each has
@@ -33,7 +38,8 @@ _OPTIMIZERS: Mapping[str, tuple[Callable[..., torch.optim.Optimizer], set[str]]]
     "rmsprop": (torch.optim.RMSprop, {"momentum", "eps"}),
     "adagrad": (torch.optim.Adagrad, set()),
 }
-_MAX_NODES = 100_000
+_MAX_NODES = 1_000_000
+_MAX_NODE_LINES, _MAX_NODE_NUMBERS = 100, 100_000  # of nodes.jsonl
 _FIRST_BATCHES = 10  # whose gradients the placement gme fits
 
 
@@ -42,33 +48,56 @@ class Prepared:
     """A run that has been checked and is ready to start.
 
     Attributes:
-        config: the configuration of the run.
         steps, nodes: the number of steps and of nodes.
-        evaluate_every: the number of steps from one evaluation to the next.
+        record_every, evaluate_every: the number of steps from one record, or evaluation, to the next.
+        method: the graph, the algorithm and the policy in words, for `scene.json`.
         start: makes the training of all nodes, or, after others were lost, that of the nodes that it is given.
         need: the estimated memory, if it is large and was checked.
+        checkpoint_every: the number of steps from one checkpoint to the next.
+        tensorboard: whether to write files for TensorBoard.
+        metrics: the names of what its records can hold; None if only the task knows.
     """
 
-    config: RunConfig
     steps: int
     nodes: int
+    record_every: int
     evaluate_every: int
+    method: dict[str, Any]
     start: Callable[..., Training]
     need: Need | None
+    checkpoint_every: int
+    tensorboard: bool
+    metrics: tuple[str, ...] | None = None
+
+    def scene(self, training: Training) -> dict[str, Any]:
+        """The graph, the labels that each node holds, and the method in words, as JSON values."""
+        graph, task, itemsize = training.network.graph, training.task, training.X.element_size()
+        found = {**graph_scene(graph, task.layout.dim, itemsize), "steps": self.steps, **self.method}
+        if isinstance(task, ModuleTask):
+            found["data"] = task.data.name
+            if isinstance(task.partition, Partition):  # nodes that draw from streams have no epochs
+                found["steps_per_epoch"] = len(task.data) / (task.nodes * task.batch)
+            if (counts := task.label_counts) is not None:
+                part = neighborhood(graph)
+                names = list(task.data.class_names) or [str(label) for label in range(task.data.classes)]
+                found |= {"counts": (counts if part is None else counts[part]).tolist(), "classes": names}
+        return found
 
     @property
-    def checkpoint_every(self) -> int:
-        """The number of steps from one checkpoint to the next; by default a quarter of the run."""
-        return self.config.checkpoint_every or max(1, self.steps // 4)
+    def pictured(self) -> set[int]:
+        """The steps whose records get a line in nodes.jsonl."""
+        lines, steps = max(4, min(_MAX_NODE_LINES, _MAX_NODE_NUMBERS // (3 * self.nodes))), self.steps
+        evaluated = [*range(self.evaluate_every - 1, steps - 1, self.evaluate_every), steps - 1]
+        return {*thinned(evaluated, lines // 2), *thinned(self.recorded(steps), lines // 2)}
 
     def recorded(self, steps: int) -> list[int]:
         """The steps that have a record, of the first so many steps."""
-        every, evaluate = self.config.record_every, self.evaluate_every
+        every, evaluate = self.record_every, self.evaluate_every
         return [t - 1 for t in range(1, steps + 1) if t % every == 0 or t % evaluate == 0 or t == self.steps]
 
     def records_of(self, training: Training, on_step: Callable[[Step], None] = lambda step: None) -> Iterator[Record]:
         """Yield the records from the training's current step to the end; `on_step` is called after every step."""
-        return records(training, self.steps, self.config.record_every, self.evaluate_every, on_step)
+        return records(training, self.steps, self.record_every, self.evaluate_every, on_step)
 
     def __call__(self) -> Iterator[Record]:
         """Run from the beginning and yield the records."""
@@ -96,6 +125,8 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
         scheduler=build_scheduler(config.schedule, steps),
         clip=config.optimizer.clip,
         local_steps=config.local_steps,
+        robust=config.robust,
+        on_bad=config.on_bad,
     )
 
     def rehearsal(short: Task) -> Training:
@@ -122,8 +153,19 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
         start()  # reports a wrong value or combination; the run itself starts again
         if need is not None:
             gc.collect()  # schedulers and optimizers refer to each other, which keeps the rows alive
-    evaluate_every = config.evaluate_every or (1 if isinstance(task, QuadraticTask) else steps)
-    return Prepared(config, steps, n, evaluate_every, start, need)
+    return Prepared(
+        steps, n, config.record_every, config.evaluate_every or usual_evaluation(task, steps),
+        method_words(config.graph, config.placement, config.part("policy"), config.part("algorithm")),
+        start, need, config.checkpoint_every or max(1, steps // 4), config.tensorboard,
+        _recorded_metrics(task),
+    )  # fmt: skip
+
+
+def _recorded_metrics(task: Task) -> tuple[str, ...] | None:
+    """What records of a task can hold; None for a task of your own."""
+    if isinstance(task, ModuleTask):
+        return *(name + of for name in task.metrics for of in ("", "_worst", "_spread", "_average_model")), *RECORDED
+    return ("distance_to_optimum", *RECORDED) if isinstance(task, QuadraticTask) else None
 
 
 # --- graph, network and task ---
@@ -140,16 +182,15 @@ def build_task(config: RunConfig, nodes: int, seed: int) -> Task:
 
 def _network(config: RunConfig, graph: Graph, links: Links | None, world: World, seed: int) -> Network:
     """Return the network of the world; faults and simulated link times are for simulations only."""
-    given = config.faults.model_dump(exclude_unset=True) if config.faults else {}
-    faults, wire = Faults(**{"message_loss": config.message_loss} | given), _wire_dtype(config)
-    if not faults and links is None:
+    faults, wire = config.network_faults(), _wire_dtype(config)
+    if faults is None and links is None:
         return world.network(graph, config.device, wire)
-    if world.size > 1 and faults:
+    if world.size > 1 and faults is not None:
         raise ConfigError("faults are for simulations, but this run has several processes; leave them out")
     if world.size > 1:
         raise ConfigError("links are for simulations; with several processes, time is measured; leave them out")
     network = SimulatedNetwork(graph, links, wire)
-    return FaultyNetwork(network, faults, stream(seed, "network")) if faults else network
+    return network if faults is None else FaultyNetwork(network, faults, stream(seed, "network"))
 
 
 def _wire_dtype(config: RunConfig) -> torch.dtype | None:
@@ -200,12 +241,12 @@ def build_optimizer(o: Optimizer, task: Task) -> OptimizerFactory:
     """Return a factory of the optimizer; of two blocks of columns, the second has no weight decay."""
     if o.nesterov and o.momentum == 0:
         raise ConfigError("optimizer: nesterov needs a momentum above 0")
-    kind, further = _OPTIMIZERS[o.kind]
+    make_optimizer, further = _OPTIMIZERS[o.kind]
     options = {"lr": _step_size(o.lr, task), "weight_decay": o.weight_decay, **o.model_dump(include=further)}
 
     def make(blocks: list[nn.Parameter]) -> torch.optim.Optimizer:
         groups = [{"params": [block]} | ({"weight_decay": 0.0} if i > 0 else {}) for i, block in enumerate(blocks)]
-        return kind(groups, **options)
+        return make_optimizer(groups, **options)
 
     return make
 

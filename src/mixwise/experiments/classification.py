@@ -12,7 +12,17 @@ from pydantic import model_validator
 from torch import nn
 
 from mixwise import models
-from mixwise.data import Dataset, FlipsAndCrops, Partition, Splits, TokenSamples, averaged_down, holdout, normalized
+from mixwise.data import (
+    Dataset,
+    FlipsAndCrops,
+    LabelStreams,
+    Partition,
+    Splits,
+    TokenSamples,
+    averaged_down,
+    holdout,
+    normalized,
+)
 from mixwise.data.files import model_folder
 from mixwise.data.partition import dirichlet
 from mixwise.errors import ConfigError
@@ -85,7 +95,7 @@ def classification(
     *,
     data: DataSection,
     model: ModelSection,
-    partition: Annotated[Callable[..., Partition], FAMILIES["partition"]] = _DIRICHLET,
+    partition: Annotated[Callable[..., Partition | LabelStreams], FAMILIES["partition"]] = _DIRICHLET,
     batch: Count = 32,
     augment: bool = False,
     gradients: Literal["auto", "measure", "loop", "stacked"] = "auto",
@@ -112,7 +122,7 @@ def classification(
     tokenizer = tokenizer_folder(run, data, model) if "tokenizer" in data.defaults else None
     source = _Source(data.model_dump_json(), run.data_dir, augment, tokenizer)
     training, test = _train_and_test(source, evaluate_on, seed)
-    module = build_model(run, model, training.classes, seed, train)
+    module = build_model(run, model, training.classes, seed, train, training.x)
     _check_tokens(module, training)
     if batch > max(len(training), _LARGE_BATCH):
         raise ConfigError(f"task.batch = {batch} is more than all {len(training)} training samples; use a smaller one")
@@ -181,11 +191,17 @@ def _splits(source: _Source) -> Splits:
 
 
 # --- the model: built or loaded, frozen in part; features of the data in its place ---
-def build_model(run: RunConfig, model: ModelSection, classes: int, seed: int, train: Any = "all") -> nn.Module:
-    """The module that every node starts with."""
+def build_model(
+    run: RunConfig, model: ModelSection, classes: int, seed: int, train: Any = "all", x: torch.Tensor | Any = None
+) -> nn.Module:
+    """The module that every node starts with; where options do not say otherwise, for samples like x."""
     if run.model_dir is not None and "model_dir" not in model.defaults:
         raise ConfigError(f"model_dir is for pretrained models ({', '.join(PRETRAINED)}), not for {model.kind}")
     available = {"classes": classes, "model_dir": run.model_dir, "data_dir": run.data_dir}
+    if isinstance(x, torch.Tensor):
+        available["features"] = x[0].numel()
+        if x.ndim == 4:
+            available |= dict(zip(("channels", "image_height", "image_width"), x.shape[1:], strict=True))
     if model.kind in entries("model", outside=False) and model.kind not in PRETRAINED:
         check_module(lambda: supply(model.bound(), **available))
     module: nn.Module = models.seeded(lambda: supply(model.bound(), **available), stream(seed, "model"))

@@ -6,17 +6,25 @@ its task, algorithm and policy follow from their declarations (`mixwise.parts`);
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mixwise.errors import ConfigError, unknown
 from mixwise.parts import NonNegative, Positive, Share, Unit, build
+from mixwise.parts.declaration import declaration
 from mixwise.parts.options import explained
+from mixwise.parts.types import OptionError
+
+if TYPE_CHECKING:
+    from mixwise.experiments.build import Prepared
+    from mixwise.network import Faults
+    from mixwise.network.world import World
 
 Model = TypeVar("Model", bound=BaseModel)
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
@@ -68,6 +76,14 @@ def validated(model: type[Model], data: Any, where: str) -> Model:
         return model.model_validate(data)
     except ValidationError as error:
         raise ConfigError(f"{where}: {explained(error)}" if where else str(explained(error))) from None
+
+
+def _absolute(path: str | None) -> str | None:
+    """The path from any folder, so that the configuration of a run works elsewhere."""
+    return os.path.abspath(os.path.expanduser(path)) if path else path
+
+
+Place = Annotated[str | None, AfterValidator(_absolute)]
 
 
 class Optimizer(Strict):
@@ -126,19 +142,6 @@ class LinkTimes(Strict):
         return edges
 
 
-class FaultOptions(Strict):
-    """Faults of a simulation; `mixwise.network.Faults` explains them and checks how they fit together."""
-
-    message_loss: Unit = 0.0
-    burst: Positive | None = None
-    node_off: Unit = 0.0
-    away: Positive | None = None
-    cyclic: bool = False
-    trace: str | None = None
-    stragglers: Unit = 0.0
-    acknowledged: bool = True
-
-
 def _checked(family: str, value: Any) -> Any:
     """The value as it came, if a part can be built from it."""
     build(family, value)
@@ -165,33 +168,67 @@ class RunConfig(Strict):
     policy: Annotated[Any, AfterValidator(partial(_checked, "policy"))]
     wire_dtype: Literal["auto", "bfloat16", "int8"] | None = None
     message_loss: Unit = 0.0  # short for faults.message_loss
-    faults: FaultOptions | None = None
+    faults: dict[str, Any] | None = None
+    robust: Literal["none", "clip", "trim"] = "none"
+    on_bad: Literal["stop", "skip", "exclude"] = "stop"
     links: LinkTimes | None = None
     record_every: Count = 1
     evaluate_every: Count | None = None
     checkpoint_every: Count | None = None
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
-    data_dir: str | None = None
-    model_dir: str | None = None
+    data_dir: Place = None
+    model_dir: Place = None
     tensorboard: bool = False
+
+    @field_validator("graph")
+    @classmethod
+    def _found_from_anywhere(cls, graph: str) -> str:
+        kind, _, path = graph.partition(":")
+        return f"file:{_absolute(path)}" if kind == "file" and path else graph
 
     @model_validator(mode="after")
     def _said_once(self) -> RunConfig:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give the length of a run as steps or as epochs, and not both")
-        if self.message_loss and self.faults and "message_loss" in self.faults.model_fields_set:
+        if self.message_loss and "message_loss" in (self.faults or {}):
             raise ValueError("message_loss is short for faults.message_loss; give one of them")
+        self.network_faults()
         return self
+
+    def network_faults(self) -> Faults | None:
+        """The faults of the simulated network, built from the recipe's words; None without any."""
+        given = ({"message_loss": self.message_loss} if self.message_loss else {}) | (self.faults or {})
+        if not given:
+            return None
+        from mixwise.network import Faults  # with it torch, which a list of recipes does not need
+
+        try:
+            found: Faults = declaration(Faults).build(given)
+        except OptionError as error:
+            raise error.at("faults") from None
+        return found or None
 
     def part(self, family: Literal["task", "algorithm", "policy"]) -> Any:
         """The task, algorithm or policy of the run, built from the recipe's words."""
         return build(family, getattr(self, family), family)
 
-    def same_as(self, other: RunConfig) -> bool:
-        """Whether both describe the same run, however much of the defaults they spell out."""
-        parts = [[config.part("task"), config.part("algorithm"), config.part("policy")] for config in (self, other)]
-        rest = [config.model_dump(exclude={"task", "algorithm", "policy"}) for config in (self, other)]
+    def prepare(self, seed: int, world: World, *, check: bool = True) -> Prepared:
+        """Build the run of a seed; with `check`, a wrong value or combination is an error."""
+        from mixwise.experiments.build import prepare  # with it torch, which listing recipes does not need
+
+        return prepare(self, seed, world, check=check)
+
+    def described(self) -> dict[str, Any]:
+        """Return the run as config.yaml holds it."""
+        return self.model_dump(exclude_none=True)
+
+    def matches(self, written: Mapping[str, Any]) -> bool:
+        """Whether config.yaml describes this run, however much of the defaults it spells out."""
+        other = validated(RunConfig, written, "config.yaml")
+        families: list[Literal["task", "algorithm", "policy"]] = ["task", "algorithm", "policy"]
+        parts = [[*map(config.part, families), config.network_faults()] for config in (self, other)]
+        rest = [config.model_dump(exclude={*families, "faults", "message_loss"}) for config in (self, other)]
         return rest[0] == rest[1] and parts[0] == parts[1]
 
 

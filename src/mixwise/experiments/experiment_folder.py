@@ -5,6 +5,7 @@ DIR/<variant>/seed-<s>/metrics.jsonl      one line per record, the same bits for
 DIR/<variant>/seed-<s>/timings.jsonl      wall-clock seconds of the same steps
 DIR/<variant>/seed-<s>/scene.json         the graph and the partition, for pictures
 DIR/<variant>/seed-<s>/weights.jsonl      the weights over time, thinned, for pictures
+DIR/<variant>/seed-<s>/nodes.jsonl        two numbers per model over time and the nodes' accuracies, for pictures
 DIR/<variant>/seed-<s>/tensorboard/       with tensorboard=true: numbers, graph and weights for TensorBoard
 DIR/<variant>/seed-<s>/checkpoint/        the state to resume from; at the end, the result
 DIR/summary.csv, summary.md, figures/     the last window of every run, averaged over seeds; curves
@@ -18,6 +19,7 @@ import json
 import logging
 import os
 import platform
+import shutil
 import socket
 import uuid
 from collections.abc import Callable, Iterator
@@ -28,19 +30,18 @@ from pathlib import Path
 from typing import Any
 
 from mixwise.errors import ConfigError, TrainingError
-from mixwise.experiments.recipe import Experiment, load_recipe, plan_experiment
+from mixwise.experiments.recipe import Experiment, PlannedRun
 from mixwise.network.world import World
-from mixwise.report.folder import Line, read_record
 from mixwise.storage import make_folder, sync, write_text
 from mixwise.training.checkpoint import keep_only, names_of_nodes, newest_step
+from mixwise.training.run_log import METRICS, TIMINGS, cut_run, records_before
 
-METRICS, TIMINGS, CHECKPOINT = "metrics.jsonl", "timings.jsonl", "checkpoint"
-SCENE, WEIGHTS, LOCK = "scene.json", "weights.jsonl", "run.lock"
+CHECKPOINT, LOCK = "checkpoint", "run.lock"
 _log = logging.getLogger(__name__)
 
 
 # --- the folder of all runs ---
-def open_folder(lock: FolderLock, experiment: Experiment, resume: bool, world: World) -> None:
+def open_folder(lock: FolderLock, experiment: Experiment[PlannedRun], resume: bool, world: World) -> None:
     """Lock and open the folder, which process 0 does, and check that all processes see it."""
     lock.begin(world, lambda begun_before: _open(lock.folder, experiment, resume or begun_before))
     if not (lock.folder / "config.yaml").exists():
@@ -50,7 +51,7 @@ def open_folder(lock: FolderLock, experiment: Experiment, resume: bool, world: W
         )
 
 
-def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
+def _open(folder: Path, experiment: Experiment[PlannedRun], resume: bool) -> None:
     """Begin in the folder; to resume, check that it holds this experiment."""
     config = folder / "config.yaml"
     if all(path.name in (LOCK, "config.yaml.part") for path in folder.iterdir()):
@@ -61,13 +62,23 @@ def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
     elif not resume:
         raise ConfigError(
             f"the folder {folder} is not empty, and no run is ever overwritten; "
-            f"choose another with --out, or continue there with --resume"
+            f"choose another with --out, or continue there with --resume (in Python: out=…, resume=True)"
         )
     # Read again, so that a folder of an earlier version, with other defaults written out, can be resumed.
-    elif not config.exists() or not plan_experiment(load_recipe(str(config))).same_as(experiment):
+    elif not config.exists() or not experiment.written_in(config):
         raise ConfigError(
-            f"{folder} holds another experiment; continue it with: mixwise run {config} --out {folder} --resume"
+            f"{folder} holds another experiment; continue it with: mixwise run {config} --out {folder} --resume, "
+            f"or choose another folder"
         )
+
+
+def empty(folder: Path) -> None:
+    """Remove all that a run without any record has written; its lock removes the folder."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
 
 
 @contextmanager
@@ -112,27 +123,6 @@ def clear_run(place: Path, nodes: int, recorded: Callable[[int], list[int]]) -> 
     for stale in place.glob("*.part"):
         stale.unlink(missing_ok=True)
     return step, names
-
-
-def cut_run(place: Path, step: int) -> None:
-    """Keep only the records of the first steps."""
-    for path in (place / METRICS, place / TIMINGS, place / WEIGHTS):
-        _, size = records_before(path, step)
-        if path.exists() and size < path.stat().st_size:
-            os.truncate(path, size)  # not rewritten: a run that is killed here loses nothing that it needs
-
-
-def records_before(path: Path, steps: int) -> tuple[list[dict[str, Any]], int]:
-    """The records of the first `steps` steps, and their bytes, up to a line that is incomplete."""
-    kept, size = [], 0
-    with suppress(FileNotFoundError), path.open("rb") as lines:
-        for line in lines:
-            record = read_record(line, Line)
-            if record is None or record["step"] >= steps or not line.endswith(b"\n"):
-                break
-            kept.append(record)
-            size += len(line)
-    return kept, size
 
 
 # --- the lock ---

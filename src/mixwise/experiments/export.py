@@ -18,7 +18,7 @@ from mixwise.data.files import model_folder
 from mixwise.data.tokens import has_tokenizer, load_tokenizer
 from mixwise.errors import ConfigError, unknown
 from mixwise.experiments.classification import PRETRAINED, ModelSection, build_model
-from mixwise.experiments.experiment_folder import CHECKPOINT, SCENE
+from mixwise.experiments.experiment_folder import CHECKPOINT
 from mixwise.experiments.recipe import load_recipe, plan_experiment
 from mixwise.models import ImageClassifier, TextClassifier
 from mixwise.parts import Bound
@@ -27,6 +27,7 @@ from mixwise.state import decode
 from mixwise.storage import replacing
 from mixwise.tasks.buffers import complete, mean_row
 from mixwise.training.checkpoint import must_fit, read_checkpoint
+from mixwise.training.run_log import SCENE
 
 
 def export_model(run: Path, variant: str, model: str, out: Path, seed: int | None = None) -> dict[str, torch.Tensor]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import yaml
 
@@ -13,17 +14,41 @@ from mixwise.errors import ConfigError, unknown
 from mixwise.experiments.config import Recipe, RunConfig, check_folder_name, validated
 from mixwise.storage import parsed_yaml, text
 
+if TYPE_CHECKING:
+    from mixwise.experiments.build import Prepared
+    from mixwise.network.world import World
+
 # Overrides of the recipe itself; all others go to the runs.
-_RECIPE_KEYS = ("seeds", "window", "variants", "topology", "name")
+_RECIPE_KEYS = ("seeds", "window", "variants", "topology", "nodes", "name")
 _MAX_SEEDS = 10_000
 
 
+class PlannedRun(Protocol):
+    """One variant of an experiment: the configuration of a recipe, or your own objects."""
+
+    @property
+    def tensorboard(self) -> bool:
+        """Whether to write files for TensorBoard."""
+
+    def prepare(self, seed: int, world: World, *, check: bool = True) -> Prepared:
+        """Build the run of a seed; with `check`, a wrong value or combination is an error."""
+
+    def described(self) -> dict[str, Any]:
+        """Return the run as config.yaml holds it."""
+
+    def matches(self, written: Mapping[str, Any]) -> bool:
+        """Whether config.yaml describes this run."""
+
+
+Planned = TypeVar("Planned", bound=PlannedRun, covariant=True)
+
+
 @dataclass(frozen=True)
-class Experiment:
-    """A recipe with its overrides applied: one checked configuration per variant."""
+class Experiment(Generic[Planned]):
+    """A recipe with its overrides applied: one planned run per variant."""
 
     recipe: Recipe
-    runs: Mapping[str, RunConfig]
+    runs: Mapping[str, Planned]
     command: str = ""  # what was typed, for reports
 
     def __post_init__(self) -> None:
@@ -34,16 +59,28 @@ class Experiment:
     def _head(self) -> dict[str, Any]:
         return self.recipe.model_dump(exclude={"base", "variants", "further", "placements", "topologies"})
 
-    def same_as(self, other: Experiment) -> bool:
-        """Whether both are the same runs, however much of the defaults they spell out."""
-        if self._head != other._head or list(self.runs) != list(other.runs):
+    def written_in(self, config: Path) -> bool:
+        """Whether a config.yaml describes these runs, however much of the defaults it spells out."""
+        found = load_recipe(str(config))
+        if self._head != Experiment[RunConfig](found, {})._head or list(found.variants) != list(self.runs):
             return False
-        return all(self.runs[name].same_as(other.runs[name]) for name in self.runs)
+        return all(run.matches(found.variants[name]) for name, run in self.runs.items())
 
     def to_yaml(self) -> str:
-        """A recipe that gives this experiment again."""
-        runs = {name: config.model_dump(exclude_none=True) for name, config in self.runs.items()}
-        return yaml.safe_dump({**self._head, "variants": runs}, sort_keys=False, allow_unicode=True)
+        """A recipe that gives this experiment again; of your own objects, a description."""
+        runs = {name: run.described() for name, run in self.runs.items()}
+        whole = {**self._head, "variants": runs}
+        return str(yaml.dump(whole, Dumper=_Readable, sort_keys=False, allow_unicode=True, width=120))
+
+
+class _Readable(yaml.SafeDumper):
+    """Writes several lines of source as lines."""
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
+
+
+_Readable.add_representer(str, _Readable.represent_str)
 
 
 def recipe_names() -> list[str]:
@@ -52,22 +89,31 @@ def recipe_names() -> list[str]:
     return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
 
 
-def load_recipe(name_or_path: str, *, follow: bool = True) -> Recipe:
-    """A recipe by its name, or from a YAML file, which may be a symbolic link unless `follow` is false."""
+def recipe_source(name_or_path: str, *, follow: bool = True) -> str:
+    """The YAML of a recipe by its name, or of a file, which may be a symbolic link unless `follow` is false."""
     if name_or_path in recipe_names():
-        source = (resources.files("mixwise.experiments") / "recipes" / f"{name_or_path}.yaml").read_text("utf-8")
-    elif name_or_path.endswith((".yaml", ".yml")):
-        try:
-            source = text(name_or_path, follow=follow)
-        except OSError as error:
-            raise ConfigError(f"the recipe {name_or_path} cannot be read: {error.strerror}") from None
-    else:
+        return (resources.files("mixwise.experiments") / "recipes" / f"{name_or_path}.yaml").read_text("utf-8")
+    if not name_or_path.endswith((".yaml", ".yml")):
         raise ConfigError(unknown("recipe", name_or_path, [*recipe_names(), "a path that ends in .yaml"]))
+    try:
+        return text(name_or_path, follow=follow)
+    except OSError as error:
+        raise ConfigError(f"the recipe {name_or_path} cannot be read: {error.strerror}") from None
+
+
+def load_recipe(name_or_path: str, *, follow: bool = True) -> Recipe:
+    """A recipe by its name, or from a YAML file; see `recipe_source`."""
+    source = recipe_source(name_or_path, follow=follow)
     return validated(Recipe, parsed_yaml(source, f"recipe {name_or_path}"), f"recipe {name_or_path}")
 
 
-def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment:
-    """The runs of a recipe after overrides such as `steps=50`, `seeds=0-4`, `variants=a,b` or `a.policy.period=10`."""
+def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment[RunConfig]:
+    """The runs of a recipe after overrides such as `steps=50`, `seeds=0-4`, `nodes=1000` or `a.policy.period=10`."""
+    if any("python" in variant for variant in recipe.variants.values()):
+        raise ConfigError(
+            f"recipe {recipe.name} describes Python objects, which YAML cannot hold; run the script that called "
+            f"mixwise.compare again, with resume=True to continue"
+        )
     for_recipe: dict[str, Any] = {}
     for_runs: list[tuple[str, Any]] = []
     for override in overrides:
@@ -82,6 +128,9 @@ def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment
     chosen = recipe.variants
     if (named := for_recipe.pop("variants", None)) is not None:
         chosen = _chosen("variant", recipe.name, {**recipe.variants, **recipe.further}, named)
+    nodes = for_recipe.pop("nodes", None)  # the size of the graph, whatever its family
+    if nodes is not None and (type(nodes) is not int or nodes < 1):
+        raise ConfigError(f"nodes = {nodes!r}; give a whole number of at least 1, such as nodes=1000")
     topologies = _topologies(recipe, for_recipe.pop("topology", None))
     if "seeds" in for_recipe:
         for_recipe["seeds"] = parse_seeds(for_recipe["seeds"])
@@ -93,6 +142,11 @@ def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment
     }
     for key, value in for_runs:
         _override(merged, key, value)
+    if nodes is not None:
+        from mixwise.graphs.spec import sized  # with it SciPy, which most listings do not need
+
+        for config in merged.values():
+            config["graph"] = sized(str(config.get("graph")), nodes)
     runs = {
         name: validated(RunConfig, config, f"recipe {recipe.name}, variant {name}") for name, config in merged.items()
     }
@@ -137,14 +191,15 @@ def _topologies(recipe: Recipe, names: Any) -> dict[str, dict[str, str]]:
 
 
 def _override(configs: dict[str, dict[str, Any]], key: str, value: Any) -> None:
-    """Set a dotted key in all variants, or in one if the key starts with its name."""
+    """Set a dotted key in all variants, or in one if the key starts with its name; `lr` is short for `optimizer.lr`."""
     first, _, rest = key.partition(".")
     named = {name: config for name, config in configs.items() if name.rpartition("/")[2] == first}
     targets, path = named or configs, (rest if named else key).split(".")
+    path = ["optimizer", "lr"] if path == ["lr"] else path
     if path[0] not in {*RunConfig.model_fields, *RunConfig.removed}:
         variants = dict.fromkeys(name.rpartition("/")[2] for name in configs)
-        allowed = [*RunConfig.model_fields, *_RECIPE_KEYS, *(f"{name}.KEY" for name in variants)]
-        raise ConfigError(unknown("key", key, allowed))
+        allowed = [*RunConfig.model_fields, "lr", *(() if named else (*_RECIPE_KEYS, *variants))]
+        raise ConfigError(f"{key}: " * ("." in key) + unknown("key", path[0], allowed))
     for name, config in targets.items():
         at: Any = config
         for depth, part in enumerate(path[:-1], start=1):

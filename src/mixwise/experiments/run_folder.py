@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,59 +18,82 @@ from mixwise.experiments.config import Recipe
 from mixwise.experiments.recipe import load_recipe
 from mixwise.graphs.drawing import svg
 from mixwise.report.figures import curves_figure
-from mixwise.report.folder import read_folder
-from mixwise.report.records import Results, Steps, is_number, series
+from mixwise.report.folder import RunFolder, read_folder
+from mixwise.report.records import Steps, is_number, series
 from mixwise.report.table import Summary, summarize
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
 class Run:
-    """The results of `mixwise run`, finished or not; in a notebook, a table and curves.
+    """The results of `mixwise run` or `mixwise.compare`, finished or not; in a notebook, a table and curves.
 
     Attributes:
         folder: the run folder.
         recipe: the experiment as it was run.
-        results: the records, by variant and seed; only of runs that have any.
-        missing: a list of what is missing, in words; empty if the run is finished.
+        found: the contents of the folder.
     """
 
     folder: Path
     recipe: Recipe
-    results: Results
-    missing: tuple[str, ...]
+    found: RunFolder
+
+    @cached_property
+    def results(self) -> dict[str, dict[int, Steps]]:
+        """The records, by variant and seed; only of runs that have any."""
+        results: dict[str, dict[int, Steps]] = {}
+        for run in self.found.runs:
+            if run.records:
+                results.setdefault(run.variant, {})[run.seed] = run.records
+        return results
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """A list of what is missing, in words; empty if the run is finished."""
+        return tuple(self.found.problems)
 
     @cached_property
     def summary(self) -> Summary:
-        """The table of the runs that have recorded all metrics of the recipe."""
-        complete = {variant: self._with(variant, *self.recipe.metrics) for variant in self.results}
-        complete = {variant: runs for variant, runs in complete.items() if runs}
-        if not complete:
+        """The table; runs in progress are compared at a step that all of them have reached."""
+        summary = summarize(self.found)
+        if not summary.steps:
             raise ConfigError(f"{self.folder} holds no run with {', '.join(self.recipe.metrics)} yet; let it continue")
-        return summarize(complete, self.recipe.metrics, self.recipe.window)
-
-    def _with(self, variant: str, *metrics: str) -> dict[int, Steps]:
-        """The runs of a variant that have recorded these metrics, by seed."""
-        return {
-            seed: steps
-            for seed, steps in self.results[variant].items()
-            if all(any(is_number(step.get(metric)) for step in steps) for metric in metrics)
-        }
+        return summary
 
     def curve(self, variant: str, metric: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         """The steps (T,) at which all seeds that have begun to record the metric have it, and its values (seeds, T)."""
         if variant not in self.results:
             raise ConfigError(f"{self.folder}: " + unknown("variant", variant, self.results))
-        runs = self._with(variant, metric) or self.results[variant]
-        curves = [series(records, metric) for records in runs.values()]
+        runs = list(self.results[variant].values())
+        begun = [records for records in runs if any(is_number(record.get(metric)) for record in records)]
+        curves = [series(records, metric) for records in begun or runs]
         shortest = min(len(steps) for steps, _ in curves)
         return curves[0][0][:shortest], np.array([values[:shortest] for _, values in curves])
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Every record with its variant and seed: `pandas.DataFrame(run.rows())`."""
+        """Every record with its variant and seed."""
         for variant, runs in self.results.items():
             for seed, steps in runs.items():
                 for values in steps:
                     yield {"variant": variant, "seed": seed, **values}
+
+    def frame(self) -> Any:
+        """Every record with its variant and seed, as a pandas frame."""
+        try:
+            import pandas  # type: ignore[import-untyped]
+        except ImportError:
+            raise ConfigError("frame() needs pandas, which is not installed; pip install pandas") from None
+        return pandas.DataFrame(self.rows())
+
+    def plot(self) -> Figure:
+        """The curves of the table's metrics as a matplotlib figure, which a notebook shows."""
+        return curves_figure(self.found)
+
+    def __str__(self) -> str:
+        """The table, and the paired differences."""
+        return str(self.summary)
 
     def __repr__(self) -> str:
         runs = sum(map(len, self.results.values()))
@@ -86,9 +109,7 @@ class Run:
             summary = self.summary
         except ConfigError as error:
             return f"{head}<p>{escape(str(error))}</p>"
-        shown = {variant: self.results[variant] for variant in summary.rows}
-        figure = curves_figure(shown, self.recipe.metrics, self.recipe.window)
-        data = base64.b64encode(svg(figure, f"Curves of {self.recipe.name}").encode()).decode()
+        data = base64.b64encode(svg(curves_figure(self.found), f"Curves of {self.recipe.name}").encode()).decode()
         curves = f'<img alt="Curves of {escape(self.recipe.name)}" src="data:image/svg+xml;base64,{data}"/>'
         return head + summary._repr_html_() + curves
 
@@ -99,9 +120,4 @@ def load_run(folder: str | Path) -> Run:
     if not (folder / "config.yaml").is_file():
         raise ConfigError(f"{folder} holds no config.yaml; name a folder that mixwise run has made")
     recipe = load_recipe(str(folder / "config.yaml"), follow=False)
-    found = read_folder(folder)
-    results: Results = {}
-    for run in found.runs:
-        if run.records:
-            results.setdefault(run.variant, {})[run.seed] = run.records
-    return Run(folder, recipe, results, tuple(found.problems))
+    return Run(folder, recipe, read_folder(folder))

@@ -8,29 +8,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mixwise.errors import NetworkError
+from mixwise.errors import ConfigError, MixwiseError, NetworkError, unknown
 from mixwise.experiments import experiment_folder as files
-from mixwise.experiments.build import Prepared, prepare
+from mixwise.experiments.build import Prepared
 from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock
 from mixwise.experiments.memory import Need
-from mixwise.experiments.recipe import Experiment
-from mixwise.experiments.run_log import check_tensorboard, open_logs
+from mixwise.experiments.recipe import Experiment, PlannedRun
 from mixwise.network import block
 from mixwise.network.survivors import listed
 from mixwise.network.world import World
 from mixwise.protocols import State
 from mixwise.report.figures import save_curves
+from mixwise.report.folder import Run, RunFolder
 from mixwise.report.page import save_page
-from mixwise.report.records import Results
+from mixwise.report.records import Steps
 from mixwise.report.table import Summary, summarize
 from mixwise.storage import write_text
 from mixwise.training import Step, Training
 from mixwise.training.checkpoint import load_checkpoint, names_of_nodes, newest_step, read_state, save_checkpoint
+from mixwise.training.run_log import METRICS, cut_run, neighborhood, node_line, open_logs, records_before
+from mixwise.training.tensorboard_log import check_tensorboard
 
 _WATCHED = 1.0  # seconds after which new records are visible to readers of the folder
 
@@ -50,7 +52,7 @@ OnProgress = Callable[[Progress], None]
 
 
 def run_experiment(
-    experiment: Experiment,
+    experiment: Experiment[PlannedRun],
     folder: Path,
     on_progress: OnProgress = lambda progress: None,
     resume: bool = False,
@@ -69,7 +71,7 @@ def run_experiment(
         on_need: called with the memory that the largest run needs, if that is much.
     """
     recipe, world = experiment.recipe, world or World()
-    with files.writing(folder), FolderLock(folder) as lock:
+    with files.writing(folder), FolderLock(folder) as lock, ExitStack() as failed:
         cursor = RunCursor(world)
         while cursor.begin(0):
             try:
@@ -79,33 +81,59 @@ def run_experiment(
                 break
             except NetworkError as error:
                 cursor.lose(error, 0, 0)
-        results: Results = {variant: {} for variant in experiment.runs}
+        done: list[Run] = []
+        if world.size == 1 and not resume:
+            failed.enter_context(_emptied_without_records(folder, done))
         runs = [(variant, config, seed) for variant, config in experiment.runs.items() for seed in recipe.seeds]
         for stage, (variant, config, seed) in enumerate(runs, 1):
-            prepared = prepare(config, seed, world, check=False)
-            steps = results[variant][seed] = []
+            prepared = config.prepare(seed, world, check=False)
+            steps: Steps = []
+            done.append(Run(variant, seed, steps, prepared.method))
             for values in _run(prepared, folder / variant / f"seed-{seed}", cursor, stage, lock):
                 while steps and steps[-1]["step"] >= values["step"]:  # of nodes that were lost since
                     steps.pop()
                 steps.append(values)
                 on_progress(Progress(variant, seed, values["step"], prepared.steps, values))
-        summary = summarize(results, recipe.metrics, recipe.window)
+        found = in_memory(folder, experiment, done)
+        summary = summarize(found, strict=True)
         if world.rank == 0:
             write_text(folder / "summary.csv", summary.to_csv())
             write_text(folder / "summary.md", summary.to_markdown(recipe.name))
-            save_curves(results, recipe.metrics, recipe.window, folder / "figures")
+            save_curves(found)
             save_page([folder], folder / "report.html")
         return summary
 
 
-def _check(experiment: Experiment, world: World) -> Need | None:
+@contextmanager
+def _emptied_without_records(folder: Path, runs: list[Run]) -> Iterator[None]:
+    """Leave no folder of a run that fails before its first record."""
+    try:
+        yield
+    except MixwiseError:
+        if not any(run.records for run in runs):
+            files.empty(folder)
+        raise
+
+
+def in_memory(folder: Path, experiment: Experiment[PlannedRun], runs: list[Run]) -> RunFolder:
+    """The finished runs of an experiment as its folder holds them."""
+    head = experiment.recipe
+    variants = list(experiment.runs)
+    return RunFolder(folder, head.name, head.description, head.metrics, head.window, variants, head.seeds, runs)
+
+
+def _check(experiment: Experiment[PlannedRun], world: World) -> Need | None:
     """Find wrong values, and runs that do not fit, before anything is written; returns the largest need."""
     needs = []
     for seed in experiment.recipe.seeds:  # seeds first: the variants of one seed share its data
         for config in experiment.runs.values():
             if config.tensorboard:
                 check_tensorboard()
-            needs.append(prepare(config, seed, world).need)  # one by one: all would not fit
+            prepared = config.prepare(seed, world)
+            needs.append(prepared.need)  # one by one: all would not fit
+            for metric in experiment.recipe.metrics:
+                if prepared.metrics is not None and metric not in prepared.metrics:
+                    raise ConfigError("metrics: " + unknown("metric", metric, prepared.metrics))
     return max((need for need in needs if need is not None), key=lambda need: need.total, default=None)
 
 
@@ -119,7 +147,7 @@ def _run(prepared: Prepared, place: Path, cursor: RunCursor, stage: int, lock: F
         try:
             training = _started(prepared, place, cursor) if cursor.is_whole else _left(prepared, place, cursor, rows)
             if cursor.is_whole:
-                yield from files.records_before(place / files.METRICS, training.t)[0]
+                yield from records_before(place / METRICS, training.t)[0]
             yield from _records(prepared, training, place, cursor)
             return
         except NetworkError as error:
@@ -153,7 +181,7 @@ def _left(prepared: Prepared, place: Path, cursor: RunCursor, rows: State | None
     else:
         training.take_over(rows, cursor.t)
     if cursor.world.rank == 0:
-        files.cut_run(place, cursor.t)
+        cut_run(place, cursor.t)
     return training
 
 
@@ -162,11 +190,20 @@ def _records(prepared: Prepared, training: Training, place: Path, cursor: RunCur
     saved, n, flushed = training.t, training.network.graph.n, time.monotonic()
     assert cursor.names is not None
     lost = listed(sorted({*cursor.names} - {*cursor.remaining(cursor.names)}))  # since the run began or was resumed
-    logs = open_logs(place, prepared, training) if cursor.world.rank == 0 else []
+    logs = []
+    if cursor.world.rank == 0:
+        scene = prepared.scene(training) if n == prepared.nodes else None  # pictures are of all nodes
+        logs = open_logs(
+            place, scene, training.network.graph, t=saved, steps=prepared.steps, local_steps=training.local_steps,
+            tensorboard=prepared.tensorboard,
+        )  # fmt: skip
+
+    small = n == prepared.nodes and neighborhood(training.network.graph) is None
+    pictured = prepared.pictured if small else set()
 
     def see(step: Step) -> None:
         for log in logs:
-            log.see(step)
+            log.see(step.t, step.plan)
 
     with ExitStack() as stack:
         for log in logs:
@@ -176,8 +213,11 @@ def _records(prepared: Prepared, training: Training, place: Path, cursor: RunCur
                 record.values["nodes"] = n
             if lost:
                 record.values["lost_nodes"], lost = lost, ""  # reported once
+            nodes = node_line(training, "accuracy" in record.values) if record.step in pictured else None
             for log in logs:
                 log.add(record)
+                if nodes is not None:
+                    log.see_nodes(record.step, nodes)
             due = training.t - saved >= prepared.checkpoint_every or training.t == prepared.steps
             if due or time.monotonic() - flushed > _WATCHED:
                 for log in logs:  # before a checkpoint: it must not know of steps that the records do not

@@ -13,20 +13,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from mixwise.errors import ConfigError
 from mixwise.experiments.build import prepare
 from mixwise.experiments.config import Recipe, RunConfig
 from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock, writing
 from mixwise.experiments.recipe import Experiment, plan_experiment
-from mixwise.experiments.runner import OnProgress, run_experiment
+from mixwise.experiments.runner import OnProgress, in_memory, run_experiment
 from mixwise.network.world import World
-from mixwise.report.records import Results, higher_is_better
-from mixwise.report.table import Summary, summarize
+from mixwise.report.folder import Run
+from mixwise.report.records import higher_is_better
+from mixwise.report.table import Row, Summary, summarize
 from mixwise.storage import write_text
 from mixwise.training.checkpoint import load_checkpoint
-from mixwise.training.figures import disagreement
+from mixwise.training.figures import disagreements
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def sweep(
     if not axes:
         raise ConfigError("a sweep needs a key with several values, such as lr=0.03,0.1")
 
-    def on(split: str, point: Sequence[str]) -> Experiment:
+    def on(split: str, point: Sequence[str]) -> Experiment[RunConfig]:
         return plan_experiment(recipe, [*plain, *point, f"task.evaluate_on={split}"])
 
     points = {",".join(point): point for point in product(*axes)}
@@ -82,35 +82,40 @@ def sweep(
         found = {name: run_experiment(grid[name], places[name], on_progress, resume, world).rows for name in grid}
         better = max if higher_is_better(recipe.metrics[0]) else min
         variants = list(next(iter(found.values())))
-        chosen = {v: better(found, key=lambda name: found[name][v][0].mean) for v in variants}
+        chosen = {v: better(found, key=lambda name: _first_mean(found[name][v])) for v in variants}
         tested = {name: on("test", point) for name, point in points.items()}
         winners = {variant: tested[name].runs[variant] for variant, name in chosen.items()}
         experiment = Experiment(next(iter(tested.values())).recipe, winners)
-        results: Results = {
-            variant: {
-                seed: [_tested(winners[variant], seed, places[name] / variant / f"seed-{seed}", world)]
-                for seed in experiment.recipe.seeds
-            }
+        runs = [
+            _tested(winners[variant], variant, seed, places[name] / variant / f"seed-{seed}", world)
             for variant, name in chosen.items()
-        }
-        summary = summarize(results, recipe.metrics, recipe.window)
+            for seed in experiment.recipe.seeds
+        ]
+        summary = summarize(in_memory(folder, experiment, runs), strict=True)
         if world.rank == 0:
-            _write(folder, experiment, results, summary)
+            _write(folder, experiment, runs, summary)
         return SweepResult(chosen, summary)
 
 
-def _tested(config: RunConfig, seed: int, place: Path, world: World) -> dict[str, Any]:
+def _first_mean(row: Row) -> float:
+    assert row.cells[0] is not None  # the table is complete
+    return row.cells[0].mean
+
+
+def _tested(config: RunConfig, variant: str, seed: int, place: Path, world: World) -> Run:
     """The evaluation of the final rows of a run on the test set, as one record."""
-    training = prepare(config, seed, world).start()
+    prepared = prepare(config, seed, world)
+    training = prepared.start()
     load_checkpoint(training, place / CHECKPOINT)
     X, network = training.models, training.network
-    values = {"step": training.t - 1, "consensus_distance": disagreement(X, network)[0] / network.graph.n}
-    return {**values, **training.task.evaluate(X, network)}
+    distance = float(disagreements(X, network).sum(0)[0]) / network.graph.n
+    values = {"step": training.t - 1, "consensus_distance": distance}
+    return Run(variant, seed, [values | training.task.evaluate(X, network)], prepared.method)
 
 
-def _write(folder: Path, experiment: Experiment, results: Results, summary: Summary) -> None:
+def _write(folder: Path, experiment: Experiment[RunConfig], runs: list[Run], summary: Summary) -> None:
     write_text(folder / "chosen.yaml", experiment.to_yaml())
-    tested = [{"variant": v, "seed": seed, **found[0]} for v, seeds in results.items() for seed, found in seeds.items()]
+    tested = [{"variant": run.variant, "seed": run.seed, **run.records[0]} for run in runs]
     write_text(folder / "test.jsonl", "".join(json.dumps(each) + "\n" for each in tested))
     title = f"{experiment.recipe.name}: chosen on the validation split"
     write_text(folder / "summary.csv", summary.to_csv())

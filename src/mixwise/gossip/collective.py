@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 from mixwise.errors import NetworkError
 from mixwise.gossip.model_row import ModelRow
-from mixwise.network import DistributedNetwork
+from mixwise.network import DistributedNetwork, GuardedNetwork
+from mixwise.network.guarded import unguarded
+from mixwise.network.transport import Transport
 from mixwise.protocols import Network, Plan
+from mixwise.training.driver import Driver
 from mixwise.training.figures import mixing_figures
 
 DONE, WORKING, FAILED = 0, 1, 2
@@ -17,8 +21,14 @@ DONE, WORKING, FAILED = 0, 1, 2
 
 def take_from_first(tensor: torch.Tensor, network: Network) -> None:
     """Give every rank the values of rank 0, in place."""
-    if isinstance(network, DistributedNetwork):
-        network.transport.broadcast(tensor, "first values")
+    if (transport := transport_of(network)) is not None:
+        transport.broadcast(tensor, "first values")
+
+
+def transport_of(network: Network) -> Transport | None:
+    """Return how messages travel between processes; None if all nodes are in one."""
+    bare = unguarded(network)
+    return bare.transport if isinstance(bare, DistributedNetwork) else None
 
 
 def averaged_state(row: ModelRow, models: torch.Tensor, network: Network) -> dict[str, Any]:
@@ -43,7 +53,9 @@ def _average_buffer(buffer: torch.Tensor, network: Network) -> torch.Tensor:
     return network.average(buffer.reshape(1, -1).to(wide)).view(buffer.shape).to(buffer.dtype)
 
 
-def metrics(row: ModelRow, models: torch.Tensor, plan: Plan | None, network: Network) -> dict[str, float]:
+def metrics(
+    row: ModelRow, models: torch.Tensor, plan: Plan | None, network: Network, loss: float = math.nan
+) -> dict[str, float]:
     """How far the nodes are apart, what the last mixing did about it, and how much a node has sent.
 
     Args:
@@ -51,19 +63,25 @@ def metrics(row: ModelRow, models: torch.Tensor, plan: Plan | None, network: Net
         models: (m, d).
         plan: of the last mixing.
         network: how rows travel.
+        loss: of this rank; averaged over the ranks that have one.
     """
-    has_gradients = torch.full((len(models), 1), int(row.has_gradients), device=models.device)
+    own = torch.tensor([[float(row.has_gradients), loss]], dtype=torch.float32, device=models.device)
     with network.uncounted():
-        all_have = bool(network.gather(has_gradients).all())
-    values = mixing_figures(models, row.gradients() if all_have else None, plan, network)
+        have, losses = network.gather(own.expand(len(models), 2)).unbind(1)
+    all_have, known = bool(have.all()), losses[losses.isfinite()]
+    values = {"loss": float(known.mean())} if len(known) else {}
+    values |= mixing_figures(models, row.gradients() if all_have else None, plan, network)
+    if isinstance(network, GuardedNetwork):
+        values |= network.figures()
     n, traffic = network.graph.n, network.traffic
     return values | {"bytes_parameters": traffic.parameters / n, "bytes_sketches": traffic.sketches / n}
 
 
-def any_works(status: int, network: Network, t: int, device: torch.device) -> bool:
-    """Tell all ranks the status of this one before mixing t, and return whether any still has data."""
+def any_works(status: int, driver: Driver, row: ModelRow) -> bool:
+    """Tell all ranks the status of this one before the next mixing, and return whether any still has data."""
+    network, t = driver.network, driver.t
     network.step = t
-    own = torch.full((1, 1), status, dtype=torch.int64, device=device)
+    own = torch.full((1, 1), status, dtype=torch.int64, device=row.device)
     with network.uncounted():
         everyone = network.gather(own)[:, 0].tolist()
     failed = tuple(rank for rank, told in enumerate(everyone) if told == FAILED)

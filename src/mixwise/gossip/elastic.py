@@ -18,9 +18,9 @@ import torch
 
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip.agreement import check_alike, difference, report
+from mixwise.gossip.collective import transport_of
 from mixwise.gossip.start import Options, Parts, begin_together, connected
 from mixwise.graphs import Graph
-from mixwise.network import DistributedNetwork
 from mixwise.network.membership import JOINING, MEMBER, Membership
 from mixwise.network.state_server import StateServer, fetch_state
 from mixwise.network.survivors import keep_counting
@@ -109,10 +109,9 @@ class Elastic:
         graph = joined(left)
         if graph is not left:
             _log.warning("the graph has fallen apart; an edge joins its parts until lost ranks are back")
-        network = connected(graph, self._options.wire_dtype, self._timeout, lambda: self.membership.has_changed)
+        network = connected(graph, self._options, self._timeout, lambda: self.membership.has_changed)
         if at == _BEFORE:
-            assert isinstance(network, DistributedNetwork)
-            check_alike(self._parts.lines, None, network.transport)
+            check_alike(self._parts.lines, None, transport_of(network))
             begin_together(self._parts.row, network)
             network.traffic.reset()
             at = (0, 0)

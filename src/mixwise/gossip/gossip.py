@@ -8,30 +8,33 @@ Legend: X, G (1, d), the row of this node; B (1, b) its buffers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
 
 from mixwise.errors import NetworkError, TrainingError
-from mixwise.gossip.agreement import check_alike, describe, objection
+from mixwise.gossip.checkpoint import load, saved
 from mixwise.gossip.collective import DONE, FAILED, WORKING, any_works, averaged_state, metrics
 from mixwise.gossip.elastic import Elastic, Place
+from mixwise.gossip.log import GossipLog, Logger
 from mixwise.gossip.start import Options, Parts, agreed, begin_together, check_graph, connected
 from mixwise.gossip.steps import Steps
 from mixwise.graphs import Graph
-from mixwise.network import DistributedNetwork
+from mixwise.network.guarded import OnBad, Robust, guarded
 from mixwise.network.survivors import restored_on_loss
 from mixwise.network.transport import Transport, process_count
 from mixwise.policies.choice import PolicyLike
 from mixwise.protocols import Algorithm, Context, Network, Plan
-from mixwise.state import decode, encode
 from mixwise.tasks.module import BufferPolicy
 from mixwise.training.driver import driver_for
 
 Answer = TypeVar("Answer")
+Closure = Callable[[], Any] | None
 _HINT = "if ranks have different numbers of batches, put the loop into `with gossip.join():`"
 
 
@@ -42,21 +45,21 @@ class Gossip:
         model: any module; its trained parameters become views of one row of memory.
         optimizer: any optimizer of its parameters.
         graph: the communication graph; node i is rank i.
-        policy: the weights of each mixing: a policy, a mixing matrix, "auto" or the name of a weighting scheme, or a
-            function of the graph.
-        algorithm: what is mixed; D-SGD by default.
+        policy: the weights of each mixing: a policy, a matrix, a name such as "auto", or a function of the graph.
+        algorithm: what is mixed, as an object or by name; D-SGD by default.
         local_steps: τ: every τ-th `step()` mixes.
-        buffers: "local": every node keeps its own, such as the statistics of BatchNorm; "averaged": they are mixed as
-            the parameters are.
+        buffers: such as the statistics of BatchNorm: "local", every node keeps its own; "averaged", they are mixed.
         overlap: let the rows travel while the next gradients are computed (`CombineWhileAdapt`).
         wire_dtype: torch.bfloat16 or torch.int8 rounds the rows for the message; their mean is conserved all the same.
         timeout: the longest wait for other ranks, in seconds.
         seed: names the random streams of policy and algorithm.
         elastic: continue without ranks that are lost, and take up ranks that are started again (`mixwise launch
             --on-loss continue`); `Gossip` then makes the process group itself. The loop is `while gossip.t < steps`.
-        rejoin: what a rank that joins in the middle of a run starts from: "neighbor", the model and the optimizer
-            of a neighbor; "own", those that are passed here, for instance from its last checkpoint.
+        rejoin: model and optimizer of a rank that joins later: those of a "neighbor", or its "own", as passed here.
+        robust, on_bad: protection against broken or hostile ranks; see `GuardedNetwork`.
         network: how rows travel; by default over torch's process group.
+        log: a folder for `mixwise report` and `watch`, or a function of a step and its values; used by rank 0.
+        log_every: the mixings from one record of the log to the next.
 
     Example:
         >>> model = torch.nn.Linear(2, 1)
@@ -74,7 +77,7 @@ class Gossip:
         optimizer: torch.optim.Optimizer,
         graph: Graph,
         policy: PolicyLike = "auto",
-        algorithm: Algorithm | None = None,
+        algorithm: Algorithm | str | None = None,
         *,
         local_steps: int = 1,
         buffers: BufferPolicy = "local",
@@ -84,18 +87,24 @@ class Gossip:
         seed: int = 0,
         elastic: bool = False,
         rejoin: Literal["neighbor", "own"] = "neighbor",
+        robust: Robust = "none",
+        on_bad: OnBad = "stop",
         network: Network | None = None,
+        log: str | Path | Logger | None = None,
+        log_every: int = 50,
     ) -> None:
         def make() -> Parts:
             if network is None and not elastic:
                 check_graph(graph)
             return Parts(model, optimizer, graph, policy, algorithm, options)
 
-        options = Options(local_steps, buffers, overlap, wire_dtype, seed, elastic, rejoin)
+        self._log = None if log is None else GossipLog(log, log_every)
+        every = None if log is None else log_every
+        options = Options(local_steps, buffers, overlap, wire_dtype, seed, elastic, rejoin, robust, on_bad, every)
         grouped = network is None and process_count() is not None
         parts = make() if elastic else agreed(make, Transport(None, timeout) if grouped else None)
         self.model, self.optimizer, self.local_steps, self.buffers = model, optimizer, local_steps, buffers
-        self.row, self.policy, self.algorithm, self._seed = parts.row, parts.policy, parts.algorithm, seed
+        self.row, self.policy, self.algorithm, self.seed = parts.row, parts.policy, parts.algorithm, seed
         self.row.bind()
         self._elastic: Elastic | None = None
         self._calls = self._asked = t = 0  # calls of step(), and of collective methods, since the last mixing
@@ -103,7 +112,7 @@ class Gossip:
             self._elastic = Elastic(parts, optimizer, graph, policy, options, timeout)
             (t, self._asked), self.network, self.policy = self._elastic.start()
         else:
-            self.network = connected(graph, wire_dtype, timeout) if network is None else network
+            self.network = connected(graph, options, timeout) if network is None else guarded(network, robust, on_bad)
             self.network.traffic.reset()
             begin_together(self.row, self.network)
         self._make_driver()
@@ -111,11 +120,12 @@ class Gossip:
         self.steps = Steps(optimizer, self.row, self.driver)
         self.steps.on_loss = self._continue if elastic else None
         self.plan: Plan | None = None  # the weights of the last mixing
+        self._loss: Any = None  # of the last step, if known
         self._joined = self._mixing = False  # inside join(); inside a mixing
         self._start_early()
 
     def _make_driver(self) -> None:
-        context = Context(self.network.graph, seed=self._seed)
+        context = Context(self.network.graph, seed=self.seed)
         kind = driver_for(self.algorithm)
         self.driver = kind(self.network, self.policy, self.algorithm, self.row.X, context, local_steps=self.local_steps)
 
@@ -135,15 +145,16 @@ class Gossip:
         return tuple(range(self.network.graph.n)) if self._elastic is None else self._elastic.members
 
     # --- one step ---
-    def step(self, closure: Callable[[], Any] | None = None, *, scaler: torch.amp.GradScaler | None = None) -> Any:
-        """Step the optimizer, and mix after every `local_steps` calls; a step that the scaler skips counts."""
-        before = self.steps.taken
+    def step(self, closure: Closure = None, *, scaler: torch.amp.GradScaler | None = None, loss: Any = None) -> Any:
+        """Step the optimizer, and mix after every `local_steps` calls, skipped ones included; `loss` is for the log."""
+        before, given = self.steps.taken, loss
         if scaler is not None:
             loss = scaler.step(self.optimizer)
         else:
             loss = self.optimizer.step() if closure is None else self.optimizer.step(closure)
         if self.steps.taken == before:
             self.steps.rest()
+        self._loss = loss if given is None else given
         self._calls += 1
         if self._calls >= self.local_steps:
             self.mix()
@@ -155,7 +166,7 @@ class Gossip:
         self.row.settle()
         if not self.driver.needs.early or self.driver.looks:
             self.row.check_finite(self.t, self.rank)
-        self._mix_if(lambda: self._tell(WORKING) if self._joined else True)
+        self._mix_if(lambda: any_works(WORKING, self.driver, self.row) if self._joined else True)
 
     def _mix_if(self, wanted: Callable[[], bool]) -> bool:
         """Mix if it is wanted, and return whether it was; a mixing that fails because of a loss is skipped."""
@@ -205,6 +216,8 @@ class Gossip:
         self._calls = self._asked = 0
         self._mixing = False
         self._start_early()
+        if self._log is not None:
+            self._log.mixed(self)
 
     def _start_early(self) -> None:
         """Send the rows now, if they travel while the gradients are computed."""
@@ -224,27 +237,24 @@ class Gossip:
             yield
             with torch.no_grad():
                 self.row.settle()
+                self._loss = None  # of a rank that has finished
                 # Local steps that were not mixed yet are still to be shared.
-                while self._mix_if(lambda: self._tell(WORKING if self.driver.steps else DONE)):
+                while self._mix_if(lambda: any_works(WORKING if self.driver.steps else DONE, self.driver, self.row)):
                     pass
         except Exception as error:
             if not (self._mixing or isinstance(error, NetworkError)):  # else no rank waits for the status
                 with suppress(NetworkError):
-                    self._tell(FAILED)
+                    any_works(FAILED, self.driver, self.row)
             raise
         finally:
             self._joined = self._mixing = False
-
-    def _tell(self, status: int) -> bool:
-        return any_works(status, self.network, self.t, self.row.device)
 
     # --- collective calls ---
     @torch.no_grad()
     def average(self) -> dict[str, Any]:
         """Return the state dict of the averaged model, the same on every rank; collective, and the model is unchanged.
 
-        Parameters and floating-point buffers are averaged, other buffers are those of rank 0. Frozen parameters and
-        other entries of the state dict are those of this rank.
+        Parameters and floating-point buffers are averaged, other buffers are those of rank 0, all else of this rank.
         """
         state = self._answered(lambda: averaged_state(self.row, self._models, self.network))
         if state is None:
@@ -253,11 +263,9 @@ class Gossip:
 
     @torch.no_grad()
     def metrics(self) -> dict[str, float]:
-        """Consensus distance, gradient mixing error, p, bytes per node: the same on every rank; collective.
-
-        Empty on a rank that missed the others' answer because one was lost at that moment.
-        """
-        return self._answered(lambda: metrics(self.row, self._models, self.plan, self.network)) or {}
+        """Loss, consensus distance, mixing error, p, bytes per node; collective. Empty if a rank was lost meanwhile."""
+        loss = math.nan if self._loss is None else float(self._loss)
+        return self._answered(lambda: metrics(self.row, self._models, self.plan, self.network, loss)) or {}
 
     def _answered(self, question: Callable[[], Answer]) -> Answer | None:
         """The common answer of all ranks; None if a rank was lost when others had it already and have continued."""
@@ -281,19 +289,10 @@ class Gossip:
     # --- checkpoints ---
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this rank that is not in the state dicts of model and optimizer."""
-        encoded = encode(self.driver.state(), self.network.nodes)
-        values: dict[str, Any] = {"t": self.t, "calls": self._calls, "rank": self.rank, "world": self.network.graph.n}
-        values |= {"parameters": self.row.checksum(), "driver": encoded.values}
-        return {"tensors": {name: tensor.clone() for name, tensor in encoded.tensors.items()}, "values": values}
+        return saved(self.driver, self.row, self._calls)
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from such a state, after those of the model and the optimizer are loaded; a collective call."""
         self.row.settle()
-        values = state["values"]
-        transport = self.network.transport if isinstance(self.network, DistributedNetwork) else None
-        problem = objection(values, self.rank, self.network.graph.n, self.row.checksum())
-        check_alike(describe("the state to load", {"t": values["t"]}), problem, transport)
-        tensors = {name: tensor.clone() for name, tensor in state["tensors"].items()}
-        self.driver.load_state(decode(tensors, values["driver"], self.network.nodes), self.row.device)
-        self._calls = values["calls"]
+        self._calls = load(state, self.driver, self.row)

@@ -10,18 +10,19 @@ import torch
 from torch import nn
 
 from mixwise.algorithms import DSGD, AllReduceSGD, CombineWhileAdapt
-from mixwise.errors import MixwiseError, TrainingError
+from mixwise.errors import MixwiseError, TrainingError, kind_of
 from mixwise.gossip.agreement import check_alike, describe, describe_model
 from mixwise.gossip.collective import take_from_first
 from mixwise.gossip.model_row import ModelRow
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.network import DistributedNetwork, SimulatedNetwork
+from mixwise.network.guarded import OnBad, Robust, guarded
 from mixwise.network.transport import Transport, process_count
-from mixwise.policies.choice import PolicyLike, policy_for
+from mixwise.policies.choice import PolicyLike, as_algorithm, policy_for
 from mixwise.protocols import Algorithm, Network
 from mixwise.tasks.module import BufferPolicy
-from mixwise.training.checks import check_buffers, check_counts, check_optimizer
+from mixwise.training.checks import check_buffers, check_counts, check_guarded, check_optimizer
 
 # By name, also those of other libraries; torch.distributed.fsdp takes a second to import.
 _SYNCHRONIZED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
@@ -38,6 +39,9 @@ class Options:
     seed: int
     elastic: bool
     rejoin: Literal["neighbor", "own"]
+    robust: Robust
+    on_bad: OnBad
+    log_every: int | None  # None without a log: its records are collective calls
 
 
 class Parts:
@@ -53,9 +57,14 @@ class Parts:
         optimizer: torch.optim.Optimizer,
         graph: Graph,
         policy: PolicyLike,
-        algorithm: Algorithm | None,
+        algorithm: Algorithm | str | None,
         options: Options,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TrainingError(f"model is {kind_of(model)}; pass the nn.Module that your loop trains")
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            made = "torch.optim.SGD(model.parameters(), lr=0.1)"
+            raise TrainingError(f"optimizer is {kind_of(optimizer)}; pass the one of your loop, such as {made}")
         check_counts(local_steps=options.local_steps)
         if options.buffers not in ("local", "averaged"):
             raise TrainingError(f'buffers = {options.buffers!r}; choose "local" or "averaged"')
@@ -63,7 +72,10 @@ class Parts:
             raise TrainingError(f'rejoin = {options.rejoin!r}; choose "neighbor" or "own"')
         if options.elastic:
             _check_elastic(policy)
+        if options.log_every is not None and options.elastic:
+            raise TrainingError("log=… shows all ranks, and elastic=True may lose some; leave one of them out")
         self.algorithm = _chosen_algorithm(algorithm, options.overlap)
+        check_guarded(self.algorithm, options.robust, options.on_bad)
         self.policy = policy_for(policy, graph, self.algorithm.needs)
         _check_unsynchronized(model)
         self.row = ModelRow(model)
@@ -88,8 +100,9 @@ def agreed(make: Callable[[], Parts], transport: Transport | None) -> Parts:
     return parts
 
 
-def _chosen_algorithm(algorithm: Algorithm | None, overlap: bool) -> Algorithm:
+def _chosen_algorithm(algorithm: Algorithm | str | None, overlap: bool) -> Algorithm:
     """Return D-SGD by default, or its variant whose rows travel while gradients are computed."""
+    algorithm = None if algorithm is None else as_algorithm(algorithm)
     if isinstance(algorithm, AllReduceSGD):
         raise TrainingError("AllReduceSGD averages over all ranks without gossip; use torch's DistributedDataParallel")
     if overlap and not isinstance(algorithm, CombineWhileAdapt | None):
@@ -120,7 +133,7 @@ def check_graph(graph: Graph) -> None:
     """Check that there is one process per node."""
     if not isinstance(graph, Graph):
         raise TrainingError(
-            f"graph is a {type(graph).__name__}; take a mixwise.Graph, such as mixwise.graphs.ring(n) or "
+            f"graph is {kind_of(graph)}; take a mixwise.Graph, such as mixwise.graphs.ring(n) or "
             f"mixwise.graphs.from_networkx(graph)"
         )
     processes = process_count()
@@ -157,13 +170,12 @@ def _check_parameters(optimizer: torch.optim.Optimizer, row: ModelRow) -> None:
         )
 
 
-def connected(
-    graph: Graph, wire_dtype: torch.dtype | None, timeout: float, has_changed: Callable[[], bool] | None = None
-) -> Network:
+def connected(graph: Graph, options: Options, timeout: float, has_changed: Callable[[], bool] | None = None) -> Network:
     """Return the network of the default process group; a simulation of one node without a group."""
     if process_count() is None:
         return SimulatedNetwork(graph)
-    return DistributedNetwork(graph, wire_dtype=wire_dtype, timeout=timeout, has_changed=has_changed)
+    network = DistributedNetwork(graph, wire_dtype=options.wire_dtype, timeout=timeout, has_changed=has_changed)
+    return guarded(network, options.robust, options.on_bad)
 
 
 def begin_together(row: ModelRow, network: Network) -> None:

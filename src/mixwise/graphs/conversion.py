@@ -8,6 +8,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -205,7 +206,34 @@ def _with_labels(g: networkx.Graph[Any]) -> Graph:
         raise GraphError("the file has no nodes; it should describe at least one")
     graph = from_networkx(g)
     labels = [str(node if data.get("label") in (None, "") else data["label"]) for node, data in g.nodes(data=True)]
-    return Graph(graph.n, graph.edge_array, graph.directed, labels)
+    return Graph(graph.n, graph.edge_array, graph.directed, labels, _positions(g))
+
+
+def _positions(g: networkx.Graph[Any]) -> npt.NDArray[np.float64] | None:
+    """The coordinates in a file, y downwards, if half of the nodes have them; the others are put among neighbors."""
+    spots = {node: spot for node, data in g.nodes(data=True) if (spot := _spot(data)) is not None}
+    if 2 * len(spots) < len(g):
+        return None
+    for node in g:
+        if node not in spots:
+            around = [spots[other] for other in g.neighbors(node) if other in spots] or list(spots.values())
+            spots[node] = np.mean(around, axis=0)
+    placed = np.array([spots[node] for node in g])
+    step = 0.02 * (np.ptp(placed, axis=0).max() or 1.0)
+    for i, spot in enumerate(placed):  # several nodes of one city
+        while (np.abs(placed[:i] - spot).max(axis=1) < step / 4).any():
+            spot += step * np.array([1.0, 0.4])
+    return placed
+
+
+def _spot(data: Mapping[str, Any]) -> npt.NDArray[np.float64] | None:
+    lower = {str(name).lower(): value for name, value in data.items()}
+    for x, y, sign in (("longitude", "latitude", -1), ("x", "y", 1)):
+        with suppress(TypeError, ValueError, KeyError):
+            spot = np.array([float(lower[x]), sign * float(lower[y])])
+            if np.isfinite(spot).all():
+                return spot
+    return None
 
 
 _READERS: Mapping[str, Callable[[bytes], Graph]] = {

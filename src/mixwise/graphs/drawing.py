@@ -22,6 +22,7 @@ _MAX_NUMBERED = 64  # nodes; the numbers of more would overlap
 MAX_MATRIX = 300  # nodes; the cells of a larger matrix are too small to see
 _MAX_WRITTEN = 20  # nodes; up to here the weights are written into the cells
 _MAX_HOP_DISTANCES = 120  # nodes; the layout by hop distances takes too long for more
+_STRETCH = 1.7  # how much the shorter side of given positions may be stretched
 _DENSE = 3.2  # edges per node above which only a circle keeps nodes and edges apart
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # the bit of each dot in a 4 × 2 Braille cell
 _FORMATS = (".png", ".svg", ".pdf")
@@ -36,9 +37,15 @@ def is_drawable(graph: Graph) -> bool:
 def layout(graph: Graph) -> Positions:
     """Positions of the nodes, used by every picture of a graph.
 
-    Rings, chains, dense graphs and graphs that contain the ring 0, 1, 2, … lie on a circle, rings and chains in the
-    order of their edges. In other graphs the distance between two nodes follows the number of hops between them.
+    A graph with positions of its own keeps them: grids, tori, hypercubes, files with coordinates. Rings, chains, dense
+    graphs and graphs that contain the ring 0, 1, 2, … lie on a circle, rings and chains in the order of their edges. In
+    other graphs the distance between two nodes follows the number of hops between them.
     """
+    if graph.positions is not None:
+        low, high = graph.positions.min(axis=0), graph.positions.max(axis=0)
+        size = np.maximum(high - low, (high - low).max() / _STRETCH)  # the short side of a map uses more of the room
+        fitted: Positions = (graph.positions - (low + high) / 2) / np.where(size > 0, size, 1.0) + 0.5
+        return fitted
     order = _walk(graph)
     around = sum(abs(i - j) in (1, graph.n - 1) for i, j in graph.edges)
     if order is None and (around >= graph.n or len(graph.edge_array) > _DENSE * graph.n):

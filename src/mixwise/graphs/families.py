@@ -21,6 +21,7 @@ from mixwise.seeding import numpy_generator, stream
 
 MAX_EDGES = 5 * 10**6  # a typo such as complete(10**6) should neither fill the memory nor take minutes
 _MAX_DRAWN = 500_000  # edges of a graph that networkx draws one by one
+_MAX_PLACED = 300  # nodes of a graph that has positions: a larger one is not drawn
 _TRIES = 100  # draws of a random family before giving up on a connected graph
 
 
@@ -46,14 +47,16 @@ def chain(n: int) -> Graph:
 def torus(rows: int, cols: int) -> Graph:
     """The grid with wrap-around; node r·cols + c is at row r, column c; diameter ⌊rows/2⌋ + ⌊cols/2⌋."""
     cells = _cells(rows, cols)
-    return _graph(cells.size, (cells, np.roll(cells, -1, axis=0)), (cells, np.roll(cells, -1, axis=1)))
+    return _on_a_grid(
+        _graph(cells.size, (cells, np.roll(cells, -1, axis=0)), (cells, np.roll(cells, -1, axis=1))), cols
+    )
 
 
 @part("grid", "graph", title="grid")
 def grid(rows: int, cols: int) -> Graph:
     """The rectangular grid, each node joined to those above, below, left and right; diameter rows + cols − 2."""
     cells = _cells(rows, cols)
-    return _graph(cells.size, (cells[:-1], cells[1:]), (cells[:, :-1], cells[:, 1:]))
+    return _on_a_grid(_graph(cells.size, (cells[:-1], cells[1:]), (cells[:, :-1], cells[:, 1:])), cols)
 
 
 @part("star", "graph", title="star")
@@ -76,7 +79,13 @@ def hypercube(dimension: int) -> Graph:
     d = _whole("dimension", dimension, least=0)
     _check_room(f"dimension = {d}", d * 2.0 ** min(d, 1000) / 2)
     i = np.arange(2**d)
-    return _graph(2**d, *((i, i ^ (1 << k)) for k in range(d)))
+    graph = _graph(2**d, *((i, i ^ (1 << k)) for k in range(d)))
+    if not 3 <= d <= 8:
+        return graph
+    # A shadow of the cube: every dimension has a direction of its own, and a length so that no two corners coincide.
+    angle, length = np.pi * np.arange(d) / d, (1.0 if d == 4 else 0.65) ** np.arange(d)
+    shadow = ((i[:, None] >> np.arange(d)) & 1) @ (length[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1))
+    return Graph(graph.n, graph.edge_array, positions=shadow)
 
 
 @part("exponential", "graph", title="exponential graph")
@@ -150,7 +159,7 @@ def random_connected(n: int, keep: float = 0.5, seed: int = 0) -> Graph:
 
 
 @part("random-regular", "graph", title="random regular graph")
-def random_regular(n: int, degree: int, seed: int = 0) -> Graph:
+def random_regular(n: int, degree: int = 4, seed: int = 0) -> Graph:
     """A connected graph in which every node has `degree` neighbors, redrawn until it is connected."""
     n, degree = _whole("n", n), _whole("degree", degree, least=0)
     if degree >= n or n * degree % 2 or (degree < 2 and n > degree + 1):
@@ -199,7 +208,7 @@ def random_geometric(n: int, radius: float, seed: int = 0) -> Graph:
 
 
 @part("small-world", "graph", title="small-world graph")
-def small_world(n: int, neighbors: int, rewire: float, seed: int = 0) -> Graph:
+def small_world(n: int, neighbors: int = 4, rewire: float = 0.1, seed: int = 0) -> Graph:
     """Watts–Strogatz: a ring lattice of `neighbors` nearest nodes, each edge moved with probability `rewire`.
 
     It is redrawn until it is connected.
@@ -235,6 +244,14 @@ def _circulant(n: int, jumps: Sequence[int], directed: bool = False) -> Graph:
 def _powers_of_two(n: int) -> list[int]:
     """Every 2^k < n."""
     return [1 << k for k in range((_whole("n", n) - 1).bit_length())]
+
+
+def _on_a_grid(graph: Graph, cols: int) -> Graph:
+    """The graph with its nodes drawn in rows and columns, if it is small enough to be drawn."""
+    if min(cols, graph.n // cols) < 2 or graph.n > _MAX_PLACED:
+        return graph
+    y, x = np.divmod(np.arange(graph.n), cols)
+    return Graph(graph.n, graph.edge_array, positions=np.stack([x, y], axis=1))
 
 
 def _cells(rows: int, cols: int) -> IntArray:

@@ -49,6 +49,7 @@ class Graph:
         edges: pairs of nodes, in any order; repeated edges and loops are dropped.
         directed: whether (i, j) means that i sends to j only.
         labels: one name per node, for display; not part of the value.
+        positions: (n, 2), where pictures put the nodes, in any unit, y downwards; not part of the value.
 
     >>> g = Graph(4, [(0, 1), (1, 2), (2, 3)])
     >>> g.degrees, g.diameter, g.neighbors(1)
@@ -61,19 +62,31 @@ class Graph:
     edge_array: IntArray  # (E, 2), sorted, each edge once
     directed: bool = False
     labels: tuple[str, ...] | None = None
+    positions: npt.NDArray[np.float64] | None = None
 
-    def __init__(self, n: int, edges: Edges, directed: bool = False, labels: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        n: int,
+        edges: Edges,
+        directed: bool = False,
+        labels: Sequence[str] | None = None,
+        positions: npt.ArrayLike | None = None,
+    ) -> None:
         if not 1 <= n <= _MAX_NODES or n != int(n):
             raise GraphError(
                 f"a graph needs a whole number of nodes, at most {_MAX_NODES:.0e} and at least 1, got n = {n}"
             )
         if labels is not None and len(labels) != n:
             raise GraphError(f"{len(labels)} labels for {n} nodes; give one label per node or none")
+        spots = None if positions is None else np.array(positions, dtype=np.float64)
+        if spots is not None and (spots.shape != (n, 2) or not np.isfinite(spots).all()):
+            raise GraphError(f"positions of shape {spots.shape} for {n} nodes; give finite x and y for every node")
         vars(self).update(
             n=int(n),
             edge_array=_normalized(int(n), edges, directed),
             directed=bool(directed),
             labels=None if labels is None else tuple(map(str, labels)),
+            positions=spots,
         )
 
     # --- value semantics ---
@@ -91,7 +104,8 @@ class Graph:
         return self
 
     def __reduce__(self) -> tuple[type[Graph], tuple[object, ...]]:
-        return Graph, (self.n, self.edge_array, self.directed, self.labels)  # a pickled array loses its read-only flag
+        # A pickled array loses its read-only flag.
+        return Graph, (self.n, self.edge_array, self.directed, self.labels, self.positions)
 
     def __repr__(self) -> str:
         kind = "directed, " if self.directed else ""
@@ -112,19 +126,24 @@ class Graph:
     @cached_property
     def pattern(self) -> Pattern:
         """The entries of a mixing matrix on this graph that may be non-zero."""
-        both = self.edge_array if self.directed else np.concatenate([self.edge_array, self.edge_array[:, ::-1]])
-        i, j = np.concatenate([both, np.stack([np.arange(self.n)] * 2, axis=1)]).T
-        order = np.lexsort((j, i))
-        rows, cols = i[order], j[order]
-        indptr = np.searchsorted(rows, np.arange(self.n + 1))
-        return _read_only(Pattern(rows, cols, indptr, np.lexsort((rows, cols))))
+        loops = np.arange(self.n)
+        keys = np.sort(np.concatenate([self._arc_keys, loops * self.n + loops]))  # much faster than to sort pairs
+        rows, cols = np.divmod(keys, self.n)
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=self.n))])
+        return _read_only(Pattern(rows, cols, indptr, np.argsort(cols * self.n + rows)))
 
     @cached_property
     def arcs(self) -> Arcs:
         """The directions in which messages may travel."""
-        off_diagonal = self.pattern.rows != self.pattern.cols
-        senders, receivers = self.pattern.rows[off_diagonal], self.pattern.cols[off_diagonal]
-        return _read_only(Arcs(senders, receivers, np.lexsort((senders, receivers))))
+        senders, receivers = np.divmod(np.sort(self._arc_keys), self.n)
+        return _read_only(Arcs(senders, receivers, np.argsort(receivers * self.n + senders)))
+
+    @property
+    def _arc_keys(self) -> IntArray:
+        """i n + j for every arc, in the order of (i, j) if directed."""
+        i, j = self.edge_array.T
+        keys: IntArray = i * self.n + j
+        return keys if self.directed else np.concatenate([keys, j * self.n + i])
 
     @cached_property
     def adjacency(self) -> sparse.csr_array:
@@ -209,9 +228,10 @@ class Graph:
         places = np.asarray(order)
         if sorted(places.tolist()) != list(range(self.n)):
             raise GraphError(f"order = {list(order)} is not a permutation of the nodes 0..{self.n - 1}")
-        # A label names a place, so it moves with it.
-        labels = None if self.labels is None else [self.labels[a] for a in np.argsort(places)]
-        return Graph(self.n, places[self.edge_array], self.directed, labels)
+        at = np.argsort(places)  # a label names a place, so it moves with it
+        labels = None if self.labels is None else [self.labels[a] for a in at]
+        spots = None if self.positions is None else self.positions[at]
+        return Graph(self.n, places[self.edge_array], self.directed, labels, spots)
 
     def subgraph(self, nodes: Iterable[int]) -> Graph:
         """The induced subgraph on `nodes`, renumbered 0.. in the given order."""
@@ -224,7 +244,8 @@ class Graph:
         number[kept] = np.arange(len(kept))
         edges = number[self.edge_array]
         labels = None if self.labels is None else [self.labels[i] for i in kept]
-        return Graph(len(kept), edges[(edges >= 0).all(axis=1)], self.directed, labels)
+        spots = None if self.positions is None else self.positions[kept]
+        return Graph(len(kept), edges[(edges >= 0).all(axis=1)], self.directed, labels, spots)
 
     def _check_node(self, i: int) -> None:
         if not 0 <= i < self.n:

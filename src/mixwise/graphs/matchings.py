@@ -20,6 +20,7 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 _Colors: TypeAlias = list[dict[int, int]]
 _WEIGHT_STEPS = 2.0**40  # resolution of the weights, relative to the largest
 _BLOSSOM_LIMIT = 20_000  # nodes × edges
+_SWEEPS = 4  # over all edges at once, before the rest are taken one by one
 
 
 def edge_sample(graph: Graph, probability: float, seed: int = 0, t: int = 0) -> Graph:
@@ -93,13 +94,25 @@ def matching_decomposition(graph: Graph) -> tuple[Graph, ...]:
 
 def _greedy(graph: Graph, order: IntArray) -> Graph:
     """The matching that takes the edges in this order, each if both its ends are still free."""
-    free = [True] * graph.n
-    taken: list[tuple[int, int]] = []
-    for i, j in graph.edge_array[order].tolist():
-        if free[i] and free[j]:
-            free[i] = free[j] = False
-            taken.append((i, j))
-    return Graph(graph.n, taken, labels=graph.labels)
+    i, j = graph.edge_array[order].T
+    taken = []
+    for _ in range(_SWEEPS):  # an edge that comes first at both its ends is taken, whatever the others do
+        place, first = np.arange(len(i)), np.full(graph.n, len(i))
+        for ends in (i, j):
+            np.minimum.at(first, ends, place)
+        chosen = (first[i] == place) & (first[j] == place)
+        taken.append(np.stack([i[chosen], j[chosen]], axis=1))
+        free = np.ones(graph.n, dtype=bool)
+        free[taken[-1]] = False
+        left = free[i] & free[j]
+        i, j = i[left], j[left]
+    still_free, rest = [True] * graph.n, []
+    for u, v in zip(i.tolist(), j.tolist(), strict=True):  # long chains, of which each edge waits for the one before
+        if still_free[u] and still_free[v]:
+            still_free[u] = still_free[v] = False
+            rest.append((u, v))
+    pairs = np.concatenate([*taken, np.array(rest, dtype=np.int64).reshape(-1, 2)])
+    return Graph(graph.n, pairs, labels=graph.labels)
 
 
 # --- edge coloring ---

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from difflib import get_close_matches
 from inspect import Parameter
 from types import MappingProxyType
+from typing import Any
 
-from mixwise.errors import GraphError
-from mixwise.graphs.conversion import load
+from mixwise.errors import GraphError, kind_of
+from mixwise.graphs.conversion import from_networkx, load
 from mixwise.graphs.graph import Graph
 from mixwise.parts import Declaration, entries, lookup, names
 
@@ -34,7 +36,7 @@ def parse(spec: str, seed: int = 0) -> Graph:
         name = f"{name}:{attribute}"
     elif name not in SPECS and name not in names("graph"):
         close = get_close_matches(name, SPECS, n=1)
-        hint = f"did you mean {SPECS[close[0]]}? " if close else ""
+        hint = f"did you mean {f'{close[0]}:{rest}' if rest else SPECS[close[0]]}? " if close else ""
         raise GraphError(f"unknown graph {spec!r}; {hint}choose one of {', '.join(SPECS.values())}")
     if name == "file" and rest:
         return load(rest)  # its errors name the path; and a path may contain a comma
@@ -52,6 +54,47 @@ def parse(spec: str, seed: int = 0) -> Graph:
         return graph
     except GraphError as error:
         raise GraphError(f"graph {spec!r}: {error}; the form is {form(family)}") from None
+
+
+def sized(spec: str, nodes: int) -> str:
+    """The spec of a graph of the same family with this many nodes; it may name the family alone.
+
+    >>> sized("ring:16", 1000), sized("torus", 1000), sized("small-world:16,rewire=0.2", 1000)
+    ('ring:1000', 'torus:25x40', 'small-world:1000,rewire=0.2')
+    """
+    head, *options = spec.strip().split(",")
+    name = head.partition(":")[0]
+    if name == "file" or name not in SPECS:
+        raise GraphError(f"nodes = {nodes} with graph {spec!r}: only a family has any size; leave nodes out")
+    sizes = _arguments(lookup("graph", name))[0]
+    if sizes == ["n"]:
+        size = str(nodes)
+    elif sizes == ["rows", "cols"]:
+        rows = next(r for r in range(math.isqrt(nodes), 0, -1) if nodes % r == 0)
+        if nodes > 16 * rows**2:
+            near = math.isqrt(nodes) ** 2
+            raise GraphError(f"nodes = {nodes} is {rows} × {nodes // rows}, no {name} to speak of; use nodes={near}")
+        size = f"{rows}x{nodes // rows}"
+    elif sizes == ["dimension"] and nodes & (nodes - 1) == 0:
+        size = str(nodes.bit_length() - 1)
+    else:
+        rule = "use a power of two" if sizes else "it has one size; leave nodes out"
+        raise GraphError(f"nodes = {nodes} with graph {spec!r}: {rule}")
+    return ",".join([f"{name}:{size}", *options])
+
+
+def as_graph(value: Any) -> Graph:
+    """The graph that is meant by a graph, a spec such as "ring:16", or a networkx graph."""
+    if isinstance(value, Graph):
+        return value
+    if isinstance(value, str):
+        return parse(value)
+    if type(value).__module__.startswith("networkx."):
+        return from_networkx(value)
+    raise GraphError(
+        f"graph is {kind_of(value)}; pass a mixwise.Graph such as mixwise.graphs.ring(16), a spec such as 'ring:16', "
+        f"or a networkx graph; of an adjacency matrix, mixwise.graphs.from_adjacency(A)"
+    )
 
 
 def form(family: Declaration) -> str:

@@ -1,5 +1,6 @@
 """Mixing matrices: a validated value, builders, metrics, and weights that fit the data."""
 
+from mixwise.mixing.averaging import exact_average
 from mixwise.mixing.base_graphs import base_graph
 from mixwise.mixing.gap_weights import optimal_gap
 from mixwise.mixing.gme import GmeProblem, minimize_gme
@@ -34,7 +35,7 @@ from mixwise.mixing.weights import (
 __all__ = [
     "GmeProblem", "GmeSolution", "MatchaWeights", "MixingMatrix", "Placement", "SolveStatus", "base_graph",
     "clique_averaging", "consensus_distance", "consensus_factor", "distinct_placements", "eigenvalues",
-    "from_edge_weights", "full_averaging", "gradient_mixing_error", "gram_matrix", "heterogeneity",
+    "exact_average", "from_edge_weights", "full_averaging", "gradient_mixing_error", "gram_matrix", "heterogeneity",
     "lazy", "lazy_metropolis_hastings", "learn_topology", "matcha",
     "max_degree", "metropolis_hastings", "minimize_gme", "optimal_gap", "optimize_placement", "relative_heterogeneity",
     "search_placement", "spectral_gap", "symmetrized", "topology_from_gram", "uniform", "uniform_sender",

@@ -23,6 +23,7 @@ Rows: TypeAlias = npt.NDArray[Any] | torch.Tensor
 Weights: TypeAlias = MixingMatrix | npt.NDArray[Any] | torch.Tensor
 
 _BLOCK = 1 << 18  # numbers in one block of columns: 2 MB in float64
+_NARROWEST = 64  # columns of a block: with fewer, most of what is read from memory would not be used
 _DENSE_LIMIT = 1500  # above this many nodes, the norm of W − J is found by Lanczos iteration
 _DENSE_LAPLACIAN = 400  # above this many nodes, Lanczos iteration finds a few of its eigenvectors faster
 
@@ -104,7 +105,7 @@ def column_blocks(G: Rows) -> Iterator[FloatArray]:
     """Blocks of the columns of G in float64."""
     if G.ndim != 2:
         raise MixingError(f"expected one row per node, an array of shape (n, d); got shape {tuple(G.shape)}")
-    width = max(1, _BLOCK // max(1, len(G)))
+    width = max(_NARROWEST, _BLOCK // max(1, len(G)))
     for start in range(0, G.shape[1], width):
         block = G[:, start : start + width]
         if isinstance(block, torch.Tensor):

@@ -132,12 +132,12 @@ class TreeSweeps:
     def __init__(self, graph: Graph, nodes: range, exchange: Exchange) -> None:
         self._exchange = exchange
         order, self.parents = breadth_first(graph, 0)  # (n,), node 0 is its own parent
-        depths = np.zeros(graph.n, dtype=np.int64)
+        depths, parent_of = [0] * graph.n, self.parents.tolist()
         for node in order[1:].tolist():
-            depths[node] = depths[self.parents[node]] + 1
+            depths[node] = depths[parent_of[node]] + 1
+        by_depth = np.split(np.argsort(depths, kind="stable"), np.cumsum(np.bincount(depths))[:-1])
         self._levels = []
-        for depth in range(depths.max(), 0, -1):
-            children = np.flatnonzero(depths == depth)
+        for children in by_depth[:0:-1]:
             arcs = np.stack([children, self.parents[children]], axis=1)
             up, down = Graph(graph.n, arcs, directed=True), Graph(graph.n, arcs[:, ::-1], directed=True)
             senders = (level.arcs.senders for level in (up, down))

@@ -18,6 +18,8 @@ from mixwise.graphs.graph import IntArray
 from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, row_sums
 from mixwise.parts import part
 
+_MOST_AVERAGED = 3_000  # nodes whose pairs all have a weight
+
 
 @part("metropolis-hastings", "scheme", title="Metropolis-Hastings weights")
 def metropolis_hastings(graph: Graph) -> MixingMatrix:
@@ -68,9 +70,14 @@ def lazy_metropolis_hastings(graph: Graph) -> MixingMatrix:
     return lazy(symmetrized(metropolis_hastings(graph)))
 
 
-@part("full-averaging", "scheme", title="full averaging: every node hears all others")
+@part("full-averaging", "scheme", title="full averaging: every node hears all others", reference=True)
 def full_averaging(graph: Graph) -> MixingMatrix:
     """w_ij = 1/n for all pairs, on any graph: a baseline, not gossip."""
+    if graph.n > _MOST_AVERAGED:
+        raise MixingError(
+            f"full-averaging on {graph.n} nodes needs {graph.n**2:.0e} weights; use algorithm: local-sgd with "
+            f"policy: none, which averages over all nodes without weights"
+        )
     return uniform(complete(graph.n))
 
 

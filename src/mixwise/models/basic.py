@@ -15,15 +15,19 @@ from mixwise.parts import Count, part
 
 
 @part("mlp", "model", title="multilayer perceptron")
-def mlp(sizes: Annotated[Sequence[Count], MinLen(2)] = (784, 128, 10)) -> nn.Sequential:
+def mlp(
+    sizes: Annotated[Sequence[Count], MinLen(2)] | None = None, features: Count = 784, classes: Count = 10
+) -> nn.Sequential:
     """Linear layers between the given sizes, with ReLU between the layers.
 
     Args:
-        sizes: features of a sample, units of each hidden layer, classes.
+        sizes: features of a sample, units of each hidden layer, classes; by default one hidden layer of 128 units.
+        features, classes: without sizes; in a recipe, those of the data.
 
     >>> [layer.out_features for layer in mlp((784, 128, 10)) if isinstance(layer, nn.Linear)]
     [128, 10]
     """
+    sizes = (features, 128, classes) if sizes is None else sizes
     first, *rest = (nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes))
     hidden = (layer for linear in rest for layer in (nn.ReLU(), linear))
     return nn.Sequential(nn.Flatten(), Expect(sizes[0]), first, *hidden)
@@ -41,20 +45,24 @@ def logistic_regression(features: Count, classes: Count) -> nn.Sequential:
 
 
 @part("small-cnn", "model", title="small CNN")
-def small_cnn(classes: Count = 10, channels: Count = 3) -> nn.Sequential:
-    """Three 3×3 convolutions with GroupNorm and ReLU and a linear layer, for 16×16 images; 19,626 parameters.
+def small_cnn(
+    classes: Count = 10, channels: Count = 3, image_height: Count = 16, image_width: Count = 16
+) -> nn.Sequential:
+    """Three 3×3 convolutions with GroupNorm and ReLU and a linear layer; 19,626 parameters for 16×16 images.
 
     Shapes of a sample: (3, 16, 16), (16, 16, 16), (32, 8, 8), (32, 4, 4), 512, 10. Layers have torch's initialization.
     The results of the recipe `cifar10-small` depend on this network.
 
     Args:
         classes: the number of logits.
-        channels: of the images.
+        channels, image_height, image_width: of the images; in a recipe, those of the data.
     """
     layers: list[nn.Module] = []
     for inputs, outputs, stride, groups in ((channels, 16, 1, 4), (16, 32, 2, 8), (32, 32, 2, 8)):
         layers += [nn.Conv2d(inputs, outputs, 3, stride, padding=1), nn.GroupNorm(groups, outputs), nn.ReLU()]
-    return nn.Sequential(Expect(channels, 16, 16), *layers, nn.Flatten(), nn.Linear(512, classes))
+    features = 32 * -(-image_height // 4) * -(-image_width // 4)  # two of the convolutions have stride 2
+    expect = Expect(channels, image_height, image_width)
+    return nn.Sequential(expect, *layers, nn.Flatten(), nn.Linear(features, classes))
 
 
 class Expect(nn.Module):

@@ -3,6 +3,7 @@
 from mixwise.network.distributed import DistributedNetwork
 from mixwise.network.faults import Faults
 from mixwise.network.faulty import FaultyNetwork
+from mixwise.network.guarded import GuardedNetwork
 from mixwise.network.links import Link, Links
 from mixwise.network.routes import block
 from mixwise.network.simulated import SimulatedNetwork
@@ -13,6 +14,7 @@ __all__ = [
     "DistributedNetwork",
     "Faults",
     "FaultyNetwork",
+    "GuardedNetwork",
     "Link",
     "Links",
     "Network",

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from mixwise.network.routes import MixingRoutes, Route, Router, block
 from mixwise.network.traffic import LONG_ROW, Cargo, Packing, Traffic, average_bytes, message_bytes
 from mixwise.network.transfer import Message, Round
 from mixwise.network.transport import Transport
+from mixwise.network.values import check_leaving
 from mixwise.network.wire import Wire, as_wire_dtype
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class DistributedNetwork:
         self.traffic = Traffic()
         self.links: Links | None = None  # time between processes is measured, not simulated
         self.step: int | None = None
+        self._measuring = False
         self._router = Router(graph.n, self.rank, self.world)
         self.buffers = BufferPool()
         self._mixing: dict[int, tuple[MixingMatrix, MixingRoutes]] = {}  # by id, the last used at the end
@@ -123,8 +125,10 @@ class DistributedNetwork:
         size = message_bytes(rows, packing or wire)
         self.traffic.parameters += average_bytes(self.graph.n, size) if averages else routes.messages * size
         if averages and routes.averages and size >= LONG_ROW:  # of short rows one round is faster
+            self._check_leaving(rows, None)
             return PendingAverage(self, rows.contiguous(), "mix", ahead=ahead)
         source, lent, form = rows.contiguous(), [], packing or wire
+        self._check_leaving(rows, wire)
         if form is not None:
             source = self.buffers.take(m, form.width, form.dtype, rows.device)
             lent.append(source)
@@ -151,8 +155,8 @@ class DistributedNetwork:
                 at += count
         transfer = self.transport.post([Round(sends, receives)], "mix", self.step, ahead=ahead)
         if wire is not None:
-            return PendingMix(self.buffers, source, arriving, routes, transfer, lent, wire, exact=rows)
-        return PendingMix(self.buffers, rows, arriving, routes, transfer, lent, packing)
+            return PendingMix(self.buffers, source, arriving, routes, transfer, lent, wire, not self._measuring, rows)
+        return PendingMix(self.buffers, rows, arriving, routes, transfer, lent, packing, not self._measuring)
 
     @staticmethod
     def _packed(route: Route, row_bytes: int) -> bool:
@@ -181,6 +185,8 @@ class DistributedNetwork:
         wire = Wire.of(messages, self.wire_dtype) if cargo == "parameters" else None
         size, device = message_bytes(messages, wire), messages.device
         self.traffic.add(cargo, routes.messages * size)
+        if cargo == "parameters":
+            self._check_leaving(messages, wire)
         source = messages.contiguous() if wire is None else wire.pack(messages)
         arrived = source.new_empty(routes.incoming, source.shape[1])
         sends, receives, packed = [], [], []
@@ -215,19 +221,32 @@ class DistributedNetwork:
     def average(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the mean row; counted as in a simulation."""
         size, n = rows.shape[1] * rows.element_size(), self.graph.n
+        self._check_leaving(rows, None)
         self.traffic.parameters += average_bytes(n, size)
         total = rows if len(rows) == 1 else rows.sum(dim=0, keepdim=True)
         if size < LONG_ROW:  # one round is faster
             return self.transport.gather(total, "average", self.step).sum(dim=0).div_(n)
         return PendingAverage(self, total.contiguous(), "average").wait()[0]
 
+    def _check_leaving(self, rows: torch.Tensor, wire: Wire | None) -> None:
+        """Reject rows that are not finite, in the precision in which they travel."""
+        if not self._measuring:
+            sent = rows if wire is None or not wire.casts else rows.to(wire.dtype)
+            check_leaving(sent, self.nodes, self.step)
+
     def _check_nodes(self, n: int) -> None:
         if n != self.graph.n:
             raise MixingError(f"a matrix or a graph for {n} nodes; the network has {self.graph.n}")
 
-    def uncounted(self) -> AbstractContextManager[None]:
-        """Return a context in which `traffic` stays the same; `sent` counts everything."""
-        return self.traffic.unchanged()
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Keep `traffic` the same, and check no values; `sent` counts everything."""
+        before, self._measuring = self._measuring, True
+        try:
+            with self.traffic.unchanged():
+                yield
+        finally:
+            self._measuring = before
 
 
 def _check_rows(rows: torch.Tensor, count: int) -> None:

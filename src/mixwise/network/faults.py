@@ -1,4 +1,4 @@
-"""Faults in simulations: messages that are lost, links that fail for a while, nodes that are away or late.
+"""Faults in simulations: messages that are lost, links that fail for a while, nodes that are away, late or hostile.
 
 All of them are functions of the seed and the step, drawn for each link and node by a hash: no table of n × n numbers,
 nothing to save, and a resumed run has the same faults. `FaultyNetwork` lets them happen.
@@ -7,6 +7,7 @@ nothing to save, and a resumed run has the same faults. `FaultyNetwork` lets the
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import numpy.typing as npt
 
 from mixwise.errors import ConfigError
 from mixwise.graphs.graph import IntArray
+from mixwise.network.hostile import Corruption
+from mixwise.parts import Positive, Unit
 from mixwise.seeding import hashed, stream
 
 BoolArray = npt.NDArray[np.bool_]
@@ -37,16 +40,20 @@ class Faults:
         acknowledged: whether both ends of a link know what arrived. Two nodes then average only if the rows of both
             have arrived, with the same weight, (w_ij + w_ji)/2, so that the mean of all nodes is conserved. Otherwise a
             receiver uses its own row in place of one that is lost, and the mean drifts.
+        corrupt: nodes that send something else than their rows, by kind: {"noise": [3, 7]}, or how many, drawn by the
+            seed. "noise": standard normal numbers; "flip": their gradients are sign-flipped; "dissensus": rows that
+            drive each receiver away from its honest neighbors; "nan": NaN. Records are about the other nodes.
     """
 
-    message_loss: float = 0.0
-    burst: float | None = None
-    node_off: float = 0.0
-    away: float | None = None
+    message_loss: Unit = 0.0
+    burst: Positive | None = None
+    node_off: Unit = 0.0
+    away: Positive | None = None
     cyclic: bool = False
     trace: str | None = None
-    stragglers: float = 0.0
+    stragglers: Unit = 0.0
     acknowledged: bool = True
+    corrupt: Mapping[Corruption, int | list[int]] | None = None
 
     def __post_init__(self) -> None:
         for name in ("message_loss", "node_off", "stragglers"):
@@ -63,6 +70,11 @@ class Faults:
             raise ConfigError("trace and node_off both say which nodes are away; give one of them")
 
     def __bool__(self) -> bool:
+        return self.lose_messages or bool(self.corrupt)
+
+    @property
+    def lose_messages(self) -> bool:
+        """Whether messages may not arrive."""
         return self.message_loss > 0 or self.stragglers > 0 or self.nodes_leave
 
     @property

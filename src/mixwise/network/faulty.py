@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from mixwise.errors import TrainingError
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network.faults import BoolArray, Faults, down, read_trace
+from mixwise.network.hostile import HostileNodes
 from mixwise.network.simulated import Arrived, SimulatedNetwork
 from mixwise.network.survivors import listed
 from mixwise.network.traffic import Cargo, Packing, message_bytes
@@ -48,6 +50,7 @@ class FaultyNetwork:
         self.wire_dtype = network.wire_dtype
         self._trace = None if faults.trace is None else read_trace(Path(faults.trace), network.graph.n)
         self._ids, self._measuring = np.arange(network.graph.n), False
+        self.hostile, self.lost = HostileNodes(faults.corrupt, network.graph, seed), np.zeros(0, dtype=bool)
         self.step = None
 
     @property
@@ -58,6 +61,7 @@ class FaultyNetwork:
     @step.setter
     def step(self, step: int | None) -> None:
         self.network.step, self._now, self._small = step, step or 0, 0
+        self._told = 0  # exchanges in this step
         self._failed: dict[tuple[Graph, int], BoolArray] = {}  # links, in the order of a graph's arcs or entries
         self._away = self._nodes_away()
         self._late = down(self._ids, self._now, self.faults.stragglers, None, stream(self.seed, "late"))
@@ -67,15 +71,18 @@ class FaultyNetwork:
         self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, packing: Packing | None = None
     ) -> torch.Tensor:
         """Wᵀ X with the weights of what arrives."""
+        self._need_guard()
         weights = self._arriving(W, self.network.row_bytes(rows, packing))
         return self.network.arrived(rows, W.graph, weights, packing).wait(out)
 
     def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> Arrived:
         """Start a gossip step with the weights of what will arrive."""
+        self._need_guard()
         return self.network.arrived(rows, W.graph, self._arriving(W, self.network.row_bytes(rows)))
 
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
         """The messages in the order of their receivers; 0, or NaN for a sketch, where one is lost."""
+        self.lost = np.zeros(len(messages), dtype=bool)
         if cargo == "agreement":
             return self.network.exchange(messages, graph, cargo=cargo)
         arcs, small = graph.arcs, cargo == "sketches"
@@ -84,16 +91,23 @@ class FaultyNetwork:
         self._count(arcs.senders, arcs.receivers, lost, size, cargo)
         if small and not graph.directed:
             lost = lost | lost[arcs.by_receiver]  # of the opposite direction
-        missing = torch.from_numpy(lost).to(messages.device)[:, None]
+        self.lost, missing = lost, torch.from_numpy(lost[arcs.by_receiver]).to(messages.device)[:, None]
         nothing = float("nan") if small and messages.is_floating_point() else 0
         with self.network.uncounted():
-            return self.network.exchange(messages.masked_fill(missing, nothing), graph, cargo=cargo)
+            arrived = self.network.exchange(messages, graph, cargo=cargo)
+        if messages.is_floating_point() and self.hostile.kinds:
+            self._told += 1
+            arrived = self.hostile.corrupted(arrived, graph, self._now, self._told)
+        return arrived.masked_fill_(missing, nothing)
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows of all nodes, with the mean of those that arrive in place of the others."""
         gathered = self.network.gather(rows)
         if self._measuring:
-            return gathered
+            return gathered[torch.from_numpy(self.hostile.honest)] if self.hostile.kinds else gathered
+        if self.hostile.kinds and gathered.is_floating_point():
+            self._told += 1
+            gathered = self.hostile.replaced(gathered, self._ids, self._now, self._told)
         lost = down(self._ids, self._now, self.faults.message_loss, None, self._next_small()) | self._away | self._late
         self.traffic.messages += len(lost)
         self.traffic.lost += int(lost.sum())
@@ -102,7 +116,12 @@ class FaultyNetwork:
         return torch.where(missing[:, None], mean, gathered)
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
-        """The mean of all rows: nothing is lost."""
+        """The mean of all rows: nothing is lost. What is measured is about honest nodes."""
+        if self.hostile.kinds and self._measuring:
+            return self.network.average(rows[torch.from_numpy(self.hostile.honest)])
+        if self.hostile.kinds:
+            self._told += 1
+            rows = self.hostile.replaced(rows, self._ids, self._now, self._told)
         return self.network.average(rows)
 
     @contextmanager
@@ -121,7 +140,16 @@ class FaultyNetwork:
         if self.faults.nodes_leave:
             away = np.flatnonzero(self._away).tolist()
             values |= {"nodes_away": len(away)} | ({"away": listed(away)} if away else {})
+        if self.hostile.kinds:
+            values["hostile"] = listed(sorted(set(self._ids.tolist()) - set(self.hostile.honest.tolist())))
         return values
+
+    def _need_guard(self) -> None:
+        if self.hostile.kinds and not self._measuring:
+            raise TrainingError(
+                "faults.corrupt: hostile nodes send each neighbor a row of its own, which push-sum and compressed "
+                "messages cannot mix; use an algorithm such as dsgd, in Training or a GuardedNetwork"
+            )
 
     # --- what arrives ---
     def _arriving(self, W: MixingMatrix, size: int) -> FloatArray:

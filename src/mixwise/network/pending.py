@@ -21,6 +21,7 @@ from mixwise.network.routes import MixingRoutes, block
 from mixwise.network.sums import block_width, column_blocks, sum_in_place, sum_terms
 from mixwise.network.traffic import Packing
 from mixwise.network.transfer import Message, Round, Transfer
+from mixwise.network.values import check_arrived
 from mixwise.network.wire import Wire
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class PendingMix:
     _transfer: Transfer
     _lent: list[torch.Tensor]  # from the pool
     _form: Packing | Wire | None
+    _checks: bool  # what arrives
     exact: torch.Tensor | None = None
 
     @property
@@ -99,6 +101,8 @@ class PendingMix:
             packed, self._arriving = self._arriving, self._memory(len(self._arriving), d)
             for short, row in zip(packed, self._arriving, strict=True):
                 self._form.unpack(short, row)
+        if self._checks:
+            check_arrived(self._arriving, self._result, self._routes.senders, self._routes.nodes, self._transfer.step)
 
     @property
     def _alone(self) -> bool:

@@ -63,6 +63,8 @@ class MixingRoutes:
         sends: the owned rows that each peer needs, once each, however many of its nodes hear them.
         receives: the rows of each peer that are needed here, by their positions there; put one after the other.
         arriving: r, how many rows arrive.
+        senders: the nodes that they are from.
+        nodes: the owned nodes.
         terms: for each owned node the position and the weight of every row that it hears, senders ascending.
         moves: the same for W − I: what has to be added to its own row.
         messages: rows that all nodes send to other nodes; if W is known in part, those that the owned ones send.
@@ -72,6 +74,8 @@ class MixingRoutes:
     sends: tuple[Route, ...]
     receives: tuple[Route, ...]
     arriving: int
+    senders: IntArray
+    nodes: range
     terms: tuple[Terms, ...]
     moves: tuple[Terms, ...]
     messages: int
@@ -123,6 +127,8 @@ class Router:
             sends=_by_peer(away // n, away % n - start),
             receives=_by_peer(origins, arriving - self.starts[origins]),
             arriving=len(arriving),
+            senders=arriving,
+            nodes=self.nodes,
             terms=self._terms(W.graph, incoming, W.weights[incoming], arriving),
             moves=self._terms(W.graph, touching[1][moving != 0], moving[moving != 0], arriving),
             messages=W.messages if W.whole else int(np.count_nonzero(senders != receivers)),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,7 @@ from mixwise.mixing.matrix import FloatArray
 from mixwise.network.links import Links
 from mixwise.network.sums import mix_rows
 from mixwise.network.traffic import LONG_ROW, Cargo, Packing, Traffic, average_bytes, message_bytes
+from mixwise.network.values import check_leaving, check_lengths
 from mixwise.network.wire import Wire, as_wire_dtype
 
 
@@ -37,6 +39,7 @@ class SimulatedNetwork:
         self.nodes = range(graph.n)
         self.traffic = Traffic()
         self.step: int | None = None
+        self._measuring = False
 
     def mix(
         self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, packing: Packing | None = None
@@ -52,6 +55,7 @@ class SimulatedNetwork:
         if rows.ndim != 2 or len(rows) != W.n:
             raise MixingError(f"rows of shape {tuple(rows.shape)} cannot be mixed by a matrix for {W.n} nodes")
         if W.is_average and packing is None:
+            self._check_leaving(rows)
             self._count_average(message_bytes(rows, None))
             return Arrived(rows, W.graph, W.weights)
         size, pattern = self.row_bytes(rows, packing), W.graph.pattern
@@ -68,7 +72,11 @@ class SimulatedNetwork:
     def arrived(self, rows: torch.Tensor, graph: Graph, weights: FloatArray, packing: Packing | None = None) -> Arrived:
         """A gossip step that is not counted, with weights that need not be those of a mixing matrix."""
         wire = Wire.of(rows, self.wire_dtype) if packing is None else None
-        return Arrived(rows, graph, weights) if wire is None else Arrived(wire.rounded(rows), graph, weights, rows)
+        sent = rows if wire is None else wire.rounded(rows)
+        self._check_leaving(sent)
+        if not self._measuring:
+            check_lengths(sent, graph, weights, self.step)
+        return Arrived(sent, graph, weights, None if wire is None else rows)
 
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
         """The same rows in the order of their receivers."""
@@ -80,6 +88,8 @@ class SimulatedNetwork:
         self.traffic.add(cargo, len(messages) * size)
         if wire is not None:
             messages = wire.rounded(messages)
+        if cargo == "parameters":
+            self._check_leaving(messages)
         if self.links is not None:
             self.traffic.seconds += self.links.round(graph.arcs.senders, graph.arcs.receivers, size)
         return messages[torch.tensor(order, device=messages.device)]  # a copy: the graph's order is read-only
@@ -93,6 +103,7 @@ class SimulatedNetwork:
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
         """The mean row."""
+        self._check_leaving(rows)
         self._count_average(rows.shape[1] * rows.element_size())
         return rows.mean(dim=0)
 
@@ -103,9 +114,19 @@ class SimulatedNetwork:
             seconds = self.links.average if size >= LONG_ROW else self.links.gather
             self.traffic.seconds += seconds(self.graph, size)
 
-    def uncounted(self) -> AbstractContextManager[None]:
-        """Traffic inside is not counted."""
-        return self.traffic.unchanged()
+    def _check_leaving(self, rows: torch.Tensor) -> None:
+        if not self._measuring:
+            check_leaving(rows, self.nodes, self.step)
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Traffic inside is not counted, and values are not checked: they are measured, not sent."""
+        before, self._measuring = self._measuring, True
+        try:
+            with self.traffic.unchanged():
+                yield
+        finally:
+            self._measuring = before
 
 
 @dataclass(frozen=True)

@@ -70,26 +70,80 @@ def mix_rows(X: torch.Tensor, graph: Graph, weights: FloatArray, out: torch.Tens
         out: where the sums go.
         add: whether they are added.
     """
-    sums = _sums_of_long_rows if X.shape[1] >= _LONG else _sums_of_short_rows
-    for columns, mixed in sums(X, graph, weights):
-        if add:
-            out[:, columns] += mixed
-        else:
-            out[:, columns] = mixed
+    (n, d), in_place = X.shape, out.data_ptr() == X.data_ptr()
+    if d >= _LONG:
+        for columns, mixed in _sums_of_long_rows(X, graph, weights):
+            if add:
+                out[:, columns] += mixed
+            else:
+                out[:, columns] = mixed
+    elif (n + len(graph.arcs.senders)) * d <= _BLOCK:
+        mixed = _sums_of_few_rows(X, graph, weights)
+        out.add_(mixed) if add else out.copy_(mixed)
+    elif is_matching(graph) and not add:
+        _average_pairs(out if in_place else out.copy_(X), graph, weights)
+    else:
+        _sums_of_many_rows(X.clone() if in_place else X, graph, weights, out, add)
 
 
-def _sums_of_short_rows(X: torch.Tensor, graph: Graph, weights: FloatArray) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Wᵀ X, some columns at a time: one step of summation for all receivers together."""
-    n, d = X.shape
+def _sums_of_few_rows(X: torch.Tensor, graph: Graph, weights: FloatArray) -> torch.Tensor:
+    """Wᵀ X: one step of summation for all receivers together."""
     order = _order(graph)
     w = torch.from_numpy(weights[order.entries]).to(X)[:, None]
-    senders = torch.from_numpy(order.senders).to(X.device)
-    for columns in column_blocks(d, len(w)):
-        products = X[:, columns].index_select(0, senders).mul_(w)
-        sums = products[:n]
-        for first, last in pairwise(order.bounds[1:]):
-            sums[: last - first].add_(products[first:last])
-        yield columns, sums if order.ranks is None else sums[torch.from_numpy(order.ranks).to(X.device)]
+    products = X.index_select(0, torch.from_numpy(order.senders).to(X.device)).mul_(w)
+    sums = products[: graph.n]
+    for first, last in pairwise(order.bounds[1:]):
+        sums[: last - first].add_(products[first:last])
+    return sums if order.ranks is None else sums[torch.from_numpy(order.ranks).to(X.device)]
+
+
+def _sums_of_many_rows(X: torch.Tensor, graph: Graph, weights: FloatArray, out: torch.Tensor, add: bool) -> None:
+    """The same, some receivers at a time: their sums stay in the cache."""
+    pattern, device = graph.pattern, X.device
+    senders = torch.from_numpy(pattern.rows[pattern.by_column]).to(device)
+    w = torch.from_numpy(weights[pattern.by_column]).to(X)[:, None]
+    count = np.bincount(pattern.cols, minlength=graph.n)
+    receivers = np.argsort(-count, kind="stable")  # those that still have a sender are the first of every step
+    starts = torch.from_numpy((np.cumsum(count) - count)[receivers]).to(device)
+    reached = np.searchsorted(-count[receivers], -np.arange(count.max()), side="left").tolist()
+    places, size = torch.from_numpy(receivers).to(device), max(1, _BLOCK // X.shape[1])
+    for first in range(0, graph.n, size):
+        here, at = places[first : first + size], starts[first : first + size]
+        sums = X.index_select(0, senders[at]).mul_(w[at])  # every receiver has its loop
+        for step, last in enumerate(reached[1:], 1):
+            entries = at[: max(0, last - first)] + step
+            sums[: len(entries)].add_(X.index_select(0, senders[entries]).mul_(w[entries]))
+        if add:
+            out.index_add_(0, here, sums)
+        else:
+            out.index_copy_(0, here, sums)
+
+
+def is_matching(graph: Graph) -> bool:
+    """Whether no node has more than one neighbor."""
+    return not graph.directed and np.bincount(graph.edge_array.ravel(), minlength=1).max() <= 1
+
+
+def _average_pairs(X: torch.Tensor, graph: Graph, weights: FloatArray) -> None:
+    """The same for a matching, in place: some pairs at a time."""
+    indptr, d = graph.pattern.indptr, X.shape[1]
+    alone = np.diff(indptr) == 1
+    if (changed := np.flatnonzero(alone & (weights[indptr[:-1]] != 1))).size:  # the loop of a node is its only entry
+        X[changed] *= torch.from_numpy(weights[indptr[changed]]).to(X)[:, None]
+    ends = graph.edge_array
+    # The entries of a pair i < j: (i, i), (i, j) and (j, i), (j, j).
+    w = torch.from_numpy(weights[indptr[ends][:, :, None] + [0, 1]]).to(X)
+    even, pairs, size = bool((w == 0.5).all()), torch.tensor(ends, device=X.device), max(1, _BLOCK // d)
+    for first in range(0, len(pairs), size):
+        i, j = pairs[first : first + size].T.contiguous()
+        part = w[first : first + size, :, :, None]
+        x, y = X.index_select(0, i), X.index_select(0, j)
+        if not even:
+            X.index_copy_(0, j, (x * part[:, 0, 1]).add_(y * part[:, 1, 1]))
+        mixed = x.mul_(part[:, 0, 0]).add_(y.mul_(part[:, 1, 0]))
+        X.index_copy_(0, i, mixed)
+        if even:
+            X.index_copy_(0, j, mixed)
 
 
 def _sums_of_long_rows(X: torch.Tensor, graph: Graph, weights: FloatArray) -> Iterator[tuple[slice, torch.Tensor]]:

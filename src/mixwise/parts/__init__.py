@@ -16,12 +16,23 @@ Names are resolved lazily. `index.json` says which module holds which part, and 
 `package.module:Name`, or by an entry point in the group `mixwise.parts`: `policy.my-policy = "package.module:Name"`.
 """
 
-from mixwise.parts.declaration import Bound, Declaration, declaration, declared, family, part, supply, words
+from mixwise.parts.declaration import (
+    Bound,
+    Declaration,
+    declaration,
+    declared,
+    family,
+    is_reference,
+    kind,
+    part,
+    supply,
+    words,
+)
 from mixwise.parts.registry import build, entries, lookup, names, normalized
 from mixwise.parts.types import FAMILIES, Count, Family, NonNegative, OptionError, Positive, Probability, Share, Unit
 
 __all__ = [
     "FAMILIES", "Bound", "Count", "Declaration", "Family", "NonNegative", "OptionError", "Positive", "Probability",
-    "Share", "Unit", "build", "declaration", "declared", "entries", "family", "lookup", "names", "normalized", "part",
-    "supply", "words",
+    "Share", "Unit", "build", "declaration", "declared", "entries", "family", "is_reference", "kind", "lookup",
+    "names", "normalized", "part", "supply", "words",
 ]  # fmt: skip

@@ -52,7 +52,7 @@ def _where(target: Any) -> str:
 
 def part(
     name: str, family: str | None = None, *, title: str, cite: str = "", former: Mapping[str, Former] | None = None,
-    **columns: str | int,
+    reference: bool = False, **columns: str | int,
 ) -> Callable[[Target], Target]:  # fmt: skip
     """Declare a part; the class or function itself stays as it is, but a dataclass now checks its arguments.
 
@@ -64,6 +64,7 @@ def part(
         cite: where the method comes from.
         former: keys that recipes had before, each with a function from its value to the options of today, or None for
             a key that had no effect.
+        reference: whether every node hears all others; reports show such a method apart, as a yardstick for gossip.
         columns: further cells of its row in the tables of the documentation and of `mixwise recipes`.
     """
 
@@ -71,7 +72,7 @@ def part(
         found, where = family or family_of(target), _where(target)
         if found is None or found not in FAMILIES:
             raise TypeError(f"{where}: family = {found!r}; name one of {', '.join(FAMILIES)}, or mark a base class")
-        made = Declaration(found, name, title, cite, columns, target, former or {})
+        made = Declaration(found, name, title, cite, columns, target, former or {}, reference)
         if "kind" in made.defaults:
             raise TypeError(f"{where}: rename the argument 'kind', which in a recipe is the name of the part")
         _DECLARED[target] = made
@@ -93,6 +94,7 @@ class Declaration:
     columns: Mapping[str, str | int]
     target: Callable[..., Any]
     former: Mapping[str, Former] = field(default_factory=dict)
+    reference: bool = False
 
     @property
     def where(self) -> str:
@@ -139,7 +141,7 @@ class Declaration:
                 none = f"unknown key {key!r}; {self.name} has no options"
                 raise OptionError(unknown("key", str(key), self.options) if self.options else none)
         checked = {key: self.options[key].checked(key, value) for key, value in given.items()}
-        if FAMILIES[self.family].called:
+        if self.family and FAMILIES[self.family].called:
             return Bound(self, checked) if self.options else self.target
         self.check_complete(checked)
         return self.target(**checked)
@@ -203,6 +205,38 @@ def declared() -> Iterable[Declaration]:
     return _DECLARED.values()
 
 
+def about(part: Any) -> Declaration:
+    """The declaration of a part, which is an object, a class, a function, or a function with its options."""
+    if isinstance(part, Bound):
+        return part.part
+    return declaration(part if isinstance(part, (type, *FUNCTIONS)) else type(part))
+
+
+def kind(part: Any) -> str:
+    """The name of a part in a recipe; fixed weights go by the name of their scheme.
+
+    >>> from mixwise.policies import Fixed
+    >>> kind(Fixed("metropolis-hastings"))
+    'metropolis-hastings'
+    """
+    declared = about(part)
+    family = FAMILIES.get(declared.family)
+    if family is not None and family.shorthand is not None and declared.name == family.default:
+        inner = vars(part)[family.shorthand[1]]
+        return kind(inner) if _is_part(inner) else declared.name
+    return declared.name
+
+
+def is_reference(part: Any) -> bool:
+    """Whether a part, or one inside of it, is declared as a reference."""
+    inside = part.options if isinstance(part, Bound) else {} if isinstance(part, (type, *FUNCTIONS)) else vars(part)
+    return about(part).reference or any(is_reference(each) for each in inside.values() if _is_part(each))
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, (Bound, *FUNCTIONS)) or type(value) in _DECLARED
+
+
 def words(part: Any) -> str:
     """A part as a report names it: its title, and the options that differ from their defaults.
 
@@ -210,23 +244,20 @@ def words(part: Any) -> str:
     >>> words(metropolis_hastings)
     'Metropolis-Hastings weights'
     """
-    if isinstance(part, Bound):
-        about, values = part.part, part.options
-    elif isinstance(part, (type, *FUNCTIONS)):
-        about, values = declaration(part), {}
-    else:
-        about, values = declaration(type(part)), vars(part)
+    declared, values = about(part), part.options if isinstance(part, Bound) else {}
+    if not isinstance(part, (Bound, type, *FUNCTIONS)):
+        values = vars(part)
         if (describe := getattr(part, "describe", None)) is not None:
             return str(describe())
-    usual, shown = _shown(about.defaults), _shown(values)
-    hidden = {*(name for _, name, _, _ in Formatter().parse(about.title)), *about.supplied}
+    usual, shown = _shown(declared.defaults), _shown(values)
+    hidden = {*(name for _, name, _, _ in Formatter().parse(declared.title)), *declared.supplied}
     further = [f"{name} {text}" for name, text in shown.items() if name not in hidden and text != usual.get(name)]
-    return about.title.format_map({**usual, **shown}) + (f" ({', '.join(further)})" if further else "")
+    return declared.title.format_map({**usual, **shown}) + (f" ({', '.join(further)})" if further else "")
 
 
 def _shown(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that can stand in a sentence, with parts in words."""
-    parts = {k: words(v) for k, v in options.items() if isinstance(v, (Bound, *FUNCTIONS)) or type(v) in _DECLARED}
+    parts = {k: words(v) for k, v in options.items() if _is_part(v)}
     return {k: parts.get(k, v) for k, v in options.items() if k in parts or isinstance(v, str | int | float | tuple)}
 
 

@@ -8,7 +8,6 @@ from typing import Literal
 from mixwise.graphs import d_cliques
 from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings
 from mixwise.parts import Count, Positive, part
-from mixwise.policies.aware_pairs import AwarePairs
 from mixwise.policies.combined import Decoupled
 from mixwise.policies.fixed import Fixed
 from mixwise.policies.forecast import forecast
@@ -51,26 +50,23 @@ class Chosen(Policy):
 
 
 @part(
-    "auto", title="auto: pairs of neighbors, chosen by their disagreement where that helps",
-    does="the policy that did best in the study of mixing policies: pairs, planned for regular graphs, chosen by the "
-    "data on others",
+    "auto", title="auto: pairs of neighbors in an order planned for the graph",
+    does="the policy that did best in the study of mixing policies: pairs; as many rounds as links or a budget ask for",
 )  # fmt: skip
 @dataclass(frozen=True)
 class Auto(Chosen):
     """The gossip policy to start with, by what docs/studies/mixing-policies.md found.
 
-    Pairs of neighbors average one after the other, without any message beyond those between neighbors: in an order
-    planned for the graph where all nodes have the same degree, or where the algorithm needs symmetric weights (D²,
-    EXTRA); chosen by their disagreement on other graphs. On directed graphs there are no pairs: optimized weights,
-    GME of updates and parameters at every mixing, from gathered sketches.
+    Pairs of neighbors average one after the other, in an order planned for the graph (`Pairs`): no sketches, and no
+    messages but rows. On directed graphs there are no pairs: optimized weights, GME of updates and parameters at
+    every mixing, from gathered sketches.
 
     If the network knows its links, time counts: the fewest rounds that leave at most 0.2 of the disagreement that a
-    step adds, one round to all neighbors (Metropolis-Hastings) if that does it, and choices by the data only if they
-    make a mixing at most a tenth longer. With a `budget`, bytes count: as many rounds as fit, until a hundredth of
-    that disagreement is left.
+    step adds, one round to all neighbors (Metropolis-Hastings) if that does it. With a `budget`, bytes count: as many
+    rounds as fit, until a hundredth of that disagreement is left.
 
     Args:
-        sketch: how a node's row is compressed, where the choice depends on the data.
+        sketch: how a node's row is compressed, on directed graphs.
         budget: bytes that a node may send per mixing, relative to ordinary gossip in full precision, where every node
             sends its row to all its neighbors. By default as many rounds as in full precision, whatever `wire_dtype`.
     """
@@ -80,32 +76,23 @@ class Auto(Chosen):
 
     def choose(self, context: Context) -> Policy:
         """Choose by the graph, the algorithm, the links and the budget."""
-        graph, symmetric = context.graph, context.needs.symmetric
+        graph = context.graph
         if graph.directed:
             return HeterogeneityAware(sketch=self.sketch, objective="both", regularization=0.02)
-        if context.links is not None and self.budget is None and not symmetric:
+        if self.budget is None and context.links is None:
+            return Pairs()
+        if self.budget is None and not context.needs.symmetric:
             ordinary = Fixed(metropolis_hastings)
             if forecast(ordinary, graph, context.wire_bytes).disagreement <= _LEFT:
                 return ordinary
-        rounds = None if context.links is None and self.budget is None else self._rounds(context)
-        blind, aware = Pairs(rounds), AwarePairs(rounds, self.sketch)
-        if graph.is_regular or symmetric:
-            return blind
-        if rounds is None:
-            return aware
-        slow, fast = (forecast(p, graph, context.wire_bytes, context.links, mixings=8) for p in (aware, blind))
-        fits = self.budget is None or slow.bytes <= self._bytes(context)
-        return aware if fits and slow.seconds <= 1.1 * fast.seconds else blind
-
-    def _bytes(self, context: Context) -> float:
-        """Bytes that a node may send per mixing, on average."""
-        return (self.budget or 1.0) * 2 * len(context.graph.edge_array) / context.graph.n * context.row_bytes
+        return Pairs(self._rounds(context))
 
     def _rounds(self, context: Context) -> int:
         """The fewest rounds that leave little disagreement, within the budget."""
         graph, needs, most = context.graph, context.needs, _MOST_ROUNDS
         if self.budget is not None:
-            most = max(1, int(self._bytes(context) / context.wire_bytes + 1e-9))
+            degree = 2 * len(graph.edge_array) / graph.n
+            most = max(1, int(self.budget * degree * context.row_bytes / context.wire_bytes + 1e-9))
         if needs.symmetric:  # r rounds forth and r − 1 back
             most = (most + 1) // 2
         enough, mixings = (0.01, 20) if context.links is None else (_LEFT, 60)

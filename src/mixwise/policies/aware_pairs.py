@@ -24,6 +24,7 @@ from mixwise.protocols import Context, Look, Network, Plan, Policy, Round, State
 from mixwise.seeding import hashed, stream
 from mixwise.sketch import CountSketch, Sketch
 
+_AT_ONCE = 1 << 12  # arcs whose sketches are compared at a time
 _NOTHING, _OFFER, _TAKEN = 0, 1, 2  # what a node tells a neighbor, in one byte; a lost byte says nothing
 
 
@@ -82,9 +83,8 @@ class AwarePairs(Policy):
         for r in range(state.scratch["rounds"]):
             sent = S[near.mine]
             heard = near.heard(sent, network)
-            apart = sent - heard
             ties = stream(state.scratch["seed"], "ties", round.t, r)
-            partner = agree((apart * apart).sum(axis=1), near, network, self.offers, ties)
+            partner = agree(_squared_distances(sent, heard), near, network, self.offers, ties)
             paired = near.theirs == partner[near.mine]  # at most one arc per node
             S[near.mine[paired]] = (sent[paired] + heard[paired]) / 2
             rounds.append(near.matrix(partner))
@@ -140,16 +140,24 @@ def agree(worth: FloatArray, near: Neighborhood, network: Network, offers: int, 
     partner = np.full(m, -1)
     if not len(worth):
         return partner
-    rank = np.empty(len(worth), dtype=np.int64)
-    rank[np.lexsort((hashed(near.edge, ties), worth))] = np.arange(len(worth))
-    rank[~(worth > 0)] = -1  # nothing to gain, or NaN: a sketch that was lost
+    worth = np.where(worth > 0, worth, 0)  # NaN: a sketch that was lost
+    tie = hashed(near.edge, ties)
     for _ in range(offers):
-        rank[partner[near.mine] >= 0] = -1
-        best = np.maximum.reduceat(rank, near.starts)
-        offered = (rank >= 0) & (rank == best[near.mine])
+        worth[partner[near.mine] >= 0] = 0
+        best = (worth > 0) & (worth == np.maximum.reduceat(worth, near.starts)[near.mine])
+        offered = best & (tie == np.maximum.reduceat(np.where(best, tie, 0), near.starts)[near.mine])
         message = np.where(partner[near.mine] >= 0, _TAKEN, np.where(offered, _OFFER, _NOTHING)).astype(np.int8)
         heard = near.heard(message[:, None], network)[:, 0]
         mutual = np.flatnonzero(offered & (heard == _OFFER))
         partner[near.mine[mutual]] = near.theirs[mutual]
-        rank[heard == _TAKEN] = -1
+        worth[heard == _TAKEN] = 0
     return partner
+
+
+def _squared_distances(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> FloatArray:
+    """‖a_i − b_i‖² of the rows, some of them at a time."""
+    found = np.empty(len(a), dtype=a.dtype)
+    for start in range(0, len(a), _AT_ONCE):
+        some = slice(start, start + _AT_ONCE)
+        found[some] = np.square(a[some] - b[some]).sum(axis=1)
+    return found

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, TypeAlias
 
-from mixwise.errors import MixingError
+from mixwise.errors import MixingError, TrainingError, kind_of
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.parts import FAMILIES, build
 from mixwise.policies.fixed import Fixed, NoMixing
-from mixwise.protocols import Needs, Policy
+from mixwise.protocols import Algorithm, Needs, Policy
 
 PolicyLike: TypeAlias = Policy | MixingMatrix | str | Callable[[Graph], Policy | MixingMatrix]
 Nested: TypeAlias = Annotated[Policy | MixingMatrix | str, FAMILIES["policy"]]  # a policy inside of another one
@@ -23,10 +23,19 @@ def as_policy(choice: PolicyLike) -> Policy:
     policy = build("policy", choice, "policy") if isinstance(choice, str) else choice
     if not isinstance(policy, Policy):
         raise MixingError(
-            f"policy = {policy!r}; pass a policy such as mixwise.policies.HeterogeneityAware(), a mixing matrix, or "
-            f"the name of a policy or a weighting scheme"
+            f"policy is {kind_of(policy)}; pass a policy such as mixwise.policies.HeterogeneityAware(), the name of a "
+            f"policy or a weighting scheme, or a matrix such as mixwise.MixingMatrix.from_dense(W)"
         )
     return policy
+
+
+def as_algorithm(choice: Algorithm | str) -> Algorithm:
+    """Return the algorithm that is meant by an algorithm or its name."""
+    algorithm = build("algorithm", choice, "algorithm") if isinstance(choice, str) else choice
+    if not isinstance(algorithm, Algorithm):
+        example = f"{choice.__name__}()" if isinstance(choice, type) else "mixwise.algorithms.D2()"
+        raise TrainingError(f"algorithm is {kind_of(choice)}; pass an algorithm such as {example}, or its name")
+    return algorithm
 
 
 def policy_for(choice: PolicyLike, graph: Graph, needs: Needs) -> Policy:

@@ -9,13 +9,14 @@ import numpy as np
 from scipy import sparse
 
 from mixwise.graphs import Graph, heaviest_matching
-from mixwise.mixing import MixingMatrix, metropolis_hastings
+from mixwise.mixing import MixingMatrix, exact_average, metropolis_hastings
 from mixwise.mixing.matrix import FloatArray
 from mixwise.parts import Count, part
 from mixwise.policies.edge_coloring import matchings_of, palindrome
 from mixwise.protocols import Context, Network, Plan, Policy, Round, State
 
-_PLANNED, _REPEATED = 64, 32  # mixings that are planned, and how many of the last ones are then repeated
+_PLANNED = 64  # mixings, the second half of which is then repeated
+_MANY = 4096  # nodes; with more, a quarter of that is planned: a matching takes 80 bytes per node
 _MOST_NODES = 256  # for which all of Γ is kept
 
 
@@ -29,8 +30,11 @@ class Pairs(Policy):
 
     The order is that of `HeterogeneityAwareMatchings` for nodes whose data is unknown: each matching removes the most
     of a *modeled* Γ, to which every mixing adds I, noise of its own at every node, and which becomes WᵀΓW after
-    every round. On an even ring this is even-odd averaging. 64 mixings are planned, when they are needed; then the last
-    32 are repeated. With more than 256 nodes Γ is kept on the edges only, so that planning is linear in their number.
+    every round. On an even ring this is even-odd averaging. 64 mixings are planned (16 if n > 4,096), when they are
+    needed; then the second half of them is repeated. With more than 256 nodes Γ is kept on the edges only, so that
+    planning is linear in their number.
+    Where the rounds suffice for an exact average (`mixing.exact_average`: n/2 on an even ring), they are one, with
+    pairs that do not meet half way.
 
     For algorithms that need symmetric weights (D², EXTRA) the rounds run forth and back, M₁ M₂ M₁, by default at most
     one more than fit. Matchings are projections, so such a product has no negative eigenvalues.
@@ -64,13 +68,18 @@ class Schedule:
     def __init__(self, graph: Graph, rounds: int, palindromes: bool) -> None:
         self.graph, self.rounds, self.palindromes = graph, rounds, palindromes
         self.planned: list[tuple[MixingMatrix, ...]] = []
+        average = exact_average(graph) if 2**rounds >= graph.n and not palindromes else None
+        self.average = average if average and len(average) <= rounds else None
         self._kept = None if graph.n <= _MOST_NODES else graph.adjacency + sparse.eye_array(graph.n)
         self._Gamma = sparse.csr_array((graph.n, graph.n))
 
     def rounds_of(self, t: int) -> tuple[MixingMatrix, ...]:
         """Return the matrices of mixing t."""
-        if t >= _PLANNED:
-            t = _PLANNED - _REPEATED + (t - _PLANNED) % _REPEATED
+        if self.average is not None:
+            return self.average
+        planned = _PLANNED if self.graph.n <= _MANY else _PLANNED // 4
+        if t >= planned:
+            t = planned // 2 + (t - planned) % (planned // 2)
         while len(self.planned) <= t:
             self.planned.append(self._next())
         return self.planned[t]

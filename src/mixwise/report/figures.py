@@ -14,7 +14,7 @@ import numpy.typing as npt
 from mixwise.errors import ConfigError
 from mixwise.graphs.drawing import is_drawable, layout
 from mixwise.report.folder import Run, RunFolder, read_folder
-from mixwise.report.records import MetricName, Results, Steps, is_number, metric_name, rolling_mean, thinned
+from mixwise.report.records import MetricName, Steps, curve_points, is_number, metric_name, series, thinned
 from mixwise.report.weights import Frame, frames, graph_of
 
 if TYPE_CHECKING:
@@ -41,22 +41,22 @@ _MAX_POINTS = 400  # of a curve
 Curve: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.float64]]  # steps, mean, spread
 
 
-def save_curves(results: Results, metrics: Sequence[str], window: int, folder: Path) -> None:
-    """Write the curves of a run folder: `curves.png` and `curves.svg`."""
-    figure = curves_figure(results, metrics, window)
-    folder.mkdir(parents=True, exist_ok=True)
-    _save(figure, folder / "curves", ("png", "svg"), dpi=160)
+def save_curves(folder: RunFolder) -> None:
+    """Write the curves of a run folder: `figures/curves.png` and `curves.svg`."""
+    target = folder.path / "figures"
+    target.mkdir(parents=True, exist_ok=True)
+    _save(curves_figure(folder), target / "curves", ("png", "svg"), dpi=160)
 
 
-def curves_figure(results: Results, metrics: Sequence[str], window: int) -> Figure:
+def curves_figure(folder: RunFolder) -> Figure:
     """One panel per metric over the steps, averaged over a window of steps and over seeds; a shared legend below."""
     from matplotlib import rc_context
 
+    metrics = folder.metrics
     with rc_context(_STYLE):
         figure, panels = _new(3.2 * len(metrics), 2.8, columns=len(metrics))
         for panel, metric in zip(panels, metrics, strict=True):
-            curves = {variant: _curve(runs.values(), metric, window) for variant, runs in results.items()}
-            _draw_curves(panel, curves, metric_name(metric))
+            _draw_curves(panel, _curves(folder, metric), metric_name(metric))
         _add_legend(figure, panels[0], 3.2 * len(metrics))
     return figure
 
@@ -82,10 +82,7 @@ def save_paper_figures(
 
 def _paper_figures(folder: RunFolder, width: float) -> Iterator[tuple[str, Figure]]:
     for metric in dict.fromkeys([*folder.metrics, "loss"]):
-        curves = {
-            variant: _curve([run.records for run in folder.of(variant)], metric, folder.window)
-            for variant in folder.variants
-        }
+        curves = _curves(folder, metric)
         if any(len(steps) for steps, _, _ in curves.values()):
             figure, (panel,) = _new(width, (0.62 if width < 5 else 0.42) * width)
             _draw_curves(panel, curves, metric_name(metric))
@@ -123,17 +120,21 @@ def _escaped(text: str) -> str:
 
 
 # --- curves ---
+def _curves(folder: RunFolder, metric: str) -> dict[str, Curve]:
+    return {name: _curve([run.records for run in folder.of(name)], metric, folder.window) for name in folder.variants}
+
+
 def _curve(runs: Iterable[Steps], metric: str, window: int) -> Curve:
     """The trailing average over a window of steps, as mean and standard deviation over seeds."""
     finite = [[record for record in records if is_number(record.get(metric))] for records in runs]
     steps = sorted({record["step"] for records in finite for record in records})
     kept = np.array(thinned(steps, _MAX_POINTS), dtype=np.int64)
-    window = max(window, int(np.diff(kept).max(initial=0)))  # no record is left out
     values = np.full((len(finite), len(kept)), np.nan)
     for mine, records in zip(values, finite, strict=True):
         if records:
-            means = dict(zip((r["step"] for r in records), rolling_mean(records, metric, window), strict=True))
-            mine[:] = [means.get(step, np.nan) for step in kept]
+            recorded, numbers = series(records, metric)
+            points = curve_points(recorded, kept, window)
+            mine[points.at] = points.means(numbers)
     count = np.maximum(1, (~np.isnan(values)).sum(axis=0))
     mean = np.nansum(values, axis=0) / count
     spread = np.sqrt(np.nansum((values - mean) ** 2, axis=0) / np.maximum(1, count - 1))

@@ -47,20 +47,30 @@ class Scene(BaseModel):
     edges: list[tuple[int, int]]
     directed: bool = False
     labels: list[str] | None = None
+    positions: list[tuple[float, float]] | None = None
     counts: list[list[Annotated[int, Field(ge=0, lt=_LIMIT)]]] | None = None
     classes: list[str] | None = None
     steps: Annotated[int, Field(ge=0, lt=_LIMIT)] | None = None
     steps_per_epoch: float | None = None
     row_bytes: float | None = None
+    of: Annotated[int, Field(ge=1, lt=_LIMIT)] | None = None  # all nodes, if these are a part of them
+    degrees: list[Annotated[int, Field(ge=0, lt=_LIMIT)]] | None = None  # how many of them have degree 0, 1, …
 
     @model_validator(mode="after")
     def _fits(self) -> Scene:
         sizes = {len(row) for row in self.counts or ()}
         shapes = self.counts is None or (len(self.counts) == self.n and sizes == {len(self.classes or ())} != {0})
-        labeled = self.labels is None or len(self.labels) == self.n
+        labeled = all(each is None or len(each) == self.n for each in (self.labels, self.positions))
         if not (shapes and labeled and all(0 <= i < self.n and 0 <= j < self.n for i, j in self.edges)):
             raise ValueError("the graph and the partition do not fit together")
         return self
+
+
+class NodesLine(Line):
+    """A line of nodes.jsonl."""
+
+    xy: list[Annotated[float, Field(allow_inf_nan=False)]]
+    accuracy: list[Annotated[int, Field(ge=0, le=1000)]] | None = None
 
 
 class Head(BaseModel):
@@ -91,6 +101,7 @@ class Run:
     records: Steps
     scene: dict[str, Any] | None = None
     weights: Steps = field(default_factory=list)
+    nodes: Steps = field(default_factory=list)
     steps: int | None = None  # the number of steps planned, if known
 
     @property
@@ -209,11 +220,13 @@ def _read_run(folder: RunFolder, place: Path, variant: str, seed: int, steps: in
     weights, damaged_weights = _lines(place / "weights.jsonl", Line, cache)
     scene = read_scene(place / "scene.json")
     steps = steps if scene is None or scene["steps"] is None else scene["steps"]
-    run = Run(variant, seed, records, scene, weights, steps)
+    nodes, damaged_nodes = _lines(place / "nodes.jsonl", NodesLine, cache)
+    run = Run(variant, seed, records, scene, weights, nodes, steps)
     folder.runs.append(run)
     problems = {
         f"{damaged} damaged line{'s' * (damaged > 1)} in metrics.jsonl, skipped": damaged > 0,
         "damaged lines in weights.jsonl, skipped": damaged_weights > 0,
+        "damaged lines in nodes.jsonl, skipped": damaged_nodes > 0,
         "no records": not records,
         f"{run.done} of {run.steps} steps": bool(records) and not run.finished,
         "no readable scene.json, so its graph cannot be drawn": scene is None,

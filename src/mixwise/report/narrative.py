@@ -3,82 +3,101 @@
 from __future__ import annotations
 
 from mixwise.report.folder import RunFolder
+from mixwise.report.paired import ENOUGH_SEEDS, Paired, p_value
+from mixwise.report.paired import seeds as in_seeds
 from mixwise.report.records import MetricName, metric_name
-from mixwise.report.table import Cell, Standing, Standings
+from mixwise.report.table import Cell, Row, Summary
 
-_ENOUGH_SEEDS = 5  # the standard deviation of fewer is a rough estimate
 _MARK = "\0"  # around the name of a variant, which is emphasized
 
 
-def narrative(folder: RunFolder, table: Standings) -> list[tuple[str, bool]]:
+def narrative(folder: RunFolder, table: Summary) -> list[tuple[str, bool]]:
     """A paragraph about a folder: texts, and whether to emphasize each."""
     ranked = table.ranked()
     if not ranked:
         return [("There is nothing to compare yet: no run has recorded the metrics of the table.", False)]
     so_far = "" if folder.finished else "Not all runs are finished; so far: "
-    story = so_far + _result(ranked, metric_name(table.metrics[0]))
+    story = so_far + _result(table, ranked, metric_name(table.metrics[0]))
     return [(text, k % 2 == 1) for k, text in enumerate(story.split(_MARK)) if text]
 
 
-def _result(ranked: list[Standing], metric: MetricName) -> str:
-    gossip = [row for row in ranked if row.gossip] or ranked
-    winner, *others = gossip
+def _result(table: Summary, ranked: list[Row], metric: MetricName) -> str:
+    contenders = table.contenders()
+    winner, *others = contenders
     seeds = min(row.seeds for row in ranked)
     if len(ranked) == 1:
         over = f" over {seeds} seeds" if seeds > 1 else ""
         cost = f", after sending {in_bytes(winner.bytes_per_node)} per node" if winner.bytes_per_node else ""
         return f"{_name(winner)} reaches {_text(winner, metric)}{over}{cost}.{_doubt(seeds)}"
-    among = f" of {len(gossip)} methods" if len(gossip) > 2 else ""
+    among = f" of {len(contenders)} methods" if len(contenders) > 2 else ""
     spread = " (mean ± standard deviation)" if _cell(winner).std is not None else ""
     label = f"{metric.label[0].lower()}{metric.label[1:]}"
     story = f"{_name(winner)} did best{among}: {label} {_text(winner, metric)}{spread}."
     if others:
         baseline = next((row for row in others if row.plain), others[0])
-        story += _comparison(winner, baseline, metric)
+        story += _comparison(winner, baseline, metric, table.difference(winner.variant, baseline.variant))
         if others[0] is not baseline:
-            close = ", too close to call" if _overlap(winner, others[0]) else ""
+            pair = table.difference(winner.variant, others[0].variant)
+            close = "" if pair is None or pair.half is None or pair.clear else ", too close to call"
             story += f" Second is {_name(others[0])} with {_text(others[0], metric)}{close}."
-    bound = next((row for row in ranked if not row.gossip), None)
-    if bound is not None and winner.gossip:
-        story += f" For comparison, {_name(bound)} averages over all nodes and reaches {_text(bound, metric)}."
+    reference = next((row for row in ranked if row.reference), None)
+    if reference is not None and not winner.reference:
+        story += f" For reference, {_name(reference)} averages over all nodes and reaches {_text(reference, metric)}."
     return story + _doubt(seeds)
 
 
-def _comparison(winner: Standing, other: Standing, metric: MetricName) -> str:
+def _comparison(winner: Row, other: Row, metric: MetricName, pair: Paired | None) -> str:
     role = " (plain gossip with Metropolis-Hastings weights)" if other.plain else ""
-    unclear = "; the standard deviations overlap, so the difference is not clear" if _overlap(winner, other) else ""
     story = f" That is {_difference(winner, other, metric)} than {_name(other)}{role}, "
-    story += f"which reached {_text(other, metric)}{unclear}."
+    story += f"which reached {_text(other, metric)}.{_certainty(pair, metric)}"
     mine, theirs = winner.bytes_per_node, other.bytes_per_node
     if mine and theirs:
         story += f" It sent {_ratio(mine, theirs)} ({in_bytes(mine)} per node, compared with {in_bytes(theirs)})."
     return story
 
 
+def _certainty(pair: Paired | None, metric: MetricName) -> str:
+    """The wins, the interval and the test of a paired difference, and what follows from them."""
+    if pair is None or pair.half is None:
+        return ""
+    low, high = (
+        f"{(100 if metric.percent else 1) * end:.3g}" for end in (pair.mean - pair.half, pair.mean + pair.half)
+    )
+    story = f" Seed by seed, it is better on {pair.wins} of {in_seeds(pair.seeds)}; the 95 % interval of the difference"
+    story += f" is {low} to {high}{' points' if metric.percent else ''}"
+    story += "" if pair.p is None else f" (paired t-test: p {p_value(pair.p)})"
+    if abs(pair.mean) > pair.half:
+        return f"{story}."
+    if pair.sweeps:
+        sign = p_value(2.0 ** (1 - pair.seeds))
+        return f"{story}: the amounts vary, but a win on every seed is no chance (sign test: p {sign})."
+    return f"{story}, which includes 0: the difference is not clear."
+
+
 def _doubt(seeds: int) -> str:
     if seeds <= 1:
         return " With a single seed, a difference may be due to chance."
-    if seeds < _ENOUGH_SEEDS:
-        return f" With only {seeds} seeds, standard deviations are rough and small differences may be due to chance."
+    if seeds < ENOUGH_SEEDS:
+        return f" With only {seeds} seeds, intervals are wide and small differences may be due to chance."
     return ""
 
 
 # --- names and numbers in words ---
-def _name(row: Standing) -> str:
+def _name(row: Row) -> str:
     return f"{_MARK}{row.variant}{_MARK}"
 
 
-def _cell(row: Standing) -> Cell:
+def _cell(row: Row) -> Cell:
     cell = row.cells[0]
     assert cell is not None  # it is ranked
     return cell
 
 
-def _text(row: Standing, metric: MetricName) -> str:
+def _text(row: Row, metric: MetricName) -> str:
     return _cell(row).text(metric.percent)
 
 
-def _difference(winner: Standing, other: Standing, metric: MetricName) -> str:
+def _difference(winner: Row, other: Row, metric: MetricName) -> str:
     best, base = _cell(winner).mean, _cell(other).mean
     word = "higher" if metric.higher else "lower"
     if metric.percent:
@@ -87,12 +106,6 @@ def _difference(winner: Standing, other: Standing, metric: MetricName) -> str:
     if low > 0 and high / low >= 2:
         return f"{word} by a factor of {high / low:.2g}"
     return f"{abs(best - base) / abs(base):.0%} {word}" if base else f"{abs(best - base):.3g} {word}"
-
-
-def _overlap(one: Standing, two: Standing) -> bool:
-    """Whether the ranges mean ± deviation of the two share a value; false if there are no deviations."""
-    a, b = _cell(one), _cell(two)
-    return a.std is not None and b.std is not None and abs(a.mean - b.mean) <= a.std + b.std
 
 
 def _ratio(mine: float, theirs: float) -> str:

@@ -19,8 +19,8 @@ from mixwise.graphs.drawing import is_drawable, layout
 from mixwise.report.folder import Run, RunFolder, read_folders
 from mixwise.report.narrative import in_bytes, narrative
 from mixwise.report.records import X_AXES, columns, in_order, is_number, metric_name, rounded
-from mixwise.report.table import Standing, Standings, caption, standings
-from mixwise.report.weights import graph_of, packed_size, packed_weights
+from mixwise.report.table import Row, Summary, summarize
+from mixwise.report.weights import graph_of, packed_nodes, packed_size, packed_weights
 from mixwise.storage import write_text
 
 # In the order in which they are joined: later files use names that earlier ones define.
@@ -82,24 +82,28 @@ def page_data(folders: list[RunFolder]) -> dict[str, Any]:
     variants: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
     for folder, name in zip(folders, names, strict=True):
-        table, first = standings(folder), len(variants)
+        table, first, prefix = summarize(folder), len(variants), "" if len(folders) == 1 else f"{name}: "
         ranked = table.ranked()
-        baseline = next((row for row in ranked if row.gossip and row.plain), None)
-        for row in table.rows:
-            mine = folder.of(row.variant)
-            for run, groups in zip(mine, columns([run.records for run in mine], metrics, points), strict=True):
+        for row in table.rows.values():
+            mine, control = folder.of(row.variant), _control(row, ranked, folder)
+            for run, groups in zip(
+                mine, columns([run.records for run in mine], metrics, points, folder.window), strict=True
+            ):
                 weights = packed_weights(run, looks)
                 if weights is None and run.weights and run.scene is not None:
                     folder.problems.append(f"{run.variant}, seed {run.seed}: weights.jsonl does not fit the graph")
                 place = {"variant": len(variants), "scene": _scene_index(run.scene, scenes)}
-                runs.append({**place, "seed": run.seed, "done": run.done, "groups": groups, "weights": weights})
+                shown = {"groups": groups, "weights": weights, "nodes": packed_nodes(run)}
+                runs.append({**place, "seed": run.seed, "done": run.done, **shown})
             variants.append(
                 {
-                    "name": row.variant if len(folders) == 1 else f"{name}: {row.variant}",
+                    "name": prefix + row.variant,
                     "note": _method(mine),
                     "rank": ranked.index(row) if row in ranked else len(ranked),
-                    "baseline": row is baseline,
+                    "baseline": row is table.baseline and row.plain,
+                    "reference": row.reference,
                     "plain": row.plain,
+                    "control": None if control is None else prefix + control.variant,
                 }
             )
         experiments.append(_experiment(folder, name, table, first))
@@ -135,8 +139,20 @@ def _method(runs: list[Run]) -> str:
     return ", ".join(str(scene[key]) for key in ("algorithm", "policy") if scene.get(key))
 
 
-def _experiment(folder: RunFolder, name: str, table: Standings, first: int) -> dict[str, Any]:
-    hidden = len(folder.problems) - _MAX_PROBLEMS
+def _control(row: Row, ranked: list[Row], folder: RunFolder) -> Row | None:
+    """The variant that a method is compared with: the best one with its algorithm and Metropolis-Hastings weights."""
+    kinds = {each.variant: _kinds(folder.of(each.variant)) for each in ranked}
+    own = kinds.get(row.variant, ("", ""))[0], "metropolis-hastings"
+    return next((each for each in ranked if each is not row and kinds[each.variant] == own), None)
+
+
+def _kinds(runs: list[Run]) -> tuple[str, str]:
+    scene = next((run.scene for run in runs if run.scene is not None), {})
+    return str(scene.get("algorithm_kind")), str(scene.get("policy_kind"))
+
+
+def _experiment(folder: RunFolder, name: str, table: Summary, first: int) -> dict[str, Any]:
+    hidden, differences = len(folder.problems) - _MAX_PROBLEMS, table.differences()
     return {
         "name": name,
         "description": folder.description,
@@ -145,15 +161,17 @@ def _experiment(folder: RunFolder, name: str, table: Standings, first: int) -> d
         "metrics": [metric_name(metric)._asdict() for metric in table.metrics],
         "rows": [
             {
+                "reference": row.reference,
+                "difference": differences.get(row.variant),
                 "name": row.variant,
                 "variant": first + v,
                 "note": _method(folder.of(row.variant)),
                 "cells": [_cell(table, row, column) for column in range(len(table.metrics))],
                 "bytes": row.bytes_per_node,
             }
-            for v, row in enumerate(table.rows)
+            for v, row in enumerate(table.rows.values())
         ],
-        "caption": _caption(folder, table),
+        "caption": _caption(table, bool(differences)),
         "problems": folder.problems[:_MAX_PROBLEMS] + ([f"and {hidden} more"] if hidden > 0 else []),
         "command": folder.command or ("mixwise run config.yaml" if folder.config else ""),
         "config": folder.config,
@@ -161,33 +179,35 @@ def _experiment(folder: RunFolder, name: str, table: Standings, first: int) -> d
     }
 
 
-def _cell(table: Standings, row: Standing, column: int) -> dict[str, Any] | None:
-    cell, ranked = row.cells[column], table.ranked(column)
-    if cell is None or row not in ranked:
+def _cell(table: Summary, row: Row, column: int) -> dict[str, Any] | None:
+    if (cell := row.cells[column]) is None:
         return None
-    best = ranked[0].cells[column]
     return {
         "mean": rounded(cell.mean, 8),
         "std": None if cell.std is None else rounded(cell.std, 8),
         "text": cell.text(metric_name(table.metrics[column]).percent),
-        "best": best is not None and cell.mean == best.mean,
+        "best": table.is_best(row, column),
     }
 
 
-def _caption(folder: RunFolder, table: Standings) -> str:
-    unfinished = [row.variant for row in table.rows if not row.finished]
-    note = f" Not finished: {', '.join(unfinished)}." if unfinished else ""
-    return f"{caption(table.steps, folder.seeds)}. ★ marks the best of each column.{note}"
+def _caption(table: Summary, compared: bool) -> str:
+    unfinished = [row.variant for row in table.rows.values() if not row.finished]
+    note = f" {table.comparison}." if compared else ""
+    note += f" Not finished: {', '.join(unfinished)}." if unfinished else ""
+    return f"{table.caption}. ★ marks the best of each column.{note}"
 
 
-def _key_figures(folder: RunFolder, table: Standings) -> list[tuple[str, str]]:
+def _key_figures(folder: RunFolder, table: Summary) -> list[tuple[str, str]]:
     """A few numbers for the top of the page."""
     if not folder.runs:
         return []
     found = [("variants", str(len(table.rows))), ("seeds each", str(len(folder.seeds)))]
     scene = next((run.scene for run in folder.runs if run.scene is not None), {})
     if scene:
-        found.append((f"nodes on {scene.get('graph', 'a graph')}", str(scene["n"])))
+        graph = str(scene.get("graph", "a graph"))
+        found.append(
+            (f"nodes on {Path(graph).name if graph.startswith('file:') else graph}", str(scene.get("of", scene["n"])))
+        )
     if is_number(scene.get("row_bytes")):
         found.append(("per parameter message", in_bytes(scene["row_bytes"])))
     if is_number(scene.get("steps")):
@@ -205,8 +225,8 @@ def _scene_index(scene: dict[str, Any] | None, scenes: dict[str, dict[str, Any]]
     """The place of a scene among the listed ones, by content, to which it is added if it is new."""
     if scene is None:
         return None
-    shown = {key: scene.get(key) for key in ("n", "labels", "data", "counts", "classes")}
-    key = json.dumps([shown, scene["edges"], scene.get("directed")], sort_keys=True)
+    shown = {key: scene.get(key) for key in ("n", "labels", "data", "counts", "classes", "of", "degrees")}
+    key = json.dumps([shown, scene["edges"], scene.get("directed"), scene.get("positions")], sort_keys=True)
     if key not in scenes:
         graph, epoch = graph_of(scene), scene.get("steps_per_epoch")
         scenes[key] = {

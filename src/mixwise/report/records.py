@@ -13,11 +13,11 @@ import numpy.typing as npt
 from mixwise.errors import ConfigError
 
 Steps: TypeAlias = list[dict[str, Any]]  # one dictionary of values per recorded step
-Results: TypeAlias = dict[str, dict[int, Steps]]  # variant -> seed -> steps
 Item = TypeVar("Item")
 
 X_AXES = ("bytes_parameters", "bytes_sketches", "network_seconds")  # shown as axes, not as curves
-_PERCENT = ("accuracy", "gradient_mixing_error_relative", "messages_lost")
+_PERCENT = ("accuracy", "gradient_mixing_error_relative", "messages_lost", "rows_clipped")
+_HIGHER = ("accuracy", "auc", "f1", "precision", "r2", "recall", "score")
 _NAMES = {
     "accuracy": ("Accuracy", "mean over the nodes' own models"),
     "accuracy_worst": ("Accuracy of the worst node", "the lowest accuracy of any node's model"),
@@ -26,6 +26,9 @@ _NAMES = {
     "distance_to_optimum": ("Distance to the optimum", "(1/n) Σ ‖x_i − x*‖²"),
     "loss": ("Training loss", "mean over nodes, each on its own data"),
     "consensus_distance": ("Consensus distance", "(1/n) ‖X − X̄‖²: how far apart the nodes' models are"),
+    "disagreement_median": ("Disagreement of the median node", "‖x_i − x̄‖² of the node in the middle"),
+    "disagreement_90th_percentile": ("Disagreement of the 90th percentile", "‖x_i − x̄‖²; a tenth is farther away"),
+    "disagreement_largest": ("Disagreement of the farthest node", "the largest ‖x_i − x̄‖² of all nodes"),
     "gradient_mixing_error": ("Gradient mixing error", "‖Wᵀ(G − Ḡ)‖²: gradient disagreement left by one mixing"),
     "gradient_mixing_error_relative": ("Gradient disagreement left", "GME after mixing as a share of before"),
     "consensus_factor": ("Consensus factor p", "1 − ‖W − J‖²: how much of any disagreement one mixing removes"),
@@ -34,6 +37,8 @@ _NAMES = {
     "gradient_mixing_error_before": ("Gradient disagreement", "‖G − Ḡ‖² before mixing"),
     "messages_lost": ("Messages lost", "share of all messages so far, in a simulation with faults"),
     "nodes_away": ("Nodes away", "in this step, in a simulation with faults"),
+    "rows_clipped": ("Rows clipped", "share of the rows that nodes mixed so far, with robust: clip"),
+    "rows_stopped": ("Rows stopped", "NaN, infinite or absurd rows that were left out so far"),
     "solve_iterations": ("Solver iterations", "iterations of the weight optimization"),
 }
 
@@ -56,8 +61,8 @@ def metric_name(key: str) -> MetricName:
 
 
 def higher_is_better(metric: str) -> bool:
-    """Whether higher is better: true for accuracies; every other metric is an error."""
-    return metric.startswith("accuracy") and metric != "accuracy_spread"
+    """Whether higher is better, which is decided by the name; every other metric is an error."""
+    return metric.startswith(_HIGHER) and not metric.endswith("_spread")
 
 
 def in_order(found: set[str], first: list[str]) -> list[str]:
@@ -90,14 +95,33 @@ def last_records(records: Steps, metric: str, window: int) -> Steps:
     return [record for record in found if record["step"] > found[-1]["step"] - window]
 
 
-def rolling_mean(records: Steps, metric: str, window: int) -> npt.NDArray[np.float64]:
-    """The metric at every step that recorded it, averaged over the last `window` steps, (T,)."""
-    steps, values = series(records, metric)
-    sums = np.cumsum(np.concatenate([[0.0], values]))
-    last = np.arange(1, len(values) + 1)
-    first = np.searchsorted(steps, steps - window, side="right")
-    means: npt.NDArray[np.float64] = (sums[last] - sums[first]) / (last - first)
-    return means
+class Points(NamedTuple):
+    """The points of a curve: point k, at the step `kept[at[k]]`, averages the records start[k] to end[k] − 1."""
+
+    at: npt.NDArray[np.intp]
+    start: npt.NDArray[np.intp]
+    end: npt.NDArray[np.intp]
+
+    def means(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """The mean of the values of each point; summed one by one, since differences of long sums lose small values."""
+        spans = np.stack([self.start, self.end], axis=1).ravel()
+        means: npt.NDArray[np.float64] = np.add.reduceat(np.append(values, 0.0), spans)[::2] / (self.end - self.start)
+        return means
+
+
+def curve_points(steps: npt.ArrayLike, kept: npt.ArrayLike, window: int) -> Points:
+    """The points of a run with records at `steps`, at those kept steps that have a new record.
+
+    A point averages the last `window` steps, or all records since the point before if these are more. The last point is
+    the number in the table: exactly `window` steps.
+    """
+    steps, kept = np.asarray(steps), np.asarray(kept)
+    end = np.searchsorted(steps, kept, side="right")
+    at = np.flatnonzero(np.diff(end, prepend=0) > 0)
+    end = end[at]
+    start = np.minimum(np.searchsorted(steps, kept[at] - window, side="right"), np.concatenate([[0], end[:-1]]))
+    start[-1] = np.searchsorted(steps, steps[-1] - window, side="right")
+    return Points(at, start, end)
 
 
 def thinned(items: Sequence[Item], most: int) -> list[Item]:
@@ -114,37 +138,32 @@ def rounded(value: float, digits: int = 4) -> float | int | None:
 
 
 # --- curves of a page ---
-def columns(runs: Sequence[Steps], metrics: Sequence[str], most: int) -> list[list[dict[str, Any]]]:
+def columns(runs: Sequence[Steps], metrics: Sequence[str], most: int, window: int = 1) -> list[list[dict[str, Any]]]:
     """The metrics of each run, in groups recorded at the same steps: {steps, x: axes, y: metrics}.
 
-    Where there are more than `most` records, a point is the mean of the records since the previous point. All runs
-    have their points at the same steps.
+    Each has at most `most` points (`curve_points`), at the same steps in all runs.
     """
     groups: dict[tuple[int, ...], list[str]] = {}
     for metric in metrics:
         steps = sorted({record["step"] for records in runs for record in records if is_number(record.get(metric))})
         if steps:
             groups.setdefault(tuple(thinned(steps, most)), []).append(metric)
-    return [[group for kept, names in groups.items() if (group := _group(run, kept, names))] for run in runs]
+    return [[group for kept, names in groups.items() if (group := _group(run, kept, names, window))] for run in runs]
 
 
-def _group(records: Steps, kept: tuple[int, ...], names: list[str]) -> dict[str, Any] | None:
+def _group(records: Steps, kept: tuple[int, ...], names: list[str], window: int) -> dict[str, Any] | None:
     found = [record for record in records if is_number(record.get(names[0]))]
     if not found:
         return None
-    ends = np.searchsorted([record["step"] for record in found], kept, side="right")
-    keep = np.flatnonzero(np.diff(ends, prepend=0) > 0)  # points that stand for at least one record of this run
-    ends = ends[keep]
-    last = [found[end - 1] for end in ends]
-    group: dict[str, Any] = {"steps": [kept[k] for k in keep], "x": {}, "y": {}}
+    points = curve_points([record["step"] for record in found], kept, window)
+    last = [found[end - 1] for end in points.end]
+    group: dict[str, Any] = {"steps": [kept[k] for k in points.at], "x": {}, "y": {}}
     for axis in X_AXES:
         if all(is_number(record.get(axis)) for record in last):
             group["x"][axis] = [rounded(record[axis], 6) for record in last]
-    starts = np.concatenate([[0], ends[:-1]])
     for name in names:
         values = np.array([value if is_number(value := record.get(name)) else np.nan for record in found], dtype=float)
-        means = np.add.reduceat(values[: ends[-1]], starts) / (ends - starts)
-        group["y"][name] = [rounded(mean) for mean in means.tolist()]
+        group["y"][name] = [rounded(mean) for mean in points.means(values).tolist()]
     return group
 
 

@@ -1,7 +1,7 @@
 """The result table: each metric averaged over the last window of a run, then mean and standard deviation over seeds.
 
-A `Summary` is the table of a finished experiment. `Standings` are the table of a folder in any state: they rank its
-variants, with the bytes that each has sent.
+Runs in progress are compared at the last step that all of them have reached. References, whose nodes hear all others,
+are listed apart and are never the best.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 
 import numpy as np
 
+from mixwise.errors import ConfigError, unknown
 from mixwise.report.folder import Run, RunFolder
-from mixwise.report.records import Results, Steps, higher_is_better, is_number, last_records, series, steps_in_words
-
-_NOT_GOSSIP = ("full-averaging", "all-reduce", "local-sgd")  # every node hears all others: bounds for gossip
+from mixwise.report.paired import Paired, paired
+from mixwise.report.records import Steps, higher_is_better, is_number, last_records, metric_name, series, steps_in_words
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Cell:
 
     mean: float
     std: float | None
+    values: Mapping[int, float] = field(default_factory=dict, compare=False)  # by seed
 
     def __str__(self) -> str:
         """Three digits of the mean, and the deviation to the same place: 446 ± 197, (2.16 ± 2.04)e-3."""
@@ -45,18 +46,71 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Row:
+    """One variant; a cell is None if no record holds its metric."""
+
+    variant: str
+    cells: tuple[Cell | None, ...]  # one per metric of the table
+    bytes_per_node: float | None = None
+    seeds: int = 1
+    finished: bool = True
+    reference: bool = False  # whether every node hears all others: a yardstick for gossip
+    plain: bool = False  # whether it is D-SGD with Metropolis-Hastings weights: the baseline of the field
+
+
+@dataclass(frozen=True)
 class Summary:
     """One row per variant, one cell per metric; in a notebook, a table."""
 
     metrics: tuple[str, ...]
-    rows: dict[str, tuple[Cell, ...]]
-    steps: str  # the steps that the numbers come from, in words
+    rows: dict[str, Row]
+    steps: str  # the steps that the numbers come from, in words; empty if there are none
     seeds: tuple[int, ...]
 
-    def best(self, column: int) -> float:
-        """The best mean of a column."""
-        choose = max if higher_is_better(self.metrics[column]) else min
-        return choose(cells[column].mean for cells in self.rows.values())
+    def ranked(self, column: int = 0) -> list[Row]:
+        """The variants that have a finite mean in this column, the best first."""
+        if not self.metrics:
+            return []
+        sign = -1 if higher_is_better(self.metrics[column]) else 1
+        found = [(cell.mean, row) for row in self.rows.values() if (cell := row.cells[column])]
+        return [row for _, row in sorted(found, key=lambda pair: sign * pair[0])]
+
+    def contenders(self, column: int = 0) -> list[Row]:
+        """Those of them that are not references, unless there is nothing else."""
+        ranked = self.ranked(column)
+        return [row for row in ranked if not row.reference] or ranked
+
+    def is_best(self, row: Row, column: int) -> bool:
+        """Whether no contender has a better mean in this column."""
+        contenders, cell = self.contenders(column), row.cells[column]
+        best = contenders[0].cells[column] if row in contenders else None
+        return cell is not None and best is not None and cell.mean == best.mean
+
+    @property
+    def baseline(self) -> Row | None:
+        """The variant that the others are compared with: plain gossip if it is among them, otherwise the best one."""
+        contenders = self.contenders()
+        return next((row for row in contenders if row.plain), contenders[0] if contenders else None)
+
+    def difference(self, variant: str, other: str, metric: str | None = None) -> Paired | None:
+        """Compare two variants seed by seed, in the first metric or in another; None if they share no seed."""
+        metric = metric or self.metrics[0]
+        for what, name, known in (("variant", variant, self.rows), ("variant", other, self.rows)):
+            if name not in known:
+                raise ConfigError(unknown(what, name, known))
+        if metric not in self.metrics:
+            raise ConfigError(unknown("metric", metric, self.metrics))
+        column = self.metrics.index(metric)
+        a, b = self.rows[variant].cells[column], self.rows[other].cells[column]
+        return None if a is None or b is None else paired(a.values, b.values, higher=higher_is_better(metric))
+
+    def differences(self) -> dict[str, str]:
+        """The first metric of every variant compared with the baseline, in one line each."""
+        if (base := self.baseline) is None or len(self.rows) < 2:
+            return {}
+        found = {name: self.difference(name, base.variant) for name in self.rows if name != base.variant}
+        percent = metric_name(self.metrics[0]).percent
+        return {name: each.text(percent) for name, each in found.items() if each is not None and each.seeds > 1}
 
     def to_csv(self) -> str:
         """`variant`, then `<metric>_mean` and `<metric>_std` for each metric."""
@@ -65,31 +119,61 @@ class Summary:
         several = any("/" in run for run in self.rows)  # topologies
         names = ["topology", "variant"] if several else ["variant"]
         writer.writerow([*names, *(f"{metric}_{part}" for metric in self.metrics for part in ("mean", "std"))])
-        for run, cells in self.rows.items():
-            numbers = [value for cell in cells for value in (cell.mean, cell.std)]
+        for run, row in self.rows.items():
+            numbers = [value for cell in row.cells for value in ((cell.mean, cell.std) if cell else (None, None))]
             name = list(run.rpartition("/")[::2]) if several else [run]
             writer.writerow([*name, *("" if value is None else repr(value) for value in numbers)])
         return text.getvalue()
 
+    def __str__(self) -> str:
+        """The table in columns, the best of each marked, and the paired differences."""
+        cells = [[self.name(row), *(f"{'*' * best}{text}" for text, best in self.texts(row))] for row in self.shown]
+        widths = [max(map(len, column)) for column in zip(self._head, *cells, strict=True)]
+        lines = [
+            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
+            for line in (self._head, ["─" * width for width in widths], *cells)
+        ]
+        lines.append(f"{self.caption}; * marks the best.")
+        if found := self.differences():
+            lines += [f"{self.comparison}:", *(f"  {name}: {text}" for name, text in found.items())]
+        return "\n".join(lines)
+
     def to_markdown(self, title: str) -> str:
-        """The table in Markdown, the best of each column in bold."""
+        """The table in Markdown, the best of each column in bold, and the paired differences."""
         lines = [f"# {title}", "", f"{self.caption}; the best of each column in bold.", ""]
         lines += [f"| {' | '.join(self._head)} |", "|" + "---|" * len(self._head)]
-        for variant, cells in self.rows.items():
-            shown = [f"**{cell}**" if cell.mean == self.best(i) else str(cell) for i, cell in enumerate(cells)]
-            lines.append(f"| {variant} | {' | '.join(shown)} |")
+        for row in self.shown:
+            shown = [f"**{text}**" if best else text for text, best in self.texts(row)]
+            lines.append(f"| {self.name(row)} | {' | '.join(shown)} |")
+        if found := self.differences():
+            lines += ["", f"{self.comparison}:", "", *(f"- {name}: {text}" for name, text in found.items())]
         return "\n".join(lines) + "\n"
 
     def _repr_html_(self) -> str:
         """The table for notebooks, with every name escaped."""
         head = "".join(f"<th>{escape(name)}</th>" for name in self._head)
         body = ""
-        for variant, cells in self.rows.items():
-            shown = (f"<b>{cell}</b>" if cell.mean == self.best(i) else str(cell) for i, cell in enumerate(cells))
-            name = f'<th style="text-align: left">{escape(variant)}</th>'
+        for row in self.shown:
+            shown = (f"<b>{text}</b>" if best else text for text, best in self.texts(row))
+            name = f'<th style="text-align: left">{escape(self.name(row))}</th>'
             body += f"<tr>{name}{''.join(f'<td>{cell}</td>' for cell in shown)}</tr>"
         caption = escape(f"{self.caption}; the best of each column in bold")
-        return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        table = f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        found = [escape(f"{name}: {text}") for name, text in self.differences().items()]
+        return table + (f"<p>{escape(self.comparison)}:<br/>{'<br/>'.join(found)}</p>" if found else "")
+
+    @property
+    def shown(self) -> list[Row]:
+        """The rows in the order of a table: the references last."""
+        return sorted(self.rows.values(), key=lambda row: row.reference)
+
+    def name(self, row: Row) -> str:
+        """The name of a row; one that is a reference says so."""
+        return f"{row.variant} (reference)" if row.reference else row.variant
+
+    def texts(self, row: Row) -> list[tuple[str, bool]]:
+        """The cells of a row as text, and whether each is the best of its column."""
+        return [("–" if cell is None else str(cell), self.is_best(row, i)) for i, cell in enumerate(row.cells)]
 
     @property
     def _head(self) -> list[str]:
@@ -98,94 +182,68 @@ class Summary:
     @property
     def caption(self) -> str:
         """The steps and seeds behind the numbers."""
-        return caption(self.steps, self.seeds)
+        listed, count = ", ".join(map(str, self.seeds)), len(self.seeds)
+        over = f"mean ± standard deviation over {count} seeds ({listed})" if count > 1 else f"seed {listed}"
+        return f"{self.steps[0].upper()}{self.steps[1:]}; {over}" if self.steps else over
+
+    @property
+    def comparison(self) -> str:
+        """The meaning of the differences, in words."""
+        label, base = metric_name(self.metrics[0]).label, self.baseline
+        return f"{label}, difference from {base.variant if base else ''} paired by seed [95 % interval]"
 
 
-def caption(steps: str, seeds: Sequence[int]) -> str:
-    """The steps and seeds behind the numbers of a table."""
-    listed = ", ".join(map(str, seeds))
-    over = f"mean ± standard deviation over {len(seeds)} seeds ({listed})" if len(seeds) > 1 else f"seed {listed}"
-    return f"{steps[0].upper()}{steps[1:]}; {over}" if steps else over
-
-
-def summarize(results: Results, metrics: Sequence[str], window: int) -> Summary:
-    """The table of an experiment."""
+def summarize(folder: RunFolder, *, strict: bool = False) -> Summary:
+    """The table of a folder, from the runs that have records; with `strict`, an error if a metric has none."""
     used: dict[str, list[list[int]]] = {}
-    rows = {
-        variant: tuple(cell_over(runs.values(), metric, window, used) for metric in metrics)
-        for variant, runs in results.items()
-    }
-    return Summary(tuple(metrics), rows, steps_in_words(used), tuple(next(iter(results.values()))))
-
-
-def cell_over(runs: Iterable[Steps], metric: str, window: int, used: dict[str, list[list[int]]]) -> Cell:
-    """The cell of a metric over some runs; the steps that it averages are added to `used`."""
-    lasts = [last_records(records, metric, window) or records for records in runs]
-    finals = np.array([series(last, metric)[1].mean() for last in lasts])
-    used.setdefault(metric, []).extend([record["step"] for record in last] for last in lasts)
-    return Cell(float(finals.mean()), float(finals.std(ddof=1)) if len(finals) > 1 else None)
-
-
-# --- the ranking of a folder ---
-@dataclass(frozen=True)
-class Standing:
-    """One variant; a cell is None if no record holds its metric."""
-
-    variant: str
-    cells: tuple[Cell | None, ...]  # one per metric of the folder
-    bytes_per_node: float | None
-    seeds: int
-    finished: bool
-    gossip: bool  # whether nodes talk to neighbors only
-    plain: bool  # whether it is D-SGD with Metropolis-Hastings weights: the baseline of the field
-
-
-@dataclass(frozen=True)
-class Standings:
-    """All variants of a folder."""
-
-    metrics: tuple[str, ...]
-    rows: tuple[Standing, ...]
-    steps: str  # the steps that the numbers come from, in words; empty if there are none
-
-    def ranked(self, column: int = 0) -> list[Standing]:
-        """The variants that have a finite mean in this column, the best first."""
-        if not self.metrics:
-            return []
-        sign = -1 if higher_is_better(self.metrics[column]) else 1
-        found = [(cell.mean, row) for row in self.rows if (cell := row.cells[column]) and math.isfinite(cell.mean)]
-        return [row for _, row in sorted(found, key=lambda pair: sign * pair[0])]
-
-
-def standings(folder: RunFolder) -> Standings:
-    """The ranking of a folder, from the runs that have records."""
-    used: dict[str, list[list[int]]] = {}
-    rows = []
+    ends = [_common_end(folder, metric) for metric in folder.metrics]
+    rows = {}
     for variant in folder.variants:
         runs = [run for run in folder.of(variant) if run.records]
-        sent = [size for run in runs if (size := _bytes_sent(run)) is not None]
         scene = next((run.scene for run in runs if run.scene is not None), {})
-        kinds = scene.get("algorithm_kind"), scene.get("policy_kind")
-        rows.append(
-            Standing(
-                variant,
-                cells=tuple(_cell(runs, metric, folder.window, used) for metric in folder.metrics),
-                bytes_per_node=float(np.mean(sent)) if sent else None,
-                seeds=len(runs),
-                finished=bool(runs) and len(runs) == len(folder.seeds) and all(run.finished for run in runs),
-                gossip=not any(kind in _NOT_GOSSIP for kind in kinds),
-                plain=kinds == ("dsgd", "metropolis-hastings"),
-            )
+        if strict:
+            for run, metric in ((run, metric) for run in runs for metric in folder.metrics):
+                series(run.records, metric)
+        sent = [size for run in runs if (size := _bytes_sent(_until(run, ends[0] if ends else None))) is not None]
+        rows[variant] = Row(
+            variant,
+            tuple(_cell(runs, m, folder.window, end, used) for m, end in zip(folder.metrics, ends, strict=True)),
+            bytes_per_node=float(np.mean(sent)) if sent else None,
+            seeds=len(runs),
+            finished=bool(runs) and len(runs) == len(folder.seeds) and all(run.finished for run in runs),
+            reference=bool(scene.get("reference")),
+            plain=(scene.get("algorithm_kind"), scene.get("policy_kind")) == ("dsgd", "metropolis-hastings"),
         )
-    return Standings(tuple(folder.metrics), tuple(rows), steps_in_words(used) if used else "")
+    return Summary(tuple(folder.metrics), rows, steps_in_words(used) if used else "", tuple(folder.seeds))
 
 
-def _cell(runs: list[Run], metric: str, window: int, used: dict[str, list[list[int]]]) -> Cell | None:
-    finite = [[record for record in run.records if is_number(record.get(metric))] for run in runs]
-    return cell_over(filter(None, finite), metric, window, used) if any(finite) else None
+def _common_end(folder: RunFolder, metric: str) -> int | None:
+    """The last step at which all runs in progress have a metric; None if every run is compared at its own end."""
+    ends = [[r["step"] for r in run.records if is_number(r.get(metric))] for run in folder.runs if not run.finished]
+    return min((steps[-1] for steps in ends if steps), default=None)
 
 
-def _bytes_sent(run: Run) -> float | None:
-    sizes = [run.records[-1].get(name) for name in ("bytes_parameters", "bytes_sketches")]
+def _until(run: Run, end: int | None) -> Steps:
+    return run.records if end is None else [record for record in run.records if record["step"] <= end]
+
+
+def _cell(
+    runs: Sequence[Run], metric: str, window: int, end: int | None, used: dict[str, list[list[int]]]
+) -> Cell | None:
+    """The cell of a metric over some runs; the steps that it averages are added to `used`."""
+    values: dict[int, float] = {}
+    for run in runs:
+        if found := [record for record in _until(run, end) if is_number(record.get(metric))]:
+            last = last_records(found, metric, window)
+            values[run.seed] = float(series(last, metric)[1].mean())
+            used.setdefault(metric, []).append([record["step"] for record in last])
+    if not values:
+        return None
+    finals = np.array(list(values.values()))
+    return Cell(float(finals.mean()), float(finals.std(ddof=1)) if len(finals) > 1 else None, values)
+
+
+def _bytes_sent(records: Steps) -> float | None:
+    sizes = [records[-1].get(name) for name in ("bytes_parameters", "bytes_sketches")] if records else []
     known = [size for size in sizes if is_number(size)]
     return sum(known) if known else None

@@ -17,7 +17,7 @@ from mixwise.report.folder import Cache, read_folders
 from mixwise.report.page import page, page_data
 
 ADDRESS = "127.0.0.1"  # not reachable from other machines
-_FILES = ("config.yaml", "metrics.jsonl", "weights.jsonl", "scene.json")
+_FILES = ("config.yaml", "metrics.jsonl", "weights.jsonl", "nodes.jsonl", "scene.json")
 
 
 class WatchServer(ThreadingHTTPServer):

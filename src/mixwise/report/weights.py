@@ -1,28 +1,31 @@
 """The weights of a run over time, read from `weights.jsonl` and packed for a page.
 
-`mixwise.experiments.run_log` describes the file. On a page, all arcs that ever carry a weight are listed once; a
+`mixwise.training.run_log` describes the file. On a page, all arcs that ever carry a weight are listed once; a
 round is a string with two letters per arc, its weight in thousandths in base 64, or, if few arcs carry a weight, a
 list: arc, weight, arc, weight, …
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from mixwise.graphs import Graph
 from mixwise.report.folder import Run
-from mixwise.report.records import Steps, thinned
+from mixwise.report.records import Steps, rounded, thinned
 
 Arcs: TypeAlias = list[tuple[int, int, int]]  # (i, j, thousandths) of one round
 Frame: TypeAlias = dict[str, list[Arcs]]  # channel -> rounds
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _CHANNELS = ("params", "updates")
+_MAX_DOTS = 300  # nodes whose models are shown
 
 
 def graph_of(scene: dict[str, Any]) -> Graph:
     """The graph that a scene describes."""
-    return Graph(scene["n"], [(int(i), int(j)) for i, j in scene["edges"]], directed=bool(scene.get("directed")))
+    edges = [(int(i), int(j)) for i, j in scene["edges"]]
+    return Graph(scene["n"], edges, directed=bool(scene.get("directed")), positions=scene.get("positions"))
 
 
 def packed_size(run: Run) -> int:
@@ -49,6 +52,23 @@ def packed_weights(run: Run, most: int) -> dict[str, Any] | None:
     return packed if arcs else None
 
 
+def packed_nodes(run: Run) -> dict[str, Any] | None:
+    """{at: steps; size: the largest number; xy: its share, from −1 to 1, two letters each; accuracy: thousandths}.
+
+    None if there is nothing to show.
+    """
+    n = 0 if run.scene is None else run.scene["n"]
+    lines = [line for line in run.nodes if len(line["xy"]) == 2 * n and len(line["accuracy"] or range(n)) == n]
+    if not lines or n > _MAX_DOTS:
+        return None
+    size = max(abs(value) for line in lines for value in line["xy"]) or 1.0
+    packed: dict[str, Any] = {"at": [line["step"] for line in lines], "size": rounded(size)}
+    packed["xy"] = [_letters(round(2000 * (1 + value / size)) for value in line["xy"]) for line in lines]
+    if any(line["accuracy"] for line in lines):
+        packed["accuracy"] = [_letters(line["accuracy"] or ()) for line in lines]
+    return packed
+
+
 def frames(run: Run, lines: Steps) -> list[tuple[int, Frame]]:
     """Step and rounds of each line; empty if the lines are damaged or do not fit the graph of the scene."""
     if run.scene is None:
@@ -73,11 +93,15 @@ def _frame(line: dict[str, Any], graph: Graph) -> Frame:
 
 def decoded(round_: dict[str, Any], graph: Graph) -> Arcs:
     """The arcs of a round whose weight is not 0."""
+    if "pairs" in round_:
+        flat = [int(number) for number in round_["pairs"]]
+        both = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+        return [arc for i, j, w in both for arc in ((i, j, w), (j, i, w))]
     if "list" in round_:
         return [(int(i), int(j), int(w)) for i, j, w in round_["list"]]
     if "edges" in round_:
-        both = zip(graph.edges, round_["edges"], strict=True)
-        return [arc for (i, j), w in both if w for arc in ((i, j, int(w)), (j, i, int(w)))]
+        weighted = zip(graph.edges, round_["edges"], strict=True)
+        return [arc for (i, j), w in weighted if w for arc in ((i, j, int(w)), (j, i, int(w)))]
     arcs = zip(graph.arcs.senders.tolist(), graph.arcs.receivers.tolist(), round_["arcs"], strict=True)
     return [(i, j, int(w)) for i, j, w in arcs if w]
 
@@ -88,4 +112,9 @@ def _packed(arcs: Arcs, index: dict[tuple[int, int], int]) -> str | list[int]:
     weights = [0] * len(index)
     for i, j, w in arcs:
         weights[index[i, j]] = w
-    return "".join([LETTERS[w >> 6] + LETTERS[w & 63] for w in weights])
+    return _letters(weights)
+
+
+def _letters(numbers: Iterable[int]) -> str:
+    """Two letters for each whole number below 4096."""
+    return "".join([LETTERS[w >> 6] + LETTERS[w & 63] for w in numbers])

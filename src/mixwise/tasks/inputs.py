@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
 
-from mixwise.data import Dataset, NodeBatches, Partition
+from mixwise.data import Dataset, LabelStreams, NodeBatches, Partition, StreamBatches
 from mixwise.data.dataset import Request
+from mixwise.data.fields import FieldBatch
 from mixwise.seeding import generator, stream
 
 Augment: TypeAlias = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
-Batch: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+Batch: TypeAlias = tuple[Any, torch.Tensor]
 
 
 @dataclass(eq=False)
@@ -31,7 +32,7 @@ class Inputs:
     """
 
     data: Dataset
-    partition: Partition
+    partition: Partition | LabelStreams
     batch: int
     augment: Augment | None
     device: torch.device
@@ -40,7 +41,9 @@ class Inputs:
 
     def __post_init__(self) -> None:
         self.data = self.data.to(self.device)
-        self._indices = NodeBatches(self.partition, self.batch, self.seed)
+        if self.data.y.is_floating_point():
+            self.data = replace(self.data, y=self.data.y.to(self.dtype))
+        self._indices = self.partition.batches(self.batch, self.seed)
         self._stream: Iterator[torch.Tensor] = iter(())
         self._upcoming: tuple[list[int], int] | None = None  # the nodes and the step that the stream yields next
 
@@ -74,14 +77,16 @@ class Inputs:
     def all(self, nodes: Sequence[int], step: int) -> Batch:
         """Return the batches of several nodes, (m, b, …) and (m, b), of inputs in memory."""
         inputs = self.data.tensor
-        index = torch.stack([self._indices(node, step) for node in nodes]).to(self.device)
+        index = self._indices.all(nodes, step).to(self.device)
         x = inputs.index_select(0, index.reshape(-1)).view(*index.shape, *inputs.shape[1:])
         if self.augment is not None:
             x = torch.stack([self._augmented(part, node, step) for part, node in zip(x, nodes, strict=True)])
         return self.as_input(x), self.data.y[index]
 
-    def as_input(self, x: torch.Tensor) -> torch.Tensor:
+    def as_input(self, x: Any) -> Any:
         """Convert numbers to the precision of the rows; a byte v of an image means v / 255; integers (tokens) stay."""
+        if isinstance(x, FieldBatch):
+            return x.mapped(self.as_input)
         if x.dtype == torch.uint8:
             return x.to(self.dtype) / 255
         return x.to(self.dtype) if x.is_floating_point() else x
@@ -90,7 +95,7 @@ class Inputs:
         return x if self.augment is None else self.augment(x, generator(self.seed, "augment", node, step))
 
 
-def _requests(indices: NodeBatches, seed: int, nodes: list[int], step: int) -> Iterator[Request]:
+def _requests(indices: NodeBatches | StreamBatches, seed: int, nodes: list[int], step: int) -> Iterator[Request]:
     """Yield the requests of all batches from `step` on, without end.
 
     Not a method: a stream that refers to its owner would keep its worker processes until the garbage collector runs.

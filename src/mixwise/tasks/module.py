@@ -16,34 +16,43 @@ import torch
 from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from mixwise.data import Dataset, Partition
+from mixwise.data import Dataset, LabelStreams, Partition
 from mixwise.errors import TrainingError
 from mixwise.protocols import State, Task
+from mixwise.report.records import higher_is_better
 from mixwise.seeding import stream
+from mixwise.tasks.arguments import NO_TEST, as_partition, check_data, made, misfit
 from mixwise.tasks.buffers import NodeBuffers, load_model_state, mean_of_all, mean_row, model_state, set_buffers
 from mixwise.tasks.devices import checked_device, own_randomness
 from mixwise.tasks.gradients import Gradients, LocalPass, Loss, NodeByNode, faster
 from mixwise.tasks.inputs import Augment, Inputs
+from mixwise.tasks.metrics import Metric, accuracy, squared_error
 from mixwise.tasks.others import AllHere, Others
 from mixwise.tasks.rows import GroupOf, RowLayout
-from mixwise.tasks.stacked import Stacked
+from mixwise.tasks.stacked import Stacked, StackedBlocks, correct
+
+_CACHED, _FEWEST = 1 << 20, 256  # numbers of the rows and batches that are stacked, and nodes
 
 BufferPolicy: TypeAlias = Literal["local", "averaged"]
-Way: TypeAlias = NodeByNode | Stacked  # called for the losses, it writes the gradients at X into G
+Way: TypeAlias = NodeByNode | Stacked | StackedBlocks  # called for the losses, it writes the gradients at X into G
 
 
 class ModuleTask(Task):
     """One module, one loss, and a dataset that is divided over nodes.
 
     Args:
-        module: makes the module; called once, every node starts from the same parameters and buffers. Frozen
-            parameters (`requires_grad=False`) are shared by all nodes and are not part of the rows.
+        module: makes the module, or is one, which is copied; every node starts from the same parameters and buffers.
+            Frozen parameters (`requires_grad=False`) are shared by all nodes and are not part of the rows.
         data: the training set.
-        partition: which samples each node holds.
+        partition: which samples each node holds; also one list of indices per node.
         batch: samples per node and step.
         test: the common test set, for `evaluate`.
         test_batch: samples that are evaluated at once; by default 1000, or 100 of those that are read on demand.
-        loss: of outputs and labels, averaged over the batch.
+        loss: of outputs and labels, averaged over the batch; by default the cross-entropy, or the squared error for
+            targets that are numbers.
+        metrics: by name, what `evaluate` computes on the test set: functions of outputs and labels, averaged over the
+            batch. By default the accuracy, or the loss for targets that are numbers. A name that starts with accuracy,
+            auc, f1, precision, r2, recall or score is better if higher; any other is an error.
         augment: changes a batch of inputs at random.
         gradients: "loop", "stacked", "auto" (stacked if every layer with parameters is dense), or "measure": both
             are timed on the first batch, and the faster one is kept. They agree up to rounding.
@@ -60,14 +69,15 @@ class ModuleTask(Task):
 
     def __init__(
         self,
-        module: Callable[[], nn.Module],
+        module: Callable[[], nn.Module] | nn.Module,
         data: Dataset,
-        partition: Partition,
+        partition: Partition | LabelStreams | Sequence[npt.ArrayLike],
         *,
         batch: int = 32,
         test: Dataset | None = None,
         test_batch: int | None = None,
-        loss: Loss = nn.functional.cross_entropy,
+        loss: Loss | None = None,
+        metrics: Mapping[str, Metric] | None = None,
         augment: Augment | None = None,
         gradients: Gradients = "auto",
         buffers: BufferPolicy = "local",
@@ -80,10 +90,14 @@ class ModuleTask(Task):
     ) -> None:
         if buffers not in ("local", "averaged"):
             raise TrainingError(f'buffers = {buffers!r}; choose "local" or "averaged"')
+        check_data(data, test, loss)
+        partition = as_partition(partition)
+        loss = loss or (nn.functional.cross_entropy if data.classes else squared_error)
         self.data, self.partition, self.test, self.loss = data, partition, test, loss
+        self.metrics = dict(metrics or ({"accuracy": accuracy} if data.classes else {"test_loss": loss}))
         self.nodes, self.batch, self.seed, self.buffers = len(partition), batch, seed, buffers
         self.device, self.dtype = checked_device(device, dtype), dtype
-        self.template = module().to(device=self.device, dtype=dtype)
+        self.template = made(module).to(device=self.device, dtype=dtype)
         if not self.template.training:  # else a part that was put into eval mode, such as a frozen norm, stays there
             self.template.train()
         self.layout = RowLayout(self.template, group_of)
@@ -93,6 +107,7 @@ class ModuleTask(Task):
         self._measures = self.gradients == "measure"
         self.test_batch = test_batch or (1000 if isinstance(data.x, torch.Tensor) else 100)
         self.inputs = Inputs(data, partition, batch, augment, self.device, dtype, seed)
+        self.node_accuracies: torch.Tensor | None = None  # (n,), of the last evaluation, for pictures
         self._runs = WeakTensorKeyDictionary()  # the rows of a run -> the run
         self._run: _Run | None = None  # the one that was started or continued last
 
@@ -114,7 +129,13 @@ class ModuleTask(Task):
         if self.gradients == "measure":
             self.gradients = self._measured(X, run, step)
         way = run.bound(X, lambda G: self.way(self.gradients, X, G, run.buffers))
-        return way(nodes, step, self.inputs), way.G
+        try:
+            return way(nodes, step, self.inputs), way.G
+        except (RuntimeError, IndexError, ValueError) as error:
+            reason = misfit(self.template, self.loss, self.data.classes, *self.inputs.one(nodes[0], step))
+            if reason is None:
+                raise
+            raise TrainingError(reason) from error
 
     def _run_of(self, X: torch.Tensor) -> _Run | None:
         run: _Run | None = self._runs.get(X, self._run)  # type: ignore[no-untyped-call]
@@ -129,7 +150,15 @@ class ModuleTask(Task):
 
     def way(self, name: str, X: torch.Tensor, G: torch.Tensor, buffers: NodeBuffers) -> Way:
         """Return the way to compute the gradients of these rows, by name."""
-        return Stacked(self.local, X, G) if name == "stacked" else NodeByNode(self.local, X, G, buffers)
+        if name != "stacked":
+            return NodeByNode(self.local, X, G, buffers)
+        size = self.nodes_at_once
+        return Stacked(self.local, X, G) if len(X) <= size else StackedBlocks(self.local, X, G, size)
+
+    @property
+    def nodes_at_once(self) -> int:
+        """The number of nodes that are stacked: what they compute should stay in the cache."""
+        return max(_FEWEST, _CACHED // (self.layout.dim + self.batch * self.inputs.sample_size))
 
     def _measured(self, X: torch.Tensor, run: _Run, step: int) -> Literal["loop", "stacked"]:
         buffers = copy.deepcopy(run.buffers)
@@ -161,53 +190,65 @@ class ModuleTask(Task):
 
     # --- metrics ---
     def evaluate(self, X: torch.Tensor, others: Others | None = None) -> dict[str, float]:
-        """Return the accuracy on the test set: mean over nodes, worst node, spread, and the averaged model."""
+        """Return each metric on the test set: mean over nodes, worst node, spread, and the averaged model."""
         if self.test is None:
-            raise TrainingError("there is no test set to evaluate on; give one with test=…")
+            raise TrainingError(NO_TEST)
         buffers, others = self._buffers(X), others or AllHere(len(X))
         mean, mean_buffers = mean_of_all(X, others), buffers.average(others)  # all processes take part
-        modules = [self._view(row, buffers.of(i)) for i, row in enumerate(X)]
+        many, simple = len(X) > self.nodes_at_once, self.metrics == {"accuracy": accuracy}
+        stacked = many and simple and self.gradients == "stacked"
+        modules = [] if stacked else [self._view(row, buffers.of(i)) for i, row in enumerate(X)]
         if others.nodes.start == 0:  # the averaged model is evaluated once, by the process of the first node
             modules.append(self._view(mean, mean_buffers))
-        found = self.accuracies(modules, self.test)
-        accuracies = torch.zeros(len(X), 2, dtype=torch.float64)  # of each node; of the averaged model
-        accuracies[:, 0] = found[: len(X)]
-        accuracies[: len(found) - len(X), 1] = found[len(X) :]
-        each, average = others.gather(accuracies).unbind(1)
-        return {
-            "accuracy": float(each.mean()),
-            "accuracy_worst": float(each.min()),
-            "accuracy_spread": float(each.std(correction=0)),
-            "accuracy_average_model": float(average[0]),
-        }
+        found = self.scores(modules, self.test, self.metrics)
+        if stacked:
+            found = torch.cat([self._stacked_accuracies(X, self.test)[:, None], found])
+        own = torch.zeros(len(X), 2 * len(self.metrics), dtype=torch.float64)  # of each node; of the averaged model
+        own[:, : len(self.metrics)] = found[: len(X)]
+        own[: len(found) - len(X), len(self.metrics) :] = found[len(X) :]
+        values: dict[str, float] = {}
+        nodes, average = others.gather(own).tensor_split(2, dim=1)
+        for name, each, averaged in zip(self.metrics, nodes.T, average[0], strict=True):
+            worst = each.min() if higher_is_better(name) else each.max()
+            values |= {name: float(each.mean()), f"{name}_worst": float(worst)}
+            values |= {f"{name}_spread": float(each.std(correction=0)), f"{name}_average_model": float(averaged)}
+        self.node_accuracies = nodes[:, list(self.metrics).index("accuracy")] if "accuracy" in self.metrics else None
+        return values
+
+    def _stacked_accuracies(self, X: torch.Tensor, data: Dataset) -> torch.Tensor:
+        """Return the accuracies of the models of many rows, float64 (m,)."""
+        template = copy.deepcopy(self.template).eval()
+        found = ((x.to(self.device), y.to(self.device)) for x, y in data.batches(self.test_batch))
+        batches = ((self.inputs.as_input(x), y) for x, y in found)
+        return correct(template, self.layout, X, batches, self.nodes_at_once) / len(data)
 
     def accuracy(self, module: nn.Module, data: Dataset) -> float:
         """Return the share of samples that a module, put into eval mode, classifies as labeled."""
-        return float(self.accuracies([module], data)[0])
+        return float(self.scores([module], data, {"accuracy": accuracy}))
 
     @torch.no_grad()
-    def accuracies(self, modules: Sequence[nn.Module], data: Dataset) -> torch.Tensor:
-        """Return the accuracies of several modules, float64; every sample is read once for all of them."""
-        right = torch.zeros(len(modules), dtype=torch.float64)
-        for module in modules:
-            module.eval()
+    def scores(self, modules: Sequence[nn.Module], data: Dataset, metrics: Mapping[str, Metric]) -> torch.Tensor:
+        """Return the metrics of several modules, float64 (modules, metrics); every sample is read once for all."""
+        sums = torch.zeros(len(modules), len(metrics), dtype=torch.float64)
+        modules = [module.eval() for module in modules]
         with own_randomness(self.device) as reseed:
             for number, (x, y) in enumerate(data.batches(self.test_batch)):
-                x, y = self.inputs.as_input(x.to(self.device)), y.to(self.device)
+                x, y = self.inputs.as_input(x.to(self.device)), self.inputs.as_input(y.to(self.device))
                 for i, module in enumerate(modules):
                     reseed(stream(self.seed, "evaluate", number))
-                    right[i] += (module(x).argmax(1) == y).sum().item()
-        return right / len(data)
+                    outputs = module(x)
+                    for k, metric in enumerate(metrics.values()):
+                        sums[i, k] += float(metric(outputs, y)) * len(y)
+        return sums / len(data)
 
     def _view(self, row: torch.Tensor, buffers: Mapping[str, torch.Tensor]) -> nn.Module:
-        module = self.layout.module(self.template, row)
-        set_buffers(module, buffers)
+        set_buffers(module := self.layout.module(self.template, row), buffers)
         return module
 
     @cached_property
-    def label_counts(self) -> npt.NDArray[np.int64]:  # type: ignore[override]  # computed on demand
-        """The number of samples of each label on each node, (n, classes)."""
-        return self.partition.label_counts(self.data.y, self.data.classes)
+    def label_counts(self) -> npt.NDArray[np.int64] | None:  # type: ignore[override]  # computed on demand
+        """The number of samples of each label on each node, (n, classes); None for targets that are numbers."""
+        return self.partition.label_counts(self.data.y, self.data.classes) if self.data.classes else None
 
     # --- state besides the rows ---
     @property

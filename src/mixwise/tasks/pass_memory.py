@@ -59,14 +59,15 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def pass_bytes(task: ModuleTask, nodes: int) -> int:
     """Return the peak of one pass over the batches of this many nodes, in bytes, measured on one of them.
 
-    In a loop, the nodes need no more than one of them at a time; stacked, they need their memory together.
+    In a loop, the nodes need no more than one of them at a time; stacked, those of a block need their memory together.
     """
     found = []
     if task.gradients in ("loop", "measure"):
         first = range(min(_LOOKED_AT, task.nodes))
         found.append(_peak(task, "loop", max(first, key=lambda node: task.inputs.one(node, 0)[0].numel())))
     if task.gradients in ("stacked", "measure"):
-        found.append(nodes * _peak(task, "stacked", 0, nodes))
+        together = min(nodes, task.nodes_at_once)
+        found.append(together * _peak(task, "stacked", 0, together))
     return max(found)
 
 

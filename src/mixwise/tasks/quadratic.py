@@ -69,7 +69,8 @@ class QuadraticTask(Task):
         self, X: torch.Tensor, nodes: Sequence[int], step: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return f_i(x_i) and 2 A_iᵀ(A_i x_i + b_i) + ξ_i; the noise depends on the node's name and the step alone."""
-        A, b = self.A[list(nodes)], self.b[list(nodes)]
+        own = slice(nodes.start, nodes.stop) if isinstance(nodes, range) and nodes.step == 1 else list(nodes)
+        A, b = self.A[own], self.b[own]
         residual = torch.einsum("mrd,md->mr", A, X) + b
         G = 2 * torch.einsum("mrd,mr->md", A, residual)
         if self.noise > 0:

@@ -23,6 +23,7 @@ from mixwise.tasks.buffers import changed_buffer
 from mixwise.tasks.devices import own_randomness
 from mixwise.tasks.gradients import LocalPass
 from mixwise.tasks.inputs import Inputs
+from mixwise.tasks.rows import RowLayout
 
 # Weights of all nodes from which on writing them directly pays: it costs 0.2 ms per layer, a copy 0.16 ms per MB.
 LARGE = 1 << 19
@@ -80,6 +81,52 @@ class Stacked:
         if (name := changed_buffer(self.local.template, module)) is not None:
             raise _refused(f"whose buffer {name!r} changes in training")
         self._checked = True
+
+
+class StackedBlocks:
+    """Some nodes at once, then the next ones.
+
+    Args:
+        local: the pass of a node.
+        X, G: the rows, and the place of their gradients.
+        size: how many nodes are stacked.
+    """
+
+    def __init__(self, local: LocalPass, X: torch.Tensor, G: torch.Tensor, size: int) -> None:
+        self.G, self._size = G, size
+        self._blocks = [Stacked(local, *rows) for rows in zip(torch.split(X, size), torch.split(G, size), strict=True)]
+
+    def bind(self, X: torch.Tensor) -> None:
+        """Use these rows from now on."""
+        for block, rows in zip(self._blocks, torch.split(X, self._size), strict=True):
+            block.bind(rows)
+
+    def __call__(self, nodes: Sequence[int], step: int, inputs: Inputs) -> torch.Tensor:
+        """Return the losses (m,)."""
+        starts = range(0, len(nodes), self._size)
+        some = (nodes[start : start + self._size] for start in starts)
+        return torch.cat([block(part, step, inputs) for block, part in zip(self._blocks, some, strict=True)])
+
+
+@torch.no_grad()
+def correct(
+    module: nn.Module,
+    layout: RowLayout,
+    X: torch.Tensor,
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    size: int,
+) -> torch.Tensor:
+    """Return how many samples the model of each row classifies as labeled, float64 (m,); `size` rows at a time."""
+    right = torch.zeros(len(X), dtype=torch.float64)
+    for x, y in batches:
+
+        def count(parameters: dict[str, torch.Tensor], x: torch.Tensor = x, y: torch.Tensor = y) -> torch.Tensor:
+            outputs: torch.Tensor = torch.func.functional_call(module, parameters, (x,))
+            return (outputs.argmax(1) == y).sum()
+
+        counts = [torch.func.vmap(count)(dict(layout.named_views(rows))) for rows in torch.split(X, size)]
+        right += torch.cat(counts).cpu()
+    return right
 
 
 def _refused(reason: str) -> TrainingError:

@@ -12,13 +12,16 @@ from numbers import Integral
 import numpy as np
 import torch
 
-from mixwise.errors import GraphError, TrainingError
+from mixwise.errors import GraphError, TrainingError, kind_of
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.needs import PlanKind
 from mixwise.network import FaultyNetwork
+from mixwise.network.guarded import OnBad, Robust
 from mixwise.network.survivors import listed
 from mixwise.protocols import Algorithm, Policy
+from mixwise.tasks import ModuleTask
+from mixwise.tasks.arguments import NO_TEST
 
 _REMEDIES: dict[PlanKind, str] = {
     "weights": "weights such as metropolis-hastings",
@@ -40,6 +43,21 @@ def check_counts(**counts: object) -> None:
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
             raise TrainingError(f"{name} = {value!r}; give a whole number of at least 1, such as {name}=10")
+
+
+def check_arguments(task: object, optimizer: object, scheduler: object) -> None:
+    """Reject a model or a class in the place of the task, and objects in the place of functions that make them."""
+    if isinstance(task, type | str | torch.nn.Module):
+        made = "mixwise.tasks.ModuleTask(module, data, partition)"
+        raise TrainingError(f"task is {kind_of(task)}; make a task, such as {made}")
+    if isinstance(task, ModuleTask) and task.test is None:
+        raise TrainingError(NO_TEST)
+    if not callable(optimizer):
+        made = "optimizer=lambda rows: torch.optim.SGD(rows, lr=0.1)"
+        raise TrainingError(f"optimizer is {kind_of(optimizer)}; pass a function that makes it for the rows: {made}")
+    if scheduler is not None and not callable(scheduler):
+        made = "scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 100)"
+        raise TrainingError(f"scheduler is {kind_of(scheduler)}; pass a function that makes it: {made}")
 
 
 # --- whether the parts fit together ---
@@ -149,6 +167,18 @@ def warn_of_faults(network: FaultyNetwork, algorithm: Algorithm, known: Sequence
     elif needs.doubly and (directed or not acknowledged):
         why = "along directed arcs" if directed else "with acknowledged: false"
         _log.warning(f"faults: {why}, lost messages move the mean of the nodes; exact methods lose their exactness")
+
+
+def check_guarded(algorithm: Algorithm, robust: Robust, on_bad: OnBad) -> None:
+    """Reject a guard around an algorithm whose messages cannot be judged, or left out, one by one."""
+    needs = algorithm.needs
+    unfit = needs.plan not in ("weights", "two channels") or needs.fixed or not needs.doubly
+    if unfit and (robust, on_bad) != ("none", "stop"):
+        option = f"robust: {robust}" if robust != "none" else f"on_bad: {on_bad}"
+        raise TrainingError(
+            f"{option} compares the rows of neighbors, but {type(algorithm).__name__} sends something else (sums, "
+            f"compressed differences or masses); use robust: none and on_bad: stop, or an algorithm such as dsgd"
+        )
 
 
 # --- values that are NaN or infinite; before the first step the learning rate is not the reason ---

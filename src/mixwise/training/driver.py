@@ -24,6 +24,7 @@ from mixwise.algorithms.dsgd import mix_in_place
 from mixwise.errors import MixingError, TrainingError
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
+from mixwise.network.guarded import GuardedNetwork
 from mixwise.network.traffic import Pending, message_bytes
 from mixwise.network.wire import Wire
 from mixwise.protocols import Algorithm, Context, Look, Network, Plan, Policy, Round, State
@@ -189,7 +190,10 @@ class Driver:
             rows["start"] = self._X
         shared = {name: getattr(self, name) for name in _POSITION}
         shared |= {"traffic": vars(self.network.traffic).copy(), "n": self.network.graph.n}
-        return State(rows, shared=shared, parts={"policy": self.policy_state, "algorithm": self.algorithm_state})
+        parts = {"policy": self.policy_state, "algorithm": self.algorithm_state}
+        if isinstance(self.network, GuardedNetwork):
+            parts["network"] = self.network.state
+        return State(rows, shared=shared, parts=parts)
 
     def load_state(self, saved: State, device: torch.device) -> None:
         """Continue from such a state."""
@@ -203,6 +207,8 @@ class Driver:
             counts = dict.fromkeys(sketch for sketch in look.sketches if isinstance(sketch, CountSketch))
             self._sums = {sketch: saved.rows[f"sums.{i}"].cpu().numpy() for i, sketch in enumerate(counts)}
         vars(self.network.traffic).update(shared["traffic"])
+        if isinstance(self.network, GuardedNetwork):
+            self.network.state.load(saved.parts["network"])
 
 
 class OverlappingDriver(Driver):

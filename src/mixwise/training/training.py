@@ -20,8 +20,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from mixwise.algorithms import DSGD
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.network import FaultyNetwork
+from mixwise.network.guarded import OnBad, Robust, guarded, unguarded
 from mixwise.network.survivors import keep_counting, restored_on_loss
-from mixwise.policies.choice import PolicyLike, policy_for
+from mixwise.policies.choice import PolicyLike, as_algorithm, policy_for
 from mixwise.protocols import Algorithm, Context, Network, Plan, State, Task
 from mixwise.training import checks
 from mixwise.training.driver import driver_for
@@ -55,6 +56,7 @@ class Training:
         scheduler: makes a learning-rate scheduler, stepped once per step.
         clip: the largest norm of a node's gradient; longer ones are scaled down.
         local_steps: τ, optimizer steps per mixing.
+        robust, on_bad: how nodes protect themselves against broken or hostile ones; see `GuardedNetwork`.
         context: seed and placement of the run.
     """
 
@@ -63,12 +65,14 @@ class Training:
         task: Task,
         network: Network,
         policy: PolicyLike,
-        algorithm: Algorithm | None,
+        algorithm: Algorithm | str | None,
         optimizer: OptimizerFactory,
         *,
         scheduler: SchedulerFactory | None = None,
         clip: float | None = None,
         local_steps: int = 1,
+        robust: Robust = "none",
+        on_bad: OnBad = "stop",
         context: Context | None = None,
     ) -> None:
         if task.nodes != network.graph.n:
@@ -76,11 +80,13 @@ class Training:
         if clip is not None and not clip > 0:
             raise TrainingError(f"clip = {clip}; the largest norm of a gradient is above 0")
         checks.check_counts(local_steps=local_steps)
+        network = guarded(network, robust, on_bad)
         self.task, self.network, self.clip, self.local_steps = task, network, clip, local_steps
         network.traffic.reset()
         self.t = 0
         self.survives = False  # whether rows must outlive a mixing that fails because a process is lost
-        self.algorithm = DSGD() if algorithm is None else algorithm
+        self.algorithm = DSGD() if algorithm is None else as_algorithm(algorithm)
+        checks.check_guarded(self.algorithm, robust, on_bad)
         self.policy = policy_for(policy, network.graph, self.algorithm.needs)
         self.X = task.initial(network.nodes)
         checks.check_initial(self.X, network.nodes)
@@ -88,7 +94,12 @@ class Training:
         self._columns = task.layout.groups
         self._groups = [torch.nn.Parameter(self.X[:, start:stop]) for start, stop in self._columns]
         self._row_by_row = task.layout.dim >= LONG
-        self.optimizer = fuse_where_safe(check_elementwise(optimizer(self._groups)), row_by_row=self._row_by_row)
+        try:
+            made = optimizer(self._groups)
+        except AttributeError as error:  # rows.parameters()
+            example = "optimizer=lambda rows: torch.optim.SGD(rows, lr=0.1)"
+            raise TrainingError(f"optimizer(rows) failed: {error}; rows is a list of parameters: {example}") from error
+        self.optimizer = fuse_where_safe(check_elementwise(made), row_by_row=self._row_by_row)
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
         checks.check_optimizer(self.algorithm, self.optimizer, local_steps)
         if task.mixed_buffers is not None:
@@ -96,8 +107,10 @@ class Training:
         context = replace(context or Context(network.graph), label_counts=task.label_counts)
         kind = driver_for(self.algorithm)
         self.driver = kind(network, self.policy, self.algorithm, self.X, context, local_steps=local_steps)
-        if isinstance(network, FaultyNetwork):
-            checks.warn_of_faults(network, self.algorithm, self.policy.matrices(self.driver.policy_state))
+        bare = unguarded(network)
+        self._faulty = bare if isinstance(bare, FaultyNetwork) else None
+        if self._faulty is not None and self._faulty.faults.lose_messages:
+            checks.warn_of_faults(self._faulty, self.algorithm, self.policy.matrices(self.driver.policy_state))
 
     @property
     def models(self) -> torch.Tensor:
@@ -138,6 +151,8 @@ class Training:
             losses, G = self.task.losses_and_gradients(X, nodes, t)
         G = G.contiguous()  # the fused kernels assume it
         checks.check_finite("loss", losses, nodes, t)
+        if self._faulty is not None:
+            self._faulty.hostile.turn_gradients(G)
         if self.clip is not None:
             clip_rows(G, self.clip)
         self.driver.direct(G, self.optimizer, zip(self._groups, (G[:, a:b] for a, b in self._columns), strict=True))

@@ -51,7 +51,11 @@ function drawLegend() {
   const more = data.variants.length > 2 ? [
     el('button', { type: 'button', class: 'all', id: 'show-all', text: 'Show all', onclick: set([]) }),
     el('button', { type: 'button', class: 'all', id: 'show-none', text: 'Hide all', onclick: set(all) })] : [];
-  show(at('legend'), buttons, more);
+  const hidden = all.filter(name => chosen.hidden.has(name)).length;
+  const first = hidden && [...firstHidden()].sort().join() === [...chosen.hidden].sort().join();
+  show(at('legend'), buttons, more, first ? el('p', {
+    class: 'note', id: 'hidden-note', text: `The ${all.length - hidden} curves with the best results or of plain gossip are shown; the other ${hidden} are crossed out. Click a name, or Show all.`,
+  }) : null);
 }
 
 function toggle(name, only) {
@@ -63,8 +67,9 @@ function drawChart(all, log) {
   const place = at('chart'), metric = metricNow(), [, axisLabel, axisFormat] = AXES[chosen.axis];
   const shown = all.filter(({ v }) => visible(v));
   const width = Math.max(280, place.clientWidth), height = width < 560 ? 300 : 420;
-  const labels = width >= 720 && shown.length <= 12;
-  const box = { left: 58, right: width - (labels ? 198 : 14), top: 12, bottom: height - 42 };
+  const longest = Math.max(0, ...shown.map(({ v }) => textWidth(data.variants[v].name)));
+  const labels = width >= 720 && shown.length <= 16 && longest < width * 0.4;  // never cut: the legend has all names
+  const box = { left: 58, right: width - (labels ? longest + 24 : 14), top: 12, bottom: height - 42 };
   const inside = ({ x }) => !chosen.zoom || (x >= chosen.zoom[0] && x <= chosen.zoom[1]);
   const drawable = ({ mean }) => !log || mean > 0;
   const points = shown.flatMap(curve => curve.points).filter(point => inside(point) && drawable(point));
@@ -169,13 +174,21 @@ function endLabels(shown, X, Y, box, log) {
   for (let k = ends.length - 1, floor = box.bottom; k >= 0; k--) floor = (ends[k].want = Math.min(ends[k].want, floor)) - 16;
   return svg('g', { 'aria-hidden': 'true' }, ends.map(({ v, y, want, x }) => {
     const lead = svg('path', { d: `M${x + 4} ${y}L${box.right + 8} ${want}`, fill: 'none', opacity: .5 });
-    const label = svg('text', { class: 'label', x: box.right + 12, y: want + 4, text: short(data.variants[v].name, 25) });
+    const label = svg('text', { class: 'label', x: box.right + 12, y: want + 4, text: data.variants[v].name });
     lead.style.stroke = look(v).color;
     label.style.fill = look(v).color;
     return svg('g', {}, lead, label);
   }));
 }
-const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+// The width of a label in pixels.
+function textWidth(text) {
+  const label = svg('text', { class: 'label', text }), ruler = svg('svg', { class: 'said' }, label);
+  at('curves').append(ruler);
+  const width = label.getComputedTextLength();
+  ruler.remove();
+  return width;
+}
 
 function drawCurveNumbers(shown, axisLabel, axisFormat, metric) {
   const steps = [...new Set(shown.flatMap(({ points }) => points.map(point => point.step)))].sort((a, b) => a - b);

@@ -17,19 +17,37 @@ function frameAt({ at: steps }, step) {
   return k;
 }
 
-// The weights on the arcs (summed over the rounds of a mixing) and W (n × n), averaged over the last `mean` records.
-function weightsAt(run, step, mean, channel) {
+const roundsOf = ({ weights }, channel) => weights[channel] || weights.params;
+const roundCount = (run, step, channel) => (run.weights ? roundsOf(run, channel)[frameAt(run.weights, step)].length : 0);
+
+// The weights on the arcs (summed over the rounds of a mixing) and W (n × n), averaged over the last `mean` records; or
+// those of one round. `round` of an arc is the round in which it carries the most, by which it is colored.
+function weightsAt(run, step, mean, channel, only = null) {
   const packed = run.weights, { n } = data.scenes[run.scene];
-  const rounds = packed[channel] || packed.params;
-  const last = frameAt(packed, step), first = Math.max(0, last + 1 - mean), count = packed.arcs.length / 2;
-  const on = new Float32Array(count), W = new Float32Array(n * n);
+  const rounds = roundsOf(run, channel);
+  const last = frameAt(packed, step), first = Math.max(0, last + 1 - Math.max(1, mean)), count = packed.arcs.length / 2;
+  const on = new Float32Array(count), W = new Float32Array(n * n), most = new Float32Array(count), round = new Uint16Array(count);
+  const shown = only === null ? null : only % rounds[last].length;
   for (let k = first; k <= last; k++) {
-    const unpacked = rounds[k].map(round => unpack(round, count));
-    for (const weights of unpacked) for (let a = 0; a < count; a++) on[a] += weights[a] / (last + 1 - first);
+    const unpacked = (shown === null ? rounds[k] : [rounds[k][shown]]).map(each => unpack(each, count));
+    unpacked.forEach((weights, r) => {
+      for (let a = 0; a < count; a++) {
+        on[a] += weights[a] / (last + 1 - first);
+        if (weights[a] > most[a]) { most[a] = weights[a]; round[a] = shown ?? r; }
+      }
+    });
     const together = unpacked.map(weights => matrix(weights, packed.arcs, n)).reduce((A, B) => multiply(A, B, n));
     for (let e = 0; e < n * n; e++) W[e] += together[e] / (last + 1 - first);
   }
-  return { on, W, step: packed.at[last], rounds: rounds[last].length };
+  return { on, W, round, shown, step: packed.at[last], rounds: rounds[last].length };
+}
+
+// The models of all nodes at a step: two numbers each, from −1 to 1 times `size`, and their last accuracies.
+function nodesAt({ nodes }, step) {
+  if (!nodes) return null;
+  const k = frameAt(nodes, step), numbers = text => text.match(/../g).map(pair => VALUE[pair[0]] * 64 + VALUE[pair[1]]);
+  const accuracy = nodes.accuracy && nodes.accuracy.slice(0, k + 1).filter(Boolean).at(-1);
+  return { xy: numbers(nodes.xy[k]).map(value => nodes.size * (value / 2000 - 1)), accuracy: accuracy ? numbers(accuracy).map(value => value / 1000) : null };
 }
 
 function matrix(weights, arcs, n) {

@@ -29,6 +29,10 @@ at('theme').addEventListener('click', () => {
 systemDark.addEventListener('change', () => { applyTheme(); drawFrameIfAny(); });
 const drawFrameIfAny = () => { if (panels.length) drawFrame(true); };
 
+// --- a focus box is for the keyboard ---
+addEventListener('pointerdown', () => { document.documentElement.dataset.pointer = ''; }, true);
+addEventListener('keydown', () => { delete document.documentElement.dataset.pointer; }, true);
+
 // --- sizes ---
 let width = innerWidth;
 addEventListener('resize', () => {

@@ -2,7 +2,7 @@
 let data = JSON.parse(at('data').textContent);
 const chosen = {
   metric: null, axis: 'step', log: null, smooth: 1, seeds: false, hidden: null, zoom: null, sort: null,
-  left: null, right: null, seed: null, time: null, mean: null, channel: 'params',
+  left: null, right: null, seed: null, time: null, round: 0, mean: null, channel: 'params',
 };
 const DASHES = ['', '8 4', '2 4', '10 4 2 4'];
 const MARKS = [

@@ -45,12 +45,16 @@ function resultTable(experiment, e) {
       el('button', { type: 'button', id: `sort-${e}-${c}`, text: label, title: 'Sort', onclick: turn }));
   });
   const extent = range(experiment.rows.map(row => row.cells[0]));
-  const body = rows.map(row => el('tr', {},
+  const line = row => el('tr', {},
     el('td', {}, swatch(row.variant), el('span', { class: 'name', text: row.name }),
-      el('span', { class: 'what', text: row.note })),
+      el('span', { class: 'what', text: row.note }), row.difference ? el('span', { class: 'what', text: row.difference }) : null),
     row.cells.map((cell, c) => el('td', { class: cell && cell.best ? 'best' : null, 'data-label': columns[c][0] },
       el('span', { text: cell ? cell.text : '–' }), c === 0 && cell && extent ? bar(cell, extent, row.variant) : null)),
-    el('td', { 'data-label': 'Sent per node', text: row.bytes == null ? '–' : bytes(row.bytes) })));
+    el('td', { 'data-label': 'Sent per node', text: row.bytes == null ? '–' : bytes(row.bytes) }));
+  const references = rows.filter(row => row.reference);
+  const body = [...rows.filter(row => !row.reference).map(line), references.length
+    ? el('tr', { class: 'references' }, el('th', { scope: 'rowgroup', colspan: columns.length + 1, text: 'References: every node hears all others' }))
+    : null, ...references.map(line)];
   return el('table', { class: 'result' }, el('caption', { class: 'said', text: `Results of ${experiment.name}` }),
     el('thead', {}, el('tr', {}, el('th', { scope: 'col', text: 'Variant' }), head)), el('tbody', {}, body));
 }

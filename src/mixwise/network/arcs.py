@@ -1,0 +1,91 @@
+"""The arcs into the nodes of a process, for arithmetic on single messages.
+
+Legend: A arcs into the m owned nodes, sorted by (receiver, sender).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from mixwise.graphs import Graph
+from mixwise.graphs.graph import IntArray
+from mixwise.mixing import MixingMatrix
+from mixwise.mixing.matrix import FloatArray
+
+
+@dataclass(frozen=True)
+class Arcs:
+    """Arcs into the owned nodes, sorted by (receiver, sender): the sender, and the position of the receiver (A,)."""
+
+    senders: IntArray
+    owner: IntArray
+    nodes: range
+
+    @classmethod
+    def into(cls, graph: Graph, nodes: range) -> Arcs:
+        """Return all arcs of a graph into these nodes."""
+        senders, receivers = (ends[graph.arcs.by_receiver] for ends in graph.arcs[:2])
+        here = (receivers >= nodes.start) & (receivers < nodes.stop)
+        return cls(senders[here], receivers[here] - nodes.start, nodes)
+
+    @property
+    def keys(self) -> IntArray:
+        """A number for each arc."""
+        return self.senders * len(self.nodes) + self.owner
+
+    def receiver(self, e: int) -> int:
+        """The node at the end of arc e."""
+        return self.nodes[int(self.owner[e])]
+
+    def index(self, rows: torch.Tensor) -> torch.Tensor:
+        """The positions of the receivers, on the device of the rows."""
+        return torch.from_numpy(self.owner).to(rows.device)
+
+
+@dataclass(frozen=True)
+class Route:
+    """A gossip step along the arcs with a weight; positions of the rows that leave, and weights (A,) of those arriving.
+
+    If no process knows all of W, the graph has the known arcs only; `complete` says that rows travel along all arcs.
+    """
+
+    graph: Graph
+    whole: bool
+    complete: bool
+    leaving: IntArray
+    arcs: Arcs
+    weights: FloatArray
+
+
+def route_of(W: MixingMatrix, graph: Graph, nodes: range) -> Route:
+    """Return the route of a gossip step with W, symmetrized if it can be, on a network with this graph."""
+    pattern, weights = W.graph.pattern, W.weights
+    if not W.graph.directed:
+        weights = (weights + weights[pattern.by_column]) / 2
+    apart = (pattern.rows != pattern.cols) & (weights != 0)
+    senders, receivers = pattern.rows[apart], pattern.cols[apart]
+    used = W.graph
+    if len(senders) < len(pattern.rows) - W.n:
+        used = Graph(W.n, np.stack([senders, receivers], axis=1), directed=W.graph.directed)
+    arriving = pattern.by_column[apart[pattern.by_column]]
+    arriving = arriving[(pattern.cols[arriving] >= nodes.start) & (pattern.cols[arriving] < nodes.stop)]
+    arcs = Arcs(pattern.rows[arriving], pattern.cols[arriving] - nodes.start, nodes)
+    leaving = senders[(senders >= nodes.start) & (senders < nodes.stop)] - nodes.start
+    return Route(used, W.whole, W.whole and used == graph, leaving, arcs, weights[arriving])
+
+
+def lower_median(values: FloatArray, owner: IntArray, m: int) -> FloatArray:
+    """Return the lower median of the finite values of each of m owners, sorted by owner; 0 where there are none.
+
+    >>> lower_median(np.array([3.0, 1.0, 2.0, 9.0, np.inf]), np.array([0, 0, 0, 0, 1]), 2).tolist()
+    [2.0, 0.0]
+    """
+    finite = np.isfinite(values)
+    values, owner = values[finite], owner[finite]
+    ordered, count = values[np.lexsort((values, owner))], np.bincount(owner, minlength=m)
+    found = np.zeros(m)
+    found[count > 0] = ordered[(np.cumsum(count) - count + (count - 1) // 2)[count > 0]]
+    return found

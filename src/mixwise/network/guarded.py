@@ -1,0 +1,291 @@
+"""A network that keeps a broken or hostile node from ruining the others.
+
+Every node compares what its neighbors sent with its own row before it mixes:
+
+    x_j⁺ = x_j + Σ_i w_ij f_j(q_i − q_j)        q: the rows as they travel; W symmetrized, (w_ij + w_ji)/2
+
+With f the identity this is Wᵀ X. Rows that must not be mixed at all (`mixwise.network.values`) stop the run or are left
+out, as `on_bad` says.
+
+Legend: m owned nodes; rows (m, d); A arcs into them, sorted by (receiver, sender); D (A, d) differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+import torch
+
+from mixwise.errors import TrainingError
+from mixwise.graphs import Graph
+from mixwise.graphs.graph import IntArray
+from mixwise.mixing import MixingMatrix
+from mixwise.mixing.matrix import FloatArray
+from mixwise.network.arcs import Arcs, Route, lower_median, route_of
+from mixwise.network.faulty import FaultyNetwork
+from mixwise.network.traffic import Cargo, Packing, message_bytes
+from mixwise.network.values import BoolArray, is_bad, lengths, rejected
+from mixwise.network.wire import Wire
+from mixwise.protocols import Network, State
+from mixwise.sketch import CountSketch
+
+Robust: TypeAlias = Literal["none", "clip", "trim"]
+OnBad: TypeAlias = Literal["stop", "skip", "exclude"]
+
+_RADIUS, _FALL = 1.5, 3  # of `clip`: the radius in medians, and how fast the weight falls beyond it
+_CLAIM = 2.0  # medians: the largest distance, or length, that a sketch may claim
+_SKETCH = CountSketch(64)  # from which a node knows the distance of neighbors that send no row in a round
+
+
+class GuardedNetwork:
+    """A network around another one, whose nodes do not trust their neighbors.
+
+    `clip` is self-centered clipping (He, Karimireddy and Jaggi 2022) with a radius that needs no tuning and a weight
+    that falls off beyond it:  f(D) = D · min(1, τ/‖D‖)³,  τ = 1.5 times the lower median of the distances to all
+    neighbors when the mixing begins. Neighbors that send no row in a round, as with pairs, send a sketch of 64 numbers
+    once per mixing instead. A neighbor moves a node by w_ij τ at most, and by less the farther away it is. Where no
+    difference is longer than τ, the mean of all nodes is conserved to rounding.
+
+    `trim` is a trimmed mean: in every coordinate, the smallest and the largest quarter of the neighbors' differences
+    (at least one on each side) are left out, and the mean of the others gets the weight of all. Every result lies
+    between values of honest nodes while no more neighbors than are trimmed are hostile. The mean of all nodes is not
+    conserved. It needs three neighbors or more in every round.
+
+    With either, a sketch that other nodes send to a policy cannot claim more than twice the median.
+
+    Args:
+        network: the network without a guard.
+        robust: "none", "clip" or "trim".
+        on_bad: whether a row with NaN, infinity or an absurd length stops the run with an error that names its sender,
+            is left out ("skip"), or makes the receiver ignore that neighbor from then on ("exclude").
+
+    Attributes:
+        state: what it remembers: counts per node, and which arcs are excluded.
+    """
+
+    def __init__(self, network: Network, robust: Robust = "none", on_bad: OnBad = "stop") -> None:
+        for name, value, allowed in (("robust", robust, get_args(Robust)), ("on_bad", on_bad, get_args(OnBad))):
+            if value not in allowed:
+                raise TrainingError(f"{name} = {value!r}; choose one of {', '.join(allowed)}")
+        self.network, self.robust, self.on_bad = network, robust, on_bad
+        self.graph, self.nodes, self.traffic, self.links = network.graph, network.nodes, network.traffic, network.links
+        self.wire_dtype, self._measuring = network.wire_dtype, False
+        self._near = Arcs.into(self.graph, self.nodes)
+        counts = {name: torch.zeros(len(self.nodes), 1, dtype=torch.int64) for name in ("heard", "clipped", "stopped")}
+        excluded = torch.zeros(len(self._near.senders), 1, dtype=torch.uint8)
+        self.state = State(counts, {"excluded": excluded}, self.graph)
+        self._routes = lru_cache(64)(partial(route_of, graph=self.graph, nodes=self.nodes))
+        self._radii: tuple[torch.Tensor, FloatArray] | None = None  # of the mixing under way, and its rows
+
+    @property
+    def step(self) -> int | None:
+        """The step under way."""
+        return self.network.step
+
+    @step.setter
+    def step(self, step: int | None) -> None:
+        self.network.step, self._radii = step, None
+
+    # --- the network ---
+    def mix(
+        self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, packing: Packing | None = None
+    ) -> torch.Tensor:
+        """Mix what arrives as far as it can be trusted."""
+        if self._measuring or packing is not None or W.kind != "doubly":
+            return self.network.mix(rows, W, out=out, packing=packing)
+        route, wire = self._routes(W), Wire.of(rows, self.wire_dtype)
+        arcs, seen = route.arcs, rows if wire is None else wire.rounded(rows)
+        D = self._exchanged(rows, route).sub_(seen[arcs.index(rows)])
+        lost, distance, own = self._lost(route.graph), lengths(D), lengths(seen)[arcs.owner]
+        bad = is_bad(distance, own, rows.dtype) & ~lost
+        self._note(arcs, bad, distance, own)
+        used = ~(bad | lost | self._excluded(arcs))
+        D.masked_fill_(_column(~used, D).bool(), 0.0)
+        weights = np.where(used, route.weights, 0.0)
+        self._count("heard", arcs, used)
+        if self.robust == "trim":
+            moves = self._trimmed(D, used, route)
+        else:
+            if self.robust == "clip":
+                radius = self._radius(rows, seen, route, np.where(used, distance, np.inf))[arcs.owner]
+                clipped = used & (distance > radius)
+                weights[clipped] *= (radius[clipped] / distance[clipped]) ** _FALL
+                self._count("clipped", arcs, clipped)
+            moves = torch.zeros_like(rows).index_add_(0, arcs.index(rows), D.mul_(_column(weights, D)))
+        return (rows.clone() if out is None else out.copy_(rows)).add_(moves)
+
+    def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> Later:
+        """Return a gossip step whose rows travel when it is awaited."""
+        return Later(self, rows, W)
+
+    def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
+        """Send one row along every arc; with `robust`, sketches are bounded, and bad ones are NaN."""
+        arrived = self.network.exchange(messages, graph, cargo=cargo)
+        if self._measuring or not arrived.is_floating_point():
+            return arrived
+        arcs, length = Arcs.into(graph, self.nodes), lengths(arrived)
+        bad = ~np.isfinite(length) & ~self._lost(graph)
+        if cargo != "sketches":
+            self._note(arcs, bad, length, length, remedy=False)
+            return arrived
+        self._note(arcs, bad, length, length)
+        arrived.masked_fill_(_column(bad | self._excluded(arcs), arrived).bool(), float("nan"))
+        if self.robust == "none" or graph.directed:
+            return arrived
+        D = arrived - messages  # of an undirected graph, arcs out of a node and into it are in the same order
+        return messages + D * _column(_bounded(lengths(D), arcs.owner, len(self.nodes)), D)
+
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the rows of all nodes; bad ones are replaced by the mean of the others, long ones are shortened."""
+        gathered = self.network.gather(rows)
+        if self._measuring or not gathered.is_floating_point():
+            return gathered
+        length = lengths(gathered)
+        bad = ~np.isfinite(length)
+        if bad.any():
+            senders = (
+                np.flatnonzero(bad) if self.nodes.start == 0 or self.on_bad == "stop" else np.zeros(0, dtype=np.int64)
+            )
+            arcs = Arcs(senders, np.zeros_like(senders), self.nodes)
+            self._note(arcs, np.ones(len(senders), dtype=bool), length[senders], length[senders])
+            good = gathered[torch.from_numpy(~bad).to(gathered.device)]
+            gathered = torch.where(_column(bad, gathered).bool(), good.sum(dim=0) / max(1, len(good)), gathered)
+        if self.robust == "none":
+            return gathered
+        return gathered * _column(_bounded(lengths(gathered), np.zeros(len(bad), dtype=np.int64), 1), gathered)
+
+    def average(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the mean of the rows of all nodes, as it is."""
+        return self.network.average(rows)
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Traffic inside is not counted, and nothing is guarded: it is measured, not sent."""
+        before, self._measuring = self._measuring, True
+        try:
+            with self.network.uncounted():
+                yield
+        finally:
+            self._measuring = before
+
+    def figures(self) -> dict[str, float]:
+        """Return what a record holds: the share of rows that were clipped, and how many were stopped; collective."""
+        counts = torch.cat([self.state.rows[name] for name in ("heard", "clipped", "stopped")], dim=1)
+        with self.uncounted():
+            heard, clipped, stopped = self.network.gather(counts).sum(dim=0).tolist()
+        return {"rows_clipped": clipped / max(1, heard), "rows_stopped": stopped}
+
+    # --- rows that arrive ---
+    def _exchanged(self, rows: torch.Tensor, route: Route) -> torch.Tensor:
+        """Send the rows along the arcs of a gossip step, counted on every process as those of all nodes."""
+        messages = rows[torch.from_numpy(route.leaving).to(rows.device)]
+        if route.whole:
+            return self.network.exchange(messages, route.graph)
+        with self.network.uncounted():
+            arrived = self.network.exchange(messages, route.graph)
+            first = torch.arange(len(self.nodes), device=rows.device)[:, None] == 0
+            sent = int(self.network.gather(first * len(messages)).sum())
+        self.traffic.add("parameters", sent * message_bytes(rows, Wire.of(rows, self.wire_dtype)))
+        return arrived
+
+    def _lost(self, graph: Graph) -> BoolArray:
+        """Which of the messages that should have arrived last were lost; with acknowledgments, in both directions."""
+        if not isinstance(self.network, FaultyNetwork):
+            return np.zeros(1, dtype=bool)
+        lost, by_receiver = self.network.lost, graph.arcs.by_receiver
+        both = self.network.faults.acknowledged and not graph.directed
+        arriving: BoolArray = lost[by_receiver] | lost if both else lost[by_receiver]
+        return arriving
+
+    def _note(self, arcs: Arcs, bad: BoolArray, length: FloatArray, own: FloatArray, remedy: bool = True) -> None:
+        """Stop, or count rows that must not be mixed and exclude their senders."""
+        if not bad.any():
+            return
+        e = int(bad.argmax())
+        if self.on_bad == "stop" or not remedy:
+            raise rejected(int(arcs.senders[e]), arcs.receiver(e), float(length[e]), float(own[e]), self.step)
+        self._count("stopped", arcs, bad)
+        if self.on_bad == "exclude":
+            self.state.arcs["excluded"][np.isin(self._near.keys, arcs.keys[bad])] = 1
+
+    def _excluded(self, arcs: Arcs) -> BoolArray:
+        found: BoolArray = np.isin(arcs.keys, self._near.keys[self.state.arcs["excluded"][:, 0].numpy() > 0])
+        return found
+
+    def _count(self, name: str, arcs: Arcs, which: BoolArray) -> None:
+        self.state.rows[name] += torch.from_numpy(np.bincount(arcs.owner[which], minlength=len(self.nodes)))[:, None]
+
+    # --- clip and trim ---
+    def _radius(self, rows: torch.Tensor, seen: torch.Tensor, route: Route, distance: FloatArray) -> FloatArray:
+        """τ of each owned node (m,), the same for all rounds of a mixing: rows that were averaged are close anyway."""
+        if self._radii is None or self._radii[0] is not rows:
+            owner = route.arcs.owner
+            if not route.complete:
+                S = seen if seen.shape[1] <= 2 * _SKETCH.dim else _SKETCH.fresh(self.step or 0)(seen)
+                owner, sent = self._near.owner, S[self._near.index(rows)]
+                distance = lengths(self.network.exchange(sent, self.graph, cargo="sketches") - sent)
+                distance = np.where(self._excluded(self._near), np.inf, distance)
+            self._radii = rows, _RADIUS * lower_median(distance, owner, len(self.nodes))
+        return self._radii[1]
+
+    def _trimmed(self, D: torch.Tensor, used: BoolArray, route: Route) -> torch.Tensor:
+        """Return how far each owned row moves, (m, d)."""
+        moves = D.new_zeros(len(self.nodes), D.shape[1])
+        bounds = np.searchsorted(route.arcs.owner, np.arange(len(self.nodes) + 1))
+        for j, (first, last) in enumerate(pairwise(bounds.tolist())):
+            if 0 < last - first < 3:
+                raise TrainingError(
+                    f"robust: trim leaves out the extremes of three neighbors or more, but node {self.nodes[j]} hears "
+                    f"{last - first} in a round; use robust: clip, or metropolis-hastings on a graph with more edges"
+                )
+            arcs = first + np.flatnonzero(used[first:last])
+            k, b = len(arcs), max(1, len(arcs) // 4)
+            if k > 2 * b:
+                kept = D[torch.from_numpy(arcs).to(D.device)].sort(dim=0).values[b : k - b]
+                moves[j] = kept.mean(dim=0) * float(route.weights[arcs].sum())
+        return moves
+
+
+@dataclass(frozen=True)
+class Later:
+    """A gossip step that begins when it is awaited."""
+
+    network: GuardedNetwork
+    rows: torch.Tensor
+    W: MixingMatrix
+
+    def wait(self) -> torch.Tensor:
+        """Return the mixed rows."""
+        return self.network.mix(self.rows, self.W)
+
+    def move(self, rows: torch.Tensor) -> None:
+        """Add what mixing changes to these rows, in place."""
+        rows.add_(self.wait().sub_(self.rows))
+
+
+def guarded(network: Network, robust: Robust, on_bad: OnBad) -> Network:
+    """Return the network with a guard, if it needs one: by itself it stops at bad values."""
+    hostile = isinstance(network, FaultyNetwork) and bool(network.hostile.kinds)
+    return GuardedNetwork(network, robust, on_bad) if hostile or (robust, on_bad) != ("none", "stop") else network
+
+
+def unguarded(network: Network) -> Network:
+    """Return the network without its guard, if it has one."""
+    return network.network if isinstance(network, GuardedNetwork) else network
+
+
+def _bounded(length: FloatArray, owner: IntArray, m: int) -> FloatArray:
+    """Return by how much rows of this length must be scaled to claim no more than their receiver's median allows."""
+    most = _CLAIM * lower_median(length, owner, m)[owner]
+    scale: FloatArray = np.where(length > most, most / np.where(length > most, length, 1.0), 1.0)
+    return scale
+
+
+def _column(values: FloatArray | BoolArray, like: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(values.astype(np.float64)).to(like)[:, None]

@@ -1,0 +1,92 @@
+"""Values that must not be mixed: NaN, infinity, and rows so long that a neighbor's own row would be rounded away.
+
+Rows are checked when they leave, in the precision in which they travel, so that the error names the node that is broken
+and nothing is sent. They are checked again when they arrive: a node may be broken in a way that it does not notice.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mixwise.errors import TrainingError
+from mixwise.graphs import Graph
+from mixwise.graphs.graph import IntArray
+from mixwise.mixing.matrix import FloatArray
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+def lengths(rows: torch.Tensor) -> FloatArray:
+    """Return ‖x‖ of each row; NaN or infinity if it has such entries, or if its square overflows."""
+    found: FloatArray = torch.linalg.vector_norm(rows, dim=1, dtype=_wide(rows)).double().cpu().numpy()
+    return found
+
+
+def is_bad(length: FloatArray, own: FloatArray, dtype: torch.dtype) -> BoolArray:
+    """Whether rows of this length must not be mixed into rows of length `own`: max(own, 1)/ε would erase those."""
+    bad: BoolArray = ~(length <= np.maximum(own, 1.0) * _most(dtype))
+    return bad
+
+
+def check_leaving(rows: torch.Tensor, nodes: range, step: int | None) -> None:
+    """Reject rows that are not finite as they travel; a node has one, or as many as it has arcs."""
+    # A sum passes on every NaN and infinity, at a twentieth of the cost of looking at each entry.
+    if not rows.is_floating_point() or bool(torch.isfinite(rows.sum(dtype=_wide(rows)))):
+        return
+    bad = ~torch.isfinite(rows).all(dim=1)
+    if bool(bad.any()):
+        node = f"{nodes[int(bad.nonzero()[0])]}" if len(rows) == len(nodes) else f"{nodes[0]} (or up to {nodes[-1]})"
+        raise TrainingError(
+            f"{_at(step)}node {node} would send NaN or infinity (as {str(rows.dtype).removeprefix('torch.')}), so "
+            f"nothing was sent; lower the learning rate, and check its data and its buffers (BatchNorm statistics)"
+        )
+
+
+def check_lengths(rows: torch.Tensor, graph: Graph, weights: FloatArray, step: int | None) -> None:
+    """Reject rows (n, d) of all nodes of which one must not be mixed into another, with weights on graph.pattern."""
+    length = lengths(rows)
+    if length.max(initial=0.0) <= _most(rows.dtype):  # NaN fails every comparison
+        return
+    senders, receivers = graph.pattern.rows, graph.pattern.cols
+    bad = is_bad(length[senders], length[receivers], rows.dtype) & (weights != 0) & (senders != receivers)
+    if bad.any():
+        i, j = int(senders[bad.argmax()]), int(receivers[bad.argmax()])
+        raise rejected(i, j, float(length[i]), float(length[j]), step)
+
+
+def check_arrived(arrived: torch.Tensor, own: torch.Tensor, senders: IntArray, nodes: range, step: int | None) -> None:
+    """Reject rows that have arrived and must not be mixed into any of the owned rows."""
+    length = lengths(arrived)
+    if length.max(initial=0.0) <= _most(own.dtype):
+        return
+    owned = lengths(own)
+    bad = is_bad(length, np.full(len(length), owned.max()), own.dtype)
+    if bad.any():
+        e = int(bad.argmax())
+        raise rejected(int(senders[e]), nodes[int(owned.argmax())], float(length[e]), float(owned.max()), step)
+
+
+def rejected(sender: int, receiver: int, length: float, own: float, step: int | None) -> TrainingError:
+    """Return the error about a row that must not be mixed."""
+    what = "with NaN, infinity or an overflow"
+    if np.isfinite(length):
+        what = f"of length {length:.3g}, next to which its own of {own:.3g} vanishes"
+    return TrainingError(
+        f"{_at(step)}node {sender} sent node {receiver} a row {what}; mend that node or lower its learning rate, or "
+        f"continue without such rows: on_bad: skip, or exclude"
+    )
+
+
+def _at(step: int | None) -> str:
+    return "" if step is None else f"step {step}: "
+
+
+def _wide(rows: torch.Tensor) -> torch.dtype:
+    return torch.promote_types(rows.dtype, torch.float32)
+
+
+def _most(dtype: torch.dtype) -> float:
+    """1/ε, 8·10⁶ in float32 and below, where sums are rounded to float32."""
+    return 1 / torch.finfo(torch.promote_types(dtype, torch.float32)).eps

@@ -1,0 +1,259 @@
+"""The files that a run writes while it trains: its scene, its records, its weights and its models over time.
+
+`weights.jsonl` has a line for each recorded mixing whose weights differ from those of the line before:
+
+    {"step": 12, "params": [ROUND, …], "updates": [ROUND, …], "tree": [[i, j], …]}
+
+A ROUND is {"edges": […]} or {"arcs": […]}, one weight per edge or arc of the run's graph (edges if W = Wᵀ), or, on
+another graph, {"pairs": [i, j, weight, i, j, weight, …]} if W = Wᵀ and else {"list": [[i, j, weight], …]}. Weights are
+in thousandths; a loop has the rest of its row. `mixwise.report.weights` reads the file.
+
+`nodes.jsonl` has a line for some of the records, however long the run is:
+
+    {"step": 12, "xy": [x₀, y₀, x₁, y₁, …], "accuracy": [a₀, a₁, …]}
+
+(x_i, y_i) is a count sketch of x_i − x̄, two numbers per node; accuracies, in thousandths, are those of an evaluation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mixwise.graphs import Graph
+from mixwise.graphs.trees import breadth_first
+from mixwise.mixing import MixingMatrix
+from mixwise.parts import is_reference, kind, words
+from mixwise.protocols import Plan
+from mixwise.report.folder import Line, read_record
+from mixwise.sketch import CountSketch
+from mixwise.storage import sync, write_text
+from mixwise.tasks import ModuleTask
+from mixwise.training.loop import Record
+from mixwise.training.training import Training
+
+METRICS, TIMINGS, SCENE = "metrics.jsonl", "timings.jsonl", "scene.json"
+WEIGHTS, NODES = "weights.jsonl", "nodes.jsonl"
+MAX_LINES = 200  # of weights.jsonl: a slider has no room for more
+_MAX_NUMBERS = 200_000  # in weights.jsonl, however long the run is
+_MAX_ARCS = 20_000  # a larger graph cannot be drawn
+_MAX_SAMPLED = 60  # nodes that are shown of a graph that is too large
+
+
+def open_logs(
+    place: Path,
+    scene: dict[str, Any] | None,
+    graph: Graph,
+    *,
+    t: int = 0,
+    steps: int = 0,
+    local_steps: int = 1,
+    tensorboard: bool = False,
+) -> list[Log]:
+    """Write the scene of a run if it is new, and open its other files at step t.
+
+    Args:
+        place: the folder of the run.
+        scene: its graph and method; None if nodes were lost, since pictures are of all nodes.
+        graph: of the nodes that are left.
+        steps: of the whole run, by which weights and pictures are thinned; 0 if unknown: they are not thinned.
+        tensorboard: whether to write files for TensorBoard.
+    """
+    if scene is not None and not (place / SCENE).exists():
+        write_text(place / SCENE, json.dumps(scene))
+    logs: list[Log] = [_RecordLog(place / METRICS, Record.to_json), _RecordLog(place / TIMINGS, Record.timings_to_json)]
+    if scene is not None:
+        logs += [_WeightsLog(place / WEIGHTS, graph, steps, local_steps), _NodeLog(place / NODES)]
+    if tensorboard:
+        from mixwise.training.tensorboard_log import TensorBoardLog  # an extra
+
+        logs.append(TensorBoardLog(place / "tensorboard", graph, steps, t))
+    return logs
+
+
+def graph_scene(whole: Graph, dim: int, itemsize: int) -> dict[str, Any]:
+    """The graph and the size of a row, as JSON values.
+
+    Of a graph that is too large to show, the neighborhood of node 0, and how many nodes of all have each degree.
+    """
+    part = neighborhood(whole)
+    graph = whole if part is None else whole.subgraph(part)
+    found = {
+        "n": graph.n,
+        "directed": graph.directed,
+        "edges": graph.edge_array.tolist(),
+        "labels": graph.labels or (None if part is None else [str(node) for node in part]),
+        "positions": None if graph.positions is None else graph.positions.round(4).tolist(),
+        "dim": dim,
+        "row_bytes": dim * itemsize,
+    }
+    if part is not None:
+        found |= {"of": whole.n, "degrees": np.bincount(whole.degrees).tolist()}
+    return found
+
+
+def method_words(graph: str, placement: str | list[int], policy: Any, algorithm: Any) -> dict[str, Any]:
+    """The graph, the policy and the algorithm of a run as its report names them."""
+    return {
+        "graph": graph,
+        "placement": placement,
+        "policy": words(policy),
+        "policy_kind": kind(policy),
+        "algorithm": words(algorithm),
+        "algorithm_kind": kind(algorithm),
+        "reference": is_reference(policy) or is_reference(algorithm),
+    }
+
+
+def cut_run(place: Path, step: int) -> None:
+    """Keep only the records of the first steps."""
+    for path in (place / METRICS, place / TIMINGS, place / WEIGHTS, place / NODES):
+        _, size = records_before(path, step)
+        if path.exists() and size < path.stat().st_size:
+            os.truncate(path, size)  # not rewritten: a run that is killed here loses nothing that it needs
+
+
+def records_before(path: Path, steps: int) -> tuple[list[dict[str, Any]], int]:
+    """The records of the first `steps` steps, and their bytes, up to a line that is incomplete."""
+    kept, size = [], 0
+    with suppress(FileNotFoundError), path.open("rb") as lines:
+        for line in lines:
+            record = read_record(line, Line)
+            if record is None or record["step"] >= steps or not line.endswith(b"\n"):
+                break
+            kept.append(record)
+            size += len(line)
+    return kept, size
+
+
+def neighborhood(graph: Graph) -> list[int] | None:
+    """The nodes nearest to node 0, which stand for a graph that is too large to show; None for a smaller one."""
+    if len(graph.arcs.senders) <= _MAX_ARCS:
+        return None
+    return sorted(breadth_first(graph, 0)[0][:_MAX_SAMPLED].tolist())
+
+
+class Log:
+    """A file that grows while a run trains.
+
+    Attributes:
+        file: the open file; a `SummaryWriter` for TensorBoard.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def see(self, t: int, plan: Plan | None) -> None:
+        """Log what belongs to every step: the weights of its mixing, if it had one."""
+
+    def add(self, record: Record) -> None:
+        """Log a record."""
+
+    def see_nodes(self, step: int, line: dict[str, Any]) -> None:
+        """Log the models of all nodes after a step."""
+
+    def flush(self) -> None:
+        """Make all lines safe from a power cut."""
+        sync(self.file)
+
+
+class _RecordLog(Log):
+    """One line per record."""
+
+    def __init__(self, path: Path, to_line: Callable[[Record], str]) -> None:
+        super().__init__(path.open("a", encoding="utf-8"))
+        self._to_line = to_line
+
+    def add(self, record: Record) -> None:
+        """Append a line."""
+        self.file.write(self._to_line(record) + "\n")
+
+
+# --- weights.jsonl ---
+class _WeightsLog(Log):
+    """The weights over time."""
+
+    def __init__(self, path: Path, graph: Graph, steps: int, local_steps: int) -> None:
+        super().__init__(path.open("a", encoding="utf-8"))
+        self._graph, self._local_steps = graph, local_steps
+        self._mixings = steps // local_steps
+        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        self._stride = stride(self._mixings, self._size(lines[0])) if lines else 1
+        self._last = {name: value for name, value in lines[-1].items() if name != "step"} if lines else None
+
+    def _size(self, line: dict[str, Any]) -> int:
+        """Roughly how many numbers a line holds: that of a plan of many rounds, more than one per arc."""
+        return max(len(self._graph.arcs.senders), json.dumps(line).count(","))
+
+    def see(self, t: int, plan: Plan | None) -> None:
+        """Log the weights of a step, if it is one of those to record and they are new."""
+        if plan is None or (t // self._local_steps) % self._stride:
+            return
+        if len(self._graph.arcs.senders) > _MAX_ARCS or not all(W.whole for W in plan.matrices):
+            return
+        if (line := encoded(plan, self._graph)) != self._last:
+            if self._last is None:
+                self._stride = stride(self._mixings, self._size(line))
+            self._last = line
+            self.file.write(json.dumps({"step": t, **line}, separators=(",", ":")) + "\n")
+
+
+def stride(mixings: int, numbers: int) -> int:
+    """Record every so many mixings of so many numbers; odd, so that both turns of an alternating policy are seen."""
+    lines = max(1, min(MAX_LINES, _MAX_NUMBERS // max(1, numbers)))
+    return -(-mixings // lines) | 1
+
+
+def encoded(plan: Plan, graph: Graph) -> dict[str, Any]:
+    """The weights of a plan, ready for JSON."""
+    line: dict[str, Any] = {"params": [_round(W, graph) for W in plan.params]}
+    if plan.updates is not None:
+        line["updates"] = [_round(W, graph) for W in plan.updates]
+    if plan.tree is not None:
+        line["tree"] = [list(edge) for edge in plan.tree.edges]
+    return line
+
+
+def _round(W: MixingMatrix, graph: Graph) -> dict[str, Any]:
+    pattern = W.graph.pattern
+    off = pattern.rows != pattern.cols
+    i, j, thousandths = pattern.rows[off], pattern.cols[off], np.rint(1000 * W.weights[off]).astype(int)
+    if W.graph != graph:
+        used = thousandths > 0
+        if W.is_symmetric:
+            used &= i < j
+            return {"pairs": np.stack([i, j, thousandths], axis=1)[used].ravel().tolist()}
+        return {"list": np.stack([i, j, thousandths], axis=1)[used].tolist()}
+    if not graph.directed and W.is_symmetric:
+        return {"edges": thousandths[i < j].tolist()}  # sorted by (i, j), as the edges are
+    return {"arcs": thousandths.tolist()}
+
+
+# --- nodes.jsonl ---
+class _NodeLog(Log):
+    """The models of all nodes over time, two numbers each, and their accuracies."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.open("a", encoding="utf-8"))
+
+    def see_nodes(self, step: int, line: dict[str, Any]) -> None:
+        """Append a line."""
+        self.file.write(json.dumps({"step": step, **line}, separators=(",", ":")) + "\n")
+
+
+def node_line(training: Training, evaluated: bool) -> dict[str, Any]:
+    """The models as two numbers each, and their accuracies if they were just evaluated; a collective call."""
+    network, task = training.network, training.task
+    with network.uncounted():
+        S = network.gather(torch.from_numpy(CountSketch(2).sums(training.models))).numpy()
+    line: dict[str, Any] = {"xy": [float(f"{value:.3g}") for value in (S - S.mean(axis=0)).ravel()]}
+    if evaluated and isinstance(task, ModuleTask) and task.node_accuracies is not None:
+        line["accuracy"] = (1000 * task.node_accuracies).round().int().tolist()
+    return line

@@ -1,0 +1,163 @@
+"""`mixwise.compare`: your own objects in a run folder like that of a recipe."""
+
+import itertools
+import json
+import sys
+
+import pytest
+import torch
+
+import mixwise as mw
+from builders import cases, refused
+from mixwise.errors import ConfigError, MixingError, TrainingError
+from mixwise.experiments import load_run
+from mixwise.experiments.own_run import described
+from mixwise.report.folder import read_folder
+from mixwise.report.page import page_data
+from run_folders import StoppedError, read_records
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+METHODS = {"gossip": "metropolis-hastings", "pairs": {"policy": "pairs", "local_steps": 2}, "all": "full-averaging"}
+
+
+def quadratics(seed):
+    return mw.tasks.random_quadratics(8, seed=seed)
+
+
+def sgd(rows):
+    return torch.optim.SGD(rows, lr=0.005)
+
+
+def compared(out, task=quadratics, graph=None, methods=METHODS, **changes):
+    given = {"seeds": [3, 4], "optimizer": sgd, "steps": 6, "progress": False, "evaluate_every": 2, **changes}
+    return mw.compare(task, graph or mw.graphs.ring(8), methods, out=out, **given)
+
+
+def test_the_records_are_those_of_train_and_the_folder_is_that_of_a_recipe(tmp_path):
+    run = compared(tmp_path / "mine")
+    for seed in (3, 4):
+        alone = mw.train(
+            quadratics(seed),
+            mw.graphs.ring(8),
+            "pairs",
+            optimizer=sgd,
+            steps=6,
+            local_steps=2,
+            evaluate_every=2,
+            seed=seed,
+        )
+        assert read_records(tmp_path / "mine", "pairs", seed) == [json.loads(record.to_json()) for record in alone]
+    assert run.missing == ()
+    assert run.summary.to_csv() == (tmp_path / "mine" / "summary.csv").read_text("utf-8")
+    assert run.recipe.metrics == ["distance_to_optimum", "consensus_distance"]
+    rows = {row["name"]: row for row in page_data([read_folder(tmp_path / "mine")])["experiments"][0]["rows"]}
+    assert [rows[name]["reference"] for name in METHODS] == [False, False, True]
+    assert rows["pairs"]["difference"].endswith("of 2 seeds")
+    assert (tmp_path / "mine" / "gossip" / "seed-3" / "checkpoint").is_dir()
+
+
+def test_it_prints_plots_and_is_a_frame(tmp_path, monkeypatch):
+    run = compared(tmp_path / "mine")
+    lines = str(run).splitlines()
+    assert [line.split()[0] for line in lines[2:5]] == ["gossip", "pairs", "all"]
+    assert "difference from gossip paired by seed" in str(run)
+    assert len(run.plot().axes) == len(run.recipe.metrics)
+    frame = run.frame()
+    assert len(frame) == 3 * 2 * 6
+    assert frame.groupby("variant").distance_to_optimum.last().to_dict().keys() == METHODS.keys()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    refused(ConfigError, "pip install pandas", run.frame)
+
+
+def test_an_interrupted_comparison_resumes_to_the_same_bits(tmp_path):
+    whole = compared(tmp_path / "whole", checkpoint_every=2)
+    calls = itertools.count(1)
+
+    def stopping(seed):
+        if next(calls) == 3 + 6 + 3:  # rehearsals, checks, and two of the runs
+            raise StoppedError
+        return mw.tasks.random_quadratics(8, seed=seed)
+
+    with pytest.raises(StoppedError):
+        compared(tmp_path / "half", stopping, checkpoint_every=2)
+    assert load_run(tmp_path / "half").missing
+    refused(ConfigError, "resume=True", compared, tmp_path / "half", stopping, checkpoint_every=2)
+    resumed = compared(tmp_path / "half", stopping, checkpoint_every=2, resume=True)
+    assert resumed.results == whole.results
+    again = compared(tmp_path / "half", stopping, checkpoint_every=2, resume=True)  # reads what is finished
+    assert str(again) == str(whole).replace("whole", "half")
+
+
+def with_rate(lr):
+    return lambda rows: torch.optim.SGD(rows, lr=lr)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "mine"
+    compared(folder, optimizer=with_rate(0.005))
+    return folder
+
+
+@cases(
+    "changes",
+    {"optimizer": with_rate(0.004)},
+    {"graph": mw.graphs.chain(8)},
+    {"graph": "ring:8"},
+    {"methods": METHODS | {"all": "metropolis-hastings"}},
+    {"methods": METHODS | {"gossip": mw.HeterogeneityAware(period=3)}},
+    {"task": lambda seed: mw.tasks.random_quadratics(8, dim=9, seed=seed)},
+    {"steps": 8},
+    {"seeds": [3]},
+)
+def test_other_objects_do_not_resume(changes, finished):
+    given = {"optimizer": with_rate(0.005), **changes}
+    refused(ConfigError, "holds another experiment", compared, finished, resume=True, **given)
+
+
+@cases(
+    "says, changes",
+    ("pass a function of the seed", {"task": quadratics(0)}),
+    ("task.seed. is 3; return a Task", {"task": lambda seed: seed}),
+    ("method pairs: unknown option 'momentum'", {"methods": {"gossip": "auto", "pairs": {"momentum": 0.9}}}),
+    ("method gossip: optimizer is missing", {"optimizer": None}),
+    ("methods is empty", {"methods": {}}),
+    ("unknown metric 'accurracy'", {"metrics": ["accurracy"]}),
+    ("method last: .*unknown policy 'nonsense'", {"methods": {"first": "auto", "last": "nonsense"}}),
+    ("method last: the task has 8 nodes, the graph 4", {"graph": "ring:4", "methods": {"last": "auto"}}),
+    ("variant 'a b' names a folder", {"methods": {"a b": "auto"}}),
+    ("graph = 5; pass a graph", {"graph": 5}),
+    ("seeds", {"seeds": []}),
+)
+def test_mistakes_are_one_line_before_anything_is_written(says, changes, tmp_path):
+    if changes.get("optimizer", sgd) is None:
+        changes = {"optimizer": sgd}
+        with pytest.raises(ConfigError, match=says):
+            mw.compare(quadratics, mw.graphs.ring(8), {"gossip": "auto"}, out=tmp_path / "mine", steps=3)
+    else:
+        with pytest.raises((ConfigError, TrainingError, MixingError), match=says):
+            compared(tmp_path / "mine", **changes)
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_graph_may_be_a_network_of_the_seed_with_links(tmp_path):
+    link = mw.network.Link(latency=0.01, bandwidth=1e6)
+    run = compared(tmp_path / "mine", graph=lambda seed: mw.SimulatedNetwork(mw.graphs.ring(8), mw.network.Links(link)))
+    assert run.results["gossip"][3][-1]["network_seconds"] > 0
+
+
+def test_the_config_describes_and_does_not_run(tmp_path, mixwise):
+    compared(tmp_path / "mine", methods={"gossip": "auto"})
+    config = tmp_path / "mine" / "config.yaml"
+    assert "      def quadratics(seed):\n" in config.read_text("utf-8").replace("task: |-\n  ", "")
+    result = mixwise("run", str(config))
+    assert result.returncode == 2
+    assert "describes Python objects, which YAML cannot hold" in result.stderr
+
+
+def test_a_description_has_no_address_and_knows_contents():
+    assert " at 0x" not in str(described(object()))
+    a, b = (mw.mixing.metropolis_hastings(graph) for graph in (mw.graphs.ring(6), mw.graphs.chain(6)))
+    assert described(a) == described(mw.mixing.metropolis_hastings(mw.graphs.ring(6))) != described(b)
+    assert described(with_rate(0.1)) != described(with_rate(0.2))
+    assert described(with_rate(0.1)) == described(with_rate(0.1))

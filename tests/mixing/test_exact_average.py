@@ -1,0 +1,67 @@
+"""Matchings whose product is exactly J: rings, paths and their products, however their nodes are numbered."""
+
+from functools import reduce
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csgraph
+
+from mixwise import graphs
+from mixwise.mixing import exact_average
+from mixwise.network import SimulatedNetwork
+from mixwise.policies import Pairs
+from planning import Planner
+
+PRODUCTS = [
+    graphs.torus(4, 6), graphs.torus(6, 6), graphs.torus(2, 8), graphs.grid(3, 4), graphs.grid(1, 6), graphs.grid(5, 5),
+    graphs.hypercube(1), graphs.hypercube(4), graphs.ring(10), graphs.ring(2), graphs.chain(7), graphs.Graph(1, []),
+]  # fmt: skip
+
+
+def product(rounds):
+    return reduce(np.matmul, [W.to_dense() for W in rounds])
+
+
+@pytest.mark.parametrize("n", [*range(2, 40, 2), 64, 128])
+def test_a_ring_is_averaged_in_as_many_rounds_as_its_diameter(n):
+    rounds = exact_average(graphs.ring(n))
+    np.testing.assert_allclose(product(rounds), 1 / n, atol=1e-15)
+    assert len(rounds) == n // 2 == csgraph.shortest_path(graphs.ring(n).adjacency).max()
+
+
+@pytest.mark.parametrize("n", [*range(2, 12), 33])
+def test_a_path_is_averaged_in_one_more_round_than_its_diameter(n):
+    rounds = exact_average(graphs.chain(n))
+    np.testing.assert_allclose(product(rounds), 1 / n, atol=1e-15)
+    assert len(rounds) == (n if n > 2 else 1)
+
+
+@pytest.mark.parametrize("graph", PRODUCTS)
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=5)
+def test_a_product_is_averaged_however_its_nodes_are_numbered(graph, seed):
+    numbered = graph.permuted(np.random.default_rng(seed).permutation(graph.n).tolist())
+    rounds = exact_average(numbered)
+    np.testing.assert_allclose(product(rounds) if rounds else np.eye(1), 1 / graph.n, atol=1e-15)
+    assert all(max(W.graph.degrees) == 1 and set(W.graph.edges) <= set(numbered.edges) for W in rounds)
+    if graph.is_regular:  # rings and hypercubes: no method is faster
+        assert len(rounds) == csgraph.shortest_path(graph.adjacency).max()
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [graphs.ring(7), graphs.torus(5, 6), graphs.star(5), graphs.social_network(), graphs.Graph(4, [(0, 1), (2, 3)])],
+)
+def test_no_sequence_is_known_for_other_graphs(graph):
+    assert exact_average(graph) is None
+
+
+def test_pairs_are_an_exact_average_where_the_rounds_suffice():
+    def rounds_of(rounds):
+        return Planner(Pairs(rounds), SimulatedNetwork(graphs.ring(12))).plan(3).params
+
+    assert rounds_of(6) == rounds_of(9) == exact_average(graphs.ring(12))
+    assert len(rounds_of(5)) == 5
+    assert {w for W in rounds_of(5) for w in W.edge_weights.values()} == {0.5}

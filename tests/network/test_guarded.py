@@ -1,0 +1,294 @@
+"""Nodes that do not trust their neighbors: what is conserved, how far a hostile node reaches, and what is stopped."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mixwise as mw
+from builders import normal_rows, random_rows, refused
+from every_algorithm import quadratic_run, runs
+from mixwise import algorithms, graphs
+from mixwise.errors import ConfigError, TrainingError
+from mixwise.experiments import load_recipe, plan_experiment
+from mixwise.experiments.build import prepare
+from mixwise.mixing import lazy, metropolis_hastings
+from mixwise.network import Faults, FaultyNetwork, GuardedNetwork, SimulatedNetwork
+from mixwise.network.arcs import lower_median
+from mixwise.policies import AwarePairs, HeterogeneityAware
+from mixwise.tasks import QuadraticTask, random_quadratics
+from mixwise.training import Training
+from planning import Planner, assert_runs_resume
+from strategies import connected_graphs
+
+TORUS = graphs.torus(4, 4)
+W = metropolis_hastings(TORUS)
+NEAR = sorted(TORUS.neighbors(5))
+
+
+def guarded(graph=TORUS, robust="none", on_bad="stop", **faults):
+    network = SimulatedNetwork(graph)
+    return GuardedNetwork(FaultyNetwork(network, Faults(**faults), 1) if faults else network, robust, on_bad)
+
+
+def rows_with(node, row, d=6):
+    """Normal rows, and another one at this node."""
+    X = random_rows(16, d)
+    X[node] = row
+    return X
+
+
+# --- what is conserved ---
+@settings(max_examples=20, deadline=None)
+@given(connected_graphs(2), st.integers(0, 10_000), st.sampled_from([None, torch.bfloat16, torch.int8]))
+def test_a_guard_that_trusts_all_mixes_as_the_network_does_at_the_same_bytes(graph, seed, wire):
+    X, W = random_rows(graph.n, 70, seed), lazy(metropolis_hastings(graph))  # not J, which is averaged
+    plain, guard = SimulatedNetwork(graph, wire_dtype=wire), GuardedNetwork(SimulatedNetwork(graph, wire_dtype=wire))
+    torch.testing.assert_close(guard.mix(X, W), plain.mix(X, W), rtol=0, atol=1e-12)
+    assert guard.traffic.parameters == 2 * len(graph.edges) * plain.row_bytes(X)
+    late = torch.zeros_like(X)
+    guard.start_mix(X, W).move(late)
+    torch.testing.assert_close(X + late, plain.mix(X, W), rtol=0, atol=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(connected_graphs(3), st.integers(0, 10_000), st.sampled_from([0.0, 0.3]))
+def test_clipping_conserves_the_mean_where_nothing_is_clipped_and_is_then_ordinary_gossip(graph, seed, loss):
+    """Rows at nearly equal distances: none is beyond 1.5 medians."""
+    X = torch.eye(graph.n, dtype=torch.float64) + 0.05 * random_rows(graph.n, graph.n, seed) / graph.n**0.5
+    faults = FaultyNetwork(SimulatedNetwork(graph), Faults(message_loss=loss), seed)
+    network = GuardedNetwork(faults, "clip") if loss else guarded(graph, "clip")
+    mixed = network.mix(X, metropolis_hastings(graph))
+    torch.testing.assert_close(mixed.mean(0), X.mean(0), rtol=0, atol=1e-13)
+    plain = faults if loss else SimulatedNetwork(graph)
+    torch.testing.assert_close(mixed, plain.mix(X, metropolis_hastings(graph)), rtol=0, atol=1e-12)
+    assert network.figures()["rows_clipped"] == 0
+
+
+# --- how far a hostile node reaches ---
+@pytest.mark.parametrize("length", [10.0, 1e3, 1e6])
+def test_a_hostile_row_moves_a_neighbor_by_less_than_the_radius_and_less_the_longer_it_is(length):
+    alone = rows_with(5, 0.0)
+    X = rows_with(5, length)
+    moved = guarded(robust="clip").mix(X, W)
+    for j in NEAR:
+        honest = [i for i in TORUS.neighbors(j) if i != 5]
+        radius = 1.5 * sorted(float((X[i] - X[j]).norm()) for i in TORUS.neighbors(j))[1]  # of 4, the lower median
+        scale = [min(1, radius / float((X[i] - X[j]).norm())) ** 3 for i in honest]
+        without = X[j] + sum(0.2 * s * (X[i] - X[j]) for s, i in zip(scale, honest, strict=True))
+        shift = float((moved[j] - without).norm())
+        assert shift <= 0.2 * radius * (radius / float((X[5] - X[j]).norm())) ** 2 + 1e-10
+    far = [j for j in range(16) if j not in (5, *NEAR)]
+    torch.testing.assert_close(moved[far], guarded(robust="clip").mix(alone, W)[far])
+
+
+def test_pairs_know_the_radius_from_sketches_of_all_neighbors_and_keep_it_for_all_rounds():
+    """One partner alone says nothing about what is usual; rows that were just averaged would make the radius 0."""
+    X = rows_with(5, 1e3, d=300)
+    pair = metropolis_hastings(graphs.Graph(16, [(5, NEAR[0]), (0, 3)]))
+    network = guarded(robust="clip")
+    mixed = network.mix(X, pair)
+    assert float((mixed[NEAR[0]] - X[NEAR[0]]).norm()) < 0.02  # 0.5 τ³/‖D‖², τ about 37 and ‖D‖ about 17,000
+    torch.testing.assert_close(mixed[[0, 3]], X[[0, 3]].mean(0).expand(2, -1))
+    assert network.traffic.sketches == 64 * 64 * X.element_size()
+    assert network.figures()["rows_clipped"] == 0.25
+    Y = X.clone()
+    network.step = 1
+    network.mix(Y, pair, out=Y)
+    first = network.traffic.sketches
+    network.mix(Y, pair, out=Y)
+    assert network.traffic.sketches == first
+    network.step = 2
+    network.mix(Y, pair, out=Y)
+    assert network.traffic.sketches > first
+
+
+@pytest.mark.parametrize("hostile", [-1e5, 1e5, 0.3])
+def test_trimmed_values_lie_between_those_of_honest_nodes(hostile):
+    X = rows_with(5, hostile)
+    mixed = guarded(robust="trim").mix(X, W)
+    for j in NEAR:
+        honest = X[[j, *(i for i in TORUS.neighbors(j) if i != 5)]]
+        assert bool((mixed[j] >= honest.amin(0)).all())
+        assert bool((mixed[j] <= honest.amax(0)).all())
+
+
+def test_trim_says_where_it_cannot_work():
+    pairs = metropolis_hastings(graphs.Graph(16, [(0, 1)]))
+    refused(
+        TrainingError,
+        "node 0 hears 1 in a round; use robust: clip",
+        guarded(robust="trim").mix,
+        random_rows(16, 3),
+        pairs,
+    )
+
+
+def test_lower_medians():
+    assert lower_median(np.array([5.0, np.inf, np.nan, 1.0, 2.0]), np.array([0, 0, 1, 2, 2]), 4).tolist() == [
+        5,
+        0,
+        1,
+        0,
+    ]
+
+
+def distance_to_optimum(robust, hostile):
+    """Of the honest nodes after 60 steps on similar quadratics, two nodes being hostile or merely silent."""
+    draws = torch.Generator().manual_seed(0)
+    A = torch.eye(10) + 0.1 * torch.randn(16, 10, 10, generator=draws)
+    task = QuadraticTask(A, 1 + 0.1 * torch.randn(16, 10, generator=draws))
+    network = FaultyNetwork(SimulatedNetwork(TORUS), Faults(corrupt={hostile: [0, 10]}), 1)
+    make = lambda rows: torch.optim.SGD(rows, lr=0.05)  # noqa: E731
+    *_, last = mw.train(
+        task, network, W, optimizer=make, steps=60, evaluate_every=60, robust=robust, on_bad="skip", record_every=60
+    )
+    return last.values["distance_to_optimum"]
+
+
+@pytest.mark.parametrize("robust", ["clip", "trim"])
+def test_hostile_nodes_do_not_keep_the_others_from_the_optimum(robust):
+    silent = distance_to_optimum("none", "nan")
+    assert distance_to_optimum(robust, "noise") < 2 * silent
+    assert distance_to_optimum("none", "noise") > 10 * silent
+
+
+# --- what is stopped ---
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_what_leaves_a_node_is_checked_and_the_node_is_named(value):
+    X, network = rows_with(3, value), SimulatedNetwork(TORUS)
+    network.step = 7
+    for call in (lambda: network.mix(X, W), lambda: network.average(X), lambda: network.start_mix(X, W)):
+        refused(TrainingError, "step 7: node 3 would send NaN or infinity .*nothing was sent.*BatchNorm", call)
+
+
+def test_measurements_are_not_checked():
+    network, X = SimulatedNetwork(TORUS), rows_with(3, float("nan"))
+    with network.uncounted():
+        assert int(network.mix(X, W).isnan().any(dim=1).sum()) == 5  # node 3 and its neighbors
+    refused(TrainingError, "node 3 would send", network.mix, X, W)
+
+
+def test_rows_are_checked_after_they_are_rounded_for_the_message():
+    X = rows_with(3, 3.4e38, d=100).float()
+    network = SimulatedNetwork(TORUS, wire_dtype=torch.bfloat16)
+    refused(TrainingError, r"node 3 would send NaN or infinity", network.mix, X, W)
+    assert bool(torch.isfinite(X).all())
+
+
+def test_a_row_that_would_erase_those_of_its_neighbors_is_stopped():
+    """As after one gradient of 1e30, in float32: finite, and finite in every mixture."""
+    X = rows_with(3, 5e28).float()
+    refused(TrainingError, r"node 3 sent node \d+ a row .*on_bad: skip", SimulatedNetwork(TORUS).mix, X, W)
+    refused(TrainingError, r"node 3 sent node \d+ a row .*on_bad: skip", guarded(on_bad="stop").mix, X, W)
+    refused(TrainingError, "vanishes", SimulatedNetwork(TORUS).mix, rows_with(3, 1e9).float(), W)
+    SimulatedNetwork(TORUS).mix(rows_with(3, 1e4).float(), W)
+    SimulatedNetwork(TORUS).mix(torch.full((16, 2), 1e12), W)  # all of them are long: nothing is erased
+
+
+def test_bad_rows_are_skipped_or_excluded_and_the_others_conserve_their_mean():
+    X, honest = random_rows(16, 6), [i for i in range(16) if i != 5]
+    for on_bad in ("skip", "exclude"):
+        network = guarded(on_bad=on_bad, corrupt={"nan": [5]})
+        mixed = network.mix(X, W)
+        torch.testing.assert_close(mixed[honest].mean(0), X[honest].mean(0), rtol=0, atol=1e-14)
+        kept = W.to_dense()
+        kept[range(16), range(16)] += kept[5]
+        kept[5, [j for j in range(16) if j != 5]] = 0
+        torch.testing.assert_close(mixed[honest], (torch.from_numpy(kept).T @ X)[honest])
+        assert network.figures() == {"rows_clipped": 0, "rows_stopped": 4}
+        network.network.hostile.kinds.clear()  # the node recovers
+        trusted = float((network.mix(X, W) - SimulatedNetwork(TORUS).mix(X, W)).norm()) < 1e-12
+        assert trusted == (on_bad == "skip")
+
+
+def test_bad_sketches_are_named_or_left_out():
+    rows = torch.from_numpy(normal_rows(16, 6))
+    for policy in (AwarePairs(1), HeterogeneityAware(objective="parameters")):
+        network = guarded(corrupt={"nan": [5]})
+        refused(TrainingError, r"node 5 sent node \d+ a row with NaN", Planner(policy, network).plan, 0, rows=rows)
+        plan = Planner(policy, guarded(on_bad="skip", corrupt={"nan": [5]})).plan(0, rows=rows)
+        if isinstance(policy, AwarePairs):
+            assert not plan.params[0].graph.neighbors(5)
+
+
+def test_a_node_cannot_draw_all_pairs_to_itself_by_its_claims():
+    rows = torch.from_numpy(normal_rows(16, 50))
+    rows[5] *= 1e6
+    own = rows[TORUS.arcs.senders.tolist()]  # also the order of the receivers
+    told = guarded(robust="clip").exchange(own, TORUS, cargo="sketches")
+    apart = (told - own).norm(dim=1).reshape(16, 4)
+    for j in NEAR:
+        assert float(apart[j].max()) < 2.001 * float(apart[j].sort().values[1])
+    gathered = guarded(robust="clip").gather(rows)
+    assert float(gathered[5].norm()) < 2.001 * float(rows.norm(dim=1).median())
+    torch.testing.assert_close(gathered[5] / gathered[5].norm(), rows[5] / rows[5].norm())
+
+
+# --- runs and recipes ---
+@pytest.mark.parametrize("corrupt", [{"noise": 1, "nan": 1}, {"flip": 2}, {"dissensus": [1, 4]}])
+def test_attacks_repeat_themselves_and_resume(corrupt):
+    def start():
+        faults = Faults(corrupt=corrupt, message_loss=0.2)
+        make = lambda graph: FaultyNetwork(SimulatedNetwork(graph), faults, 3)  # noqa: E731
+        return quadratic_run("dsgd", make, robust="clip", on_bad="exclude")
+
+    assert_runs_resume(start, before=3, after=3)
+
+
+@pytest.mark.parametrize("name", runs())
+def test_every_method_that_mixes_rows_runs_with_clipping_and_resumes(name):
+    start = lambda: quadratic_run(name, robust="clip", on_bad="exclude")  # noqa: E731
+    needs = runs()[name][0].needs
+    if needs.plan in ("nothing", "a tree") or needs.fixed or not needs.doubly:
+        refused(TrainingError, "compares the rows of neighbors", start)
+    else:
+        assert_runs_resume(start, before=1, after=2)
+
+
+def planned(*changes, variant="dsgd-metropolis"):
+    overrides = ["steps=4", f"variants={variant}", "graph=torus:4x4", *changes]
+    return plan_experiment(load_recipe("quadratics"), overrides).runs[variant]
+
+
+def test_records_count_what_was_stopped_and_name_the_hostile_nodes():
+    run = planned("faults={corrupt: {nan: [3], noise: 1}}", "on_bad=skip", "robust=clip")
+    values = [record.values for record in prepare(run, 0)()]
+    assert values[-1]["rows_stopped"] == 4 * 4
+    assert 0 < values[-1]["rows_clipped"] < 0.5
+    assert "3" in values[-1]["hostile"]
+    assert "rows_stopped" not in next(iter(prepare(planned(), 0)())).values
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (["robust=median"], "input should be 'none', 'clip' or 'trim'"),
+        (["on_bad=ignore"], "input should be 'stop', 'skip' or 'exclude'"),
+        (["faults={corrupt: {lies: 1}}"], "input should be 'noise'"),
+        (["faults={corrupt: {noise: [16]}}"], "different nodes from 0 to 15"),
+        (["faults={corrupt: {noise: [1, 1]}}"], "different nodes from 0 to 15"),
+        (["faults={corrupt: {noise: 16}}"], "leave at least one honest"),
+    ],
+)
+def test_wrong_options_are_one_line(changes, says):
+    refused(ConfigError, says, lambda: prepare(planned(*changes), 0))
+
+
+def test_methods_whose_messages_cannot_be_judged_are_refused():
+    make = lambda rows: torch.optim.SGD(rows, lr=1e-3)  # noqa: E731
+    for algorithm, policy in (
+        (algorithms.Choco(), W),
+        (algorithms.RelaySGD(), "tree"),
+        (algorithms.AllReduceSGD(), "none"),
+    ):
+        run = Training, random_quadratics(16), SimulatedNetwork(TORUS), policy, algorithm, make
+        refused(TrainingError, r"robust: clip compares the rows of neighbors, but", *run, robust="clip")
+        refused(TrainingError, r"on_bad: skip compares the rows of neighbors, but", *run, on_bad="skip")
+    network = FaultyNetwork(SimulatedNetwork(TORUS), Faults(corrupt={"noise": 1}))
+    run = Training(random_quadratics(16), network, W, algorithms.Choco(), make)
+    refused(TrainingError, "compressed messages cannot mix", run.step)
+    refused(
+        TrainingError, "robust = 'no'; choose one of none, clip, trim", GuardedNetwork, SimulatedNetwork(TORUS), "no"
+    )

@@ -1,0 +1,76 @@
+"""Guards between real processes: the rows of a simulation, and a broken rank that is named."""
+
+import pytest
+import torch
+
+import mixwise as mw
+from mixwise.mixing import metropolis_hastings
+from mixwise.network import DistributedNetwork, SimulatedNetwork
+from mixwise.policies import AwarePairs, Pairs
+from mixwise.tasks import random_quadratics
+from mixwise.training import Training
+from process_pool import in_processes, run_in_processes
+
+pytestmark = [in_processes, pytest.mark.timeout(200)]
+
+TORUS = mw.graphs.torus(3, 3)
+RUNS = {  # 150 numbers are sketched where only pairs send rows
+    "pairs": (Pairs(), "clip"),
+    "aware pairs": (AwarePairs(2), "clip"),
+    "all neighbors": (metropolis_hastings, "clip"),
+    "trimmed": (metropolis_hastings, "trim"),
+}
+
+
+def trained(network, name, steps=4):
+    policy, robust = RUNS[name]
+    task = random_quadratics(9, dim=150)
+    make = lambda rows: torch.optim.SGD(rows, lr=1e-4)  # noqa: E731
+    run = Training(task, network, policy, None, make, robust=robust, on_bad="exclude")
+    if 4 in network.nodes:
+        run.X[4 - network.nodes.start] += 30
+    for _ in range(steps):
+        run.step()
+    return run.X, run.network.figures(), run.network.traffic
+
+
+def trained_here(rank, world):
+    return {name: trained(DistributedNetwork(TORUS, timeout=30), name) for name in RUNS}
+
+
+def test_guarded_runs_in_two_processes_are_those_of_a_simulation():
+    results = run_in_processes(2, trained_here)
+    for name in RUNS:
+        X, figures, traffic = trained(SimulatedNetwork(TORUS), name)
+        torch.testing.assert_close(torch.cat([found[name][0] for found in results]), X, rtol=0, atol=1e-12)
+        assert (figures["rows_clipped"] > 0) == (name != "trimmed")
+        for found in results:
+            assert found[name][1:] == (figures, traffic)
+
+
+def with_a_broken_buffer(rank, world, way):
+    """The error of each rank after rank 1 has got NaN into the statistics of its norm, or a huge gradient."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gossip = mw.Gossip(model, optimizer, mw.graphs.chain(2), buffers="averaged", timeout=5)
+    model(torch.randn(8, 3)).square().mean().backward()
+    if rank == 1 and way == "buffer":
+        model[1].running_mean[0] = float("nan")
+    if rank == 1 and way == "gradient":
+        model[0].weight.grad[0, 0] = 1e30
+    try:
+        gossip.step()
+    except ValueError as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+def test_poison_stops_where_it_is_and_the_rank_that_has_it_is_named():
+    other, broken = run_in_processes(2, with_a_broken_buffer, "buffer")
+    assert broken[0] == "TrainingError"
+    assert "step 0: node 1 would send NaN or infinity" in broken[1]
+    assert other is not None
+    other, broken = run_in_processes(2, with_a_broken_buffer, "gradient")
+    assert other[0] == "TrainingError"
+    assert "step 0: node 1 sent node 0 a row" in other[1]
