@@ -163,6 +163,13 @@ def test_what_leaves_a_node_is_checked_and_the_node_is_named(value):
         refused(TrainingError, "step 7: node 3 would send NaN or infinity .*nothing was sent.*BatchNorm", call)
 
 
+def test_measurements_are_not_checked():
+    network, X = SimulatedNetwork(TORUS), rows_with(3, float("nan"))
+    with network.uncounted():
+        assert int(network.mix(X, W).isnan().any(dim=1).sum()) == 5  # node 3 and its neighbors
+    refused(TrainingError, "node 3 would send", network.mix, X, W)
+
+
 def test_rows_are_checked_after_they_are_rounded_for_the_message():
     X = rows_with(3, 3.4e38, d=100).float()
     network = SimulatedNetwork(TORUS, wire_dtype=torch.bfloat16)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -38,6 +39,7 @@ class SimulatedNetwork:
         self.nodes = range(graph.n)
         self.traffic = Traffic()
         self.step: int | None = None
+        self._measuring = False
 
     def mix(
         self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, packing: Packing | None = None
@@ -53,7 +55,7 @@ class SimulatedNetwork:
         if rows.ndim != 2 or len(rows) != W.n:
             raise MixingError(f"rows of shape {tuple(rows.shape)} cannot be mixed by a matrix for {W.n} nodes")
         if W.is_average and packing is None:
-            check_leaving(rows, self.nodes, self.step)
+            self._check_leaving(rows)
             self._count_average(message_bytes(rows, None))
             return Arrived(rows, W.graph, W.weights)
         size, pattern = self.row_bytes(rows, packing), W.graph.pattern
@@ -71,8 +73,9 @@ class SimulatedNetwork:
         """A gossip step that is not counted, with weights that need not be those of a mixing matrix."""
         wire = Wire.of(rows, self.wire_dtype) if packing is None else None
         sent = rows if wire is None else wire.rounded(rows)
-        check_leaving(sent, self.nodes, self.step)
-        check_lengths(sent, graph, weights, self.step)
+        self._check_leaving(sent)
+        if not self._measuring:
+            check_lengths(sent, graph, weights, self.step)
         return Arrived(sent, graph, weights, None if wire is None else rows)
 
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
@@ -86,7 +89,7 @@ class SimulatedNetwork:
         if wire is not None:
             messages = wire.rounded(messages)
         if cargo == "parameters":
-            check_leaving(messages, self.nodes, self.step)
+            self._check_leaving(messages)
         if self.links is not None:
             self.traffic.seconds += self.links.round(graph.arcs.senders, graph.arcs.receivers, size)
         return messages[torch.tensor(order, device=messages.device)]  # a copy: the graph's order is read-only
@@ -100,7 +103,7 @@ class SimulatedNetwork:
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
         """The mean row."""
-        check_leaving(rows, self.nodes, self.step)
+        self._check_leaving(rows)
         self._count_average(rows.shape[1] * rows.element_size())
         return rows.mean(dim=0)
 
@@ -111,9 +114,19 @@ class SimulatedNetwork:
             seconds = self.links.average if size >= LONG_ROW else self.links.gather
             self.traffic.seconds += seconds(self.graph, size)
 
-    def uncounted(self) -> AbstractContextManager[None]:
-        """Traffic inside is not counted."""
-        return self.traffic.unchanged()
+    def _check_leaving(self, rows: torch.Tensor) -> None:
+        if not self._measuring:
+            check_leaving(rows, self.nodes, self.step)
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Traffic inside is not counted, and values are not checked: they are measured, not sent."""
+        before, self._measuring = self._measuring, True
+        try:
+            with self.traffic.unchanged():
+                yield
+        finally:
+            self._measuring = before
 
 
 @dataclass(frozen=True)
