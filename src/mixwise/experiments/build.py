@@ -38,10 +38,6 @@ _OPTIMIZERS: Mapping[str, tuple[Callable[..., torch.optim.Optimizer], set[str]]]
     "rmsprop": (torch.optim.RMSprop, {"momentum", "eps"}),
     "adagrad": (torch.optim.Adagrad, set()),
 }
-_EVALUATED: Mapping[type[Task], tuple[str, ...]] = {  # what `evaluate` returns; a task of your own may have others
-    ModuleTask: ("accuracy", "accuracy_worst", "accuracy_spread", "accuracy_average_model"),
-    QuadraticTask: ("distance_to_optimum",),
-}
 _MAX_NODES = 1_000_000
 _MAX_NODE_LINES, _MAX_NODE_NUMBERS = 100, 100_000  # of nodes.jsonl
 _FIRST_BATCHES = 10  # whose gradients the placement gme fits
@@ -161,8 +157,15 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
         steps, n, config.record_every, config.evaluate_every or usual_evaluation(task, steps),
         method_words(config.graph, config.placement, config.part("policy"), config.part("algorithm")),
         start, need, config.checkpoint_every or max(1, steps // 4), config.tensorboard,
-        (*_EVALUATED[type(task)], *RECORDED) if type(task) in _EVALUATED else None,
+        _recorded_metrics(task),
     )  # fmt: skip
+
+
+def _recorded_metrics(task: Task) -> tuple[str, ...] | None:
+    """What records of a task can hold; None for a task of your own."""
+    if isinstance(task, ModuleTask):
+        return *(name + of for name in task.metrics for of in ("", "_worst", "_spread", "_average_model")), *RECORDED
+    return ("distance_to_optimum", *RECORDED) if isinstance(task, QuadraticTask) else None
 
 
 # --- graph, network and task ---

@@ -45,12 +45,10 @@ class Gossip:
         model: any module; its trained parameters become views of one row of memory.
         optimizer: any optimizer of its parameters.
         graph: the communication graph; node i is rank i.
-        policy: the weights of each mixing: a policy, a mixing matrix, "auto" or the name of a weighting scheme, or a
-            function of the graph.
+        policy: the weights of each mixing: a policy, a matrix, a name such as "auto", or a function of the graph.
         algorithm: what is mixed, as an object or by name; D-SGD by default.
         local_steps: τ: every τ-th `step()` mixes.
-        buffers: "local": every node keeps its own, such as the statistics of BatchNorm; "averaged": they are mixed as
-            the parameters are.
+        buffers: such as the statistics of BatchNorm: "local", every node keeps its own; "averaged", they are mixed.
         overlap: let the rows travel while the next gradients are computed (`CombineWhileAdapt`).
         wire_dtype: torch.bfloat16 or torch.int8 rounds the rows for the message; their mean is conserved all the same.
         timeout: the longest wait for other ranks, in seconds.
@@ -256,8 +254,7 @@ class Gossip:
     def average(self) -> dict[str, Any]:
         """Return the state dict of the averaged model, the same on every rank; collective, and the model is unchanged.
 
-        Parameters and floating-point buffers are averaged, other buffers are those of rank 0. Frozen parameters and
-        other entries of the state dict are those of this rank.
+        Parameters and floating-point buffers are averaged, other buffers are those of rank 0, all else of this rank.
         """
         state = self._answered(lambda: averaged_state(self.row, self._models, self.network))
         if state is None:
@@ -266,10 +263,7 @@ class Gossip:
 
     @torch.no_grad()
     def metrics(self) -> dict[str, float]:
-        """Loss, consensus distance, gradient mixing error, p, bytes per node: the same on every rank; collective.
-
-        Empty on a rank that missed the others' answer because one was lost at that moment.
-        """
+        """Loss, consensus distance, mixing error, p, bytes per node; collective. Empty if a rank was lost meanwhile."""
         loss = math.nan if self._loss is None else float(self._loss)
         return self._answered(lambda: metrics(self.row, self._models, self.plan, self.network, loss)) or {}
 

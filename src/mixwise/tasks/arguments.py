@@ -63,12 +63,13 @@ def misfit(module: nn.Module, loss: object, classes: int, x: torch.Tensor, y: to
         found = copy.deepcopy(module)(x)
     except Exception as error:  # any code of the module
         reason = str(error).partition("\n")[0].rstrip(".")
-        return f"the module cannot take a batch of shape {tuple(x.shape)}: {reason}; fit the module to its inputs"
+        shape = f"of shape {tuple(x.shape)}" if isinstance(x, torch.Tensor) else "with several inputs"
+        return f"the module cannot take a batch {shape}: {reason}; fit the module to its inputs"
     if not isinstance(found, torch.Tensor):
         return f"the module returns {kind_of(found)}; return one tensor, such as found[0] or found.logits"
     if loss is nn.functional.cross_entropy or isinstance(loss, nn.CrossEntropyLoss):
-        shape, expected = tuple(found.shape), (len(y), classes)
-        if len(shape) < 2 or shape[0] != len(y) or shape[1] < classes:
+        given, expected = tuple(found.shape), (len(y), classes)
+        if len(given) < 2 or given[0] != len(y) or given[1] < classes:
             rule = f"cross-entropy with labels 0 to {classes - 1} needs {expected}"
-            return f"the module returns {shape} for a batch of {len(y)}; {rule}: give its last layer {classes} outputs"
+            return f"the module returns {given} for a batch of {len(y)}; {rule}: give its last layer {classes} outputs"
     return None

@@ -195,8 +195,8 @@ class ModuleTask(Task):
             raise TrainingError(NO_TEST)
         buffers, others = self._buffers(X), others or AllHere(len(X))
         mean, mean_buffers = mean_of_all(X, others), buffers.average(others)  # all processes take part
-        many = self.gradients == "stacked" and len(X) > self.nodes_at_once
-        stacked = many and self.metrics == {"accuracy": accuracy}
+        many, simple = len(X) > self.nodes_at_once, self.metrics == {"accuracy": accuracy}
+        stacked = many and simple and self.gradients == "stacked"
         modules = [] if stacked else [self._view(row, buffers.of(i)) for i, row in enumerate(X)]
         if others.nodes.start == 0:  # the averaged model is evaluated once, by the process of the first node
             modules.append(self._view(mean, mean_buffers))
@@ -217,13 +217,10 @@ class ModuleTask(Task):
 
     def _stacked_accuracies(self, X: torch.Tensor, data: Dataset) -> torch.Tensor:
         """Return the accuracies of the models of many rows, float64 (m,)."""
-        template, right = copy.deepcopy(self.template).eval(), torch.zeros(len(X), dtype=torch.float64)
-        size = self.nodes_at_once
-        for x, y in data.batches(self.test_batch):
-            x, y = self.inputs.as_input(x.to(self.device)), y.to(self.device)
-            parts = [correct(template, self.layout, rows, x, y) for rows in torch.split(X, size)]
-            right += torch.cat(parts).cpu()
-        return right / len(data)
+        template = copy.deepcopy(self.template).eval()
+        found = ((x.to(self.device), y.to(self.device)) for x, y in data.batches(self.test_batch))
+        batches = ((self.inputs.as_input(x), y) for x, y in found)
+        return correct(template, self.layout, X, batches, self.nodes_at_once) / len(data)
 
     def accuracy(self, module: nn.Module, data: Dataset) -> float:
         """Return the share of samples that a module, put into eval mode, classifies as labeled."""
@@ -233,8 +230,7 @@ class ModuleTask(Task):
     def scores(self, modules: Sequence[nn.Module], data: Dataset, metrics: Mapping[str, Metric]) -> torch.Tensor:
         """Return the metrics of several modules, float64 (modules, metrics); every sample is read once for all."""
         sums = torch.zeros(len(modules), len(metrics), dtype=torch.float64)
-        for module in modules:
-            module.eval()
+        modules = [module.eval() for module in modules]
         with own_randomness(self.device) as reseed:
             for number, (x, y) in enumerate(data.batches(self.test_batch)):
                 x, y = self.inputs.as_input(x.to(self.device)), self.inputs.as_input(y.to(self.device))
@@ -246,8 +242,7 @@ class ModuleTask(Task):
         return sums / len(data)
 
     def _view(self, row: torch.Tensor, buffers: Mapping[str, torch.Tensor]) -> nn.Module:
-        module = self.layout.module(self.template, row)
-        set_buffers(module, buffers)
+        set_buffers(module := self.layout.module(self.template, row), buffers)
         return module
 
     @cached_property

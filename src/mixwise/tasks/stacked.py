@@ -109,15 +109,24 @@ class StackedBlocks:
 
 
 @torch.no_grad()
-def correct(module: nn.Module, layout: RowLayout, X: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return how many of the samples x (b, …) the model of each row classifies as labeled, (m,)."""
+def correct(
+    module: nn.Module,
+    layout: RowLayout,
+    X: torch.Tensor,
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    size: int,
+) -> torch.Tensor:
+    """Return how many samples the model of each row classifies as labeled, float64 (m,); `size` rows at a time."""
+    right = torch.zeros(len(X), dtype=torch.float64)
+    for x, y in batches:
 
-    def count(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
-        outputs: torch.Tensor = torch.func.functional_call(module, parameters, (x,))
-        return (outputs.argmax(1) == y).sum()
+        def count(parameters: dict[str, torch.Tensor], x: torch.Tensor = x, y: torch.Tensor = y) -> torch.Tensor:
+            outputs: torch.Tensor = torch.func.functional_call(module, parameters, (x,))
+            return (outputs.argmax(1) == y).sum()
 
-    counts: torch.Tensor = torch.func.vmap(count)(dict(layout.named_views(X)))
-    return counts
+        counts = [torch.func.vmap(count)(dict(layout.named_views(rows))) for rows in torch.split(X, size)]
+        right += torch.cat(counts).cpu()
+    return right
 
 
 def _refused(reason: str) -> TrainingError:

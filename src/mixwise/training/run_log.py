@@ -194,7 +194,7 @@ class _WeightsLog(Log):
 
     def see(self, t: int, plan: Plan | None) -> None:
         """Log the weights of a step, if it is one of those to record and they are new."""
-        if self._stride is None or plan is None or (t // self._local_steps) % self._stride:
+        if plan is None or (t // self._local_steps) % self._stride:
             return
         if len(self._graph.arcs.senders) > _MAX_ARCS or not all(W.whole for W in plan.matrices):
             return
