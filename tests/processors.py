@@ -1,7 +1,7 @@
 """Runs pytest under the code paths of several processors: `python tests/processors.py -m numerics`.
 
 Torch, OpenBLAS, MKL and NumPy choose their kernels by the processor they find, and environment variables make them
-choose others. Paths that this processor cannot execute are left out with a word.
+choose others. Paths that this processor cannot execute, and its own, which `make test` takes, are left out with a word.
 """
 
 import os
@@ -41,6 +41,9 @@ def main(arguments: list[str]) -> int:
     for name, (possible, *paths) in PROCESSORS.items():
         if not possible:
             print(f"--- {name}: left out, this processor ({get_cpu_capability()}) cannot execute it", flush=True)
+            continue
+        if paths[1].upper() == get_cpu_capability():
+            print(f"--- {name}: left out, it is this processor's own path, which make test takes", flush=True)
             continue
         variables = environment(*paths)
         print(f"--- {name}: {' '.join(f'{key}={value}' for key, value in variables.items())}", flush=True)

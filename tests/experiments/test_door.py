@@ -51,7 +51,7 @@ def experiment(*changes, variants=None, **base):
         ("graph=grid:+4x2000000", "allowed are 5e"),
         ("graph=exponential:4000000", "allowed are 5e"),
         ("task={kind: quadratics, dim: 100000}", "allowed are 1e"),
-        ("graph=ring:200000", "200000 nodes, allowed in a run are 100000"),
+        ("graph=ring:200000", "every node needs a sample: use 1 to 160 nodes"),
     ],
 )
 def test_a_size_that_cannot_work_is_refused_before_memory_is_taken(change, says):

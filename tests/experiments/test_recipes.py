@@ -218,7 +218,8 @@ def test_files_of_a_run_are_found_from_any_folder(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     again = plan_experiment(load_recipe("../config.yaml"))
-    assert again.same_as(experiment)
+    assert again.written_in(tmp_path / "config.yaml")
+    assert experiment.written_in(tmp_path / "config.yaml")
     assert again.runs["one"].data_dir == str(tmp_path / "data")
     assert prepare(again.runs["one"], seed=0).nodes == 4
 

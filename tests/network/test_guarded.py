@@ -292,3 +292,10 @@ def test_methods_whose_messages_cannot_be_judged_are_refused():
     refused(
         TrainingError, "robust = 'no'; choose one of none, clip, trim", GuardedNetwork, SimulatedNetwork(TORUS), "no"
     )
+
+
+def test_the_averaged_model_is_measured_although_node_0_is_hostile():
+    changes = ["variants=dsgd", "graph=ring:6", "steps=2", "robust=clip", "faults={corrupt: {noise: [0]}}"]
+    prepared = prepare(plan_experiment(load_recipe("digits"), changes).runs["dsgd"], seed=0)
+    *_, last = prepared()
+    assert last.values["accuracy_average_model"] > 0

@@ -135,7 +135,7 @@ def test_auto_is_pairs_where_possible_and_otherwise_gme_of_updates_and_parameter
         for graph in (graphs.ring(4), graphs.star(4), graphs.directed_ring(4))
     ]
     gme = pol.HeterogeneityAware(objective="both", regularization=0.02)
-    assert chosen == [pol.Pairs(), pol.Pairs() if symmetric else pol.AwarePairs(), gme]
+    assert chosen == [pol.Pairs(), pol.Pairs(), gme]
 
 
 @pytest.mark.parametrize("algorithm", [algorithms.D2, algorithms.EXTRA])

@@ -285,6 +285,6 @@ def test_an_error_of_all_processes_is_one_line(folder):
     assert process.returncode != 0
     assert [line for line in output.splitlines() if line.startswith("error: ")] == [
         "error: the folder run is not empty, and no run is ever overwritten; "
-        "choose another with --out, or continue there with --resume"
+        "choose another with --out, or continue there with --resume (in Python: out=…, resume=True)"
     ]
     assert "mixwise/cli/" not in output  # no traceback of ours

@@ -6,7 +6,6 @@ import shutil
 import threading
 import urllib.error
 import urllib.request
-from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -122,14 +121,13 @@ def test_recorded_mixings_are_few_and_include_both_turns_of_an_alternating_polic
 )
 def test_the_weights_of_pairs_stay_small_in_a_run_of_100000_steps(graph, rounds, most, tmp_path):
     """Two plans in turn, so that every line differs from the one before; large graphs do not fill the disk."""
-    training = SimpleNamespace(network=SimpleNamespace(graph=graph), local_steps=1)
-    log = _WeightsLog(tmp_path / "weights.jsonl", training, 100_000)
+    log = _WeightsLog(tmp_path / "weights.jsonl", graph, steps=100_000, local_steps=1)
     n = graph.n
     matchings = [Graph(n, [(i, (i + 1) % n) for i in range(start, n, 2)]) for start in range(2)]
     pairs = [metropolis_hastings(matching) for matching in matchings]
     plans = [Plan(tuple(pairs[(k + r) % 2] for r in range(rounds))) for k in range(2)]
     for t in range(100_000):
-        log.see(SimpleNamespace(t=t, plan=plans[t % 2]))
+        log.see(t, plans[t % 2])
     log.file.close()
     text = (tmp_path / "weights.jsonl").read_text()
     assert len(text) <= most
@@ -167,7 +165,7 @@ def test_the_steps_of_nodes_are_few_in_a_long_run():
 def test_each_method_is_opened_with_its_control(run):
     plain, aware = page_data([read_folder(run)])["variants"]
     assert (plain["name"], plain["control"], plain["plain"]) == ("dsgd-metropolis", None, True)
-    assert (aware["name"], aware["control"], aware["gossip"]) == ("ha-dsgd", "dsgd-metropolis", True)
+    assert (aware["name"], aware["control"], aware["reference"]) == ("ha-dsgd", "dsgd-metropolis", False)
 
 
 def test_a_fixed_policy_writes_its_weights_once_and_an_optimized_one_at_every_look(run):

@@ -74,7 +74,7 @@ def rejected(sender: int, receiver: int, length: float, own: float, step: int | 
     if np.isfinite(length):
         what = f"of length {length:.3g}, next to which its own of {own:.3g} vanishes"
     return TrainingError(
-        f"{_at(step)}node {sender} sent node {receiver} a row {what}; mend that node or lower its learning rate, or "
+        f"{_at(step)}node {sender} sent node {receiver} a row {what}; mend that node, lower the learning rate (lr), or "
         f"continue without such rows: on_bad: skip, or exclude"
     )
 

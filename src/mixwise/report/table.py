@@ -214,7 +214,9 @@ def summarize(folder: RunFolder, *, strict: bool = False) -> Summary:
             reference=bool(scene.get("reference")),
             plain=(scene.get("algorithm_kind"), scene.get("policy_kind")) == ("dsgd", "metropolis-hastings"),
         )
-    return Summary(tuple(folder.metrics), rows, steps_in_words(used) if used else "", tuple(folder.seeds))
+    cells = [cell for row in rows.values() for cell in row.cells if cell is not None]
+    seeds = tuple(seed for seed in folder.seeds if all(seed in cell.values for cell in cells)) or tuple(folder.seeds)
+    return Summary(tuple(folder.metrics), rows, steps_in_words(used) if used else "", seeds)
 
 
 def _common_end(folder: RunFolder, metric: str) -> int | None:

@@ -205,7 +205,8 @@ class ModuleTask(Task):
             found = torch.cat([self._stacked_accuracies(X, self.test)[:, None], found])
         own = torch.zeros(len(X), 2 * len(self.metrics), dtype=torch.float64)  # of each node; of the averaged model
         own[:, : len(self.metrics)] = found[: len(X)]
-        own[: len(found) - len(X), len(self.metrics) :] = found[len(X) :]
+        if len(found) > len(X):
+            own[:, len(self.metrics) :] = found[len(X)]  # in every row: some are left out of what is measured
         values: dict[str, float] = {}
         nodes, average = others.gather(own).tensor_split(2, dim=1)
         for name, each, averaged in zip(self.metrics, nodes.T, average[0], strict=True):
