@@ -4,12 +4,14 @@
 
 The kinds take turns, and each waits until at least 6 ranks are back. Every rank writes one line per change of its
 group, and one per mixing that it has applied: its number, and the name and members of its group. Ranks that have
-applied the same mixing in different groups would be a split brain.
+applied the same mixing in different groups would be a split brain. A rank that takes 5 seconds for a step writes the
+stacks of its threads into the log.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import random
@@ -71,6 +73,7 @@ def train(folder: Path, lr: float) -> None:
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(train_x[chosen]), train_y[chosen]).backward()
         before = gossip.t, membership.group
+        faulthandler.dump_traceback_later(5)
         gossip.step()
         now = time.time()
         if (gossip.t - 1, membership.group) == before:  # a mixing that failed leads to another group
@@ -83,6 +86,7 @@ def train(folder: Path, lr: float) -> None:
             log.write(json.dumps(change | {"lighthouse": port}) + "\n")
         last = now
         time.sleep(0.01)
+    faulthandler.cancel_dump_traceback_later()
     model.load_state_dict(gossip.average())
     log.write(json.dumps({"accuracy": float((model(test_x).argmax(1) == test_y).float().mean()), "t": gossip.t}) + "\n")
 
@@ -209,12 +213,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--kinds", default=",".join(KINDS), help="in turn, separated by commas")
     parser.add_argument("--rank", action="store_true", help="be one of the ranks")
     args = parser.parse_args()
     if args.rank:
         train(args.out, args.lr)
         return
-    chance, found, stuck = random.Random(args.seed), [], 0
+    chance, found, stuck, kinds, loads = random.Random(args.seed), [], 0, args.kinds.split(","), []
     folder, stop = args.out / "killed", time.time() + 60 * args.minutes
     launcher = launch(folder, args.lr)
     assert until(lambda: len(present(folder)) == NODES, 300), "the run did not start"
@@ -223,12 +228,13 @@ def main() -> None:
             break
         assert until(lambda: len(present(folder)) >= 6 and launcher.poll() is None, 300), "fewer than 6 ranks for 300 s"
         time.sleep(chance.uniform(0.2, 2.0))
-        kind, rank = KINDS[number % len(KINDS)], chance.choice(sorted(present(folder)))
+        kind, rank = kinds[number % len(kinds)], chance.choice(sorted(present(folder)))
         try:
             result = kill_once(folder, launcher, kind, rank)
         except ProcessLookupError:  # it was about to end, and the others have not noticed yet
             continue
         stuck += result is None
+        loads.append(os.getloadavg()[0])
         if result is not None:
             found.append(result)
         print(number, result, sorted(present(folder)), flush=True)
@@ -237,6 +243,7 @@ def main() -> None:
     accuracy = finish(folder, launcher, t)
     twice, unclear, late, mixings = split_brains(folder)
     print(f"\n{len(found) + stuck} kills, {stuck} not survived; all ranks back at the end: {all_back}")
+    print(f"load of the machine: {min(loads):.0f} to {max(loads):.0f}, {os.cpu_count()} cores")
     for kind in KINDS:
         own = [result for result in found if result["kind"] == kind]
         if own and "pause" in own[0]:

@@ -417,7 +417,8 @@ class Thread:
         current.simulation.tasks.append(self.task)
 
     def join(self, timeout: float = 1e9) -> None:
-        wait(lambda: self.task.done, timeout)
+        if task() is not None:  # as it is when the simulation itself ends
+            wait(lambda: self.task.done, timeout)
 
 
 class Queue:
@@ -696,17 +697,26 @@ def irecv(tensor: torch.Tensor, peer: int, group: object, tag: int) -> Work:
     return Work(end, end.group.ends[peer], tensor, (peer, tag))
 
 
-def init_process_group(backend: str, store: Store, rank: int, world_size: int, timeout: Any) -> None:
+def connections(store: Store, rank: int, size: int, timeout: Any) -> End:
+    """Connect to all others, as `ProcessGroupGloo` does: it waits five times the timeout for one that has left."""
     simulation, process = task().simulation, task().process
     group = simulation.groups[store.prefix]
     assert rank not in group.ends, f"seed {simulation.seed}: the name of a group was used twice"
-    end = group.ends[rank] = End(group, process, rank, world_size)
-    met = wait(lambda: len(group.ends) == world_size, timeout.total_seconds())
+    end = group.ends[rank] = End(group, process, rank, size)
+
+    def all_met() -> bool:
+        return len(group.ends) == size and not any(other.closed or other.process.dead for other in group.ends.values())
+
+    met = wait(all_met, 5 * timeout.total_seconds())
     wait(lambda: False, simulation.latency())
     if not met:
         end.close(simulation)
         raise RuntimeError("connectFullMesh failed")
-    process.end = end
+    return end
+
+
+def init_process_group(backend: str, store: Store, rank: int, world_size: int, timeout: Any) -> None:
+    task().process.end = membership._made.pop()
 
 
 def destroy_process_group() -> None:
@@ -717,6 +727,7 @@ def destroy_process_group() -> None:
 DIST = SimpleNamespace(
     distributed_c10d=SimpleNamespace(_world=SimpleNamespace()),
     is_available=lambda: True, is_initialized=lambda: task() is not None and task().process.end is not None,
+    Backend=SimpleNamespace(MIXWISE="mixwise"), ProcessGroupGloo=connections,
     init_process_group=init_process_group, destroy_process_group=destroy_process_group, isend=isend, irecv=irecv,
     get_rank=lambda group: end_here().place, get_world_size=lambda group=None: end_here().size,
     get_backend=lambda group: "gloo", group=SimpleNamespace(WORLD=SimpleNamespace(_device_types=[torch.device("cpu")])),
@@ -727,12 +738,12 @@ THREADING = SimpleNamespace(Thread=Thread, Condition=Condition, Event=Event, Loc
 def told(form: Callable[..., None]) -> Callable[..., None]:
     """Put into the trace which groups are formed, and how it ends."""
 
-    def tells(self: Any, view: Any, backend: str) -> None:
+    def tells(self: Any, view: Any, backend: str, seconds: float) -> None:
         say, text = task().simulation.say, f"rank {self.me.rank}: group {view.name} of {view.ranks}"
         say(f"{text} is to be formed")
         try:
-            form(self, view, backend)
-        except (RuntimeError, NetworkError) as error:
+            form(self, view, backend, seconds)
+        except (RuntimeError, NetworkError, TimeoutError) as error:
             say(f"{text} fails: {error}")
             raise
         say(f"{text} is formed")
@@ -748,11 +759,10 @@ def simulated() -> Iterator[None]:
         (membership, {
             "threading": THREADING, "time": Time, "dist": DIST, "Lighthouse": Client, "TCPStore": tcp_store,
             "listening_store": listening_store, "PrefixStore": prefix_store, "Board": Board,
-            "BoundedStore": lambda board, seconds, in_vain: board.store,
             "atexit": SimpleNamespace(register=lambda call: None),
             "uuid": SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=str(next(ids)))),
         }),
-        (board, {"time": Time}),
+        (board, {"time": Time, "threading": THREADING}),
         (transport, {"time": Time, "dist": DIST}),
         (transfer, {"time": Time, "dist": DIST, "threading": THREADING, "SimpleQueue": Queue}),
         (elastic, {"StateServer": StateServer, "fetch_state": fetch_state, "_log": silent}),

@@ -121,7 +121,7 @@ def test_no_name_of_a_group_is_used_twice(ranks):
 def test_a_group_that_failed_without_a_loss_is_formed_again_under_another_name(ranks):
     members = ranks.begun()
     failed = members[0].view
-    with patch.object(Membership, "_form", lambda self, view, backend: None):
+    with patch.object(Membership, "_form", lambda *_: None):
         members[0].timeout = 0.05
         refused(NetworkError, "has waited", members[0].connect)  # it counts, but no answer comes
         ranks.answer(*members)

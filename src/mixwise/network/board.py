@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import socket
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from ipaddress import ip_address
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
@@ -19,6 +21,8 @@ from mixwise.errors import ConfigError, NetworkError
 Value = TypeVar("Value")
 
 _TICK = 0.02
+_PARTING = 10.0  # seconds that the end of a program waits for calls that were left behind
+_left_behind: WeakSet[threading.Thread] = WeakSet()
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)  # the interface that no other machine reaches
 
 
@@ -87,6 +91,39 @@ def until(true: Callable[[], object], seconds: float) -> bool:
     return True
 
 
+def bounded(call: Callable[[], Value], seconds: float, in_vain: Callable[[], bool] = lambda: False) -> Value:
+    """Return what a call returns that might wait forever; it runs in a thread, which is left behind if it does.
+
+    Raises a TimeoutError after so many seconds, or as soon as waiting is in vain.
+    """
+    outcomes: list[Value | Exception] = []
+
+    def run() -> None:
+        try:
+            outcomes.append(call())
+        except Exception as error:
+            outcomes.append(error)
+
+    thread, last = threading.Thread(target=run, name="mixwise call", daemon=True), time.monotonic() + seconds
+    thread.start()
+    while not outcomes and time.monotonic() < last and not in_vain():
+        thread.join(_TICK)
+    if not outcomes:
+        _left_behind.add(thread)
+        raise TimeoutError(f"no end within {seconds:g} s")
+    if isinstance(outcomes[0], Exception):
+        raise outcomes[0]
+    return outcomes[0]
+
+
+@atexit.register
+def _leave() -> None:
+    """Wait for calls that were left behind: one that returns while Python shuts down would abort the process."""
+    last = time.monotonic() + _PARTING
+    for thread in list(_left_behind):
+        thread.join(max(0.0, last - time.monotonic()))
+
+
 class Board:
     """Notes by name, on a store that lives in another process.
 
@@ -143,55 +180,10 @@ class Board:
 
     def within(self, call: Callable[[], Value]) -> Value:
         """Return what a call of the store returns, or raise an error if its host does not answer."""
-        answers: list[Value] = []
-        errors: list[Exception] = []
-
-        def run() -> None:
-            try:
-                answers.append(call())
-            except RuntimeError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        thread.join(self.answer)
-        if answers:
-            return answers[0]
-        how = "is gone" if errors else f"did not answer for {self.answer:g} s"
+        try:
+            return bounded(call, self.answer)
+        except TimeoutError:
+            how = f"did not answer for {self.answer:g} s"
+        except RuntimeError:
+            how = "is gone"
         raise NetworkError(f"{self.where} {how}; without the supervisor that hosts it the run cannot continue")
-
-
-class BoundedStore(Store):
-    """The store of a board for a process group, which would wait without end for a host that is silent.
-
-    Args:
-        board: where the notes are kept.
-        seconds: that a note is awaited.
-        in_vain: whether waiting has become vain.
-    """
-
-    def __init__(self, board: Board, seconds: float, in_vain: Callable[[], bool]) -> None:
-        super().__init__()
-        self._board, self._seconds, self._in_vain = board, seconds, in_vain
-
-    def set(self, key: str, value: Any) -> None:
-        """Leave a note."""
-        self._board.within(lambda: self._board.store.set(key, value))
-
-    def get(self, key: str) -> bytes:
-        """Return a note as soon as it exists."""
-        self.wait([key])
-        return self._board.within(lambda: self._board.store.get(key))
-
-    def add(self, key: str, value: int) -> int:
-        """Add to a number, and return it."""
-        return self._board.within(lambda: self._board.store.add(key, value))
-
-    def check(self, keys: list[str]) -> bool:
-        """Whether all of these notes exist."""
-        return self._board.within(lambda: self._board.store.check(keys))
-
-    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        """Wait until all of these notes exist."""
-        if not until(lambda: self._in_vain() or self.check(keys), self._seconds) or self._in_vain():
-            raise RuntimeError(f"{', '.join(keys)} are not there")

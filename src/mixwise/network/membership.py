@@ -24,16 +24,18 @@ from hashlib import blake2b
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from mixwise.errors import NetworkError
-from mixwise.network.board import Board, BoundedStore, address_towards, is_loopback, listening_store, until
+from mixwise.network.board import Board, address_towards, bounded, is_loopback, listening_store, until
 from mixwise.network.lighthouse import Lighthouse, Presence, Present
 from mixwise.network.transport import Transport, leave_at_once
 
 LIGHTHOUSES, GRACE = "MIXWISE_LIGHTHOUSES", "MIXWISE_GRACE"  # environment variables that `mixwise launch` sets
 _PERIOD = 0.1  # seconds between two questions who is present
-_CONNECT = 5.0  # seconds for the connections of a new group
+_ANSWER = 1.0  # seconds beyond the grace period in which a process that is present answers
+_BACKEND = "mixwise"  # torch's name for connections of gloo that were made before they became the default group
+_made: list[dist.ProcessGroupGloo] = []  # those connections
 STARTING, JOINING, MEMBER = "starting", "joining", "member"
 
 
@@ -222,7 +224,7 @@ class Membership:
 
     def connect(self, backend: str = "gloo") -> View:
         """Leave the process group, if there is one, and form that of the newest view; make it the default group."""
-        last, ranks = 0.0, View().ranks
+        first, ranks = 0.0, View().ranks
         while True:
             leave_at_once()
             with self._changed:
@@ -230,12 +232,14 @@ class Membership:
                 if self._tried == self.view:  # it failed, but its members are present: again, under another name
                     self._count_group()
             view = self._tried = self._next()
+            now = time.monotonic()
             if view.ranks != ranks:
-                last, ranks = time.monotonic() + 2 * self.timeout, view.ranks
+                first, ranks = now, view.ranks
             try:
-                self._form(view, backend)
-            except (NetworkError, RuntimeError) as error:  # another one is lost, or has joined
-                if time.monotonic() > last:
+                # Twice as long as before, if need be: slow processes find each other in the end.
+                self._form(view, backend, max(self.grace + _ANSWER, now - first))
+            except (NetworkError, RuntimeError, TimeoutError) as error:  # another one is lost, or has joined
+                if time.monotonic() > first + 2 * self.timeout:
                     raise NetworkError(f"rank {self.me.rank} cannot connect to ranks {view.ranks}: {error}") from None
             else:
                 self.group = view
@@ -257,30 +261,36 @@ class Membership:
             )
         return view
 
-    def _form(self, view: View, backend: str) -> None:
-        first, place = view.members[0], view.ranks.index(self.me.rank)
-        store: Store = self._store
-        if first.name != self.me.name:
-            store = TCPStore(first.host, first.store, timeout=timedelta(seconds=1), wait_for_workers=False)
-            store.set_timeout(timedelta(seconds=_CONNECT))
-        names, answer = (view.name, f"{view.name}/group"), self.grace + 1.0
-        self.board, group = (Board(PrefixStore(name, store), answer=answer) for name in names)
-        self.board.write(f"ready/{place}", True)
-        ready = [f"ready/{other}" for other in range(len(view.members))]
-        if not until(lambda: self.board is None or self.board.has(*ready) or self.view != view, self.timeout):
+    def _form(self, view: View, backend: str, seconds: float) -> None:
+        """Meet the members of a view, and connect to them within so many seconds.
+
+        Gloo waits five times its timeout for a connection, and nothing ends that wait: a member that left in this
+        moment would cost the others as much. So a thread waits, and is left behind when there is another view. Nor
+        must it hold a store that the next attempt needs, hence a connection to the store for each attempt.
+        """
+        first, place, n = view.members[0], view.ranks.index(self.me.rank), len(view.members)
+        store = TCPStore(first.host, first.store, timeout=timedelta(seconds=1), wait_for_workers=False)
+        store.set_timeout(timedelta(seconds=seconds))
+        notes, group = PrefixStore(view.name, store), PrefixStore(f"{view.name}/group", store)
+        self.board = board = Board(notes, answer=self.grace + _ANSWER)
+        board.write(f"ready/{place}", True)
+        ready = [f"ready/{other}" for other in range(n)]
+        if not until(lambda: board.has(*ready) or self.view != view, self.timeout):
             raise NetworkError(f"not all of ranks {view.ranks} were ready within {self.timeout:g} s")
         with self._changed:
             if self.view != view:
                 raise NetworkError("there is a newer view")
             self._begun = True
-        dist.distributed_c10d._world.group_count = 0  # part of the keys in the store; torch counts groups that failed
-        dist.init_process_group(
-            backend,
-            store=BoundedStore(group, _CONNECT, lambda: self.view != view),
-            rank=place,
-            world_size=len(view.members),
-            timeout=timedelta(seconds=_CONNECT),
-        )
+
+        def connections() -> dist.ProcessGroupGloo:
+            return dist.ProcessGroupGloo(group, place, n, timedelta(seconds=seconds))
+
+        _made.append(bounded(connections, seconds, lambda: self.view != view))
+        if not hasattr(dist.Backend, _BACKEND.upper()):
+            dist.Backend.register_backend(_BACKEND, lambda store, rank, size, timeout: _made.pop(), devices=["cpu"])
+        dist.distributed_c10d._world.group_count = 0  # in the keys of the store, but not the same on all ranks
+        backend, longest = backend.replace("gloo", _BACKEND), timedelta(seconds=self.timeout)
+        dist.init_process_group(backend, store=notes, rank=place, world_size=n, timeout=longest)
 
     def progress(self, at: Sequence[int]) -> list[list[int]]:
         """Exchange numbers with all members of the group: how far each has come."""
