@@ -186,4 +186,4 @@ class Board:
             how = f"did not answer for {self.answer:g} s"
         except RuntimeError:
             how = "is gone"
-        raise NetworkError(f"{self.where} {how}; without the supervisor that hosts it the run cannot continue")
+        raise NetworkError(f"{self.where} {how}; see what the process that hosts it wrote last")

@@ -29,13 +29,11 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from mixwise.errors import NetworkError
 from mixwise.network.board import Board, address_towards, bounded, is_loopback, listening_store, until
 from mixwise.network.lighthouse import Lighthouse, Presence, Present
-from mixwise.network.transport import Transport, leave_at_once
+from mixwise.network.transport import Transport, leave_at_once, make_default_group
 
 LIGHTHOUSES, GRACE = "MIXWISE_LIGHTHOUSES", "MIXWISE_GRACE"  # environment variables that `mixwise launch` sets
 _PERIOD = 0.1  # seconds between two questions who is present
 _ANSWER = 1.0  # seconds beyond the grace period in which a process that is present answers
-_BACKEND = "mixwise"  # torch's name for connections of gloo that were made before they became the default group
-_made: list[dist.ProcessGroupGloo] = []  # those connections
 STARTING, JOINING, MEMBER = "starting", "joining", "member"
 
 
@@ -281,16 +279,9 @@ class Membership:
             if self.view != view:
                 raise NetworkError("there is a newer view")
             self._begun = True
-
-        def connections() -> dist.ProcessGroupGloo:
-            return dist.ProcessGroupGloo(group, place, n, timedelta(seconds=seconds))
-
-        _made.append(bounded(connections, seconds, lambda: self.view != view))
-        if not hasattr(dist.Backend, _BACKEND.upper()):
-            dist.Backend.register_backend(_BACKEND, lambda store, rank, size, timeout: _made.pop(), devices=["cpu"])
-        dist.distributed_c10d._world.group_count = 0  # in the keys of the store, but not the same on all ranks
-        backend, longest = backend.replace("gloo", _BACKEND), timedelta(seconds=self.timeout)
-        dist.init_process_group(backend, store=notes, rank=place, world_size=n, timeout=longest)
+        patience = timedelta(seconds=seconds)
+        made = bounded(lambda: dist.ProcessGroupGloo(group, place, n, patience), seconds, lambda: self.view != view)
+        make_default_group(made, backend, notes, self.timeout)
 
     def progress(self, at: Sequence[int]) -> list[list[int]]:
         """Exchange numbers with all members of the group: how far each has come."""

@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from mixwise.errors import NetworkError
 from mixwise.network.board import Board
@@ -28,6 +29,8 @@ _LONG = 86400.0  # seconds that the poster may wait; waits for the poster are bo
 _PARTING = 10.0  # seconds that the end of a program waits for the poster
 _NOTES = 1.0  # seconds within which a process that gave up has left its note
 _with_posters: WeakSet[Transport] = WeakSet()
+_MADE = "mixwise"  # torch's name for connections of gloo that existed before their group
+_made: list[dist.ProcessGroupGloo] = []
 
 
 def process_count() -> int | None:
@@ -206,6 +209,28 @@ def close_connections() -> None:
             Transport(None, timeout=1.0).close()
         else:
             group._get_backend(device).abort()
+
+
+def make_default_group(made: dist.ProcessGroupGloo, backend: str, store: Store, timeout: float) -> None:
+    """Make connections of gloo that exist the default process group, where torch would make others.
+
+    Args:
+        made: the connections.
+        backend: "gloo", or that and another one, as `init_process_group` takes them.
+        store: for the other one.
+        timeout: its longest wait, in seconds.
+    """
+    _made.append(made)
+    if not hasattr(dist.Backend, _MADE.upper()):
+        dist.Backend.register_backend(_MADE, lambda store, rank, size, timeout: _made.pop(), devices=["cpu"])
+    dist.distributed_c10d._world.group_count = 0  # in the keys of the store, but not the same on all ranks
+    dist.init_process_group(
+        backend.replace("gloo", _MADE),
+        store=store,
+        rank=made.rank(),
+        world_size=made.size(),
+        timeout=timedelta(seconds=timeout),
+    )
 
 
 def leave_at_once() -> None:
