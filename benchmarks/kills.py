@@ -39,6 +39,7 @@ def train(folder: Path, lr: float) -> None:
     from sklearn.datasets import load_digits
 
     import mixwise as mw
+    from mixwise.network.membership import Membership
     from mixwise.network.transport import close_connections
 
     rank, log = int(os.environ["RANK"]), (folder / f"rank-{os.environ['RANK']}.jsonl").open("a", buffering=1)
@@ -55,6 +56,19 @@ def train(folder: Path, lr: float) -> None:
     own = ((train_y + torch.arange(1400) % 2) % 10 * NODES // 10 == rank).nonzero()[:, 0]  # few labels per node
     model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    form = Membership._form
+
+    def logged(self, view, *options):
+        start, how = time.time(), "formed"
+        try:
+            form(self, view, *options)
+        except Exception as error:
+            how = str(error)
+            raise
+        finally:
+            log.write(json.dumps({"group": view.name, "seconds": time.time() - start, "how": how}) + "\n")
+
+    Membership._form = logged
     gossip = mw.Gossip(model, optimizer, mw.graphs.ring(NODES), elastic=True)
     membership, group, batches = gossip._elastic.membership, None, torch.Generator().manual_seed(rank)
     applied = (folder / f"mixings-{rank}").open("a", buffering=1)
@@ -181,11 +195,11 @@ def split_brains(folder: Path) -> tuple[int, int, int, int]:
                 t, name, ranks, at = line.split(" ")
                 groups[int(t)].add(name)
                 members[name].add(ranks)
-                spans[name].append((float(at), rank))
+                spans[name].append((float(at), int(t)))
     begun, late = sorted((min(span)[0], name) for name, span in spans.items()), 0
-    for (_, name), (after, _) in pairwise(begun):  # a rank that was stopped may finish the mixing that it was in
-        seen = [rank for at, rank in spans[name] if at > after]
-        late += len(seen) - len(set(seen))
+    for (_, name), (after, following) in pairwise(begun):
+        first = min(t for _, t in spans[following])  # a rank that was stopped may end those before, as the others have
+        late += sum(at > after and t >= first for at, t in spans[name])
     mixed = sum(len(names) > 1 for names in groups.values())
     return mixed, sum(len(sets) > 1 for sets in members.values()), late, len(groups)
 
@@ -255,6 +269,13 @@ def main() -> None:
         elif own:
             print(f"{kind:15} {len(own):4}  ranks that changed their group: {sum(r['others'] for r in own)}")
     print(f"of {mixings} mixings {twice} were applied in two groups, {late} in a group that others had left")
+    attempts = [line for rank in range(NODES) for line in lines(folder, rank) if "how" in line]
+    formed = [line["seconds"] for line in attempts if line["how"] == "formed"]
+    connecting = sum("no end within" in line["how"] for line in attempts)
+    print(
+        f"groups formed in {median(formed):.2f} s (most {max(formed):.2f}; {len(formed)} times by a rank); given up "
+        f"{len(attempts) - len(formed)} times, {connecting} of them while connecting"
+    )
     print(f"longest times without a mixing of any rank: {longest_gaps(folder)} s")
     print(f"groups with two sets of members: {unclear}; ended at mixing {t}, accuracy {accuracy}")
     alone = launch(args.out / "alone", args.lr)

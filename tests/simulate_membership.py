@@ -738,11 +738,11 @@ THREADING = SimpleNamespace(Thread=Thread, Condition=Condition, Event=Event, Loc
 def told(form: Callable[..., None]) -> Callable[..., None]:
     """Put into the trace which groups are formed, and how it ends."""
 
-    def tells(self: Any, view: Any, backend: str, seconds: float) -> None:
+    def tells(self: Any, view: Any, backend: str, answer: float) -> None:
         say, text = task().simulation.say, f"rank {self.me.rank}: group {view.name} of {view.ranks}"
         say(f"{text} is to be formed")
         try:
-            form(self, view, backend, seconds)
+            form(self, view, backend, answer)
         except (RuntimeError, NetworkError, TimeoutError) as error:
             say(f"{text} fails: {error}")
             raise

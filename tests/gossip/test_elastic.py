@@ -3,6 +3,7 @@
 import os
 import pickle
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
@@ -112,6 +113,27 @@ def test_a_rank_may_join_with_its_own_model():
         stop.set()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     refused(TrainingError, '"neighbor" or "own"', Gossip, model, optimizer, Graph(1, []), rejoin="checkpoint")
+
+
+def test_a_rank_that_joins_does_not_wait_for_a_neighbor_that_is_stopped():
+    """It takes the state of the next one, once the stopped one is left out."""
+    model, optimizer = loop(2, torch.optim.SGD)
+    stopped, giver = elastic(*loop(1, torch.optim.SGD), 1), elastic(*loop(1, torch.optim.SGD), 3)
+    joins = elastic(model, optimizer, 0, stopped.membership.me, giver.membership.me)
+    joins._timeout = 600.0
+    stop = served(giver)
+
+    def leave_out():
+        while not stopped._server.wanted:
+            time.sleep(0.01)
+        del joins.membership.others[0]
+
+    threading.Thread(target=leave_out, daemon=True).start()
+    try:
+        assert joins._join() == (7, 0)
+    finally:
+        stop.set()
+    stopped.offer(0)  # so that the call that was left behind ends
 
 
 def test_a_rank_with_another_model_cannot_join():

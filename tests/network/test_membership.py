@@ -1,14 +1,19 @@
 """Who takes part: what members of a run make of an answer, and that no two parts of a broken network both go ahead."""
 
+import threading
+import time
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
+import torch.distributed as dist
 
 from builders import refused
 from mixwise.errors import NetworkError
+from mixwise.network import board
+from mixwise.network.board import bounded
 from mixwise.network.lighthouse import Lighthouse
 from mixwise.network.membership import JOINING, MEMBER, STARTING, Membership
 
@@ -129,6 +134,41 @@ def test_a_group_that_failed_without_a_loss_is_formed_again_under_another_name(r
         ranks.answer(*members)
         assert members[0].connect().name != failed.name
         assert {membership.connect().name for membership in members[1:]} == {members[0].view.name}
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["there is another view", "there is none"])
+def test_a_group_that_is_being_formed_is_given_up_although_gloo_still_waits(ranks, told):
+    """Gloo waits five times its timeout for a connection, and cannot be told to stop: the run stood still for 26 s."""
+    first, *others = ranks.begun()
+    view, connected = first.view, threading.Event()
+    notes = board.Board(dist.PrefixStore(view.name, first._store))
+    for place in range(1, WORLD):
+        notes.write(f"ready/{place}", True)
+
+    def connects(*args):
+        if told:
+            ranks.answer(first, *others[:-1])
+        connected.wait()
+
+    with patch.object(dist, "ProcessGroupGloo", connects), pytest.raises(TimeoutError):
+        first._form(view, "gloo", 60.0 if told else 0.02)
+    connected.set()
+    assert (first.view == view) is not told
+    assert not dist.is_initialized()
+
+
+def test_a_call_that_might_wait_forever_is_bounded():
+    ended = threading.Event()
+    assert bounded(lambda: 7, 60.0) == 7
+    with pytest.raises(RuntimeError, match="gone"):
+        bounded(lambda: (_ for _ in ()).throw(RuntimeError("it is gone")).__next__(), 60.0)
+    with pytest.raises(TimeoutError):
+        bounded(ended.wait, 0.02)
+    start = time.monotonic()
+    with pytest.raises(TimeoutError):
+        bounded(ended.wait, 60.0, lambda: True)
+    assert time.monotonic() - start < 30.0
+    ended.set()
 
 
 def test_half_of_the_members_are_not_lost_in_one_answer(ranks):

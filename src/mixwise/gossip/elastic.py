@@ -21,7 +21,8 @@ from mixwise.gossip.agreement import check_alike, difference, report
 from mixwise.gossip.collective import transport_of
 from mixwise.gossip.start import Options, Parts, begin_together, connected
 from mixwise.graphs import Graph
-from mixwise.network.membership import JOINING, MEMBER, Membership
+from mixwise.network.board import bounded
+from mixwise.network.membership import JOINING, MEMBER, Member, Membership
 from mixwise.network.state_server import StateServer, fetch_state
 from mixwise.network.survivors import keep_counting
 from mixwise.policies.choice import PolicyLike, policy_for
@@ -141,8 +142,8 @@ class Elastic:
         neighbors = self._graph.neighbors(rank)
         for member in sorted(others, key=lambda other: (other.rank not in neighbors, other.rank)):
             try:
-                tensors, values = fetch_state(member.host, member.state, self._timeout)
-            except NetworkError:  # it is lost, too
+                tensors, values = self._fetched(member)
+            except (NetworkError, TimeoutError):  # it is lost or stopped, too
                 continue
             told = difference([report(values["lines"], None), report(self._parts.lines, None)])
             if told is not None:
@@ -152,6 +153,14 @@ class Elastic:
             self.membership.be(MEMBER)
             return int(values["t"]), 0
         raise NetworkError(f"rank {rank} cannot join: none of ranks {[m.rank for m in others]} has sent its state")
+
+    def _fetched(self, member: Member) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return the state of a member; do not wait for one that is stopped, as soon as it is left out."""
+
+        def is_left_out() -> bool:
+            return all(other.rank != member.rank for other in self.membership.others)
+
+        return bounded(lambda: fetch_state(member.host, member.state, self._timeout), self._timeout, is_left_out)
 
     def _load(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
         model = self._model()

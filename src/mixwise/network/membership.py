@@ -28,7 +28,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from mixwise.errors import NetworkError
 from mixwise.network.board import Board, address_towards, bounded, is_loopback, listening_store, until
-from mixwise.network.lighthouse import Lighthouse, Presence, Present
+from mixwise.network.lighthouse import Lighthouse, Presence, Present, torchft
 from mixwise.network.transport import Transport, leave_at_once, make_default_group
 
 LIGHTHOUSES, GRACE = "MIXWISE_LIGHTHOUSES", "MIXWISE_GRACE"  # environment variables that `mixwise launch` sets
@@ -122,6 +122,7 @@ class Membership:
         """Return the membership that `mixwise launch --on-loss continue` has set in the environment."""
         env = os.environ
         if LIGHTHOUSES not in env:
+            torchft()  # raises an error if it is missing
             raise NetworkError(
                 "an elastic run needs a lighthouse, by which its processes find each other; start it with "
                 "mixwise launch --on-loss continue"
@@ -234,8 +235,7 @@ class Membership:
             if view.ranks != ranks:
                 first, ranks = now, view.ranks
             try:
-                # Twice as long as before, if need be: slow processes find each other in the end.
-                self._form(view, backend, max(self.grace + _ANSWER, now - first))
+                self._form(view, backend, max(self.grace + _ANSWER, now - first))  # slow ranks meet in the end
             except (NetworkError, RuntimeError, TimeoutError) as error:  # another one is lost, or has joined
                 if time.monotonic() > first + 2 * self.timeout:
                     raise NetworkError(f"rank {self.me.rank} cannot connect to ranks {view.ranks}: {error}") from None
@@ -259,8 +259,8 @@ class Membership:
             )
         return view
 
-    def _form(self, view: View, backend: str, seconds: float) -> None:
-        """Meet the members of a view, and connect to them within so many seconds.
+    def _form(self, view: View, backend: str, answer: float) -> None:
+        """Meet the members of a view and connect to them, one after the other; each answers within so many seconds.
 
         Gloo waits five times its timeout for a connection, and nothing ends that wait: a member that left in this
         moment would cost the others as much. So a thread waits, and is left behind when there is another view. Nor
@@ -268,7 +268,8 @@ class Membership:
         """
         first, place, n = view.members[0], view.ranks.index(self.me.rank), len(view.members)
         store = TCPStore(first.host, first.store, timeout=timedelta(seconds=1), wait_for_workers=False)
-        store.set_timeout(timedelta(seconds=seconds))
+        patience = timedelta(seconds=answer)
+        store.set_timeout(patience)
         notes, group = PrefixStore(view.name, store), PrefixStore(f"{view.name}/group", store)
         self.board = board = Board(notes, answer=self.grace + _ANSWER)
         board.write(f"ready/{place}", True)
@@ -279,8 +280,7 @@ class Membership:
             if self.view != view:
                 raise NetworkError("there is a newer view")
             self._begun = True
-        patience = timedelta(seconds=seconds)
-        made = bounded(lambda: dist.ProcessGroupGloo(group, place, n, patience), seconds, lambda: self.view != view)
+        made = bounded(lambda: dist.ProcessGroupGloo(group, place, n, patience), n * answer, lambda: self.view != view)
         make_default_group(made, backend, notes, self.timeout)
 
     def progress(self, at: Sequence[int]) -> list[list[int]]:
