@@ -15,7 +15,7 @@ from mixwise.network.board import free_address
 from mixwise.network.membership import View
 from simulate_membership import GRACE, Client, Process, Simulation, Task, Time, run_seed, simulated
 
-SEEDS = 20  # in every test run; 10,000 were run once (docs/reliability-processes.md)
+SEEDS = 20  # in every test run; many more were run once (docs/reliability.md)
 
 
 def test_no_order_of_events_breaks_a_run():
