@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -223,6 +222,3 @@ class Network(Protocol):
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the mean (d,) of the rows of all nodes: an all-reduce, with the same bits on every process."""
-
-    def uncounted(self) -> AbstractContextManager[None]:
-        """Return a context in which traffic is not counted, for measurements."""

@@ -165,7 +165,7 @@ def test_what_leaves_a_node_is_checked_and_the_node_is_named(value):
 
 def test_measurements_are_not_checked():
     network, X = SimulatedNetwork(TORUS), rows_with(3, float("nan"))
-    with network.uncounted():
+    with network.traffic.pause():
         assert int(network.mix(X, W).isnan().any(dim=1).sum()) == 5  # node 3 and its neighbors
     refused(TrainingError, "node 3 would send", network.mix, X, W)
 

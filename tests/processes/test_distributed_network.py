@@ -192,7 +192,7 @@ def test_an_exchange_is_that_of_a_simulation(world):
 
 def gathered_and_averaged(rank, world, X):
     network = DistributedNetwork(ring(len(X)), timeout=20)
-    with network.uncounted():
+    with network.traffic.pause():
         network.gather(own(X, network))
     return network.gather(own(X, network)), network.average(own(X, network)), network.traffic
 

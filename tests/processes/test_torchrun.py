@@ -147,7 +147,7 @@ def with_statistics(network, buffers, folder=None, load=False, save=False, steps
         training.step()
     if save:
         save_checkpoint(training, folder)
-    with network.uncounted():
+    with network.traffic.pause():
         values = task.evaluate(training.X, network)
     return values, network.traffic.parameters
 

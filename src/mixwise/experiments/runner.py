@@ -24,9 +24,8 @@ from mixwise.network.survivors import listed
 from mixwise.network.world import World
 from mixwise.protocols import State
 from mixwise.report.figures import save_curves
-from mixwise.report.folder import Run, RunFolder
+from mixwise.report.folder import read_folder
 from mixwise.report.page import save_page
-from mixwise.report.records import Steps
 from mixwise.report.table import Summary, summarize
 from mixwise.storage import write_text
 from mixwise.training import Step, Training
@@ -81,20 +80,15 @@ def run_experiment(
                 break
             except NetworkError as error:
                 cursor.lose(error, 0, 0)
-        done: list[Run] = []
         if world.size == 1 and not resume:
-            failed.enter_context(_emptied_without_records(folder, done))
+            failed.enter_context(_emptied_without_records(folder))
         runs = [(variant, config, seed) for variant, config in experiment.runs.items() for seed in recipe.seeds]
         for stage, (variant, config, seed) in enumerate(runs, 1):
             prepared = config.prepare(seed, world, check=False)
-            steps: Steps = []
-            done.append(Run(variant, seed, steps, prepared.method))
             for values in _run(prepared, folder / variant / f"seed-{seed}", cursor, stage, lock):
-                while steps and steps[-1]["step"] >= values["step"]:  # of nodes that were lost since
-                    steps.pop()
-                steps.append(values)
                 on_progress(Progress(variant, seed, values["step"], prepared.steps, values))
-        found = in_memory(folder, experiment, done)
+        world.decide(lambda: None)  # process 0 has written all records
+        found = read_folder(folder)  # not kept in memory: a run may have millions of them
         summary = summarize(found, strict=True)
         if world.rank == 0:
             write_text(folder / "summary.csv", summary.to_csv())
@@ -105,21 +99,14 @@ def run_experiment(
 
 
 @contextmanager
-def _emptied_without_records(folder: Path, runs: list[Run]) -> Iterator[None]:
+def _emptied_without_records(folder: Path) -> Iterator[None]:
     """Leave no folder of a run that fails before its first record."""
     try:
         yield
     except MixwiseError:
-        if not any(run.records for run in runs):
+        if not any(path.stat().st_size for path in folder.glob(f"**/{METRICS}")):
             files.empty(folder)
         raise
-
-
-def in_memory(folder: Path, experiment: Experiment[PlannedRun], runs: list[Run]) -> RunFolder:
-    """The finished runs of an experiment as its folder holds them."""
-    head = experiment.recipe
-    variants = list(experiment.runs)
-    return RunFolder(folder, head.name, head.description, head.metrics, head.window, variants, head.seeds, runs)
 
 
 def _check(experiment: Experiment[PlannedRun], world: World) -> Need | None:

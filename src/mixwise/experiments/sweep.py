@@ -19,9 +19,9 @@ from mixwise.experiments.build import prepare
 from mixwise.experiments.config import Recipe, RunConfig
 from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock, writing
 from mixwise.experiments.recipe import Experiment, plan_experiment
-from mixwise.experiments.runner import OnProgress, in_memory, run_experiment
+from mixwise.experiments.runner import OnProgress, run_experiment
 from mixwise.network.world import World
-from mixwise.report.folder import Run
+from mixwise.report.folder import Run, RunFolder
 from mixwise.report.records import higher_is_better
 from mixwise.report.table import Row, Summary, summarize
 from mixwise.storage import write_text
@@ -91,7 +91,9 @@ def sweep(
             for variant, name in chosen.items()
             for seed in experiment.recipe.seeds
         ]
-        summary = summarize(in_memory(folder, experiment, runs), strict=True)
+        head, variants = experiment.recipe, list(winners)
+        tested_runs = RunFolder(folder, head.name, metrics=head.metrics, variants=variants, seeds=head.seeds, runs=runs)
+        summary = summarize(tested_runs, strict=True)
         if world.rank == 0:
             _write(folder, experiment, runs, summary)
         return SweepResult(chosen, summary)

@@ -33,7 +33,7 @@ def transport_of(network: Network) -> Transport | None:
 
 def averaged_state(row: ModelRow, models: torch.Tensor, network: Network) -> dict[str, Any]:
     """A state dict of copies: parameters and floating-point buffers averaged, other buffers those of rank 0."""
-    with network.uncounted():
+    with network.traffic.pause():
         mean = network.average(models)
         values = {id(parameter): view for parameter, view in row.views(mean)}
         values |= {id(buffer): _average_buffer(buffer, network) for buffer in row.module.buffers()}
@@ -66,7 +66,7 @@ def metrics(
         loss: of this rank; averaged over the ranks that have one.
     """
     own = torch.tensor([[float(row.has_gradients), loss]], dtype=torch.float32, device=models.device)
-    with network.uncounted():
+    with network.traffic.pause():
         have, losses = network.gather(own.expand(len(models), 2)).unbind(1)
     all_have, known = bool(have.all()), losses[losses.isfinite()]
     values = {"loss": float(known.mean())} if len(known) else {}
@@ -82,7 +82,7 @@ def any_works(status: int, driver: Driver, row: ModelRow) -> bool:
     network, t = driver.network, driver.t
     network.step = t
     own = torch.full((1, 1), status, dtype=torch.int64, device=row.device)
-    with network.uncounted():
+    with network.traffic.pause():
         everyone = network.gather(own)[:, 0].tolist()
     failed = tuple(rank for rank, told in enumerate(everyone) if told == FAILED)
     if failed and status != FAILED:

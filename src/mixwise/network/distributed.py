@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -74,7 +73,6 @@ class DistributedNetwork:
         self.traffic = Traffic()
         self.links: Links | None = None  # time between processes is measured, not simulated
         self.step: int | None = None
-        self._measuring = False
         self._router = Router(graph.n, self.rank, self.world)
         self.buffers = BufferPool()
         self._mixing: dict[int, tuple[MixingMatrix, MixingRoutes]] = {}  # by id, the last used at the end
@@ -155,8 +153,10 @@ class DistributedNetwork:
                 at += count
         transfer = self.transport.post([Round(sends, receives)], "mix", self.step, ahead=ahead)
         if wire is not None:
-            return PendingMix(self.buffers, source, arriving, routes, transfer, lent, wire, not self._measuring, rows)
-        return PendingMix(self.buffers, rows, arriving, routes, transfer, lent, packing, not self._measuring)
+            return PendingMix(
+                self.buffers, source, arriving, routes, transfer, lent, wire, not self.traffic.paused, rows
+            )
+        return PendingMix(self.buffers, rows, arriving, routes, transfer, lent, packing, not self.traffic.paused)
 
     @staticmethod
     def _packed(route: Route, row_bytes: int) -> bool:
@@ -230,23 +230,13 @@ class DistributedNetwork:
 
     def _check_leaving(self, rows: torch.Tensor, wire: Wire | None) -> None:
         """Reject rows that are not finite, in the precision in which they travel."""
-        if not self._measuring:
+        if not self.traffic.paused:
             sent = rows if wire is None or not wire.casts else rows.to(wire.dtype)
             check_leaving(sent, self.nodes, self.step)
 
     def _check_nodes(self, n: int) -> None:
         if n != self.graph.n:
             raise MixingError(f"a matrix or a graph for {n} nodes; the network has {self.graph.n}")
-
-    @contextmanager
-    def uncounted(self) -> Iterator[None]:
-        """Keep `traffic` the same, and check no values; `sent` counts everything."""
-        before, self._measuring = self._measuring, True
-        try:
-            with self.traffic.unchanged():
-                yield
-        finally:
-            self._measuring = before
 
 
 def _check_rows(rows: torch.Tensor, count: int) -> None:

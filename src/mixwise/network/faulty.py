@@ -5,8 +5,6 @@ Legend: n nodes; rows (n, d); arcs i → j as arrays of senders and receivers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +47,7 @@ class FaultyNetwork:
         self.graph, self.nodes, self.traffic, self.links = network.graph, network.nodes, network.traffic, network.links
         self.wire_dtype = network.wire_dtype
         self._trace = None if faults.trace is None else read_trace(Path(faults.trace), network.graph.n)
-        self._ids, self._measuring = np.arange(network.graph.n), False
+        self._ids = np.arange(network.graph.n)
         self.hostile, self.lost = HostileNodes(faults.corrupt, network.graph, seed), np.zeros(0, dtype=bool)
         self.step = None
 
@@ -93,7 +91,7 @@ class FaultyNetwork:
             lost = lost | lost[arcs.by_receiver]  # of the opposite direction
         self.lost, missing = lost, torch.from_numpy(lost[arcs.by_receiver]).to(messages.device)[:, None]
         nothing = float("nan") if small and messages.is_floating_point() else 0
-        with self.network.uncounted():
+        with self.traffic.pause():
             arrived = self.network.exchange(messages, graph, cargo=cargo)
         if messages.is_floating_point() and self.hostile.kinds:
             self._told += 1
@@ -103,7 +101,7 @@ class FaultyNetwork:
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows of all nodes, with the mean of those that arrive in place of the others."""
         gathered = self.network.gather(rows)
-        if self._measuring:
+        if self.traffic.paused:
             return gathered[torch.from_numpy(self.hostile.honest)] if self.hostile.kinds else gathered
         if self.hostile.kinds and gathered.is_floating_point():
             self._told += 1
@@ -117,22 +115,12 @@ class FaultyNetwork:
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
         """The mean of all rows: nothing is lost. What is measured is about honest nodes."""
-        if self.hostile.kinds and self._measuring:
+        if self.hostile.kinds and self.traffic.paused:
             return self.network.average(rows[torch.from_numpy(self.hostile.honest)])
         if self.hostile.kinds:
             self._told += 1
             rows = self.hostile.replaced(rows, self._ids, self._now, self._told)
         return self.network.average(rows)
-
-    @contextmanager
-    def uncounted(self) -> Iterator[None]:
-        """Traffic inside is not counted, and what is gathered is complete: it is measured, not sent."""
-        before, self._measuring = self._measuring, True
-        try:
-            with self.network.uncounted():
-                yield
-        finally:
-            self._measuring = before
 
     def figures(self) -> dict[str, Any]:
         """Return what a record holds about faults: the share of messages lost so far, and the nodes away now."""
@@ -145,7 +133,7 @@ class FaultyNetwork:
         return values
 
     def _need_guard(self) -> None:
-        if self.hostile.kinds and not self._measuring:
+        if self.hostile.kinds and not self.traffic.paused:
             raise TrainingError(
                 "faults.corrupt: hostile nodes send each neighbor a row of its own, which push-sum and compressed "
                 "messages cannot mix; use an algorithm such as dsgd, in Training or a GuardedNetwork"

@@ -12,8 +12,6 @@ Legend: m owned nodes; rows (m, d); A arcs into them, sorted by (receiver, sende
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -75,7 +73,7 @@ class GuardedNetwork:
                 raise TrainingError(f"{name} = {value!r}; choose one of {', '.join(allowed)}")
         self.network, self.robust, self.on_bad = network, robust, on_bad
         self.graph, self.nodes, self.traffic, self.links = network.graph, network.nodes, network.traffic, network.links
-        self.wire_dtype, self._measuring = network.wire_dtype, False
+        self.wire_dtype = network.wire_dtype
         self._near = Arcs.into(self.graph, self.nodes)
         counts = {name: torch.zeros(len(self.nodes), 1, dtype=torch.int64) for name in ("heard", "clipped", "stopped")}
         excluded = torch.zeros(len(self._near.senders), 1, dtype=torch.uint8)
@@ -97,7 +95,7 @@ class GuardedNetwork:
         self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, packing: Packing | None = None
     ) -> torch.Tensor:
         """Mix what arrives as far as it can be trusted."""
-        if self._measuring or packing is not None or W.kind != "doubly":
+        if self.traffic.paused or packing is not None or W.kind != "doubly":
             return self.network.mix(rows, W, out=out, packing=packing)
         route, wire = self._routes(W), Wire.of(rows, self.wire_dtype)
         arcs, seen = route.arcs, rows if wire is None else wire.rounded(rows)
@@ -127,7 +125,7 @@ class GuardedNetwork:
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
         """Send one row along every arc; with `robust`, sketches are bounded, and bad ones are NaN."""
         arrived = self.network.exchange(messages, graph, cargo=cargo)
-        if self._measuring or not arrived.is_floating_point():
+        if self.traffic.paused or not arrived.is_floating_point():
             return arrived
         arcs, length = Arcs.into(graph, self.nodes), lengths(arrived)
         bad = ~np.isfinite(length) & ~self._lost(graph)
@@ -144,7 +142,7 @@ class GuardedNetwork:
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the rows of all nodes; bad ones are replaced by the mean of the others, long ones are shortened."""
         gathered = self.network.gather(rows)
-        if self._measuring or not gathered.is_floating_point():
+        if self.traffic.paused or not gathered.is_floating_point():
             return gathered
         length = lengths(gathered)
         bad = ~np.isfinite(length)
@@ -164,20 +162,10 @@ class GuardedNetwork:
         """Return the mean of the rows of all nodes, as it is."""
         return self.network.average(rows)
 
-    @contextmanager
-    def uncounted(self) -> Iterator[None]:
-        """Traffic inside is not counted, and nothing is guarded: it is measured, not sent."""
-        before, self._measuring = self._measuring, True
-        try:
-            with self.network.uncounted():
-                yield
-        finally:
-            self._measuring = before
-
     def figures(self) -> dict[str, float]:
         """Return what a record holds: the share of rows that were clipped, and how many were stopped; collective."""
         counts = torch.cat([self.state.rows[name] for name in ("heard", "clipped", "stopped")], dim=1)
-        with self.uncounted():
+        with self.traffic.pause():
             heard, clipped, stopped = self.network.gather(counts).sum(dim=0).tolist()
         return {"rows_clipped": clipped / max(1, heard), "rows_stopped": stopped}
 
@@ -187,7 +175,7 @@ class GuardedNetwork:
         messages = rows[torch.from_numpy(route.leaving).to(rows.device)]
         if route.whole:
             return self.network.exchange(messages, route.graph)
-        with self.network.uncounted():
+        with self.traffic.pause():
             arrived = self.network.exchange(messages, route.graph)
             first = torch.arange(len(self.nodes), device=rows.device)[:, None] == 0
             sent = int(self.network.gather(first * len(messages)).sum())

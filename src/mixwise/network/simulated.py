@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -39,7 +37,6 @@ class SimulatedNetwork:
         self.nodes = range(graph.n)
         self.traffic = Traffic()
         self.step: int | None = None
-        self._measuring = False
 
     def mix(
         self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, packing: Packing | None = None
@@ -74,7 +71,7 @@ class SimulatedNetwork:
         wire = Wire.of(rows, self.wire_dtype) if packing is None else None
         sent = rows if wire is None else wire.rounded(rows)
         self._check_leaving(sent)
-        if not self._measuring:
+        if not self.traffic.paused:
             check_lengths(sent, graph, weights, self.step)
         return Arrived(sent, graph, weights, None if wire is None else rows)
 
@@ -115,18 +112,8 @@ class SimulatedNetwork:
             self.traffic.seconds += seconds(self.graph, size)
 
     def _check_leaving(self, rows: torch.Tensor) -> None:
-        if not self._measuring:
+        if not self.traffic.paused:
             check_leaving(rows, self.nodes, self.step)
-
-    @contextmanager
-    def uncounted(self) -> Iterator[None]:
-        """Traffic inside is not counted, and values are not checked: they are measured, not sent."""
-        before, self._measuring = self._measuring, True
-        try:
-            with self.traffic.unchanged():
-                yield
-        finally:
-            self._measuring = before
 
 
 @dataclass(frozen=True)

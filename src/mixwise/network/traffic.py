@@ -33,6 +33,7 @@ class Traffic:
     seconds: float = 0.0
     messages: int = 0
     lost: int = 0
+    paused = False  # whether nothing is counted at present; not a field
 
     def add(self, cargo: Cargo, size: int) -> None:
         """Count `size` bytes."""
@@ -46,13 +47,14 @@ class Traffic:
         vars(self).update(vars(Traffic()))
 
     @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """Restore the counters at the end of the context."""
+    def pause(self) -> Iterator[None]:
+        """Count nothing inside: rows are measured, not sent, so that no network checks or changes them."""
         before = vars(self).copy()
+        self.paused = True
         try:
             yield
         finally:
-            vars(self).update(before)
+            self.__dict__ = before
 
 
 class Pending(Protocol):

@@ -26,7 +26,7 @@ def disagreements(rows: torch.Tensor, network: Network, rounds: tuple[MixingMatr
     """
     width = max(_NARROWEST, _BLOCK // network.graph.n)
     squares = torch.zeros(len(rows), 2, dtype=torch.float64, device="cpu")  # of each row: before, after
-    with network.uncounted():
+    with network.traffic.pause():
         for start in range(0, rows.shape[1], width):
             part = rows[:, start : start + width].to(device="cpu", dtype=torch.float64)  # not all devices have float64
             part = part - network.average(part)

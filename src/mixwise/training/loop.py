@@ -142,7 +142,7 @@ def _values(training: Training, step: Step, evaluated: bool) -> dict[str, Any]:
     """The values of a record, the same on every process; a collective call."""
     X, network, plan = training.models, training.network, step.plan
     n = network.graph.n
-    with network.uncounted():
+    with network.traffic.pause():
         values: dict[str, Any] = {"loss": float(network.gather(step.losses[:, None]).mean())}
         if evaluated:
             values |= training.task.evaluate(X, network)

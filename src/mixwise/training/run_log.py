@@ -251,7 +251,7 @@ class _NodeLog(Log):
 def node_line(training: Training, evaluated: bool) -> dict[str, Any]:
     """The models as two numbers each, and their accuracies if they were just evaluated; a collective call."""
     network, task = training.network, training.task
-    with network.uncounted():
+    with network.traffic.pause():
         S = network.gather(torch.from_numpy(CountSketch(2).sums(training.models))).numpy()
     line: dict[str, Any] = {"xy": [float(f"{value:.3g}") for value in (S - S.mean(axis=0)).ravel()]}
     if evaluated and isinstance(task, ModuleTask) and task.node_accuracies is not None:

@@ -1,0 +1,41 @@
+"""A run needs no more memory at its end than after its first steps."""
+
+import gc
+import sys
+
+import psutil
+import pytest
+
+from mixwise.experiments import Recipe, plan_experiment, run_experiment
+from run_folders import small_recipe
+
+RECIPE = small_recipe(
+    {"pairs": {"policy": "aware-pairs"}}, seeds=[0], metrics=["loss"], graph="erdos-renyi:8,probability=0.5",
+    task="quadratics", optimizer={"lr": 0.01}, checkpoint_every=1000, faults={"message_loss": 0.1},
+)  # fmt: skip
+
+
+def used_at(tmp_path, steps, warm, used):
+    """What `used` returns at step `warm` and at the end of a run."""
+    found = []
+
+    def measure(progress):
+        if progress.step in (warm, steps - 1):
+            gc.collect()
+            found.append(used())
+
+    run_experiment(plan_experiment(Recipe.model_validate(RECIPE), [f"steps={steps}"]), tmp_path / "run", measure)
+    return found
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_records_are_not_kept_in_memory(tmp_path):
+    warm, end = used_at(tmp_path, 150, 50, sys.getallocatedblocks)
+    assert end - warm < 500  # objects, in 100 steps; a record has more than 10
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_200_000_steps(tmp_path):
+    warm, end = used_at(tmp_path, 200_000, 20_000, lambda: psutil.Process().memory_info().rss)
+    assert end < 1.01 * warm
