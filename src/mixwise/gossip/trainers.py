@@ -107,7 +107,7 @@ class _TrainerHooks(_Hooks):
         if args.world_size > 1 or args.n_gpu > 1:
             raise TrainingError(
                 f"the Trainer sees {args.world_size} processes and {args.n_gpu} GPUs, so it averages gradients itself; "
-                f"call mixwise.gossip.start_node() before TrainingArguments is made"
+                f"call mixwise.gossip.start_node() before TrainingArguments is made, and leave out ddp_backend"
             )
         kept = _checkpoint(args, state)
         if state.global_step and not kept.exists():
