@@ -116,7 +116,9 @@ class _TrainerHooks(_Hooks):
                 f"the output_dir of that run, or train without resume_from_checkpoint"
             )
         self._begin(model, optimizer, torch.load(kept, weights_only=True) if state.global_step else None)
-        # Every rank saves into its own folder, but rank 0 alone shows progress and logs.
+        # Every rank saves into its own folder, also models that would ask the process group for their rank; rank 0
+        # alone shows progress and logs.
+        model.should_save_on_this_rank = _saves
         state.is_world_process_zero = state.is_local_process_zero = self.gossip.rank == 0
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -128,6 +130,11 @@ class _TrainerHooks(_Hooks):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._block.close()
+
+
+def _saves(is_main_process: bool) -> bool:
+    """Whether a model of transformers is saved, if the other ranks do not matter."""
+    return is_main_process
 
 
 def _checkpoint(args: Any, state: Any) -> Path:
