@@ -3,9 +3,9 @@
     python -m benchmarks.lora --tune          # one seed, on texts that are held out: choose the learning rates
     python -m benchmarks.lora                 # the seeds that are reported, on the test set, with the rates in RATES
 
-MiniLM on AG News, eight nodes on a ring, two of the four topics per node, Adam, D-SGD with the default policy. Adapters of
-rank 8 in the last block and the pooler; the classifier is trained in all variants. Needs mixwise[trainers], MiniLM and AG
-News (docs/text-and-images.md). A run takes about half a minute of one core; the first one also computes the features.
+MiniLM on AG News, eight nodes on a ring, two of the four topics per node, Adam, D-SGD with the default policy. Adapters
+of rank 8 in the last block and the pooler; the classifier is trained in all variants. Needs mixwise[trainers], MiniLM
+and AG News (docs/text-and-images.md). The first run also computes the features.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     mixwise launch --nproc-per-node 2 -- examples/with_lora.py
 
-The lines marked + are what gossip adds to the loop, and the line marked - is what it replaces. No download: a small BERT
-with random weights, and texts of random words.
+The lines marked + are what gossip adds to the loop, and the line marked - is what it replaces. No download: a small
+BERT with random weights, and texts of random words.
 """
 
 import torch

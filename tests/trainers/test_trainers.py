@@ -131,9 +131,9 @@ def trainer(rank, world, folder, sizes, epochs=2, resume=False, started=True, **
 
 def lightning(rank, world, folder, sizes, epochs=2, resume=False, fails=None, **options):
     with launched(rank, world):
-        import lightning as L
+        from lightning import LightningModule, Trainer
 
-        class Module(L.LightningModule):
+        class Module(LightningModule):
             def training_step(self, batch, number):
                 if rank == fails and number == 2:
                     raise RuntimeError("on purpose")
@@ -145,7 +145,7 @@ def lightning(rank, world, folder, sizes, epochs=2, resume=False, fails=None, **
         mw.gossip.start_node()
         module = Module()
         module.model, optimizer, data = problem(rank, sizes)
-        made = L.Trainer(
+        made = Trainer(
             accelerator="cpu", devices=1, max_epochs=epochs, accumulate_grad_batches=2, logger=False,
             default_root_dir=f"{folder}/{rank}", callbacks=[mw.gossip.lightning_callback(PATH, **options)],
         )  # fmt: skip
