@@ -22,7 +22,7 @@ from mixwise.gossip.checkpoint import load, saved
 from mixwise.gossip.collective import DONE, FAILED, WORKING, any_works, averaged_state, metrics
 from mixwise.gossip.log import GossipLog, Logger
 from mixwise.gossip.start import OnLoss, Options, Parts, agreed, begin_together, check_graph, connected
-from mixwise.gossip.steps import Steps
+from mixwise.gossip.steps import Steps, accumulates, unwrapped
 from mixwise.gossip.survival import Place, Survival
 from mixwise.graphs import Graph
 from mixwise.network.guarded import OnBad, Robust, guarded
@@ -43,7 +43,7 @@ class Gossip:
 
     Args:
         model: any module; its trained parameters become views of one row of memory.
-        optimizer: any optimizer of its parameters.
+        optimizer: any optimizer of its parameters, also as accelerate wraps it.
         graph: the communication graph; node i is rank i.
         policy: the weights of each mixing: a policy, a matrix, a name such as "auto", or a function of the graph.
         algorithm: what is mixed, as an object or by name; D-SGD by default.
@@ -93,7 +93,7 @@ class Gossip:
         def make() -> Parts:
             if network is None:
                 check_graph(graph)
-            return Parts(model, optimizer, graph, policy, algorithm, options)
+            return Parts(model, unwrapped(optimizer), graph, policy, algorithm, options)
 
         self._log = None if log is None else GossipLog(log, log_every)
         recorded = None if log is None else log_every
@@ -106,7 +106,7 @@ class Gossip:
         self.row.bind()
         begin_together(self.row, self.network)
         self._make_driver()
-        self.steps = Steps(optimizer, self.row, self.driver)
+        self.steps = Steps(unwrapped(optimizer), self.row, self.driver)
         self.plan: Plan | None = None  # the weights of the last mixing
         self._loss: Any = None  # of the last step, if known
         self._calls = self._asked = 0  # calls of step(), and of collective methods, since the last mixing
@@ -142,18 +142,19 @@ class Gossip:
     # --- one step ---
     def step(self, closure: Closure = None, *, scaler: torch.amp.GradScaler | None = None, loss: Any = None) -> Any:
         """Step the optimizer, and mix after every `local_steps` calls, skipped ones included; `loss` is for the log."""
-        before, given = self.steps.taken, loss
-        if scaler is not None:
-            loss = scaler.step(self.optimizer)
-        else:
-            loss = self.optimizer.step() if closure is None else self.optimizer.step(closure)
-        if self.steps.taken == before:
-            self.steps.rest()
-        self._loss = loss if given is None else given
+        step, given = (self.optimizer.step, closure) if scaler is None else (scaler.step, self.optimizer)
+        result = step() if given is None else step(given)
+        if not accumulates(self.optimizer):
+            self.stepped(result if loss is None else loss)
+        return result
+
+    def stepped(self, loss: Any = None) -> None:
+        """The part of `step` after the optimizer's step, for trainers that step the optimizer themselves."""
+        self.steps.count()
+        self._loss = loss
         self._calls += 1
         if self._calls >= self.local_steps:
             self.mix()
-        return loss
 
     @torch.no_grad()
     def mix(self) -> None:

@@ -73,7 +73,7 @@ class Membership:
         check_supervised()
         env, grace = os.environ, float(os.environ[GRACE])
         board = Board.at(env["MASTER_ADDR"], int(env["MASTER_PORT"]), grace)
-        return cls(board, int(env["RANK"]), int(env["WORLD_SIZE"]), grace)
+        return cls(board, int(env["RANK"]), dist.get_world_size(), grace)
 
     def reform(self, at: tuple[int, ...], timeout: float, backend: str | None = "gloo") -> Generation:
         """Leave the process group, wait for the next generation, and make its process group the default one.
