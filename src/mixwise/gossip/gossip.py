@@ -18,8 +18,9 @@ import torch
 from torch import nn
 
 from mixwise.errors import NetworkError, TrainingError
+from mixwise.gossip.call_watch import watched
 from mixwise.gossip.checkpoint import load, saved
-from mixwise.gossip.collective import DONE, FAILED, WORKING, any_works, averaged_state, metrics
+from mixwise.gossip.collective import DONE, FAILED, WORKING, any_works, averaged_state, metrics, transport_of
 from mixwise.gossip.log import GossipLog, Logger
 from mixwise.gossip.start import OnLoss, Options, Parts, agreed, begin_together, check_graph, connected
 from mixwise.gossip.steps import Steps, accumulates, unwrapped
@@ -35,7 +36,6 @@ from mixwise.training.driver import driver_for
 
 Answer = TypeVar("Answer")
 Closure = Callable[[], Any] | None
-_HINT = "if ranks have different numbers of batches, put the loop into `with gossip.join():`"
 
 
 class Gossip:
@@ -115,6 +115,7 @@ class Gossip:
         if on_loss == "continue":
             self._survival = Survival(graph, policy, self.algorithm.needs, options, timeout)
             self.steps.on_loss = self._continue
+        self._note = watched(None if on_loss == "continue" else transport_of(self.network))  # of every collective call
         self._start_early()
 
     def _make_driver(self) -> None:
@@ -166,6 +167,7 @@ class Gossip:
 
     def _mix_if(self, wanted: Callable[[], bool]) -> bool:
         """Mix if it is wanted, and return whether it was; a mixing that fails because of a loss is skipped."""
+        self._note("join()" if self._joined else "step()")
         if self.steps.behind:
             self.steps.behind -= 1
         else:
@@ -204,14 +206,9 @@ class Gossip:
         G = self.row.gradients() if self.driver.looks else X  # only a policy that looks may read it
         B = self.row.buffer_row() if self.buffers == "averaged" else None
         self.network.step = self.t
-        try:
-            round = self.driver.round(X, G, B)
-            self.plan = self.driver.plan(round)
-            self.driver.mix(round, self.plan)
-        except NetworkError as error:
-            if not self._joined and not str(error).endswith(_HINT):
-                error.args = (f"{error}; {_HINT}",)
-            raise
+        round = self.driver.round(X, G, B)
+        self.plan = self.driver.plan(round)
+        self.driver.mix(round, self.plan)
         if B is not None:
             self.row.put_buffers(B)
         self._calls = self._asked = 0
@@ -257,7 +254,7 @@ class Gossip:
 
         Parameters and floating-point buffers are averaged, other buffers are those of rank 0, all else of this rank.
         """
-        state = self._answered(lambda: averaged_state(self.row, self._models, self.network))
+        state = self._answered("average()", lambda: averaged_state(self.row, self._models, self.network))
         if state is None:
             raise NetworkError("a rank was lost when the others had averaged already; call average() again")
         return state
@@ -266,10 +263,12 @@ class Gossip:
     def metrics(self) -> dict[str, float]:
         """Loss, consensus distance, mixing error, p, bytes per node; collective. Empty if a rank was lost meanwhile."""
         loss = math.nan if self._loss is None else float(self._loss)
-        return self._answered(lambda: metrics(self.row, self._models, self.plan, self.network, loss)) or {}
+        answer = self._answered("metrics()", lambda: metrics(self.row, self._models, self.plan, self.network, loss))
+        return answer or {}
 
-    def _answered(self, question: Callable[[], Answer]) -> Answer | None:
+    def _answered(self, call: str, question: Callable[[], Answer]) -> Answer | None:
         """The common answer of all ranks; None if a rank was lost when others had it already and have continued."""
+        self._note(call)
         while True:
             self.row.settle()
             place = self.t, self._asked
@@ -295,5 +294,6 @@ class Gossip:
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from such a state, after those of the model and the optimizer are loaded; a collective call."""
+        self._note("load_state_dict()")
         self.row.settle()
         self._calls = load(state, self.driver, self.row)
