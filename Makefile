@@ -11,7 +11,7 @@ PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-compile 
 # One thread for each of the two workers.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help setup run test test-soak test-numerics lint build tables docs bench clean
+.PHONY: help setup run test test-soak test-trainers test-numerics lint build tables docs bench clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/'
@@ -35,10 +35,13 @@ run: $(READY)  ## the paper's quadratic experiment: table, figures, folder
 	$(BIN)/mixwise run quadratics
 
 test: $(READY)-dev  ## all tests but the longest ones
-	$(PYTEST) -m 'not soak'
+	$(PYTEST) -m 'not soak and not trainers'
 
 test-soak: $(READY)-dev  ## the tests that make test leaves out
 	$(PYTEST) -m soak
+
+test-trainers: $(READY)-dev $(READY)-trainers  ## the tests with accelerate, Lightning, PEFT and the Trainer of Hugging Face
+	$(PYTEST) -m trainers
 
 test-numerics: $(READY)-dev  ## the tests of bits and rounding, under the code paths of several processors
 	$(BIN)/python tests/processors.py -n 2 --dist loadgroup -q -m numerics

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NEEDS_PROCESSES = {"torchrun_digits"}  # started by torchrun, in tests of its own
+# Started as several processes, in tests of their own.
+NEEDS_PROCESSES = {"torchrun_digits", "with_accelerate", "with_lightning", "with_lora", "with_trainer"}
 
 
 @pytest.fixture

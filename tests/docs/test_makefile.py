@@ -21,6 +21,7 @@ def installed_by(goal, venv):
     *((goal, [".[dev]"]) for goal in ("setup", "test", "lint", "build")),
     ("docs", [".[docs]"]),
     ("bench", [".[bench]"]),
+    ("test-trainers", [".[dev]", ".[trainers]"]),
 )
 def test_a_command_installs_what_it_needs_and_shows_progress(goal, extras, tmp_path):
     assert installed_by(goal, tmp_path / "venv") == [".", *extras]

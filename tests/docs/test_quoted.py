@@ -106,7 +106,7 @@ def check_mixwise(words):
         plain, axes = split_grid(overrides) if words[0] == "sweep" else (overrides, [])
         for row in zip(*axes, strict=False) if axes else [()]:
             plan_experiment(recipe_called(given["recipe"]), [*plain, *row])
-    if words[0] in ("graph", "weights") and given.get("spec", given.get("graph")):
+    if words[0] in ("graph", "weights", "doctor") and given.get("spec", given.get("graph")):
         check_graph(given.get("spec", given.get("graph")))
     if given.get("scheme"):
         assert given["scheme"] in {*entries("scheme"), "gme"}
@@ -114,7 +114,7 @@ def check_mixwise(words):
 
 def check_launched(words):
     """Check a command that torchrun or `mixwise launch` starts: a recipe, or a script."""
-    if words[0] in ("run", "sweep"):
+    if words[0] in ("run", "sweep", "doctor"):
         check_mixwise(words)
     elif words[0] == "mixwise":
         check_mixwise(words[1:])

@@ -2,10 +2,15 @@
 
 import copy
 import itertools
+import os
+import sys
 from functools import partial
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -109,6 +114,16 @@ def test_the_parameters_are_the_same_objects_in_one_row():
     gossip.row.X.fill_(3.0)
     assert all(bool((p == 3.0).all()) for p in trained)
     assert torch.equal(model.frozen.weight, values[1])
+
+
+def test_the_parameters_are_saved_one_by_one_though_they_share_a_row(tmp_path):
+    """Tools such as safetensors take tensors of one storage for one weight, and save it once."""
+    model = gossip_of().model
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    saved = load_file(tmp_path / "model.safetensors")
+    assert all(torch.equal(saved[name], value) for name, value in model.state_dict().items())
+    torch.save(model.norm.weight, tmp_path / "weight.pt")
+    assert torch.load(tmp_path / "weight.pt").untyped_storage().nbytes() == model.norm.weight.numel() * 8
 
 
 @pytest.mark.parametrize("moment", ["before the step", "between step and mixing"])
@@ -223,6 +238,58 @@ def test_a_skipped_step_of_local_ones_counts():
         scaled_step(gossip, scaler, lambda factor=factor: (gossip.model(x) * factor).mean())
         assert gossip.t == mixings
         assert gossip.driver.algorithm_state.shared["steps"] == gossip._calls  # what it divides by
+
+
+# --- trainers ---
+class Accelerated(torch.optim.Optimizer):
+    """An optimizer as accelerate wraps it: without hooks of its own, and without a step while gradients accumulate."""
+
+    def __init__(self, optimizer):
+        self.optimizer, self.param_groups = optimizer, optimizer.param_groups
+        self.gradient_state = SimpleNamespace(sync_gradients=True)
+
+    def step(self, closure=None):
+        if self.gradient_state.sync_gradients:
+            self.optimizer.step(closure)
+
+
+@pytest.mark.parametrize("algorithm", ["dsgd", "gradient-tracking"])  # the second changes gradients before the step
+def test_accumulated_gradients_of_accelerate_are_one_step(algorithm):
+    gossip = gossip_of(optimizer=lambda m: Accelerated(plain_sgd(m)), algorithm=algorithm)
+    expected = gossip_of(optimizer=plain_sgd, algorithm=algorithm)
+    for number, x in enumerate(batches(6)):
+        gossip.optimizer.gradient_state.sync_gradients = number % 2 == 1
+        for one in (gossip, expected):
+            backward(one.model, x)
+        gossip.step()
+        if number % 2:
+            expected.step()
+            for one in (gossip, expected):
+                one.model.zero_grad()
+    assert (gossip.t, gossip.steps.taken) == (3, 3)
+    assert torch.equal(gossip.row.X, expected.row.X)
+
+
+def test_a_node_that_is_started_hides_the_others_and_their_gpus(alone_in_a_group, monkeypatch):
+    told = {"RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "CUDA_VISIBLE_DEVICES": "4,5"}
+    with patch.dict(os.environ, told):
+        assert mw.gossip.start_node() == (0, 1)
+        assert {name: os.environ.get(name) for name in told} == told | {
+            "LOCAL_RANK": None, "WORLD_SIZE": None, "CUDA_VISIBLE_DEVICES": "5"
+        }  # fmt: skip
+
+
+def test_a_program_that_no_launcher_has_started_is_alone():
+    with patch.dict(os.environ):
+        os.environ.pop("RANK", None)
+        assert mw.gossip.start_node() == (0, 1)
+    assert not dist.is_initialized()
+
+
+def test_a_trainer_that_is_not_installed_is_named(monkeypatch):
+    for package in ("lightning", "pytorch_lightning"):
+        monkeypatch.setitem(sys.modules, package, None)
+    refused(TrainingError, r"lightning.pytorch is not installed; .*trainers\]", mw.gossip.lightning_callback, ALONE)
 
 
 # --- states ---

@@ -4,20 +4,25 @@ import subprocess
 import sys
 import time
 import tomllib
+from contextlib import nullcontext
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
 from builders import refused
 from mixwise import __version__, doctor
+from mixwise.cli import run_command
+from mixwise.cli.doctor_command import show_links
 from mixwise.errors import NetworkError
 from mixwise.graphs import chain
 from mixwise.mixing import metropolis_hastings
-from mixwise.network import loopback
+from mixwise.network import DistributedNetwork, Link, Links, SimulatedNetwork, loopback
 from mixwise.network.loopback import TwoProcesses
-from process_pool import in_processes
+from mixwise.network.measured_links import measured_links
+from process_pool import in_processes, run_in_processes
 from programs import Program
 
 
@@ -113,3 +118,67 @@ def test_where_data_would_be_read_from(monkeypatch, tmp_path):
     (finding,) = doctor._data()
     assert finding.ok is False
     assert "MIXWISE_DATA" in finding.remedy
+
+
+# --- the network ---
+def test_simulated_links_are_measured_exactly():
+    """A message takes latency + bytes / bandwidth; on a chain of three, each link is alone in its color."""
+    links = Links(Link(0.02, 1e6), {(1, 2): Link(0.3, 2e4)})
+    network = SimulatedNetwork(chain(3), links)
+    found = measured_links(Timed(network), clock=lambda: network.traffic.seconds)
+    for edge, expected in {(0, 1): links.usual, (1, 2): links.edges[1, 2]}.items():
+        assert found[edge].latency == pytest.approx(expected.latency, rel=1e-6)
+        assert found[edge].bandwidth == pytest.approx(expected.bandwidth, rel=1e-6)
+
+
+class Timed:
+    """A simulated network whose time passes although its traffic is not counted."""
+
+    def __init__(self, network):
+        self.graph, self.nodes = network.graph, network.nodes
+        self.gather, self.exchange, self.uncounted = network.gather, network.exchange, nullcontext
+
+
+def measured(rank, world):
+    with mock.patch.multiple("mixwise.network.measured_links", _LONGEST=2**18, _MOST=9):
+        return measured_links(DistributedNetwork(chain(world)))
+
+
+@in_processes
+def test_processes_agree_on_the_links_between_them():
+    results = run_in_processes(3, measured)
+    assert results[0].keys() == {(0, 1), (1, 2)}
+    assert all(found == results[0] for found in results)
+    assert all(0 <= link.latency < 60 and link.bandwidth > 1e3 for link in results[0].values())
+
+
+def test_the_forecast_is_that_of_mixwise_plan_for_the_slowest_link(mixwise, capfd):
+    show_links({(0, 1): Link(0.001, 5e8), (0, 2): Link(0.0502, 1.25e6), (1, 2): Link(0.002, 4e8)}, "ring:3", 50_000)
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.split()[3:] for line in lines[1:4]] == [
+        ["1", "4000", "0.0014"],
+        ["50.2", "10", "0.21"],
+        ["2", "3200", "0.0025"],
+    ]
+    assert "median: 2 ms, 3200 Mbit/s" in lines
+    assert any(line.startswith("slowest link: ranks 0 and 2, 50.2 ms, 10 Mbit/s") for line in lines)
+    (at,) = [index for index, line in enumerate(lines) if line.startswith("mixwise plan ")]
+    expected = mixwise(*lines[at].split()[1:])
+    assert [line.split() for line in lines[at + 1 :]] == [line.split() for line in expected.stdout.splitlines()]
+
+
+def test_processes_for_the_network_are_started_as_by_launch(mixwise, monkeypatch):
+    lines = []
+    monkeypatch.setattr(run_command.os, "execv", lambda program, line: lines.append(line))
+    mixwise("doctor", "--network", "--nproc-per-node", "4", "--graph", "chain:4")
+    (line,) = lines
+    assert "--nproc-per-node=4" in line
+    assert line[-6:] == ["-m", "mixwise", "doctor", "--network", "--model-size=1000000", "--graph=chain:4"]
+    for words, message in {
+        ("--nproc-per-node", "2", "--graph", "ring:3"): "--graph ring:3 has 3 nodes, but there are 2 processes",
+        ("--nproc-per-node", "3", "--graph", "directed-ring:3"): "doctor --network",
+        (): "between processes, and there is one; start some here with --nproc-per-node 4",
+    }.items():
+        done = mixwise("doctor", "--network", *words)
+        assert (done.returncode, len(lines)) == (2, 1)
+        assert message in done.stderr

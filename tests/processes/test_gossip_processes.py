@@ -5,6 +5,7 @@ import re
 import time
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -280,27 +281,75 @@ def test_an_error_inside_join_is_told_to_the_others_at_once():
         assert seconds < TIMEOUT / 2
 
 
-def without_join(rank, world):
+# --- calls that not all ranks make ---
+quickly = mock.patch.multiple("mixwise.gossip.call_watch", _TICK=0.1, _LATE=0.4)
+
+
+def lonely_call(rank, world, name, odd):
+    """One rank makes a call that the others do not make; they are far from their timeout."""
+    own, optimizer = punctual()
+    gossip = mw.Gossip(own, optimizer, mw.graphs.ring(world), timeout=TIMEOUT, overlap=name == "average")
+
+    def loop():
+        for step in range(20):
+            gossip.step()
+            if step == 5 and rank == odd:
+                getattr(gossip, name)()
+
+    with quickly:
+        return error_of(loop)
+
+
+@pytest.mark.parametrize(("name", "odd"), [("metrics", 0), ("average", 2)])
+def test_a_call_that_one_rank_makes_alone_is_named_on_every_rank(name, odd):
+    others = ", ".join(str(rank) for rank in range(4) if rank != odd)
+    for told, seconds in run_in_processes(4, lonely_call, name, odd):
+        assert re.search(rf"rank {odd} calls gossip.{name}\(\) \(test_gossip_processes.py:\d+\) while rank", told)
+        assert re.search(r"call(s)? gossip.step\(\).*take gossip.\w+\(\) out of the `if`", told)
+        assert set(re.findall(r"\d", told.partition(" while ")[2].partition(" call")[0])) <= set(others)
+        assert seconds < TIMEOUT / 2
+
+
+def with_fewer_batches(rank, world, leaves):
+    """Rank 1 has 2 batches, the others 3; it leaves the group, or is busy with something else."""
     (own, optimizer), others = punctual(), Others()
-    gossip = mw.Gossip(own, optimizer, mw.graphs.ring(world), "metropolis-hastings", timeout=60.0)
+    gossip = mw.Gossip(own, optimizer, mw.graphs.ring(world), "metropolis-hastings", timeout=TIMEOUT)
 
     def loop():
         for step in range(3 if rank != 1 else 2):
-            gossip.network.transport.timeout = 60.0 if step < 2 else 2.0
+            gossip.network.transport.timeout = TIMEOUT if step < 2 or leaves else 2.0
             gossip.step()
 
-    told = error_of(loop)
-    others.tell(rank)
-    others.wait_for(0, 2)
-    return told
+    with quickly:
+        told = error_of(loop)
+        others.tell(rank)
+        if not leaves:
+            others.wait_for(0, 2)
+        elif rank == 1:
+            torch.distributed.destroy_process_group()
+        return told
 
 
-def test_without_join_a_rank_that_has_finished_is_named():
-    first, second, third = run_in_processes(3, without_join)
+@pytest.mark.parametrize(
+    ("leaves", "expected"),
+    [
+        (
+            True,
+            r"rank 1 has left the process group after 2 collective calls while ranks? \d(, \d)? calls? gossip.step",
+        ),
+        (
+            False,
+            r"rank 1 (did not answer within 2 s.*last seen at test_gossip_processes.py:\d+, after \d coll|is missing)",
+        ),
+    ],
+)
+def test_without_join_a_rank_that_has_finished_is_named(leaves, expected):
+    first, second, third = run_in_processes(3, with_fewer_batches, leaves)
     assert second[0] is None
     for told, seconds in (first, third):
-        assert re.search(r"step 2: .*rank 1.*with gossip.join\(\)", told)
-        assert seconds < 60  # on a busy machine
+        assert re.search(rf"step 2: {expected}", told), told
+        assert seconds < TIMEOUT / 2
+    assert "with gossip.join()" in first[0] + third[0]
 
 
 # --- models of all ranks together ---

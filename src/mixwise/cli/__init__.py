@@ -12,8 +12,9 @@ from typing import Annotated
 import typer
 
 from mixwise import __version__
+from mixwise.cli.doctor_command import doctor
 from mixwise.cli.plan_command import plan
-from mixwise.cli.recipes_command import doctor, recipes
+from mixwise.cli.recipes_command import recipes
 from mixwise.cli.report_command import export, figures, report, watch
 from mixwise.cli.run_command import launch, run, sweep
 from mixwise.cli.weights_command import graph, weights

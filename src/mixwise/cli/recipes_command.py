@@ -1,4 +1,4 @@
-"""`mixwise recipes` and `mixwise doctor`: the recipes and the names that they can use; the installation."""
+"""`mixwise recipes`: the recipes and the names that they can use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from mixwise.cli.completion import offer_recipes
 from mixwise.parts import entries
-from mixwise.terminal import columns, fail, out
+from mixwise.terminal import columns, out
 
 
 def recipes(
@@ -44,25 +44,3 @@ def _algorithm(entry: Mapping[str, str | int]) -> str:
     if "step" not in entry:  # of another package
         return str(entry["title"])
     return f"{entry['step']}\nW: {entry['condition']}; sends {entry['sends']} per node; {entry['cite']}"
-
-
-def doctor() -> None:
-    """Check your installation, with a self-test of a few seconds.
-
-    Shows versions, threads, back ends and data sets, and how to repair what is broken.
-
-    Example: mixwise doctor
-    """
-    from mixwise.doctor import findings
-
-    broken, topic = 0, None
-    for finding in findings():
-        mark = {None: "", True: "ok: ", False: "FAILED: "}[finding.ok]
-        out.print(f"{'' if finding.topic == topic else finding.topic:<14}{mark}{finding.text}")
-        topic = finding.topic
-        if finding.ok is False:
-            broken += 1
-            out.print(f"{'':<14}remedy: {finding.remedy}")
-    if broken:
-        raise typer.Exit(fail(f"{broken} {'check' if broken == 1 else 'checks'} failed", 1))
-    out.print("All checks passed.")

@@ -51,7 +51,7 @@ def run(
     from mixwise.experiments import load_recipe, plan_experiment, run_experiment
 
     changes = _changes(overrides, seeds)
-    with _world(timeout) as world:
+    with shared_world(timeout) as world:
         experiment = plan_experiment(load_recipe(recipe), changes)
         experiment = replace(experiment, command=shlex.join(["mixwise", "run", recipe, *changes]))
         if resume and folder is None:
@@ -99,7 +99,7 @@ def sweep(
     from mixwise.experiments import load_recipe
     from mixwise.experiments.sweep import sweep as run_sweep
 
-    with _world(timeout) as world:
+    with shared_world(timeout) as world:
         found = load_recipe(recipe)
         if resume and folder is None:
             raise ConfigError("--resume needs the folder of the interrupted sweep; name it with --out")
@@ -162,7 +162,7 @@ def _changes(overrides: list[str] | None, seeds: str | None) -> list[str]:
 
 
 @contextmanager
-def _world(timeout: float) -> Iterator[World]:
+def shared_world(timeout: float) -> Iterator[World]:
     """The processes of this run; if they fail together, only the first one to fail prints the error."""
     from mixwise.network.world import world_of_this_process
 

@@ -18,12 +18,13 @@ import torch
 from torch import nn
 
 from mixwise.errors import NetworkError, TrainingError
+from mixwise.gossip.call_watch import watched
 from mixwise.gossip.checkpoint import load, saved
-from mixwise.gossip.collective import DONE, FAILED, WORKING, any_works, averaged_state, metrics
+from mixwise.gossip.collective import DONE, FAILED, WORKING, any_works, averaged_state, metrics, transport_of
 from mixwise.gossip.elastic import Elastic, Place
 from mixwise.gossip.log import GossipLog, Logger
 from mixwise.gossip.start import Options, Parts, agreed, begin_together, check_graph, connected
-from mixwise.gossip.steps import Steps
+from mixwise.gossip.steps import Steps, accumulates, unwrapped
 from mixwise.graphs import Graph
 from mixwise.network.guarded import OnBad, Robust, guarded
 from mixwise.network.survivors import restored_on_loss
@@ -35,7 +36,6 @@ from mixwise.training.driver import driver_for
 
 Answer = TypeVar("Answer")
 Closure = Callable[[], Any] | None
-_HINT = "if ranks have different numbers of batches, put the loop into `with gossip.join():`"
 
 
 class Gossip:
@@ -43,7 +43,7 @@ class Gossip:
 
     Args:
         model: any module; its trained parameters become views of one row of memory.
-        optimizer: any optimizer of its parameters.
+        optimizer: any optimizer of its parameters, also as accelerate wraps it.
         graph: the communication graph; node i is rank i.
         policy: the weights of each mixing: a policy, a matrix, a name such as "auto", or a function of the graph.
         algorithm: what is mixed, as an object or by name; D-SGD by default.
@@ -96,7 +96,7 @@ class Gossip:
         def make() -> Parts:
             if network is None and not elastic:
                 check_graph(graph)
-            return Parts(model, optimizer, graph, policy, algorithm, options)
+            return Parts(model, unwrapped(optimizer), graph, policy, algorithm, options)
 
         self._log = None if log is None else GossipLog(log, log_every)
         every = None if log is None else log_every
@@ -109,7 +109,7 @@ class Gossip:
         self._elastic: Elastic | None = None
         self._calls = self._asked = t = 0  # calls of step(), and of collective methods, since the last mixing
         if elastic:
-            self._elastic = Elastic(parts, optimizer, graph, policy, options, timeout)
+            self._elastic = Elastic(parts, unwrapped(optimizer), graph, policy, options, timeout)
             (t, self._asked), self.network, self.policy = self._elastic.start()
         else:
             self.network = connected(graph, options, timeout) if network is None else guarded(network, robust, on_bad)
@@ -117,11 +117,12 @@ class Gossip:
             begin_together(self.row, self.network)
         self._make_driver()
         self.driver.begin_at(t)
-        self.steps = Steps(optimizer, self.row, self.driver)
+        self.steps = Steps(unwrapped(optimizer), self.row, self.driver)
         self.steps.on_loss = self._continue if elastic else None
         self.plan: Plan | None = None  # the weights of the last mixing
         self._loss: Any = None  # of the last step, if known
         self._joined = self._mixing = False  # inside join(); inside a mixing
+        self._note = watched(None if elastic else transport_of(self.network))  # of every collective call
         self._start_early()
 
     def _make_driver(self) -> None:
@@ -147,18 +148,19 @@ class Gossip:
     # --- one step ---
     def step(self, closure: Closure = None, *, scaler: torch.amp.GradScaler | None = None, loss: Any = None) -> Any:
         """Step the optimizer, and mix after every `local_steps` calls, skipped ones included; `loss` is for the log."""
-        before, given = self.steps.taken, loss
-        if scaler is not None:
-            loss = scaler.step(self.optimizer)
-        else:
-            loss = self.optimizer.step() if closure is None else self.optimizer.step(closure)
-        if self.steps.taken == before:
-            self.steps.rest()
-        self._loss = loss if given is None else given
+        step, given = (self.optimizer.step, closure) if scaler is None else (scaler.step, self.optimizer)
+        result = step() if given is None else step(given)
+        if not accumulates(self.optimizer):
+            self.stepped(result if loss is None else loss)
+        return result
+
+    def stepped(self, loss: Any = None) -> None:
+        """The part of `step` after the optimizer's step, for trainers that step the optimizer themselves."""
+        self.steps.count()
+        self._loss = loss
         self._calls += 1
         if self._calls >= self.local_steps:
             self.mix()
-        return loss
 
     @torch.no_grad()
     def mix(self) -> None:
@@ -170,6 +172,7 @@ class Gossip:
 
     def _mix_if(self, wanted: Callable[[], bool]) -> bool:
         """Mix if it is wanted, and return whether it was; a mixing that fails because of a loss is skipped."""
+        self._note("join()" if self._joined else "step()")
         try:
             with restored_on_loss([self.row.X]) if self._elastic is not None else nullcontext():
                 if not wanted():
@@ -203,14 +206,9 @@ class Gossip:
         G = self.row.gradients() if self.driver.looks else X  # only a policy that looks may read it
         B = self.row.buffer_row() if self.buffers == "averaged" else None
         self.network.step = self.t
-        try:
-            round = self.driver.round(X, G, B)
-            self.plan = self.driver.plan(round)
-            self.driver.mix(round, self.plan)
-        except NetworkError as error:
-            if not self._joined and not str(error).endswith(_HINT):
-                error.args = (f"{error}; {_HINT}",)
-            raise
+        round = self.driver.round(X, G, B)
+        self.plan = self.driver.plan(round)
+        self.driver.mix(round, self.plan)
         if B is not None:
             self.row.put_buffers(B)
         self._calls = self._asked = 0
@@ -256,7 +254,7 @@ class Gossip:
 
         Parameters and floating-point buffers are averaged, other buffers are those of rank 0, all else of this rank.
         """
-        state = self._answered(lambda: averaged_state(self.row, self._models, self.network))
+        state = self._answered("average()", lambda: averaged_state(self.row, self._models, self.network))
         if state is None:
             raise NetworkError("a rank was lost when the others had averaged already; call average() again")
         return state
@@ -265,10 +263,12 @@ class Gossip:
     def metrics(self) -> dict[str, float]:
         """Loss, consensus distance, mixing error, p, bytes per node; collective. Empty if a rank was lost meanwhile."""
         loss = math.nan if self._loss is None else float(self._loss)
-        return self._answered(lambda: metrics(self.row, self._models, self.plan, self.network, loss)) or {}
+        answer = self._answered("metrics()", lambda: metrics(self.row, self._models, self.plan, self.network, loss))
+        return answer or {}
 
-    def _answered(self, question: Callable[[], Answer]) -> Answer | None:
+    def _answered(self, call: str, question: Callable[[], Answer]) -> Answer | None:
         """The common answer of all ranks; None if a rank was lost when others had it already and have continued."""
+        self._note(call)
         while True:
             self.row.settle()
             place = self.t, self._asked
@@ -294,5 +294,6 @@ class Gossip:
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from such a state, after those of the model and the optimizer are loaded; a collective call."""
+        self._note("load_state_dict()")
         self.row.settle()
         self._calls = load(state, self.driver, self.row)

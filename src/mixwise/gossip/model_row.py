@@ -47,11 +47,12 @@ class ModelRow:
     # --- parameters ---
     @torch.no_grad()
     def bind(self) -> None:
-        """Copy the parameters into the row, and make them views of it."""
+        """Copy the parameters into the row, and let them use its memory."""
         for slot, parameter in self._trained:
             view = slot.view(self.X[0])
             view.copy_(parameter)
-            parameter.data = view
+            # A storage of its own over the same memory: safetensors takes tensors of one storage for one tied weight.
+            parameter.data = torch.from_dlpack(view) if self.device.type in ("cpu", "cuda") else view
         self._at = [(parameter, parameter.data_ptr()) for _, parameter in self._trained]
 
     def settle(self) -> None:

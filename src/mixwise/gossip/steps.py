@@ -30,7 +30,7 @@ class Steps:
 
     def __init__(self, optimizer: torch.optim.Optimizer, row: ModelRow, driver: Driver) -> None:
         self.row, self.driver = row, driver
-        self.taken = 0
+        self.taken = self._counted = 0
         self.on_loss: Callable[[NetworkError], None] | None = None
         for hook in _HOOKS.pop(optimizer, []):
             hook.remove()
@@ -42,6 +42,12 @@ class Steps:
     def begin(self) -> None:
         """Begin the round at the current X, unless it has begun."""
         self.driver.begin(self.row.X)
+
+    def count(self) -> None:
+        """Count a step as a rest if the optimizer has taken none since the last call: a scaler has skipped it."""
+        if self.taken == self._counted:
+            self.rest()
+        self._counted = self.taken
 
     def rest(self) -> None:
         """Count a step without gradient and movement; some algorithms count their steps."""
@@ -57,7 +63,7 @@ class Steps:
                     self.row.settle()
                     self.begin()
                 if self.driver.turns_gradients and not _is_skipped(optimizer):
-                    self._turn_gradients(optimizer, len(args) > 1 or kwargs.get("closure") is not None)
+                    self._turn_gradients(optimizer, any(c is not None for c in (*args[1:], kwargs.get("closure"))))
                 break
             except NetworkError as error:
                 if self.on_loss is None:
@@ -91,3 +97,15 @@ def _is_skipped(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a scaler has told a fused optimizer to do nothing."""
     found = getattr(optimizer, "found_inf", None)
     return found is not None and bool(found > 0)
+
+
+def unwrapped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return torch's optimizer inside of accelerate's, which has no hooks."""
+    inner = getattr(optimizer, "optimizer", None)
+    return inner if isinstance(inner, torch.optim.Optimizer) else optimizer
+
+
+def accumulates(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether accelerate accumulates gradients, so that its optimizer ignores `step`."""
+    state = getattr(optimizer, "gradient_state", None)
+    return state is not None and not state.sync_gradients

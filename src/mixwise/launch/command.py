@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mixwise.errors import ConfigError
 
-_OURS = ("run", "sweep")  # our own commands that make sense in several processes
+_OURS = ("run", "sweep", "doctor")  # our own commands that make sense in several processes
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def worker_command(words: Sequence[str]) -> list[str]:
         return worker_command(words[1:])
     if first.endswith(".py") or (first == "-m" and len(words) > 1):
         return list(words)
-    raise ConfigError(f"cannot launch {first}; it is {' or '.join(_OURS)} of mixwise, a script such as train.py, or -m")
+    raise ConfigError(f"cannot launch {first}; it is {', '.join(_OURS)} of mixwise, a script such as train.py, or -m")
 
 
 def torchrun_line(machines: Machines, command: Sequence[str], max_restarts: int = 0) -> list[str]:

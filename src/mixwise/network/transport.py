@@ -51,6 +51,7 @@ class Transport:
     Attributes:
         sent: bytes of all tensors that this process has posted for sending.
         notes: where processes that give up leave their notes, in the store.
+        explain: given the missing rank and the known text about it, returns a better one if there is more to say.
     """
 
     def __init__(
@@ -71,6 +72,12 @@ class Transport:
         self._operations = 0
         self.batched = "nccl" in dist.get_backend(group)  # nccl calls one by one would wait for each other
         self._failure: NetworkError | None = None
+        self.explain: Callable[[int, str], str] | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether a wait of this process has ended with an error; there are no messages after it."""
+        return self._failure is not None
 
     @property
     def default_device(self) -> torch.device:
@@ -165,10 +172,11 @@ class Transport:
             what = f"rank {missing} did not answer within {self.timeout:g} s; if it is only slow, raise the timeout"
         else:
             what = f"rank {missing} is gone, its connection was closed"
+        told = f"{what}; see what rank {missing} wrote last"
+        with suppress(NetworkError):
+            told = told if self.explain is None else self.explain(missing, told)
         where = operation if step is None else f"{operation}, step {step}"
-        self._failure = NetworkError(
-            f"{where}: {what}; see what rank {missing} wrote last", missing=(missing,), operation=operation, step=step
-        )
+        self._failure = NetworkError(f"{where}: {told}", missing=(missing,), operation=operation, step=step)
         raise self._failure from error
 
     def _board(self) -> Board:

@@ -1,0 +1,110 @@
+"""`mixwise doctor`: checks of the installation, and of the network between processes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from statistics import median
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mixwise.cli.plan_command import plan
+from mixwise.cli.run_command import launch, shared_world
+from mixwise.errors import ConfigError
+from mixwise.terminal import columns, fail, out
+
+if TYPE_CHECKING:
+    from mixwise.graphs import Graph
+    from mixwise.network import Link
+
+
+def doctor(
+    network: Annotated[bool, typer.Option("--network", help="Measure the links between processes.")] = False,
+    processes: Annotated[int | None, typer.Option("--nproc-per-node", help="Start so many processes here.")] = None,
+    spec: Annotated[
+        str | None, typer.Option("--graph", help="The links to measure; by default ring:PROCESSES.")
+    ] = None,
+    model_size: Annotated[int, typer.Option(help="Parameters of the model, for the forecast.")] = 1_000_000,
+) -> None:
+    """Check your installation, with a self-test of a few seconds, or measure the network.
+
+    Shows versions, threads, back ends and data sets, and how to repair what is broken. With --network: latency and
+    bandwidth along the edges of a graph whose nodes are the processes, and what mixwise plan expects of them.
+
+    Example: mixwise doctor
+
+    On several machines: mixwise launch --nproc-per-node 4 -- doctor --network
+    """
+    if not network:
+        _check_installation()
+    elif processes is not None:
+        graph_of_processes(spec, processes)  # one error, not one per process
+        command = ["doctor", "--network", f"--model-size={model_size}"]
+        launch([*command, f"--graph={spec}"] if spec else command, processes)
+    else:
+        _measure_network(spec, model_size)
+
+
+def _check_installation() -> None:
+    from mixwise.doctor import findings
+
+    broken, topic = 0, None
+    for finding in findings():
+        mark = {None: "", True: "ok: ", False: "FAILED: "}[finding.ok]
+        out.print(f"{'' if finding.topic == topic else finding.topic:<14}{mark}{finding.text}")
+        topic = finding.topic
+        if finding.ok is False:
+            broken += 1
+            out.print(f"{'':<14}remedy: {finding.remedy}")
+    if broken:
+        raise typer.Exit(fail(f"{broken} {'check' if broken == 1 else 'checks'} failed", 1))
+    out.print("All checks passed.")
+
+
+def _measure_network(spec: str | None, model_size: int) -> None:
+    from mixwise.network.measured_links import measured_links
+
+    with shared_world(60.0) as world:
+        graph = graph_of_processes(spec, world.size)
+        links = measured_links(world.network(graph))
+    if world.rank == 0:
+        show_links(links, spec or f"ring:{graph.n}", model_size)
+
+
+def graph_of_processes(spec: str | None, size: int) -> Graph:
+    """Return the graph whose links are measured, a ring by default, if its nodes are the processes."""
+    from mixwise.graphs import parse
+
+    if size < 2:
+        raise ConfigError(
+            "--network measures links between processes, and there is one; start some here with --nproc-per-node 4, "
+            "or on one or more machines with mixwise launch --nproc-per-node 4 -- doctor --network"
+        )
+    graph = parse(spec or f"ring:{size}", 0)
+    graph.require_undirected("doctor --network")
+    if graph.n != size:
+        raise ConfigError(f"--graph {spec} has {graph.n} nodes, but there are {size} processes; one per node")
+    return graph
+
+
+def show_links(links: Mapping[tuple[int, int], Link], spec: str, model_size: int) -> None:
+    """Print the links, the slowest of them, and the forecast of `mixwise plan` for it."""
+    from mixwise.network import Link
+
+    message = 4 * model_size
+    rows = [(f"{i} – {j}", *_figures(link), f"{link.seconds(message):.3g}") for (i, j), link in links.items()]
+    out.print(columns(("ranks", "latency/ms", "Mbit/s", f"seconds for {message / 1e6:.3g} MB"), rows))
+    (i, j), slowest = max(links.items(), key=lambda item: item[1].seconds(message))
+    latency, bandwidth = _figures(slowest)
+    usual = Link(median(link.latency for link in links.values()), median(link.bandwidth for link in links.values()))
+    out.print("median: {} ms, {} Mbit/s".format(*_figures(usual)))
+    out.print(f"slowest link: ranks {i} and {j}, {latency} ms, {bandwidth} Mbit/s; a round waits for it:\n")
+    words = [spec, f"--latency={latency}", f"--bandwidth={bandwidth}", f"--model-size={model_size}"]
+    out.print(f"mixwise plan {shlex.join(words)}")
+    plan(spec, model_size, float(latency), float(bandwidth))
+
+
+def _figures(link: Link) -> tuple[str, str]:
+    """Milliseconds and Mbit/s, to three digits."""
+    return f"{link.latency * 1e3:.3g}", f"{float(f'{link.bandwidth * 8e-6:.3g}'):g}"
