@@ -68,7 +68,6 @@ def launch(*words):
     "options",
     [
         pytest.param(["--max-restarts", 1], id="stop"),
-        pytest.param(["--on-loss", "continue", "--master", "0.0.0.0:29500"], id="continue", marks=pytest.mark.soak),
     ],
 )
 def test_a_run_on_one_machine_listens_where_no_other_machine_reaches_it(folder, options):

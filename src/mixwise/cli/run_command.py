@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -119,25 +120,30 @@ def launch(
     count: Annotated[str, typer.Option("--machines", help="Number of machines; with stop, also a range: 1:3.")] = "1",
     here: Annotated[int, typer.Option("--machine", help="The number of this machine, from 0.")] = 0,
     master: Annotated[str | None, typer.Option(help="ADDRESS:PORT of machine 0, reachable from the others.")] = None,
-    max_restarts: Annotated[int, typer.Option(help="With stop: restarts from the last checkpoint.")] = 0,
-    grace: Annotated[float, typer.Option(help="With continue: seconds until a silent process counts as lost.")] = 30.0,
+    standby: Annotated[str | None, typer.Option(help="With continue: ADDRESS:PORT of machine 1, if 0 is lost.")] = None,
+    max_restarts: Annotated[int, typer.Option(help="Of all processes; with continue, of lost ones.")] = 0,
+    grace: Annotated[float, typer.Option(help="With continue: seconds until a silent process counts as lost.")] = 0.7,
     show: Annotated[bool, typer.Option("--print", help="Only print the command lines of all machines.")] = False,
 ) -> None:
     """Start a recipe or a script in several processes.
 
     The processes run on one or more machines. When one of them is lost, the others stop, as under torchrun, or
-    continue without it.
+    continue without it; it joins them again when it is restarted.
 
     Example: mixwise launch --nproc-per-node 4 --on-loss continue -- run digits
     """
     import mixwise.launch as start
 
-    machines = start.Machines(processes, count, here, start.parse_master(master))
+    machines = start.Machines(processes, count, here, start.parse_master(master), start.parse_master(standby))
     worker, stops = start.worker_command(command), on_loss == "stop"
-    start.check_options(machines, stops, max_restarts, grace)
+    start.check_options(machines, worker, stops, max_restarts, grace)
 
     def line(here: start.Machines) -> list[str]:
-        return start.torchrun_line(here, worker, max_restarts) if stops else start.launch_line(here, grace, command)
+        return (
+            start.torchrun_line(here, worker, max_restarts)
+            if stops
+            else start.launch_line(here, grace, max_restarts, command)
+        )
 
     if show:
         for machine in range(machines.most):
@@ -146,7 +152,8 @@ def launch(
         sys.stdout.flush()
         os.execv(sys.executable, start.python_line(line(machines)))
     else:
-        raise typer.Exit(start.supervise(machines, worker, grace, lambda said: err.print(f"mixwise launch: {said}")))
+        said = partial(err.print, "mixwise launch:")
+        raise typer.Exit(start.supervise(machines, worker, grace, max_restarts, said))
 
 
 def _changes(overrides: list[str] | None, seeds: str | None) -> list[str]:

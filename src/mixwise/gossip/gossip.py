@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -21,10 +21,10 @@ from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip.call_watch import watched
 from mixwise.gossip.checkpoint import load, saved
 from mixwise.gossip.collective import DONE, FAILED, WORKING, any_works, averaged_state, metrics, transport_of
+from mixwise.gossip.elastic import Elastic, Place
 from mixwise.gossip.log import GossipLog, Logger
-from mixwise.gossip.start import OnLoss, Options, Parts, agreed, begin_together, check_graph, connected
+from mixwise.gossip.start import Options, Parts, agreed, begin_together, check_graph, connected
 from mixwise.gossip.steps import Steps, accumulates, unwrapped
-from mixwise.gossip.survival import Place, Survival
 from mixwise.graphs import Graph
 from mixwise.network.guarded import OnBad, Robust, guarded
 from mixwise.network.survivors import restored_on_loss
@@ -53,7 +53,9 @@ class Gossip:
         wire_dtype: torch.bfloat16 or torch.int8 rounds the rows for the message; their mean is conserved all the same.
         timeout: the longest wait for other ranks, in seconds.
         seed: names the random streams of policy and algorithm.
-        on_loss: when a rank is lost, "stop" with an error, or "continue" without it (`mixwise launch`).
+        elastic: continue without ranks that are lost, and take up ranks that are started again (`mixwise launch
+            --on-loss continue`); `Gossip` then makes the process group itself. The loop is `while gossip.t < steps`.
+        rejoin: model and optimizer of a rank that joins later: those of a "neighbor", or its "own", as passed here.
         robust, on_bad: protection against broken or hostile ranks; see `GuardedNetwork`.
         network: how rows travel; by default over torch's process group.
         log: a folder for `mixwise report` and `watch`, or a function of a step and its values; used by rank 0.
@@ -83,7 +85,8 @@ class Gossip:
         wire_dtype: torch.dtype | None = None,
         timeout: float = 60.0,
         seed: int = 0,
-        on_loss: OnLoss = "stop",
+        elastic: bool = False,
+        rejoin: Literal["neighbor", "own"] = "neighbor",
         robust: Robust = "none",
         on_bad: OnBad = "stop",
         network: Network | None = None,
@@ -91,31 +94,35 @@ class Gossip:
         log_every: int = 50,
     ) -> None:
         def make() -> Parts:
-            if network is None:
+            if network is None and not elastic:
                 check_graph(graph)
             return Parts(model, unwrapped(optimizer), graph, policy, algorithm, options)
 
         self._log = None if log is None else GossipLog(log, log_every)
-        recorded = None if log is None else log_every
-        options = Options(local_steps, buffers, overlap, wire_dtype, seed, on_loss, robust, on_bad, recorded)
-        parts = agreed(make, Transport(None, timeout) if network is None and process_count() is not None else None)
+        every = None if log is None else log_every
+        options = Options(local_steps, buffers, overlap, wire_dtype, seed, elastic, rejoin, robust, on_bad, every)
+        grouped = network is None and process_count() is not None
+        parts = make() if elastic else agreed(make, Transport(None, timeout) if grouped else None)
         self.model, self.optimizer, self.local_steps, self.buffers = model, optimizer, local_steps, buffers
-        self.network = connected(graph, options, timeout) if network is None else guarded(network, robust, on_bad)
-        self.network.traffic.reset()
         self.row, self.policy, self.algorithm, self.seed = parts.row, parts.policy, parts.algorithm, seed
         self.row.bind()
-        begin_together(self.row, self.network)
+        self._elastic: Elastic | None = None
+        self._calls = self._asked = t = 0  # calls of step(), and of collective methods, since the last mixing
+        if elastic:
+            self._elastic = Elastic(parts, unwrapped(optimizer), graph, policy, options, timeout)
+            (t, self._asked), self.network, self.policy = self._elastic.start()
+        else:
+            self.network = connected(graph, options, timeout) if network is None else guarded(network, robust, on_bad)
+            self.network.traffic.reset()
+            begin_together(self.row, self.network)
         self._make_driver()
+        self.driver.begin_at(t)
         self.steps = Steps(unwrapped(optimizer), self.row, self.driver)
+        self.steps.on_loss = self._continue if elastic else None
         self.plan: Plan | None = None  # the weights of the last mixing
         self._loss: Any = None  # of the last step, if known
-        self._calls = self._asked = 0  # calls of step(), and of collective methods, since the last mixing
         self._joined = self._mixing = False  # inside join(); inside a mixing
-        self._survival: Survival | None = None
-        if on_loss == "continue":
-            self._survival = Survival(graph, policy, self.algorithm.needs, options, timeout)
-            self.steps.on_loss = self._continue
-        self._note = watched(None if on_loss == "continue" else transport_of(self.network))  # of every collective call
+        self._note = watched(None if elastic else transport_of(self.network))  # of every collective call
         self._start_early()
 
     def _make_driver(self) -> None:
@@ -136,9 +143,7 @@ class Gossip:
     @property
     def members(self) -> tuple[int, ...]:
         """The ranks that are left, as numbered at the start; this one is at index `rank`."""
-        if self._survival is None:
-            return tuple(range(self.network.graph.n))
-        return self._survival.membership.generation.members
+        return tuple(range(self.network.graph.n)) if self._elastic is None else self._elastic.members
 
     # --- one step ---
     def step(self, closure: Closure = None, *, scaler: torch.amp.GradScaler | None = None, loss: Any = None) -> Any:
@@ -168,30 +173,25 @@ class Gossip:
     def _mix_if(self, wanted: Callable[[], bool]) -> bool:
         """Mix if it is wanted, and return whether it was; a mixing that fails because of a loss is skipped."""
         self._note("join()" if self._joined else "step()")
-        if self.steps.behind:
-            self.steps.behind -= 1
-        else:
-            try:
-                with restored_on_loss([self.row.X]) if self._survival is not None else nullcontext():
-                    if not wanted():
-                        return False
-                    self._mix()
-                    return True
-            except NetworkError as error:
-                self._mixing = False
-                self._continue(error, (self.t + 1, 0))
-        self.driver.drop_round()
-        self._calls = 0
-        self._start_early()
+        try:
+            with restored_on_loss([self.row.X]) if self._elastic is not None else nullcontext():
+                if not wanted():
+                    return False
+                self._mix()
+        except NetworkError as error:
+            self._mixing = False
+            self._continue(error, (self.t + 1, 0))
+            self._calls = 0
+            self._start_early()
+        if self._elastic is not None:
+            self._elastic.offer(self.t)
         return True
 
     def _continue(self, error: NetworkError, at: Place | None = None) -> None:
-        """Continue with the ranks that are left, or raise the error."""
-        if self._survival is None:
+        """Continue with the ranks that are present, or raise the error."""
+        if self._elastic is None:
             raise error
-        at = at or (self.t, self._asked)
-        (t, self._asked), self.network, self.policy = self._survival.reform(at, self.network)
-        self.steps.behind += t - at[0]
+        (t, self._asked), self.network, self.policy = self._elastic.meet(at or (self.t, self._asked), self.network)
         self.plan = None
         self._make_driver()
         self.steps.driver = self.driver

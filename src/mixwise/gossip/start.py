@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -18,14 +18,11 @@ from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.network import DistributedNetwork, SimulatedNetwork
 from mixwise.network.guarded import OnBad, Robust, guarded
-from mixwise.network.membership import check_supervised
 from mixwise.network.transport import Transport, process_count
 from mixwise.policies.choice import PolicyLike, as_algorithm, policy_for
 from mixwise.protocols import Algorithm, Network
 from mixwise.tasks.module import BufferPolicy
 from mixwise.training.checks import check_buffers, check_counts, check_guarded, check_optimizer
-
-OnLoss: TypeAlias = Literal["stop", "continue"]
 
 # By name, also those of other libraries; torch.distributed.fsdp takes a second to import.
 _SYNCHRONIZED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
@@ -40,7 +37,8 @@ class Options:
     overlap: bool
     wire_dtype: torch.dtype | None
     seed: int
-    on_loss: OnLoss
+    elastic: bool
+    rejoin: Literal["neighbor", "own"]
     robust: Robust
     on_bad: OnBad
     log_every: int | None  # None without a log: its records are collective calls
@@ -70,9 +68,12 @@ class Parts:
         check_counts(local_steps=options.local_steps)
         if options.buffers not in ("local", "averaged"):
             raise TrainingError(f'buffers = {options.buffers!r}; choose "local" or "averaged"')
-        _check_on_loss(options.on_loss, policy)
-        if options.log_every is not None and options.on_loss == "continue":
-            raise TrainingError('log=… shows all ranks, and on_loss="continue" may lose some; leave one of them out')
+        if options.rejoin not in ("neighbor", "own"):
+            raise TrainingError(f'rejoin = {options.rejoin!r}; choose "neighbor" or "own"')
+        if options.elastic:
+            _check_elastic(policy)
+        if options.log_every is not None and options.elastic:
+            raise TrainingError("log=… shows all ranks, and elastic=True may lose some; leave one of them out")
         self.algorithm = _chosen_algorithm(algorithm, options.overlap)
         check_guarded(self.algorithm, options.robust, options.on_bad)
         self.policy = policy_for(policy, graph, self.algorithm.needs)
@@ -111,17 +112,13 @@ def _chosen_algorithm(algorithm: Algorithm | str | None, overlap: bool) -> Algor
     return CombineWhileAdapt() if overlap else DSGD()
 
 
-def _check_on_loss(on_loss: OnLoss, policy: PolicyLike) -> None:
-    """To continue after a loss needs a supervisor, and weights that can be made for the remaining graph."""
-    if on_loss not in ("stop", "continue"):
-        raise TrainingError(f'on_loss = {on_loss!r}; choose "stop" or "continue"')
-    if on_loss == "continue":
-        check_supervised()
-        if not callable(policy) and _holds_graph(policy):
-            raise TrainingError(
-                f'on_loss="continue" with {type(policy).__name__}: it is made for one graph, a loss leaves another; '
-                f"pass a function that makes it, such as policy=mixwise.mixing.metropolis_hastings"
-            )
+def _check_elastic(policy: PolicyLike) -> None:
+    """Weights must be made for whichever ranks are present."""
+    if not callable(policy) and _holds_graph(policy):
+        raise TrainingError(
+            f"elastic=True with {type(policy).__name__}: it is made for one graph, and a loss leaves another; "
+            f"pass a function that makes it, such as policy=mixwise.mixing.metropolis_hastings"
+        )
 
 
 def _holds_graph(value: object, depth: int = 6) -> bool:
@@ -173,11 +170,11 @@ def _check_parameters(optimizer: torch.optim.Optimizer, row: ModelRow) -> None:
         )
 
 
-def connected(graph: Graph, options: Options, timeout: float) -> Network:
+def connected(graph: Graph, options: Options, timeout: float, has_changed: Callable[[], bool] | None = None) -> Network:
     """Return the network of the default process group; a simulation of one node without a group."""
     if process_count() is None:
         return SimulatedNetwork(graph)
-    network = DistributedNetwork(graph, wire_dtype=options.wire_dtype, timeout=timeout)
+    network = DistributedNetwork(graph, wire_dtype=options.wire_dtype, timeout=timeout, has_changed=has_changed)
     return guarded(network, options.robust, options.on_bad)
 
 

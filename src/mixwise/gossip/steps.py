@@ -25,13 +25,12 @@ class Steps:
 
     Attributes:
         taken: optimizer steps since the start.
-        behind: mixings to skip until this rank is where the others are; meanwhile the driver does not begin rounds.
         on_loss: called when a rank is lost inside a step; it replaces the driver.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, row: ModelRow, driver: Driver) -> None:
         self.row, self.driver = row, driver
-        self.taken = self.behind = self._counted = 0
+        self.taken = self._counted = 0
         self.on_loss: Callable[[NetworkError], None] | None = None
         for hook in _HOOKS.pop(optimizer, []):
             hook.remove()
@@ -42,8 +41,7 @@ class Steps:
 
     def begin(self) -> None:
         """Begin the round at the current X, unless it has begun."""
-        if not self.behind:
-            self.driver.begin(self.row.X)
+        self.driver.begin(self.row.X)
 
     def count(self) -> None:
         """Count a step as a rest if the optimizer has taken none since the last call: a scaler has skipped it."""
@@ -54,7 +52,7 @@ class Steps:
     def rest(self) -> None:
         """Count a step without gradient and movement; some algorithms count their steps."""
         driver = self.driver
-        if driver.turns_gradients and not self.behind:
+        if driver.turns_gradients:
             driver.algorithm.direction(torch.zeros_like(self.row.X), driver.algorithm_state, driver.network)
         driver.stepped(0.0)
 
@@ -64,7 +62,7 @@ class Steps:
                 if not self.driver.begun:
                     self.row.settle()
                     self.begin()
-                if self.driver.turns_gradients and not self.behind and not _is_skipped(optimizer):
+                if self.driver.turns_gradients and not _is_skipped(optimizer):
                     self._turn_gradients(optimizer, any(c is not None for c in (*args[1:], kwargs.get("closure"))))
                 break
             except NetworkError as error:

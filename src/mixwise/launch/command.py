@@ -21,12 +21,14 @@ class Machines:
         here: the number of this machine, from 0.
         processes: on each machine.
         master: address and port of machine 0, as the others see it; not needed on one machine.
+        standby: those of machine 1, if it takes over the lighthouse when machine 0 is lost.
     """
 
     processes: int
     count: str = "1"
     here: int = 0
     master: tuple[str, int] | None = None
+    standby: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
         if self.processes < 1:
@@ -37,6 +39,8 @@ class Machines:
             raise ConfigError(f"--machine {self.here}: the machines are 0 to {self.most - 1}")
         if self.most > 1 and self.master is None:
             raise ConfigError("several machines need --master ADDRESS:PORT, where the others reach machine 0")
+        if self.standby is not None and self.most < 3:
+            raise ConfigError("--standby: only a majority continues without machine 0, so it takes 3 machines or more")
 
     @property
     def fewest(self) -> int:
@@ -53,6 +57,11 @@ class Machines:
         """Where machine 0 listens; on one machine a free port that no other machine reaches."""
         return self.master if self.master is not None and self.most > 1 else ("127.0.0.1", 0)
 
+    @property
+    def lighthouses(self) -> list[tuple[str, int]]:
+        """Where processes ask who is present: at machine 0, then at machine 1, if it stands by."""
+        return [self.endpoint, *([] if self.standby is None else [self.standby])]
+
 
 def parse_master(text: str | None) -> tuple[str, int] | None:
     """Address and port, such as 10.0.0.1:29500, or [fd00::1]:29500."""
@@ -65,10 +74,15 @@ def parse_master(text: str | None) -> tuple[str, int] | None:
     return host, int(port)
 
 
-def check_options(machines: Machines, stops: bool, max_restarts: int, grace: float) -> None:
+def check_options(machines: Machines, worker: Sequence[str], stops: bool, max_restarts: int, grace: float) -> None:
     """Raise an error if options do not go together."""
-    if max_restarts < 0 or (max_restarts and not stops):
-        raise ConfigError(f"--max-restarts {max_restarts}: at least 0, and only with --on-loss stop")
+    if max_restarts < 0:
+        raise ConfigError(f"--max-restarts {max_restarts}: at least 0")
+    if max_restarts and not stops and worker[:2] == ["-m", "mixwise"]:
+        raise ConfigError(
+            f"--max-restarts {max_restarts}: with --on-loss continue, only scripts with Gossip(elastic=True) take up "
+            f"lost processes again; recipes continue on the remaining nodes"
+        )
     if not grace > 0:
         raise ConfigError(f"--grace {grace:g}: a process may be silent for some seconds, so above 0")
     if not stops and machines.fewest < machines.most:
@@ -98,7 +112,7 @@ def worker_command(words: Sequence[str]) -> list[str]:
 def torchrun_line(machines: Machines, command: Sequence[str], max_restarts: int = 0) -> list[str]:
     """The torchrun command line of one machine, for runs that stop, or restart, when a process is lost."""
     line = ["python", "-m", "mixwise.launch.torchrun", f"--nproc-per-node={machines.processes}"]
-    line += [f"--nnodes={machines.count}", "--rdzv-backend=mixwise", f"--rdzv-endpoint={_address(machines.endpoint)}"]
+    line += [f"--nnodes={machines.count}", "--rdzv-backend=mixwise", f"--rdzv-endpoint={written(machines.endpoint)}"]
     if machines.most > 1 and (max_restarts > 0 or machines.fewest < machines.most):  # they restart together
         line += ["--rdzv-id=mixwise", f"--rdzv-conf=is_host={str(machines.here == 0).lower()}"]
     else:
@@ -108,15 +122,24 @@ def torchrun_line(machines: Machines, command: Sequence[str], max_restarts: int 
     return [*line, *command]
 
 
-def launch_line(machines: Machines, grace: float, words: Sequence[str]) -> list[str]:
+def launch_line(machines: Machines, grace: float, max_restarts: int, words: Sequence[str]) -> list[str]:
     """The command line of one machine for runs that continue without lost processes."""
     line = ["mixwise", "launch", "--on-loss=continue", f"--nproc-per-node={machines.processes}", f"--grace={grace:g}"]
+    if max_restarts:
+        line.append(f"--max-restarts={max_restarts}")
     if machines.master is not None:
-        line += [f"--machines={machines.count}", f"--machine={machines.here}", f"--master={_address(machines.master)}"]
+        line += [f"--machines={machines.count}", f"--machine={machines.here}", f"--master={written(machines.master)}"]
+    if machines.standby is not None:
+        line.append(f"--standby={written(machines.standby)}")
     return [*line, "--", *words]
 
 
-def _address(endpoint: tuple[str, int]) -> str:
+def written(endpoint: tuple[str, int]) -> str:
+    """Address and port as text.
+
+    >>> written(("fd00::1", 29500))
+    '[fd00::1]:29500'
+    """
     host, port = endpoint
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -8,24 +8,13 @@ import sys
 from contextlib import suppress
 
 from mixwise.errors import NetworkError
-from mixwise.network.board import LOOPBACK, is_loopback
+from mixwise.network.board import LOOPBACK, address_towards, is_loopback
 
 
 def gloo_interface(endpoint: tuple[str, int]) -> dict[str, str]:
     """The environment variable that makes gloo use the interface to machine 0; on one machine, loopback."""
     name = LOOPBACK if is_loopback(endpoint[0]) else interface_towards(*endpoint)
     return {} if name is None else {"GLOO_SOCKET_IFNAME": name}
-
-
-def address_towards(host: str, port: int) -> str:
-    """The address that this machine shows to `host`."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, port))  # of a datagram socket: chooses a route, sends nothing
-        except OSError as error:
-            raise NetworkError(f"no route to {host} ({error.strerror}); check the network, and --master") from None
-        return str(probe.getsockname()[0])
 
 
 def interface_towards(host: str, port: int) -> str | None:

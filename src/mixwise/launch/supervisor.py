@@ -1,176 +1,146 @@
 """A supervisor that never ends survivors: it starts the workers of one machine, and reports how they ended.
 
-The supervisor of machine 0 also hosts the board, and decides which ranks form the next generation after a loss.
+Workers find each other by a lighthouse, which the supervisor of machine 0 starts, and starts again if it is lost; that
+of machine 1 may keep another one. Supervisors do not talk to each other: any may be lost and started again.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from types import FrameType
 
-from mixwise.errors import ConfigError, NetworkError
-from mixwise.launch.command import Machines
+from mixwise.launch.command import Machines, written
 from mixwise.launch.interface import gloo_interface
-from mixwise.launch.workers import FINISHED, Workers
-from mixwise.network.board import Board, listening_store, until
-from mixwise.network.membership import END, GRACE, SUPERVISED, Generation
+from mixwise.launch.workers import FINISHED, Worker, die_with_parent
+from mixwise.network import lighthouse
+from mixwise.network.board import free_address
+from mixwise.network.membership import GRACE, LIGHTHOUSES
 
-_ARRIVAL = 300.0  # seconds within which all machines must have been started
-_LOOK, _BEAT = 0.1, 1.0  # seconds between two looks at the board, and between two signs of life
+_LOOK = 0.05  # seconds between two looks at the workers
+_AGAIN = 1.0  # seconds until a lost process is started again
+_PATIENCE = 10.0  # seconds from asking a process to end to ending it
 
 Say = Callable[[str], None]
 
 
-def supervise(machines: Machines, command: Sequence[str], grace: float, say: Say) -> int:
+def supervise(machines: Machines, command: Sequence[str], grace: float, max_restarts: int, say: Say) -> int:
     """Run the workers of this machine to their end; return the exit code, 0 if survivors finished.
 
     Args:
         machines: where the processes run.
         command: of a worker, after the interpreter.
-        grace: seconds that a process may be silent while the others form a new group.
+        grace: seconds that a process may be silent.
+        max_restarts: how often processes of this machine are started again, to join the others.
         say: prints a line for the user.
     """
-    with _interrupts() as interrupts:
-        board, address = _board(machines)
-        _gather_machines(board, machines, interrupts)
-        if interrupts.last:
-            return 128 + interrupts.last
-        first = machines.here * machines.processes
-        workers = Workers(
-            range(first, first + machines.processes), [sys.executable, *command], _environment(machines, address, grace)
-        )
-        watch = _Watch(board, machines, workers, grace, say)
+    lighthouse.torchft()  # raises an error if it is missing
+    first, count, restarts = machines.here * machines.processes, machines.processes, 0
+    with _interrupts() as interrupts, _Lighthouse(machines, grace) as light:
+        environment = _environment(machines, light.addresses, grace)
+
+        def start(local: int) -> Worker:
+            own = {"RANK": str(first + local), "LOCAL_RANK": str(local)}
+            return Worker(first + local, [sys.executable, *command], environment | own)
+
+        workers = [start(local) for local in range(count)]
+        ended: dict[int, str] = {}  # by local rank: how, unless it is to be started again
+        due: dict[int, float] = {}  # when it is to be started again
         try:
-            while not interrupts.last and not watch.done():
-                watch.look(time.monotonic())
+            while not interrupts.last and len(ended) < count:
+                light.keep(say)
+                for local, worker in enumerate(workers):
+                    how = worker.how_ended()
+                    if local in ended or how is None:
+                        continue
+                    if local in due:
+                        if time.monotonic() > due[local]:
+                            del due[local]
+                            workers[local] = start(local)
+                    elif how != FINISHED and restarts < max_restarts and FINISHED not in ended.values():
+                        restarts, due[local] = restarts + 1, time.monotonic() + _AGAIN
+                        say(f"rank {worker.rank} is lost: {how}; start {restarts} of {max_restarts} to join again")
+                    else:
+                        ended[local] = how
+                        if how != FINISHED:
+                            say(f"rank {worker.rank} is lost: {how}")
+                if FINISHED in ended.values():  # a stopped process would be waited for without end
+                    for worker in workers:
+                        if worker.is_stopped:
+                            worker.end(reason="stopped, then ended")
                 time.sleep(_LOOK)
         finally:
-            workers.end(interrupts.last or signal.SIGTERM)
-        watch.report_ended()
-        if interrupts.last:
-            say(f"stopped by {interrupts.last.name}")
-            return 128 + interrupts.last
-        return watch.result()
-
-
-class _Watch:
-    """Reports and watches while the workers run."""
-
-    def __init__(self, board: Board, machines: Machines, workers: Workers, grace: float, say: Say) -> None:
-        self.board, self.machines, self.workers, self.grace, self.say = board, machines, workers, grace, say
-        self.world = machines.most * machines.processes
-        self.generations = Generations(board, self.world, grace) if machines.here == 0 else None
-        self._told: dict[int, str] = {}  # ranks of this machine that have ended, as reported on the board
-        self._beaten = -_BEAT
-        self._beats: dict[int, tuple[int, float]] = {}  # of other machines: how many, and since when no more
-
-    def look(self, now: float) -> None:
-        """Report processes that have ended, end those that others ask to end; on machine 0, publish generations."""
-        self.report_ended()
-        for worker in self.workers.living:
-            reason = self.board.read(f"end/{worker.rank}")
-            if reason is not None:
-                worker.end(reason=reason)
-        if now - self._beaten >= _BEAT and self.workers.living:
-            self._beaten = now
-            self.board.count(f"beat/{self.machines.here}", 1)
-        if self.generations is not None:
-            self._look_at_machines(now)
-            generation = self.generations.look(now)
-            if generation is not None:
-                members = ", ".join(map(str, generation.members))
-                without = f" without {_list(generation.lost)}" if generation.lost else ""
-                self.say(f"generation {generation.number}: ranks {members} continue{without}")
-
-    def report_ended(self) -> None:
-        """Report processes that have ended since the last time."""
-        for rank, how in self.workers.ended().items():
-            if rank not in self._told:
-                self._told[rank] = how
-                self.board.write(f"ended/{rank}", how)
-                if how != FINISHED:
-                    self.say(f"rank {rank} is lost: {how}")
-
-    def done(self) -> bool:
-        """Whether all workers have ended: those of this machine; on machine 0, which hosts the board, all."""
-        if len(self._told) < self.machines.processes:
-            return False
-        return self.generations is None or len(self.generations.ended()) == self.world
-
-    def result(self) -> int:
-        """Print a summary and return the exit code."""
-        ended = self._told if self.generations is None else self.generations.ended()
-        lost = {rank: how for rank, how in ended.items() if how != FINISHED}
-        finished = len(ended) - len(lost)
-        where = "" if self.generations is not None else f" of machine {self.machines.here}"
-        self.say(f"{finished} of {len(ended)} processes{where} finished" + (f"; lost: {_list(lost)}" if lost else ""))
-        if finished:
-            return 0
-        codes = [int(how.removeprefix("exit code ")) for how in lost.values() if how.startswith("exit code ")]
-        return min(codes, default=1)
-
-    def _look_at_machines(self, now: float) -> None:
-        """Count the processes of a machine that is silent for the grace period as lost."""
-        for machine in range(1, self.machines.most):
-            first = machine * self.machines.processes
-            ranks = range(first, first + self.machines.processes)
-            beats, since = self._beats.get(machine, (-1, now))
-            count = self.board.count(f"beat/{machine}")
-            self._beats[machine] = (count, since if count == beats else now)
-            if count != beats or now - since < self.grace or self.board.has(*(f"ended/{rank}" for rank in ranks)):
-                continue
-            for rank in ranks:
-                if not self.board.has(f"ended/{rank}"):
-                    self.board.write(f"end/{rank}", "taken for lost by machine 0")  # should it come back
-                    self.board.write(f"ended/{rank}", f"machine {machine} silent for {self.grace:g} s")
-                    self.say(f"rank {rank} is lost: machine {machine} silent for {self.grace:g} s")
-
-
-def _list(lost: dict[int, str]) -> str:
-    return ", ".join(f"rank {rank} ({how})" for rank, how in sorted(lost.items()))
-
-
-def _board(machines: Machines) -> tuple[Board, tuple[str, int]]:
-    """The board, hosted here if this is machine 0, and its address."""
-    host, port = machines.endpoint
-    if machines.here > 0:
-        return Board.at(host, port, _ARRIVAL), (host, port)
-    store = listening_store(host, port)
-    port = store.port
-    return Board(store, f"the board at {host}:{port}"), (host, port)
-
-
-def _gather_machines(board: Board, machines: Machines, interrupts: _Interrupts) -> None:
-    """Wait until all machines have started; each must run the same number of processes."""
-    if machines.most == 1:
-        return
-    board.write(f"machine/{machines.here}", machines.processes)
-    names = [f"machine/{machine}" for machine in range(machines.most)]
-    awaited = names if machines.here == 0 else ["start"]
-    if not until(lambda: interrupts.last or board.has(*awaited), _ARRIVAL):
-        missing = [name.replace("/", " ") for name in names if not board.has(name)]
-        raise NetworkError(
-            f"{', '.join(missing)} did not come within {_ARRIVAL:g} s; start mixwise launch there with the same "
-            f"--master, and check that its port is open on machine 0"
-        )
+            _end(workers, interrupts.last or signal.SIGTERM)
     if interrupts.last:
-        return
-    board.write("start", True)
-    for machine, name in enumerate(names):
-        processes = board.read(name)
-        if processes != machines.processes:
-            here = f"machine {machines.here} {machines.processes}; give the same --nproc-per-node"
-            raise ConfigError(f"machine {machine} starts {processes} processes, {here}")
+        say(f"stopped by {interrupts.last.name}")
+        return 128 + interrupts.last
+    return _result(machines, {first + local: how for local, how in ended.items()}, say)
 
 
-def _environment(machines: Machines, address: tuple[str, int], grace: float) -> dict[str, str]:
-    """The variables by which workers find each other in init_process_group("gloo")."""
+def _result(machines: Machines, ended: dict[int, str], say: Say) -> int:
+    """Print a summary and return the exit code."""
+    lost = {rank: how for rank, how in ended.items() if how != FINISHED}
+    finished = len(ended) - len(lost)
+    where = "" if machines.most == 1 else f" of machine {machines.here}"
+    listed = ", ".join(f"rank {rank} ({how})" for rank, how in sorted(lost.items()))
+    say(f"{finished} of {len(ended)} processes{where} finished" + (f"; lost: {listed}" if lost else ""))
+    codes = [int(how.removeprefix("exit code ")) for how in lost.values() if how.startswith("exit code ")]
+    return 0 if finished else min(codes, default=1)
+
+
+def _end(workers: Sequence[Worker], number: signal.Signals) -> None:
+    """Ask all to end, and kill those that do not within 10 seconds."""
+    last = time.monotonic() + _PATIENCE
+    for worker in workers:
+        worker.end(number)
+    while any(worker.how_ended() is None for worker in workers) and time.monotonic() < last:
+        time.sleep(_LOOK)
+    for worker in workers:
+        worker.end()
+        worker.read_all()
+
+
+class _Lighthouse:
+    """The lighthouse of this machine, if it has one: a process that is started again when it is lost."""
+
+    def __init__(self, machines: Machines, grace: float) -> None:
+        places, self._grace = machines.lighthouses, grace
+        self._process: subprocess.Popen[bytes] | None = None
+        if machines.here < len(places):
+            self._at = places[machines.here] = free_address(*places[machines.here])
+            self._process = self._start()
+        self.addresses = ",".join(map(written, places))
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        host, port, self._started = *self._at, time.monotonic()
+        return subprocess.Popen(
+            [sys.executable, lighthouse.__file__, host, str(port), str(self._grace)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0,
+            preexec_fn=die_with_parent,
+        )  # fmt: skip
+
+    def keep(self, say: Say) -> None:
+        """Start it again if it is lost."""
+        if self._process is not None and self._process.poll() is not None and time.monotonic() > self._started + _AGAIN:
+            say(f"the lighthouse is lost (exit code {self._process.returncode}), and started again")
+            self._process = self._start()
+
+    def __enter__(self) -> _Lighthouse:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+def _environment(machines: Machines, lighthouses: str, grace: float) -> dict[str, str]:
+    """The variables by which workers find each other."""
     return {
         "OMP_NUM_THREADS": "1",  # as under torchrun: processes share the cores
         "TORCH_CPP_LOG_LEVEL": "ERROR",  # a lost peer is reported once, by the library
@@ -179,10 +149,7 @@ def _environment(machines: Machines, address: tuple[str, int], grace: float) -> 
         "PYTHONUNBUFFERED": "1",
         "WORLD_SIZE": str(machines.most * machines.processes),
         "LOCAL_WORLD_SIZE": str(machines.processes),
-        "MASTER_ADDR": address[0],
-        "MASTER_PORT": str(address[1]),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is ours, rank 0 need not host one
-        SUPERVISED: "1",
+        LIGHTHOUSES: lighthouses,
         GRACE: str(grace),
     }
 
@@ -205,63 +172,3 @@ def _interrupts() -> Iterator[_Interrupts]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class Generations:
-    """Decides which ranks belong to the next generation, on machine 0 alone, from the notes on the board.
-
-    report/g/r      rank r has left generation g, having come this far
-    ended/r         the process of rank r has ended, and how; "finished" if it was done
-    end/r           the supervisor of rank r is to end its process, and why
-    generation/g    its members
-
-
-    Args:
-        board: the board.
-        world: how many ranks there are at the start.
-        grace: seconds from the first report to the last; a process that is silent for longer is ended.
-    """
-
-    def __init__(self, board: Board, world: int, grace: float) -> None:
-        self.board, self.world, self.grace = board, world, grace
-        self.current = Generation(0, tuple(range(world)))
-        self._first_report: float | None = None  # when, in this generation
-        self._events = 0  # reports seen so far
-
-    def look(self, now: float) -> Generation | None:
-        """Read the board; return the next generation if it was published now."""
-        events = self.board.count("events")
-        if events == self._events and self._first_report is None:
-            return None
-        self._events = events
-        notes = {rank: self.board.read(f"report/{self.current.number}/{rank}") for rank in self.current.members}
-        reached = {rank: tuple(at) for rank, at in notes.items() if at is not None}
-        if not reached:
-            return None
-        if self._first_report is None:
-            self._first_report = now
-        ended = self.ended()
-        silent = [rank for rank in self.current.members if rank not in reached and rank not in ended]
-        waited = now - self._first_report
-        if silent and waited < self.grace:
-            return None
-        for rank in silent:
-            self.board.write(f"end/{rank}", f"silent for {self.grace:g} s, then ended")
-        if silent and waited < self.grace + END:  # a process whose machine is gone is never seen to end
-            return None
-        for rank in silent:
-            self.board.write(f"ended/{rank}", "silent, and so is its machine")
-        members = tuple(rank for rank in self.current.members if rank in reached and rank not in ended)
-        if not members:
-            return None
-        lost = {rank: how for rank, how in self.ended().items() if how != FINISHED}
-        at = max(reached[rank] for rank in members)
-        self.current = Generation(self.current.number + 1, members, at, lost)
-        self._first_report = None
-        self.board.write(f"generation/{self.current.number}", asdict(self.current))
-        return self.current
-
-    def ended(self) -> dict[int, str]:
-        """The ranks whose process has ended, and how."""
-        notes = {rank: self.board.read(f"ended/{rank}") for rank in range(self.world)}
-        return {rank: how for rank, how in notes.items() if how is not None}

@@ -16,9 +16,11 @@ import pickle
 import sys
 from dataclasses import astuple
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, cast
 
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 from torch.distributed.elastic.rendezvous import (
     RendezvousConnectionError,
     RendezvousHandler,
@@ -39,8 +41,9 @@ from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.run import main as torchrun
 
 from mixwise.errors import MixwiseError
-from mixwise.launch.interface import address_towards, gloo_interface
-from mixwise.network.board import Board, listening_store
+from mixwise.launch.interface import gloo_interface
+from mixwise.launch.workers import die_with_parent
+from mixwise.network.board import Board, address_towards, listening_store
 from mixwise.network.world import BOARD
 
 BACKEND = "mixwise"
@@ -182,7 +185,9 @@ def _decoded(text: bytes) -> tuple[bytes, bytes] | None:
 
 
 def main() -> None:
-    """Run torchrun with this rendezvous."""
+    """Run torchrun with this rendezvous, and with workers that do not outlive it."""
+    starts: Any = subprocess_handler
+    starts.Popen = partial(starts.Popen, preexec_fn=die_with_parent)
     rendezvous_handler_registry.register(BACKEND, create_handler)
     try:
         torchrun()

@@ -1,4 +1,4 @@
-"""The processes that one supervisor starts: their output, how they ended, and that none outlives it."""
+"""A process that a supervisor starts: its output, how it ended, and that it does not outlive the supervisor."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from typing import IO
 
 FINISHED = "finished"
 _PDEATHSIG = 1  # prctl: the signal to get when the parent dies
-_PATIENCE = 10.0  # seconds from asking a process to end to ending it
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here: a fork beside other threads must not
 _LAST_WORDS = 1.0  # seconds that output is awaited after the end; a process left behind may hold a pipe open
 
 
 class Worker:
-    """One process, in a process group of its own, so that what it starts ends with it."""
+    """One process, in a process group of its own, so that what it starts ends with it.
+
+    Its output is passed on line by line, with its rank.
+    """
 
     def __init__(self, rank: int, command: Sequence[str], environment: dict[str, str]) -> None:
         self.rank = rank
@@ -32,9 +34,15 @@ class Worker:
             encoding="utf-8",
             errors="surrogateescape",
             process_group=0,
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            preexec_fn=die_with_parent,
         )
         self.reason: str | None = None  # why we ended it, if we did
+        self._readers = [
+            threading.Thread(target=_pass_on, args=(pipe, f"[{rank}] ", to.buffer), daemon=True)
+            for pipe, to in ((self.process.stdout, sys.stdout), (self.process.stderr, sys.stderr))
+        ]
+        for reader in self._readers:
+            reader.start()
 
     def how_ended(self) -> str | None:
         """How it ended, in words; None while it lives."""
@@ -47,62 +55,24 @@ class Worker:
             return FINISHED
         return f"exit code {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was stopped by a signal since the last look."""
+        if self.process.poll() is not None or not hasattr(os, "waitid"):
+            return False
+        return os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG) is not None
+
     def end(self, number: signal.Signals = signal.SIGKILL, reason: str | None = None) -> None:
         """Send a signal to the process and to all that it has started."""
         if self.process.poll() is None:
             self.reason = reason or self.reason
             os.killpg(self.process.pid, number)
 
-
-class Workers:
-    """All processes of this machine; their output is passed on line by line, with their rank.
-
-    Args:
-        ranks: of the processes.
-        command: of each of them.
-        environment: of all; RANK and LOCAL_RANK are added.
-    """
-
-    def __init__(self, ranks: range, command: Sequence[str], environment: dict[str, str]) -> None:
-        self._workers: list[Worker] = []
-        self._readers: list[threading.Thread] = []
-        try:
-            for local, rank in enumerate(ranks):
-                own = environment | {"RANK": str(rank), "LOCAL_RANK": str(local)}
-                self._workers.append(Worker(rank, command, own))
-            for worker in self._workers:  # after the last fork, which must not happen beside other threads
-                for pipe, to in ((worker.process.stdout, sys.stdout), (worker.process.stderr, sys.stderr)):
-                    arguments = pipe, f"[{worker.rank}] ", to.buffer
-                    self._readers.append(threading.Thread(target=_pass_on, args=arguments, daemon=True))
-                    self._readers[-1].start()
-        except BaseException:
-            self.end()
-            raise
-
-    def ended(self) -> dict[int, str]:
-        """The ranks whose process has ended, and how."""
-        ways = {worker.rank: worker.how_ended() for worker in self._workers}
-        return {rank: how for rank, how in ways.items() if how is not None}
-
-    @property
-    def living(self) -> list[Worker]:
-        """The workers that have not ended."""
-        return [worker for worker in self._workers if worker.process.poll() is None]
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Ask all to end, and kill those that do not within 10 seconds."""
-        last = time.monotonic() + _PATIENCE
-        for worker in self.living:
-            worker.end(number)
-        while self.living and time.monotonic() < last:
-            time.sleep(0.05)
-        for worker in self.living:
-            worker.end()
-        for worker in self._workers:
-            worker.process.wait()
-        last = time.monotonic() + _LAST_WORDS
+    def read_all(self) -> None:
+        """Wait for its end, and for the last of its output."""
+        self.process.wait()
         for reader in self._readers:
-            reader.join(max(0.0, last - time.monotonic()))
+            reader.join(_LAST_WORDS)
 
 
 def _pass_on(source: IO[str], prefix: str, target: IO[bytes]) -> None:
@@ -112,6 +82,7 @@ def _pass_on(source: IO[str], prefix: str, target: IO[bytes]) -> None:
             target.flush()
 
 
-def _die_with_parent() -> None:
-    """In the child, before it becomes the worker: be killed when the supervisor is gone, however it went."""
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+def die_with_parent() -> None:
+    """In the child, before it becomes the worker: be killed when the parent is gone, however it went."""
+    if _libc is not None:
+        _libc.prctl(_PDEATHSIG, signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import socket
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from ipaddress import ip_address
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
@@ -19,6 +21,8 @@ from mixwise.errors import ConfigError, NetworkError
 Value = TypeVar("Value")
 
 _TICK = 0.02
+_PARTING = 10.0  # seconds that the end of a program waits for calls that were left behind
+_left_behind: WeakSet[threading.Thread] = WeakSet()
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)  # the interface that no other machine reaches
 
 
@@ -30,6 +34,17 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def address_towards(host: str, port: int) -> str:
+    """The address that this machine shows to `host`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, port))  # of a datagram socket: chooses a route, sends nothing
+        except OSError as error:
+            raise NetworkError(f"no route to {host} ({error.strerror}); check the network, and --master") from None
+        return str(probe.getsockname()[0])
+
+
 def listening_store(host: str, port: int, timeout: float = 300.0) -> TCPStore:
     """Return a store that listens on the address of `host` only; by default, a TCPStore listens on all interfaces.
 
@@ -38,14 +53,27 @@ def listening_store(host: str, port: int, timeout: float = 300.0) -> TCPStore:
         port: 0 for any free port.
         timeout: seconds that a read waits for its key.
     """
+    host, port, listening = _listening(host, port)
+    wait = timedelta(seconds=timeout)
+    return TCPStore(
+        host, port, is_master=True, wait_for_workers=False, timeout=wait, master_listen_fd=listening.detach()
+    )
+
+
+def free_address(host: str, port: int) -> tuple[str, int]:
+    """Return the address with a port that is free there, if it is 0; raise an error if one cannot listen on it."""
+    host, port, listening = _listening(host, port)
+    listening.close()
+    return host, port
+
+
+def _listening(host: str, port: int) -> tuple[str, int, socket.socket]:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         if is_loopback(str(address[0])) and not is_loopback(host):
             raise ConfigError(f"--master {host}:{port}: that name means {address[0]} here; give the address itself")
-        with socket.create_server(address, family=family, backlog=1024) as listening:
-            port = listening.getsockname()[1]
-            wait, listen = timedelta(seconds=timeout), listening.detach()
-            return TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=wait, master_listen_fd=listen)
+        listening = socket.create_server(address, family=family, backlog=1024)
+        return host, listening.getsockname()[1], listening
     except OSError as error:
         raise ConfigError(
             f"machine 0 cannot listen on {host}:{port} ({str(error.strerror).partition(' (while')[0]}); "
@@ -61,6 +89,39 @@ def until(true: Callable[[], object], seconds: float) -> bool:
             return False
         time.sleep(_TICK)
     return True
+
+
+def bounded(call: Callable[[], Value], seconds: float, in_vain: Callable[[], bool] = lambda: False) -> Value:
+    """Return what a call returns that might wait forever; it runs in a thread, which is left behind if it does.
+
+    Raises a TimeoutError after so many seconds, or as soon as waiting is in vain.
+    """
+    outcomes: list[Value | Exception] = []
+
+    def run() -> None:
+        try:
+            outcomes.append(call())
+        except Exception as error:
+            outcomes.append(error)
+
+    thread, last = threading.Thread(target=run, name="mixwise call", daemon=True), time.monotonic() + seconds
+    thread.start()
+    while not outcomes and time.monotonic() < last and not in_vain():
+        thread.join(_TICK)
+    if not outcomes:
+        _left_behind.add(thread)
+        raise TimeoutError(f"no end within {seconds:g} s")
+    if isinstance(outcomes[0], Exception):
+        raise outcomes[0]
+    return outcomes[0]
+
+
+@atexit.register
+def _leave() -> None:
+    """Wait for calls that were left behind: one that returns while Python shuts down would abort the process."""
+    last = time.monotonic() + _PARTING
+    for thread in list(_left_behind):
+        thread.join(max(0.0, last - time.monotonic()))
 
 
 class Board:
@@ -80,53 +141,49 @@ class Board:
     @classmethod
     def at(cls, host: str, port: int, timeout: float) -> Board:
         """Connect to the board at this address."""
-        where = f"the board at {host}:{port}"
-        try:
-            store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout))
-        except RuntimeError:
-            raise NetworkError(
-                f"{where} did not answer within {timeout:g} s; check that mixwise launch runs on the machine of that "
-                f"address, and that the port is open"
-            ) from None
+        where, last = f"the board at {host}:{port}", time.monotonic() + timeout
+        while True:  # attempts are short: no signal is handled inside of them
+            try:
+                store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=1))
+                break
+            except RuntimeError:
+                if time.monotonic() > last:
+                    raise NetworkError(
+                        f"{where} did not answer within {timeout:g} s; check that mixwise launch runs on the machine "
+                        f"of that address, and that the port is open"
+                    ) from None
+        store.set_timeout(timedelta(seconds=timeout))
         return cls(store, where)
 
     def write(self, name: str, value: Any) -> None:
         """Leave a note; it replaces one of the same name."""
-        self._within(lambda: self.store.set(f"mixwise/{name}", json.dumps(value)))
+        self.within(lambda: self.store.set(f"mixwise/{name}", json.dumps(value)))
 
     def read(self, name: str) -> Any:
         """Return the note, or None if there is none."""
         key = f"mixwise/{name}"
-        return self._within(lambda: json.loads(self.store.get(key)) if self.store.check([key]) else None)
+        return self.within(lambda: json.loads(self.store.get(key)) if self.store.check([key]) else None)
 
     def has(self, *names: str) -> bool:
         """Whether all of these notes exist."""
-        return self._within(lambda: self.store.check([f"mixwise/{name}" for name in names]))
+        return self.within(lambda: self.store.check([f"mixwise/{name}" for name in names]))
 
-    def awaited(self, name: str, seconds: float, otherwise: str) -> Any:
-        """Return the note as soon as it exists; raise an error with this text if it does not within so many seconds."""
-        if not until(lambda: self.has(name), seconds):
+    def awaited(self, name: str, seconds: float, otherwise: str, in_vain: Callable[[], bool] = lambda: False) -> Any:
+        """Return the note as soon as it exists; raise an error with this text if it does not, or waiting is in vain."""
+        if not until(lambda: self.has(name) or in_vain(), seconds) or not self.has(name):
             raise NetworkError(otherwise)
         return self.read(name)
 
     def count(self, name: str, more: int = 0) -> int:
         """Add `more` to a number that starts at 0, and return it."""
-        return self._within(lambda: self.store.add(f"mixwise/{name}", more))
+        return self.within(lambda: self.store.add(f"mixwise/{name}", more))
 
-    def _within(self, call: Callable[[], Value]) -> Value:
-        answers: list[Value] = []
-        errors: list[Exception] = []
-
-        def run() -> None:
-            try:
-                answers.append(call())
-            except RuntimeError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        thread.join(self.answer)
-        if answers:
-            return answers[0]
-        how = "is gone" if errors else f"did not answer for {self.answer:g} s"
-        raise NetworkError(f"{self.where} {how}; without the supervisor that hosts it the run cannot continue")
+    def within(self, call: Callable[[], Value]) -> Value:
+        """Return what a call of the store returns, or raise an error if its host does not answer."""
+        try:
+            return bounded(call, self.answer)
+        except TimeoutError:
+            how = f"did not answer for {self.answer:g} s"
+        except RuntimeError:
+            how = "is gone"
+        raise NetworkError(f"{self.where} {how}; see what the process that hosts it wrote last")

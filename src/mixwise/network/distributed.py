@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -45,6 +46,7 @@ class DistributedNetwork:
         timeout: the longest time that one operation may take, in seconds.
         wire_dtype: torch.bfloat16 or torch.int8: rows are rounded for the message (see `mixwise.network.wire`).
         device: where small messages are assembled; by default the CPU, or the current device under nccl.
+        has_changed: whether another group is to take the place of this one (see `Transport`).
 
     Attributes:
         traffic: what all nodes have sent, as in a simulation (see `Traffic`): a row counts once per neighbor that hears
@@ -61,9 +63,10 @@ class DistributedNetwork:
         timeout: float = 60.0,
         wire_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
+        has_changed: Callable[[], bool] | None = None,
     ) -> None:
         self.graph, self.wire_dtype = graph, as_wire_dtype(wire_dtype)
-        self.transport = Transport(group, timeout)
+        self.transport = Transport(group, timeout, has_changed)
         self.rank, self.world = self.transport.rank, self.transport.world
         self.nodes = block(graph.n, self.rank, self.world)
         self.device = self.transport.default_device if device is None else torch.device(device)

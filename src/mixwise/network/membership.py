@@ -1,159 +1,300 @@
-"""Which processes are left, and how they form a new process group after a loss.
+"""Which processes take part: views that their members agree on, and a process group for each view.
 
-Generation g is a set of ranks. The first has all of them, and its process group is the one that the run has started
-with. A survivor that notices a loss leaves the group, which closes its connections and so wakes every process that
-waits for it. It reports, and the supervisor (`mixwise launch --on-loss continue`) publishes generation g + 1: the ranks
-that have reported and whose process is alive. Ranks are those of the start; the rank in a later process group is the
-index among the members.
+A thread asks again and again who is present (`Presence`). The processes that take part are the members of a view. When
+one is lost or joins, all others get another view: they stop waiting for messages, leave their process group, and the
+members of the new view form another. Messages travel inside of a group only, a group is formed only when every member
+of its view is ready for it, and its name is unique to that view: processes with different views never mix.
+
+    starting   waits for all ranks of the run; they become members together
+    joining    the others are training already: it fetches their state, then becomes a member
+    member     takes part
 """
 
 from __future__ import annotations
 
+import atexit
 import os
-from dataclasses import dataclass, field
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import Any
+from hashlib import blake2b
 
+import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from mixwise.errors import NetworkError
-from mixwise.network.board import Board, until
-from mixwise.network.transport import Transport
+from mixwise.network.board import Board, address_towards, bounded, is_loopback, listening_store, until
+from mixwise.network.lighthouse import Lighthouse, Presence, Present, torchft
+from mixwise.network.transport import Transport, leave_at_once, make_default_group
 
-SUPERVISED, GRACE = "MIXWISE_SUPERVISED", "MIXWISE_GRACE"  # environment variables that the supervisor sets
-END = 10.0  # seconds from the order to end a process to the moment when it counts as ended
-_IN_VAIN = 3
+LIGHTHOUSES, GRACE = "MIXWISE_LIGHTHOUSES", "MIXWISE_GRACE"  # environment variables that `mixwise launch` sets
+_PERIOD = 0.1  # seconds between two questions who is present
+_ANSWER = 1.0  # seconds beyond the grace period in which a process that is present answers
+STARTING, JOINING, MEMBER = "starting", "joining", "member"
 
 
 @dataclass(frozen=True)
-class Generation:
-    """The processes that continue together."""
+class Member:
+    """What a process tells about itself."""
 
-    number: int
-    members: tuple[int, ...]  # ranks of the start, ascending
-    at: tuple[int, ...] = (0,)  # the furthest progress of a member: a step, or several counters, the coarsest first
-    lost: dict[int, str] = field(default_factory=dict)  # ranks lost since the start, and how
+    rank: int
+    name: str  # unlike that of an earlier process with this rank
+    born: float
+    host: str
+    store: int  # ports, of the store for groups that it is the first of, and of its state
+    state: int
+    phase: str = STARTING
+    groups: int = 0  # that it has left, so that no name of a group is used twice
 
     @classmethod
-    def from_note(cls, note: dict[str, Any]) -> Generation:
-        """Decode JSON, which has no tuples, and keys that are strings."""
-        lost = {int(rank): how for rank, how in note["lost"].items()}
-        return cls(note["number"], tuple(note["members"]), tuple(note["at"]), lost)
+    def parsed(cls, told: dict[str, object]) -> Member | None:
+        """Return the member that is told of; None if it is none, but the words of a stranger."""
+        kinds = {"rank": int, "name": str, "born": float, "host": str, "store": int, "state": int, "phase": str}
+        if {name: type(value) for name, value in told.items()} != kinds | {"groups": int}:
+            return None
+        return cls(**told)  # type: ignore[arg-type]
 
 
-def check_supervised() -> None:
-    """Raise an error if no supervisor looks after the survivors of a loss."""
-    if os.environ.get(SUPERVISED) == "1":
-        return
-    why = "needs a supervisor that looks after the survivors"
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        why = "is not possible under torchrun, which ends the survivors when one process dies"
-    raise NetworkError(f'on_loss="continue" {why}; start it with mixwise launch --on-loss continue')
+@dataclass(frozen=True)
+class View:
+    """The processes that take part, by ascending rank."""
+
+    members: tuple[Member, ...] = ()
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks of the members, as numbered at the start."""
+        return tuple(member.rank for member in self.members)
+
+    @property
+    def name(self) -> str:
+        """A name for the group of this view."""
+        return blake2b(repr([(m.name, m.groups) for m in self.members]).encode(), digest_size=8).hexdigest()
 
 
 class Membership:
-    """This process among the others, from the start of the run on.
+    """This process among the others.
 
     Args:
-        board: where the supervisor and the processes leave their notes.
-        rank: of this process, at the start.
-        world: how many there were at the start.
-        grace: seconds that a process may be silent while the others form a new group.
+        rank: of this process.
+        world: how many processes start together.
+        presence: makes the presence of this process known, given its name.
+        host: the address at which other processes reach this one.
+        grace: seconds that a process may be silent.
+        timeout: the longest wait for others, in seconds.
+        state: the port at which a process that joins finds the state of this one.
     """
 
-    def __init__(self, board: Board, rank: int, world: int, grace: float) -> None:
-        self.board, self.rank, self.grace = board, rank, grace
-        self.generation = Generation(0, tuple(range(world)))
-        self._in_vain = 0  # generations in a row that lost no rank and came no further
+    def __init__(
+        self,
+        rank: int,
+        world: int,
+        presence: Callable[[str], Presence],
+        host: str,
+        grace: float,
+        timeout: float,
+        state: int = 0,
+    ) -> None:
+        self.world, self.grace, self.timeout = world, grace, timeout
+        self._store = listening_store(host, 0)
+        name = f"{rank:05d}-{uuid.uuid4().hex}"
+        self.me = Member(rank, name, time.time(), host, self._store.port, state)
+        self.view = View()  # the newest
+        self.group: View | None = None  # the one whose group this process is in
+        self.board: Board | None = None  # notes of that group
+        self._tried: View | None = None  # the last one whose group was to be formed
+        self._begun = False  # whether its connections were made, or begun
+        self._present: list[Member] = []
+        self._presence = presence(name)
+        self._started, self._unsure = time.monotonic(), 0.0
+        self._halved: float | None = None  # since when half of the members or more are missing
+        self._changed, self._ended = threading.Condition(), threading.Event()
+        self._watch = threading.Thread(target=self._ask, name="mixwise membership", daemon=True)
+        self._watch.start()
+        atexit.register(self.close)
 
     @classmethod
-    def from_environment(cls) -> Membership:
-        """Return the membership that the supervisor has set in the environment."""
-        check_supervised()
-        env, grace = os.environ, float(os.environ[GRACE])
-        board = Board.at(env["MASTER_ADDR"], int(env["MASTER_PORT"]), grace)
-        return cls(board, int(env["RANK"]), dist.get_world_size(), grace)
+    def from_environment(cls, timeout: float, state: Callable[[str], int] = lambda host: 0) -> Membership:
+        """Return the membership that `mixwise launch --on-loss continue` has set in the environment."""
+        env = os.environ
+        if LIGHTHOUSES not in env:
+            torchft()  # raises an error if it is missing
+            raise NetworkError(
+                "an elastic run needs a lighthouse, by which its processes find each other; start it with "
+                "mixwise launch --on-loss continue"
+            )
+        if dist.is_initialized():
+            raise NetworkError("an elastic run makes its process groups itself; remove init_process_group")
+        addresses, grace = env[LIGHTHOUSES].split(","), float(env.get(GRACE, 0.7))
+        first, _, port = addresses[0].rpartition(":")
+        first = first.strip("[]")
+        host = "127.0.0.1" if is_loopback(first) else address_towards(first, int(port))
 
-    def reform(self, at: tuple[int, ...], timeout: float, backend: str | None = "gloo") -> Generation:
-        """Leave the process group, wait for the next generation, and make its process group the default one.
+        def presence(name: str) -> Presence:
+            return Lighthouse(addresses, name, grace)
 
-        Ends with a new group or with an error on every survivor; a loss on the way leads to the generation after.
+        return cls(int(env["RANK"]), int(env["WORLD_SIZE"]), presence, host, grace, timeout, state(host))
 
-        Args:
-            at: the progress of this process; the generation has that of the furthest.
-            timeout: seconds for the operations of the new process group.
-            backend: of the new process group; None for torch's default.
+    def close(self) -> None:
+        """Leave without a word; the others notice after the grace period, or by the closed connections."""
+        self._ended.set()
+        self._presence.close()  # first: signs of life while the watch ends would delay the others
+        self._watch.join()
+
+    # --- who is present: in a thread ---
+    def _ask(self) -> None:
+        while not self._ended.wait(_PERIOD):
+            try:
+                self._see(self._presence.ask(asdict(self.me)))
+            except TimeoutError:
+                continue
+            except NetworkError:  # the members stay as they are, until all have found a new lighthouse
+                self._unsure = time.monotonic() + self.grace + 10 * _PERIOD
+
+    def _see(self, present: Present) -> None:
+        """Take up an answer; members that have seen the same answer do the same."""
+        found = [member for member in map(Member.parsed, present) if member is not None]
+        found.sort(key=lambda member: (member.rank, member.born))
+        newest = {member.rank: member for member in found if member.phase == MEMBER}  # the last of a rank stays
+        view = View(tuple(newest.values()))
+        with self._changed:
+            self._present = found
+            if self.me.phase == STARTING:
+                self._leave_start({member.rank: member for member in found}, bool(newest))
+            if view.members and self._is_credible(view):
+                if self._begun and view != self._tried:  # all of its members see this answer, and count at once
+                    self._count_group()
+                self.view = view
+            self._changed.notify_all()
+
+    def _is_credible(self, view: View) -> bool:
+        """Whether the members that a view lacks are lost; they are not if it is the lighthouse that was.
+
+        A new lighthouse may not have heard of all members, and one that was stopped may have forgotten them; those
+        of several lighthouses may be two parts of a broken network.
         """
+        now, gone = time.monotonic(), len(set(self.view.ranks) - set(view.ranks))
+        if 2 * gone < max(1, len(self.view.members)):
+            self._halved = None
+            return not gone or now >= self._unsure
+        self._halved = self._halved or now
+        return not self._presence.contested and now >= max(self._unsure, self._halved + self.grace)
+
+    def _leave_start(self, present: dict[int, Member], others_train: bool) -> None:
+        late = time.monotonic() - self._started > self.timeout
+        enough = 2 * len(present) > self.world or not self._presence.contested
+        if others_train:
+            self.me = replace(self.me, phase=JOINING)
+        elif len(present) == self.world or (late and enough):
+            self.me = replace(self.me, phase=MEMBER)
+            self.view = View(tuple(replace(member, phase=MEMBER) for member in present.values()))  # all see this answer
+
+    def _count_group(self) -> None:
+        self._begun, self.me = False, replace(self.me, groups=self.me.groups + 1)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the group is to be left, since there is another view."""
+        return self.view != self.group
+
+    # --- groups: in the main thread ---
+    def await_start(self) -> bool:
+        """Wait until all ranks are present; whether the others train already, so that this process joins them."""
+        if not self._until(lambda: self.me.phase != STARTING, 2 * self.timeout):
+            missing = set(range(self.world)) - {member.rank for member in self._present}
+            raise NetworkError(
+                f"rank {self.me.rank} has waited {2 * self.timeout:g} s for the others (missing: {sorted(missing)}); "
+                f"check that they were started, and that they reach {os.environ.get(LIGHTHOUSES)}"
+            )
+        return self.me.phase == JOINING
+
+    def be(self, phase: str) -> None:
+        """Tell the others that this process joins, or has joined."""
+        self.me = replace(self.me, phase=phase)
+
+    @property
+    def others(self) -> list[Member]:
+        """The other members that are present."""
+        return [member for member in self._present if member.phase == MEMBER and member.rank != self.me.rank]
+
+    def connect(self, backend: str = "gloo") -> View:
+        """Leave the process group, if there is one, and form that of the newest view; make it the default group."""
+        first, ranks = 0.0, View().ranks
         while True:
             leave_at_once()
-            self.board.write(f"report/{self.generation.number}/{self.rank}", at)
-            self.board.count("events", 1)
-            self._take_up(self._next())
-            if self.rank not in self.generation.members:
-                raise NetworkError(
-                    f"rank {self.rank} was left out of generation {self.generation.number}: the others took it for "
-                    f"lost; if it was only slow, raise the grace period (mixwise launch --grace)"
-                )
-            if self._connect(backend, timeout):
-                return self.generation
+            with self._changed:
+                self.group = None
+                if self._tried == self.view:  # it failed, but its members are present: again, under another name
+                    self._count_group()
+            view = self._tried = self._next()
+            now = time.monotonic()
+            if view.ranks != ranks:
+                first, ranks = now, view.ranks
+            try:
+                self._form(view, backend, max(self.grace + _ANSWER, now - first))  # slow ranks meet in the end
+            except (NetworkError, RuntimeError, TimeoutError) as error:  # another one is lost, or has joined
+                if time.monotonic() > first + 2 * self.timeout:
+                    raise NetworkError(f"rank {self.me.rank} cannot connect to ranks {view.ranks}: {error}") from None
+            else:
+                self.group = view
+                return view
 
-    def _take_up(self, generation: Generation) -> None:
-        """Belong to a generation; raise an error if several in a row made no progress."""
-        before, self.generation = self.generation, generation
-        same = (before.members, before.at) == (generation.members, generation.at)
-        self._in_vain = self._in_vain + 1 if same else 0
-        if self._in_vain == _IN_VAIN:
+    def _next(self) -> View:
+        """Return the newest view, which has this process as it is now."""
+        view = View()
+
+        def is_new() -> bool:
+            nonlocal view
+            view = self.view
+            return self.me in view.members
+
+        if not self._until(is_new, self.timeout):
             raise NetworkError(
-                f"ranks {', '.join(map(str, generation.members))} are alive, but {_IN_VAIN} groups of them made no "
-                f"progress; check that they reach each other, and that no step takes longer than the timeout"
+                f"rank {self.me.rank} has waited {self.timeout:g} s for the other members of the run; no "
+                f"lighthouse answers at {os.environ.get(LIGHTHOUSES)}, or it does not count this process among them"
             )
+        return view
 
-    def _next(self) -> Generation:
-        """Return the next generation as soon as it is published."""
-        number, bound = self.generation.number + 1, self.grace + 2 * END
-        late = f"rank {self.rank} has waited {bound:g} s for generation {number}; the supervisor has not formed it"
-        return Generation.from_note(self.board.awaited(f"generation/{number}", bound, late))
+    def _form(self, view: View, backend: str, answer: float) -> None:
+        """Meet the members of a view and connect to them, one after the other; each answers within so many seconds.
 
-    def _connect(self, backend: str | None, timeout: float) -> bool:
-        """Make the process group of the generation, if all of its members are ready."""
-        number, members = self.generation.number, self.generation.members
-        self.board.write(f"ready/{number}/{self.rank}", True)
-        ready = [f"ready/{number}/{rank}" for rank in members]
-        until(lambda: self.board.has(*ready) or self._ended(), self.grace)
-        if not self.board.has(*ready):
-            return False
-        try:
-            dist.init_process_group(
-                backend,
-                store=PrefixStore(f"mixwise/group/{number}", self.board.store),
-                rank=members.index(self.rank),
-                world_size=len(members),
-                timeout=timedelta(seconds=timeout),
-            )
-        except RuntimeError:  # another one is lost
-            return False
-        return True
+        Gloo waits five times its timeout for a connection, and nothing ends that wait: a member that left in this
+        moment would cost the others as much. So a thread waits, and is left behind when there is another view. Nor
+        must it hold a store that the next attempt needs, hence a connection to the store for each attempt.
+        """
+        first, place, n = view.members[0], view.ranks.index(self.me.rank), len(view.members)
+        store = TCPStore(first.host, first.store, timeout=timedelta(seconds=1), wait_for_workers=False)
+        patience = timedelta(seconds=answer)
+        store.set_timeout(patience)
+        notes, group = PrefixStore(view.name, store), PrefixStore(f"{view.name}/group", store)
+        self.board = board = Board(notes, answer=self.grace + _ANSWER)
+        board.write(f"ready/{place}", True)
+        ready = [f"ready/{other}" for other in range(n)]
+        if not until(lambda: board.has(*ready) or self.view != view, self.timeout):
+            raise NetworkError(f"not all of ranks {view.ranks} were ready within {self.timeout:g} s")
+        with self._changed:
+            if self.view != view:
+                raise NetworkError("there is a newer view")
+            self._begun = True
+        made = bounded(lambda: dist.ProcessGroupGloo(group, place, n, patience), n * answer, lambda: self.view != view)
+        make_default_group(made, backend, notes, self.timeout)
 
-    def _ended(self) -> bool:
-        return any(self.board.has(f"ended/{rank}") for rank in self.generation.members)
+    def progress(self, at: Sequence[int]) -> list[list[int]]:
+        """Exchange numbers with all members of the group: how far each has come."""
+        transport = Transport(None, self.timeout, lambda: self.has_changed)
+        return transport.gather(torch.tensor([list(at)]), "meeting").tolist()
 
+    def _until(self, true: Callable[[], bool], seconds: float) -> bool:
+        with self._changed:
+            found = self._changed.wait_for(lambda: true() or self._replaced, seconds)
+        if self._replaced:
+            raise NetworkError(f"another process has taken the place of rank {self.me.rank}, so this one ends")
+        return found
 
-def current_backend() -> str | None:
-    """The back end of the default process group; None where it is torch's default."""
-    backend = dist.get_backend() if dist.is_initialized() else "gloo"
-    return None if backend == "undefined" else backend
-
-
-def leave_at_once() -> None:
-    """Close the connections of the default process group, so that no process waits for this one, and destroy it."""
-    if not dist.is_initialized():
-        return
-    group = dist.group.WORLD
-    assert group is not None
-    for device in group._device_types:
-        if device.type == "cpu":
-            Transport(None, timeout=1.0).close()
-        else:
-            group._get_backend(device).abort()
-    dist.destroy_process_group()
+    @property
+    def _replaced(self) -> bool:
+        return any(other.rank == self.me.rank and other.born > self.me.born for other in self.view.members)

@@ -23,6 +23,7 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from mixwise.network.transport import Transport
 
+_LOOK = 0.05  # seconds between two looks at whether the members have changed
 _TAGS = 256  # rounds that cannot be mistaken for each other before their tags are used again
 _Jobs: TypeAlias = "SimpleQueue[tuple[Callable[[], None], threading.Lock] | None]"
 
@@ -56,13 +57,19 @@ class Transfer:
         self._at: Message | None = None  # that is being handed over, or waited for
         self._problem: Exception | None = None  # with that message
 
-    def post(self, patience: float) -> None:
-        """Post one round after the other until one fails; `patience` is in seconds, for each arrival."""
+    def post(self, patience: float, *, to_the_end: bool = False) -> None:
+        """Post one round after the other until one fails; `patience` is in seconds, for each arrival.
+
+        With `to_the_end`, also wait for the last one: gloo may miss that a connection is closed while it waits, so a
+        caller that must not be stuck then leaves it to a thread.
+        """
         try:
             if self.transport.batched:
                 self._post_batches(patience)
             else:
                 self._post_one_by_one(patience)
+            if to_the_end:
+                self._await_all(time.monotonic() + patience)
         except Exception as error:
             self._problem = error
         self._rounds = ()
@@ -111,8 +118,11 @@ class Transfer:
     def check_posted(self, deadline: float | None = None) -> None:
         """Wait until all rounds are posted; with one round that takes no time, unless it failed."""
         deadline = time.monotonic() + self.transport.timeout if deadline is None else deadline
-        if not self.posted_within(max(deadline - time.monotonic(), 0.05)):
-            self._problem = RuntimeError("timed out")
+        while not self.posted_within(_LOOK):
+            self.transport.check_unchanged()
+            if time.monotonic() > deadline:
+                self._problem = RuntimeError("timed out")
+                break
         if self._problem is not None:
             if self._at is None or not isinstance(self._problem, RuntimeError):
                 raise self._problem
@@ -123,11 +133,14 @@ class Transfer:
         deadline = time.monotonic() + self.transport.timeout
         self.check_posted(deadline)
         try:
-            self._await(self._arriving, deadline)
-            self._await(self._leaving, deadline)
+            self._await_all(deadline)
         except RuntimeError as error:
             assert self._at is not None
             self.transport.fail(self._at.peer, error, self.operation, self.step)
+
+    def _await_all(self, deadline: float) -> None:
+        self._await(self._arriving, deadline)
+        self._await(self._leaving, deadline)
         self._arriving, self._leaving = [], []
 
 

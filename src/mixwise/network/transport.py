@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from mixwise.errors import NetworkError
 from mixwise.network.board import Board
@@ -28,6 +29,8 @@ _LONG = 86400.0  # seconds that the poster may wait; waits for the poster are bo
 _PARTING = 10.0  # seconds that the end of a program waits for the poster
 _NOTES = 1.0  # seconds within which a process that gave up has left its note
 _with_posters: WeakSet[Transport] = WeakSet()
+_MADE = "mixwise"  # torch's name for connections of gloo that existed before their group
+_made: list[dist.ProcessGroupGloo] = []
 
 
 def process_count() -> int | None:
@@ -41,6 +44,8 @@ class Transport:
     Args:
         group: the processes; all of them by default.
         timeout: the longest wait of one operation, in seconds.
+        has_changed: whether another group is to take the place of this one; a wait then ends with an error, and a
+            process that gives up does not tell the others which one is missing.
 
     Attributes:
         sent: bytes of all tensors that this process has posted for sending.
@@ -48,12 +53,14 @@ class Transport:
         explain: given the missing rank and the known text about it, returns a better one if there is more to say.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None, timeout: float) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup | None, timeout: float, has_changed: Callable[[], bool] | None = None
+    ) -> None:
         if process_count() is None:
             raise NetworkError("there is no process group; call torch.distributed.init_process_group under torchrun")
         if not (timeout > 0 and math.isfinite(timeout)):
             raise NetworkError(f"timeout = {timeout}; every wait is bounded, by a number of seconds above 0")
-        self.group, self.timeout = group, timeout
+        self.group, self.timeout, self.has_changed = group, timeout, has_changed
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
             raise NetworkError("this process is not in the group; make the network on its members only")
@@ -86,6 +93,7 @@ class Transport:
         With `ahead`, the caller computes something else before it waits: a thread then posts the rounds, each as soon
         as the previous one has arrived.
         """
+        self.check_unchanged()
         if self._failure is not None:
             raise self._failure
         if self._last is not None:
@@ -94,11 +102,13 @@ class Transport:
         transfer = Transfer(self, rounds, self._operations, operation, step)
         self._operations += len(rounds)
         self.sent += sum(message.tensor.nbytes for sends, _, _ in rounds for message in sends)
-        if ahead and not self.batched and any(sends or receives for sends, receives, _ in rounds):
+        watched = self.has_changed is not None  # the thread then waits for the messages as well
+        if (ahead or watched) and not self.batched and any(sends or receives for sends, receives, _ in rounds):
             if self._poster is None:
                 self._poster = Poster()
                 _with_posters.add(self)
-            transfer.handed = self._poster.hand(lambda: transfer.post(_LONG))
+            patience = _LONG if ahead else self.timeout
+            transfer.handed = self._poster.hand(lambda: transfer.post(patience, to_the_end=watched))
             self._last = transfer
         else:
             transfer.post(self.timeout)
@@ -133,15 +143,22 @@ class Transport:
             tensor.copy_(data.view(tensor.dtype).view(tensor.shape))
 
     # --- lost processes ---
+    def check_unchanged(self) -> None:
+        """Raise an error if another group is to take the place of this one."""
+        if self.has_changed is not None and self.has_changed():
+            self._failure = NetworkError("the processes that take part have changed")
+            raise self._failure
+
     def fail(self, peer: int, error: RuntimeError, operation: str, step: int | None) -> NoReturn:
         """Tell the others which rank this process has missed, close all connections, and raise an error."""
         own, missing, reporter = self.name(self.rank), self.name(peer), None
         with suppress(ValueError):  # a NetworkError included: the store may have gone with the missing process
-            self._board().write(f"{self.notes}/{own}", missing)
+            if self.has_changed is None:
+                self._board().write(f"{self.notes}/{own}", missing)
         self.close()
         seen, deadline = {own}, time.monotonic() + _NOTES
         with suppress(ValueError):
-            while missing not in seen:
+            while self.has_changed is None and missing not in seen:
                 seen.add(missing)
                 name = f"{self.notes}/{missing}"
                 note = self._board().awaited(name, deadline - time.monotonic(), "it left no note, so it is the one")
@@ -187,6 +204,48 @@ class Transport:
             with suppress(Exception):  # the group may be gone
                 self.close()
             self._last.posted_within(_PARTING)
+
+
+def close_connections() -> None:
+    """Close the connections of the default process group, so that no process waits for this one, or this one for it."""
+    if not dist.is_initialized():
+        return
+    group = dist.group.WORLD
+    assert group is not None
+    for device in group._device_types:
+        if device.type == "cpu":
+            Transport(None, timeout=1.0).close()
+        else:
+            group._get_backend(device).abort()
+
+
+def make_default_group(made: dist.ProcessGroupGloo, backend: str, store: Store, timeout: float) -> None:
+    """Make connections of gloo that exist the default process group, where torch would make others.
+
+    Args:
+        made: the connections.
+        backend: "gloo", or that and another one, as `init_process_group` takes them.
+        store: for the other one.
+        timeout: its longest wait, in seconds.
+    """
+    _made.append(made)
+    if not hasattr(dist.Backend, _MADE.upper()):
+        dist.Backend.register_backend(_MADE, lambda store, rank, size, timeout: _made.pop(), devices=["cpu"])
+    dist.distributed_c10d._world.group_count = 0  # in the keys of the store, but not the same on all ranks
+    dist.init_process_group(
+        backend.replace("gloo", _MADE),
+        store=store,
+        rank=made.rank(),
+        world_size=made.size(),
+        timeout=timedelta(seconds=timeout),
+    )
+
+
+def leave_at_once() -> None:
+    """Close the connections of the default process group, and destroy it."""
+    close_connections()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @atexit.register

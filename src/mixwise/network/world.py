@@ -23,23 +23,26 @@ from mixwise.errors import MixwiseError, NetworkError
 from mixwise.graphs import Graph
 from mixwise.network.board import Board, is_loopback, listening_store, until
 from mixwise.network.distributed import DistributedNetwork
-from mixwise.network.membership import GRACE, SUPERVISED, Membership, leave_at_once
+from mixwise.network.membership import LIGHTHOUSES, Membership
 from mixwise.network.simulated import SimulatedNetwork
+from mixwise.network.transport import leave_at_once
 from mixwise.protocols import Network
 
 Value = TypeVar("Value")
 
 BOARD = "MIXWISE_BOARD"  # ADDRESS:PORT of a store that outlives restarts, where the one of torchrun does not
-_SET_BY_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_SET_BY_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 
 @contextmanager
 def world_of_this_process(timeout: float) -> Iterator[World]:
     """Connect the processes that were started together with this one, if any, and disconnect them at the end."""
-    if not all(name in os.environ for name in _SET_BY_LAUNCHERS):
+    env = os.environ
+    elastic = LIGHTHOUSES in env
+    if not all(name in env for name in _SET_BY_LAUNCHERS) or not (elastic or "MASTER_ADDR" in env):
         yield World()
         return
-    world = Processes.meet(timeout)
+    world = ElasticProcesses.meet(timeout) if elastic else Processes.meet(timeout)
     try:
         yield world
     except BaseException:
@@ -99,17 +102,14 @@ class Processes(World):
         rank, size: of this process, and the number of processes.
         group: the name of this group of processes.
         timeout: the longest wait for the others, in seconds.
-        membership: how they continue without those that are lost, if they do.
     """
 
-    def __init__(
-        self, board: Board, rank: int, size: int, group: str, timeout: float, membership: Membership | None = None
-    ) -> None:
+    def __init__(self, board: Board, rank: int, size: int, group: str, timeout: float) -> None:
         self.board, self.rank, self.size, self.group, self.timeout = board, rank, size, group, timeout
         self.members = tuple(range(size))
-        self._membership, self.survives = membership, membership is not None
         self._decisions = 0
         self._backend: str | None = None
+        self._has_changed: Callable[[], bool] | None = None  # if others are not to be waited for once one is lost
 
     @classmethod
     def meet(cls, timeout: float) -> Processes:
@@ -127,9 +127,7 @@ class Processes(World):
             board = Board(listening_store(host, port))
         else:
             board = Board(TCPStore(host, port, is_master=True, wait_for_workers=False))
-        group = _name_of_group(board, rank, size, timeout)
-        membership = Membership(board, rank, size, float(env[GRACE])) if env.get(SUPERVISED) == "1" else None
-        return cls(board, rank, size, group, timeout, membership)
+        return cls(board, rank, size, _name_of_group(board, rank, size, timeout), timeout)
 
     def network(self, graph: Graph, device: str = "cpu", wire_dtype: torch.dtype | None = None) -> Network:
         """Return a network of all nodes of a graph; the first call connects the processes."""
@@ -138,7 +136,7 @@ class Processes(World):
             self._connect(backend)
         elif backend not in (self._backend, "gloo"):
             raise NetworkError(f"device = {device!r} after another kind; choose variants on one kind of device")
-        return DistributedNetwork(graph, timeout=self.timeout, wire_dtype=wire_dtype)
+        return DistributedNetwork(graph, timeout=self.timeout, wire_dtype=wire_dtype, has_changed=self._has_changed)
 
     def _connect(self, backend: str) -> None:
         if "nccl" in backend:
@@ -153,26 +151,14 @@ class Processes(World):
             raise NetworkError(f"rank {self.rank} cannot connect to the other processes: {reason}") from None
         self._backend = backend
 
-    def reform(self, error: NetworkError, at: tuple[int, ...]) -> tuple[int, ...]:
-        """Form a group with the processes that are left, under `mixwise launch --on-loss continue`."""
-        if self._membership is None:
-            raise error
-        self._backend = self._backend or "gloo"
-        generation = self._membership.reform(at, self.timeout, self._backend)
-        self.members = generation.members
-        self.rank, self.size = self.members.index(self._membership.rank), len(self.members)
-        self.group, self._decisions = f"generation-{generation.number}", 0
-        return generation.at
-
     # --- agreement ---
     def decide(self, decision: Callable[[], Value]) -> Value:
         """Return, on all processes, the value (of JSON) that process 0 computes, or raise its error."""
         name, self._decisions = f"{self.group}/decision/{self._decisions}", self._decisions + 1
         value: Value
         if self.rank > 0:
-            note = self.board.awaited(
-                name, self.timeout, f"no decision of rank 0 within {self.timeout:g} s; see what rank 0 wrote last"
-            )
+            late = f"no decision of rank 0 within {self.timeout:g} s; see what rank 0 wrote last"
+            note = self.board.awaited(name, self.timeout, late, self._has_changed or (lambda: False))
             if "error" in note:
                 raise getattr(errors, note["error"])(note["message"])
             value = note["value"]
@@ -200,6 +186,46 @@ class Processes(World):
         """Return a note that was left since the processes were first launched, if there is one."""
         value: str | None = self.board.read(f"notes/{name}")
         return value
+
+
+class ElasticProcesses(Processes):
+    """Processes that continue without those that are lost, under `mixwise launch --on-loss continue`."""
+
+    survives = True
+
+    def __init__(self, membership: Membership, timeout: float) -> None:
+        self._membership, self.timeout, self._has_changed = membership, timeout, lambda: membership.has_changed
+        self._connect_members()
+
+    @classmethod
+    def meet(cls, timeout: float) -> ElasticProcesses:
+        """Find the other processes by the lighthouse that the launcher has named."""
+        membership = Membership.from_environment(timeout)
+        if membership.await_start():
+            membership.close()
+            raise NetworkError(
+                "this recipe is running already, and its nodes were divided over the other processes; "
+                "only scripts with Gossip(elastic=True) take up processes while they run"
+            )
+        return cls(membership, timeout)
+
+    def _connect_members(self) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        self._backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        view = self._membership.connect(self._backend)
+        assert self._membership.board is not None
+        self.board, self.group, self.members, self._decisions = self._membership.board, view.name, view.ranks, 0
+        self.rank, self.size = view.ranks.index(self._membership.me.rank), len(view.ranks)
+
+    def reform(self, error: NetworkError, at: tuple[int, ...]) -> tuple[int, ...]:
+        """Form a group with the processes that are left."""
+        while True:
+            self._connect_members()
+            try:
+                return max(tuple(place) for place in self._membership.progress(at))
+            except NetworkError:
+                continue
 
 
 def _name_of_group(board: Board, rank: int, size: int, timeout: float) -> str:

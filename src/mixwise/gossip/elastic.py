@@ -1,0 +1,179 @@
+"""Gossip among the ranks that are present: without those that are lost, and with those that are started again.
+
+A mixing that fails because of a loss is skipped but counted, and lagging ranks advance to the furthest mixing. A rank
+that joins takes the model and the optimizer of a neighbor, which keeps training meanwhile, or keeps its own. Policy and
+algorithm start over at every change of the members, on all ranks at once: their memory belongs to the graph that was.
+So what they conserve is what their `init` sets up: the corrections of gradient tracking sum to 0, the masses of
+push-sum to the number of ranks, the public copies of CHOCO are those that the neighbors hold, D² takes a step of D-SGD
+first, and relayed sums and counts hold the present ranks only.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from mixwise.errors import NetworkError, TrainingError
+from mixwise.gossip.agreement import check_alike, difference, report
+from mixwise.gossip.collective import transport_of
+from mixwise.gossip.start import Options, Parts, begin_together, connected
+from mixwise.graphs import Graph
+from mixwise.network.board import bounded
+from mixwise.network.membership import JOINING, MEMBER, Member, Membership
+from mixwise.network.state_server import StateServer, fetch_state
+from mixwise.network.survivors import keep_counting
+from mixwise.policies.choice import PolicyLike, policy_for
+from mixwise.protocols import Network, Policy
+
+Place = tuple[int, int]  # mixings done, and collective answers (average, metrics) since the last of them
+
+_log = logging.getLogger(__name__)
+_BEFORE = (-1, 0)  # the place of a rank that has not begun
+
+
+def joined(graph: Graph) -> Graph:
+    """Return the graph with an edge between its components, one after the other; every rank can reach every other.
+
+    >>> joined(Graph(5, [(0, 1), (3, 4)])).edges
+    ((0, 1), (1, 2), (2, 3), (3, 4))
+    """
+    bridges = [(one[-1], other[0]) for one, other in pairwise(graph.components)]
+    back = [(b, a) for a, b in bridges] if graph.directed else []
+    return Graph(graph.n, [*graph.edges, *bridges, *back], graph.directed) if bridges else graph
+
+
+class Elastic:
+    """Makes the network and the policy of the ranks that are present.
+
+    Args:
+        parts: of this rank.
+        optimizer: its optimizer.
+        graph: of all ranks.
+        policy: makes the weights for a graph.
+        options: of `Gossip`.
+        timeout: the longest wait for other ranks, in seconds.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        optimizer: torch.optim.Optimizer,
+        graph: Graph,
+        policy: PolicyLike,
+        options: Options,
+        timeout: float,
+    ) -> None:
+        self._parts, self._optimizer, self._graph, self._policy = parts, optimizer, graph, policy
+        self._options, self._timeout = options, timeout
+        self._backend = "cpu:gloo,cuda:nccl" if parts.row.device.type == "cuda" else "gloo"
+        self.membership = Membership.from_environment(timeout, self._serve)
+        if self.membership.world != graph.n:
+            raise TrainingError(
+                f"the graph has {graph.n} nodes, but there are {self.membership.world} processes; take one per node"
+            )
+
+    def _serve(self, host: str) -> int:
+        self._server = StateServer(host, self._timeout)
+        return int(self._server.port)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks that are present, as numbered at the start."""
+        group = self.membership.group
+        return () if group is None else group.ranks
+
+    def start(self) -> tuple[Place, Network, Policy]:
+        """Begin with all ranks, or join those that train already."""
+        return self.meet(self._join() if self.membership.await_start() else _BEFORE, None)
+
+    def meet(self, at: Place, before: Network | None) -> tuple[Place, Network, Policy]:
+        """Form a group with the ranks that are present; return where they continue, and a new network and policy."""
+        while True:
+            ranks = self.membership.connect(self._backend).ranks
+            try:
+                places = [(t, asked) for t, asked in self.membership.progress(at)]
+                if at == _BEFORE and max(places) > _BEFORE:  # others have begun without this rank
+                    self.membership.be(JOINING)
+                    at = self._join()
+                elif at > _BEFORE and min(places) == _BEFORE:
+                    continue  # that rank leaves, to join
+                else:
+                    return self._connected(ranks, max(places), before)
+            except NetworkError:  # another change
+                continue
+
+    def _connected(self, ranks: tuple[int, ...], at: Place, before: Network | None) -> tuple[Place, Network, Policy]:
+        left = self._graph.subgraph(ranks)
+        graph = joined(left)
+        if graph is not left:
+            _log.warning("the graph has fallen apart; an edge joins its parts until lost ranks are back")
+        network = connected(graph, self._options, self._timeout, lambda: self.membership.has_changed)
+        if at == _BEFORE:
+            check_alike(self._parts.lines, None, transport_of(network))
+            begin_together(self._parts.row, network)
+            network.traffic.reset()
+            at = (0, 0)
+        if before is not None:
+            keep_counting(vars(before.traffic), before.graph.n, network)
+        return at, network, policy_for(self._policy, graph, self._parts.algorithm.needs)
+
+    # --- state that travels ---
+    def offer(self, t: int) -> None:
+        """Hand model and optimizer to a rank that joins, if one waits for them."""
+        if not self._server.wanted:
+            return
+        tensors = {f"model/{name}": value for name, value in self._model().items()}
+        saved = self._optimizer.state_dict()
+        plain: dict[str, dict[str, Any]] = {}
+        for index, entries in saved["state"].items():
+            held = {name: value for name, value in entries.items() if isinstance(value, torch.Tensor)}
+            tensors |= {f"optimizer/{index}/{name}": value for name, value in held.items()}
+            plain[str(index)] = {name: value for name, value in entries.items() if name not in held}
+        values = {"t": t, "lines": self._parts.lines, "optimizer": plain, "groups": saved["param_groups"]}
+        self._server.offer(tensors, values)
+
+    @torch.no_grad()
+    def _join(self) -> Place:
+        """Take the state of a neighbor, or if there is none of another rank, and become a member."""
+        rank, others = self.membership.me.rank, self.membership.others
+        neighbors = self._graph.neighbors(rank)
+        for member in sorted(others, key=lambda other: (other.rank not in neighbors, other.rank)):
+            try:
+                tensors, values = self._fetched(member)
+            except (NetworkError, TimeoutError):  # it is lost or stopped, too
+                continue
+            told = difference([report(values["lines"], None), report(self._parts.lines, None)])
+            if told is not None:
+                raise TrainingError(f"rank {rank} cannot join: compared with rank {member.rank}, {told}")
+            if self._options.rejoin == "neighbor":
+                self._load(tensors, values)
+            self.membership.be(MEMBER)
+            return int(values["t"]), 0
+        raise NetworkError(f"rank {rank} cannot join: none of ranks {[m.rank for m in others]} has sent its state")
+
+    def _fetched(self, member: Member) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return the state of a member; do not wait for one that is stopped, as soon as it is left out."""
+
+        def is_left_out() -> bool:
+            return all(other.rank != member.rank for other in self.membership.others)
+
+        return bounded(lambda: fetch_state(member.host, member.state, self._timeout), self._timeout, is_left_out)
+
+    def _load(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
+        model = self._model()
+        state: dict[int, dict[str, Any]] = {int(index): entries for index, entries in values["optimizer"].items()}
+        for path, tensor in tensors.items():
+            kind, _, name = path.partition("/")
+            if kind == "model":
+                model[name].copy_(tensor)
+            else:
+                index, _, entry = name.partition("/")
+                state[int(index)][entry] = tensor
+        self._optimizer.load_state_dict({"state": state, "param_groups": values["groups"]})
+
+    def _model(self) -> dict[str, torch.Tensor]:
+        state = self._parts.row.module.state_dict()
+        return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}

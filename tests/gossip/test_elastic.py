@@ -1,0 +1,265 @@
+"""What a rank that joins receives, and what the memory of an algorithm is worth after a change of the members."""
+
+import os
+import pickle
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from builders import refused
+from mixwise.algorithms import D2, Choco, GradientTracking, PushSum, RelaySGD
+from mixwise.context import Context
+from mixwise.errors import NetworkError, TrainingError
+from mixwise.gossip import Gossip
+from mixwise.gossip.agreement import describe_model
+from mixwise.gossip.elastic import Elastic
+from mixwise.gossip.model_row import ModelRow
+from mixwise.graphs import Graph, ring
+from mixwise.mixing import lazy_metropolis_hastings, metropolis_hastings, uniform_sender
+from mixwise.network import SimulatedNetwork
+from mixwise.network.state_server import StateServer, fetch_state
+from mixwise.policies import Fixed, Tree
+from mixwise.training.driver import Driver
+from programs import free_port
+
+
+# --- state that travels ---
+class FakeMembership:
+    """The others of a rank that joins."""
+
+    def __init__(self, rank, *others):
+        self.me, self.others, self.phase = rank, list(others), None
+
+    def be(self, phase):
+        self.phase = phase
+
+
+def loop(seed, kind):
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+    optimizer = kind(model.parameters())
+    gossip = Gossip(model, optimizer, Graph(1, []))
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 3)).square().sum().backward()
+        gossip.step()
+    return model, optimizer
+
+
+def elastic(model, optimizer, rank=0, *others, rejoin="neighbor"):
+    """An `Elastic` without lighthouse and groups."""
+    made = object.__new__(Elastic)
+    made._parts = SimpleNamespace(row=ModelRow(model), lines=describe_model(model))
+    made._optimizer, made._graph, made._timeout = optimizer, ring(4), 10.0
+    made._options = SimpleNamespace(rejoin=rejoin)
+    made._serve("127.0.0.1")
+    made.membership = FakeMembership(SimpleNamespace(rank=rank, host="127.0.0.1", state=made._server.port), *others)
+    return made
+
+
+def served(giver):
+    """Offer the state until one was taken, as the loop of a rank does."""
+    taken = threading.Event()
+
+    def steps():
+        while not taken.wait(0.005):
+            giver.offer(7)
+
+    thread = threading.Thread(target=steps, daemon=True)
+    thread.start()
+    return taken
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9), lambda p: torch.optim.Adam(p, lr=0.01)],
+    ids=["SGD", "Adam"],
+)
+def test_a_rank_that_joins_has_the_model_and_the_optimizer_of_a_neighbor(kind):
+    given, taken = loop(1, kind), loop(2, kind)
+    giver = elastic(*given, 1)
+    joins = elastic(*taken, 0, giver.membership.me)
+    stop = served(giver)
+    try:
+        assert joins._join() == (7, 0)
+    finally:
+        stop.set()
+    assert joins.membership.phase == "member"
+    for mine, theirs in zip(taken[0].state_dict().values(), given[0].state_dict().values(), strict=True):
+        assert torch.equal(mine, theirs)
+    x = torch.randn(8, 3)
+    for model, optimizer in (given, taken):  # and so the next step is the same, to the bit
+        optimizer.zero_grad()
+        model(x).square().sum().backward()
+        optimizer.step()
+    for mine, theirs in zip(taken[0].parameters(), given[0].parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_a_rank_may_join_with_its_own_model():
+    """For instance that of its last checkpoint; only the mixing at which the others are is taken from a neighbor."""
+    model, optimizer = loop(2, torch.optim.SGD)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    giver = elastic(*loop(1, torch.optim.SGD), 1)
+    joins = elastic(model, optimizer, 0, giver.membership.me, rejoin="own")
+    stop = served(giver)
+    try:
+        assert joins._join() == (7, 0)
+    finally:
+        stop.set()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    refused(TrainingError, '"neighbor" or "own"', Gossip, model, optimizer, Graph(1, []), rejoin="checkpoint")
+
+
+def test_a_rank_that_joins_does_not_wait_for_a_neighbor_that_is_stopped():
+    """It takes the state of the next one, once the stopped one is left out."""
+    model, optimizer = loop(2, torch.optim.SGD)
+    stopped, giver = elastic(*loop(1, torch.optim.SGD), 1), elastic(*loop(1, torch.optim.SGD), 3)
+    joins = elastic(model, optimizer, 0, stopped.membership.me, giver.membership.me)
+    joins._timeout = 600.0
+    stop = served(giver)
+
+    def leave_out():
+        while not stopped._server.wanted:
+            time.sleep(0.01)
+        del joins.membership.others[0]
+
+    threading.Thread(target=leave_out, daemon=True).start()
+    try:
+        assert joins._join() == (7, 0)
+    finally:
+        stop.set()
+    stopped.offer(0)  # so that the call that was left behind ends
+
+
+def test_a_rank_with_another_model_cannot_join():
+    giver = elastic(*loop(1, torch.optim.SGD), 1)
+    other = torch.nn.Linear(2, 2)
+    joins = elastic(other, torch.optim.SGD(other.parameters()), 0, giver.membership.me)
+    stop = served(giver)
+    try:
+        refused(TrainingError, "rank 0 cannot join: compared with rank 1", joins._join)
+    finally:
+        stop.set()
+    assert joins.membership.phase is None
+
+
+def test_without_a_rank_that_sends_its_state_joining_is_an_error():
+    gone = SimpleNamespace(rank=1, host="127.0.0.1", state=free_port())
+    joins = elastic(*loop(2, torch.optim.SGD), 0, gone)
+    refused(NetworkError, r"none of ranks \[1\] has sent its state", joins._join)
+
+
+def test_a_state_listens_where_it_is_told():
+    assert StateServer("127.0.0.1", 1.0)._server.server_address[0] == "127.0.0.1"
+
+
+class Command:
+    """A pickle that runs a command when it is read."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.file}",)
+
+
+@pytest.mark.parametrize("encode", [pickle.dumps, lambda command: b"", lambda command: b"\xff" * 100])
+def test_a_state_that_is_none_is_refused_and_runs_no_code(tmp_path, encode):
+    body = encode(Command(tmp_path / "executed"))
+
+    class Stranger(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Stranger) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        refused(NetworkError, "cannot be read", fetch_state, "127.0.0.1", server.server_address[1], 5.0)
+        thread.join()
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_policy_for_one_graph_cannot_serve_the_graphs_to_come():
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    weights = metropolis_hastings(ring(3))
+    refused(TrainingError, "made for one graph", Gossip, model, optimizer, ring(3), weights, elastic=True)
+
+
+# --- memory after a change of the members ---
+def restarted(algorithm, policy, n, mixings=6, graph=None):
+    """Rows as far apart as they are in the middle of a run, and a new driver for them; yields after every mixing."""
+    graph, lr, noise = graph or ring(n), 0.1, torch.Generator().manual_seed(3)
+    network = SimulatedNetwork(graph)
+    X = torch.randn(n, 5, dtype=torch.float64, generator=noise)
+    driver = Driver(network, policy, algorithm, X, Context(graph), local_steps=1)
+    driver.begin_at(100)
+    for _ in range(mixings):
+        G, before = torch.randn(n, 5, dtype=torch.float64, generator=noise), X.clone()
+        given = G.clone()
+        driver.algorithm.direction(G, driver.algorithm_state, network)
+        driver.begin(X)
+        driver.stepped(lr)
+        X.sub_(G, alpha=lr)
+        round = driver.round(X, G)
+        driver.mix(round, driver.plan(round))
+        yield before, given, lr, X, driver
+
+
+def moved_as_one(before, G, lr, X):
+    """x̄⁺ = x̄ − γ ḡ: the mean of all nodes takes a step of SGD, whatever the methods remember."""
+    return torch.allclose(X.mean(0), before.mean(0) - lr * G.mean(0), rtol=0, atol=1e-12)
+
+
+def test_gradient_tracking_starts_over_with_corrections_that_sum_to_zero():
+    for before, G, lr, X, driver in restarted(GradientTracking(), Fixed(metropolis_hastings), 5):
+        assert driver.algorithm_state.rows["C"].sum(0).abs().max() < 1e-12
+        assert moved_as_one(before, G, lr, X)
+
+
+def test_d2_starts_over_and_conserves_the_mean():
+    """X⁺ = Wᵀ(2X − X⁻ − γ(G − G⁻)): the mean moves by −γ ḡ from the first step on, not by the difference of two."""
+    for before, G, lr, X, _ in restarted(D2(), Fixed(lazy_metropolis_hastings), 5):
+        assert moved_as_one(before, G, lr, X)
+
+
+def test_choco_starts_over_with_copies_that_the_neighbors_hold():
+    W = torch.from_numpy(metropolis_hastings(ring(5)).sparse.toarray())
+    for before, G, lr, X, driver in restarted(Choco(), Fixed(metropolis_hastings), 5):
+        rows = driver.algorithm_state.rows
+        assert torch.allclose(rows["mixed"], W.T @ rows["public"], rtol=0, atol=1e-12)
+        assert moved_as_one(before, G, lr, X)
+
+
+def test_push_sum_starts_over_with_a_mass_of_1_per_rank():
+    """Σ w = n, and Σ w x moves by −γ Σ g: what the ranks had before the change is worth the same on all of them."""
+    n, mass = 3, torch.ones(3, 1, dtype=torch.float64)
+    graph = Graph(n, [(0, 1), (1, 2), (2, 0), (0, 2)], directed=True)
+    for before, G, lr, X, driver in restarted(PushSum(), Fixed(uniform_sender), n, graph=graph):
+        after = driver.algorithm_state.rows["mass"]
+        assert after.sum().item() == pytest.approx(n, abs=1e-12)
+        assert torch.allclose((after * X).sum(0), (mass * before).sum(0) - lr * G.sum(0), rtol=0, atol=1e-12)
+        mass = after.clone()
+    assert mass.std() > 0.1  # it is no matter of weights that are doubly stochastic
+
+
+def test_relay_starts_over_with_the_rows_of_the_nodes_that_are_present():
+    """After as many mixings as the tree's diameter, every node has counted each of the n present nodes once."""
+    n = 5
+    for number, (*_, driver) in enumerate(restarted(RelaySGD(), Tree(), n, mixings=2 * n), 1):
+        state = driver.algorithm_state
+        counted = torch.ones(n, dtype=torch.float64)
+        counted.index_add_(0, torch.tensor(sorted(state.graph.arcs.receivers)), state.arcs["counts"][:, 0])
+        assert counted.max() <= n
+        if number >= n:
+            assert torch.equal(counted, torch.full((n,), float(n), dtype=torch.float64))

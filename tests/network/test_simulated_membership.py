@@ -1,0 +1,180 @@
+"""Elastic runs on a virtual clock: what holds for every order of kills, stops and lost messages."""
+
+import subprocess
+import sys
+import threading
+import time
+from importlib.util import find_spec
+from unittest.mock import patch
+
+import pytest
+
+from mixwise.errors import NetworkError
+from mixwise.network import lighthouse as real
+from mixwise.network.board import free_address
+from mixwise.network.membership import View
+from simulate_membership import GRACE, Client, Process, Simulation, Task, Time, run_seed, simulated
+
+SEEDS = 20  # in every test run; many more were run once (docs/reliability.md)
+
+
+def test_no_order_of_events_breaks_a_run():
+    """None is stuck, no mixing has two sets of members, no node has two partners, the mean is conserved."""
+    for seed in range(SEEDS):
+        run_seed(seed)
+
+
+def test_a_seed_replays_exactly():
+    one, other = (run_seed(6) for _ in range(2))
+    assert one.trace == other.trace
+    assert one.now == other.now
+    assert len(one.trace) > 10
+
+
+def test_the_simulation_finds_a_group_whose_name_is_used_twice():
+    """Without the counts, a rank that was stopped brings back the name of an earlier group."""
+    with patch.object(View, "name", property(lambda view: repr([member.name for member in view.members]))):
+        found = [seed for seed in range(12) if uses_a_name_twice(seed)]
+    assert found
+
+
+def uses_a_name_twice(seed):
+    try:
+        run_seed(seed)
+    except AssertionError as error:
+        return "used twice" in f"{error} {error.__cause__}"
+    return False
+
+
+# --- the same scenarios on torchft's lighthouse and on the simulated one ---
+class Real:
+    """torchft's lighthouse in a process, and clients in threads."""
+
+    time = time
+
+    def __init__(self):
+        self.host, self.port = free_address("127.0.0.1", 0)
+        self.start()
+
+    def start(self):
+        command = [sys.executable, real.__file__, self.host, str(self.port), str(GRACE)]
+        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def client(self, name):
+        return real.Lighthouse([f"{self.host}:{self.port}"], name, GRACE)
+
+    def together(self, calls):
+        threads = [threading.Thread(target=call) for call in calls]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+class Simulated:
+    """The simulated lighthouse, whose clients are tasks."""
+
+    time = Time
+
+    def __init__(self, simulation):
+        self.simulation, self.clients = simulation, []
+        simulation.beat = self.beat
+        simulation.beat()
+
+    def beat(self):
+        for client in self.clients:
+            if client.beats:
+                self.simulation.lighthouse.hear(client.name)
+        self.simulation.at(self.simulation.now + GRACE / 6, self.beat)
+
+    def start(self):
+        self.simulation.lighthouse.up_from = self.simulation.now
+
+    def kill(self):
+        self.simulation.lighthouse.kill(float("inf"))
+
+    def client(self, name):
+        self.clients.append(Client([], name, GRACE))
+        return self.clients[-1]
+
+    def together(self, calls):
+        simulation = self.simulation
+        tasks = [Task(simulation, Process(0), call) for call in calls]
+        simulation.tasks += tasks
+        Time.sleep(0.0)
+        while not all(task.done for task in tasks):
+            Time.sleep(0.02)
+
+
+def answered(world, clients, names, seconds):
+    """Let these clients ask, as members do, until each was told of exactly these names; return how long it took."""
+    start, found = world.time.monotonic(), set()
+
+    def ask(client):
+        while len(found) < len(clients) and world.time.monotonic() < start + seconds:
+            try:
+                if sorted(told["name"] for told in client.ask({"name": client.label})) == sorted(names):
+                    found.add(client.label)
+            except (TimeoutError, NetworkError):
+                pass
+            world.time.sleep(0.05)
+
+    world.together([lambda client=client: ask(client) for client in clients])
+    assert len(found) == len(clients), f"only {found} are told of {names}"
+    return world.time.monotonic() - start
+
+
+def scenario(world, patience):
+    """All are in one answer; one that is silent is left out after the grace period; a new lighthouse has all again."""
+    a, b, c = clients = [world.client(name) for name in "abc"]
+    for client, label in zip(clients, "abc", strict=True):
+        client.label = label
+    answered(world, clients, "abc", patience)
+    c.close()  # no more signs of life
+    took = answered(world, [a, b], "ab", patience)
+    world.kill()
+    with pytest.raises(NetworkError):
+        a.ask({"name": "a"})
+    world.start()
+    answered(world, [a, b], "ab", patience)
+    for client in (a, b):
+        client.close()
+    return took
+
+
+def test_the_simulated_lighthouse_answers_as_stated():
+    simulation, told = Simulation(0), []
+    simulation.loss = 0.0
+    with simulated():
+        simulation.at(0.0, simulation.lighthouse.tick)
+        process = Process(0)
+        simulation.tasks.append(Task(simulation, process, lambda: told.append(scenario(Simulated(simulation), 5.0))))
+        simulation.is_over = lambda: bool(told)
+        while simulation.turn():
+            pass
+        simulation.end()
+    assert told[0] < GRACE + 0.5
+
+
+@pytest.mark.skipif(find_spec("torchft") is None, reason="torchft is not installed")
+def test_torchfts_lighthouse_answers_as_the_simulated_one():
+    world = Real()
+    try:
+        wait = time.monotonic() + 20
+        while True:
+            try:
+                probe = world.client("probe")
+                probe.ask({"name": "probe"})
+                break
+            except (NetworkError, TimeoutError):
+                assert time.monotonic() < wait
+            finally:
+                probe.close()
+        time.sleep(GRACE)  # until the probe is forgotten
+        scenario(world, 30.0)
+    finally:
+        world.kill()
