@@ -22,6 +22,7 @@ def texts(count, ones, seed):
     return torch.randint(50, (count, 8), generator=generator) + 50 * labels[:, None], labels
 
 
+torch.manual_seed(rank)
 config = BertConfig(
     vocab_size=100,
     hidden_size=32,

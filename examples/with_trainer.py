@@ -21,6 +21,7 @@ def texts(count, ones, seed):
     return [{"input_ids": row, "labels": int(label)} for row, label in zip(words, labels, strict=True)]
 
 
+torch.manual_seed(0)
 model = BertForSequenceClassification(
     BertConfig(
         vocab_size=100,

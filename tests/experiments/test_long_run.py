@@ -30,8 +30,8 @@ def used_at(tmp_path, steps, warm, used):
 
 @pytest.mark.usefixtures("no_pictures")
 def test_records_are_not_kept_in_memory(tmp_path):
-    warm, end = used_at(tmp_path, 150, 50, sys.getallocatedblocks)
-    assert end - warm < 500  # objects, in 100 steps; a record has more than 10
+    warm, end = used_at(tmp_path, 80, 40, sys.getallocatedblocks)
+    assert end - warm < 200  # objects, in 40 steps; a record has more than 10
 
 
 @pytest.mark.soak

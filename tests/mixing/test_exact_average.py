@@ -31,6 +31,19 @@ def test_a_ring_is_averaged_in_as_many_rounds_as_its_diameter(n):
     assert len(rounds) == n // 2 == csgraph.shortest_path(graphs.ring(n).adjacency).max()
 
 
+def test_a_value_spreads_over_a_ring_in_the_parts_of_the_proof():
+    n = 24
+    S = np.sin(np.arange(n + 1) * np.pi / n)
+    W = np.eye(n)
+    for k, round in enumerate(exact_average(graphs.ring(n)), 1):
+        W = W @ round.to_dense()
+        reached = W[n // 2][W[n // 2] > 0]  # from one end to the other
+        first = [S[2 * i + 1] / S[2 * k - 2 * i - 1] for i in range(k)]
+        second = [S[2 * k - 2 * i] / S[2 * i] for i in range(1, k)]
+        np.testing.assert_allclose(reached[1::2] / reached[::2], first, rtol=1e-11)
+        np.testing.assert_allclose(reached[2::2] / reached[1:-1:2], second, rtol=1e-11)
+
+
 @pytest.mark.parametrize("n", [*range(2, 12), 33])
 def test_a_path_is_averaged_in_one_more_round_than_its_diameter(n):
     rounds = exact_average(graphs.chain(n))

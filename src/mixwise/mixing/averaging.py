@@ -22,10 +22,11 @@ def exact_average(graph: Graph) -> tuple[MixingMatrix, ...] | None:
 
         w_k = s_k / (s_1 + s_k),   s_k = sin((2k − 1) π / n)
 
-    Half of a pair's difference is exchanged in the first and in the last round, more in between. No method is faster,
-    since information needs n/2 rounds to reach the opposite node. A path of n nodes is a ring of 2n, folded: n
-    matchings. Products of even rings and paths (tori, grids, hypercubes) average along one dimension after the
-    other; matchings of different dimensions commute, and so do the averages.
+    (proof: docs/decisions/0018-exact-averages-on-rings.md). Half of a pair's difference is exchanged in the first and
+    in the last round, more in between. No method is faster, since information needs n/2 rounds to reach the opposite
+    node. A path of n nodes is a ring of 2n, folded: n matchings. Products of even rings and paths (tori, grids,
+    hypercubes) average along one dimension after the other; matchings of different dimensions commute, and so do the
+    averages.
 
     Args:
         graph: an undirected graph, numbered in any way.
