@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -232,6 +233,7 @@ def make_default_group(made: dist.ProcessGroupGloo, backend: str, store: Store, 
     if not hasattr(dist.Backend, _MADE.upper()):
         dist.Backend.register_backend(_MADE, lambda store, rank, size, timeout: _made.pop(), devices=["cpu"])
     dist.distributed_c10d._world.group_count = 0  # in the keys of the store, but not the same on all ranks
+    hook = sys.excepthook
     dist.init_process_group(
         backend.replace("gloo", _MADE),
         store=store,
@@ -239,6 +241,7 @@ def make_default_group(made: dist.ProcessGroupGloo, backend: str, store: Store, 
         world_size=made.size(),
         timeout=timedelta(seconds=timeout),
     )
+    sys.excepthook = hook  # torch would print "[rank0]: " once for every group so far
 
 
 def leave_at_once() -> None:
