@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 # Pages that need no files; the others have tests of their own.
 RUN_AS_THEY_ARE = ("start.md", "tutorial.md", "extending.md", "looking.md", "memory.md", "your-own-model.md")
-RUN_ELSEWHERE = {"text-and-images.md": "test_docs.py", "your-own-loop.md": "test_gossip_processes.py"}
+IN_PROCESSES = dict.fromkeys(("your-own-loop.md", "from-ddp.md"), "test_gossip_processes.py")
+RUN_ELSEWHERE = {"text-and-images.md": "test_docs.py", **IN_PROCESSES}
 PACKAGES = pkgutil.walk_packages(mixwise.__path__, "mixwise.")
 MODULES = sorted(module.name for module in PACKAGES if not module.name.endswith("__main__"))
 

@@ -4,7 +4,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from contextlib import nullcontext
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,18 +124,10 @@ def test_simulated_links_are_measured_exactly():
     """A message takes latency + bytes / bandwidth; on a chain of three, each link is alone in its color."""
     links = Links(Link(0.02, 1e6), {(1, 2): Link(0.3, 2e4)})
     network = SimulatedNetwork(chain(3), links)
-    found = measured_links(Timed(network), clock=lambda: network.traffic.seconds)
+    found = measured_links(network, clock=lambda: network.traffic.seconds)
     for edge, expected in {(0, 1): links.usual, (1, 2): links.edges[1, 2]}.items():
         assert found[edge].latency == pytest.approx(expected.latency, rel=1e-6)
         assert found[edge].bandwidth == pytest.approx(expected.bandwidth, rel=1e-6)
-
-
-class Timed:
-    """A simulated network whose time passes although its traffic is not counted."""
-
-    def __init__(self, network):
-        self.graph, self.nodes = network.graph, network.nodes
-        self.gather, self.exchange, self.uncounted = network.gather, network.exchange, nullcontext
 
 
 def measured(rank, world):

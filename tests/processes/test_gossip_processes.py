@@ -1,5 +1,6 @@
 """Gossip in real processes: equal to the simulation, with unequal data, with states, and with ranks that disagree."""
 
+import contextlib
 import copy
 import re
 import time
@@ -467,11 +468,50 @@ def changed_loop(rank, world, page):
     return names["gossip"].t, names["gossip"].metrics()["bytes_parameters"]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/your-own-loop.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/your-own-loop.md", "docs/from-ddp.md"])
 def test_the_loop_of_the_pages(page):
     for t, sent in run_in_processes(2, changed_loop, page):
         assert t == 3
         assert sent > 0
+
+
+def from_ddp(rank, world, folder):
+    """The page as one program, in a process group that exists already."""
+    code = "\n".join(blocks("docs/from-ddp.md", "python"))
+    names = {"__name__": "page"}
+    with contextlib.chdir(folder), mock.patch("torch.distributed.init_process_group"):
+        exec(compile(code, "from-ddp.md", "exec"), names)
+    return names["gossip"].t, names["own"], names["shared"]
+
+
+def test_the_page_for_users_of_ddp(tmp_path):
+    results = run_in_processes(2, from_ddp, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-0.pt", "checkpoint-1.pt", "model.pt"]
+    assert {t for t, *_ in results} == {8}  # 256 samples, 2 ranks, batches of 16, 2 epochs, 2 backward passes per step
+    assert results[0][2] == results[1][2] > 0.6  # the averaged model learns, and is the same everywhere
+
+
+def beside_ddp(rank, world):
+    """The rows of gossip with full averaging and of DDP, with the same learning rate, data and momentum."""
+    plain, wrapped = (seeded(lambda: nn.Linear(6, 3), 0).double() for _ in range(2))
+    ddp = nn.parallel.DistributedDataParallel(wrapped)
+    graph = mw.graphs.complete(world)
+    gossip = mw.Gossip(plain, momentum(plain.parameters()), graph, mw.mixing.uniform(graph), timeout=TIMEOUT)
+    other, batches, whole = momentum(ddp.parameters()), NodeBatches(parts(world), 5, 0), data()
+    for t in range(STEPS):
+        index = batches(rank, t)
+        for called, optimizer, step in ((plain, gossip.optimizer, gossip.step), (ddp, other, other.step)):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(called(whole.x[index]), whole.y[index]).backward()
+            step()
+    return gossip.average()["weight"], wrapped.weight.detach(), plain.weight.detach()
+
+
+def test_with_full_averaging_gossip_takes_the_steps_of_ddp():
+    """With the same learning rate: the mean of the steps is the step of the mean gradient, and momentum is linear."""
+    for average, expected, own in run_in_processes(3, beside_ddp):
+        torch.testing.assert_close(average, expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(own, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_the_page_runs_under_torchrun(tmp_path):

@@ -32,7 +32,7 @@ def measured_links(network: Network, clock: Callable[[], float] = time.perf_coun
         clock: in seconds.
     """
     links = {}
-    with network.uncounted():
+    with network.traffic.pause():
         for matching in edge_coloring(network.graph):
             short, probe = dict.fromkeys(matching.edges, _SHORT), dict.fromkeys(matching.edges, _PROBE)
             first = _pair_seconds(network, matching, short, _FEWEST, clock)
