@@ -142,8 +142,8 @@ class Gossip:
     # --- one step ---
     def step(self, closure: Closure = None, *, scaler: torch.amp.GradScaler | None = None, loss: Any = None) -> Any:
         """Step the optimizer, and mix after every `local_steps` calls, skipped ones included; `loss` is for the log."""
-        step, given = (self.optimizer.step, closure) if scaler is None else (scaler.step, self.optimizer)
-        result = step() if given is None else step(given)
+        closures = [] if closure is None else [closure]
+        result = scaler.step(self.optimizer) if scaler is not None else self.optimizer.step(*closures)
         if not accumulates(self.optimizer):
             self.stepped(result if loss is None else loss)
         return result

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import nn
+from torch.utils.dlpack import from_dlpack
 
 from mixwise.errors import TrainingError
 from mixwise.tasks.devices import checked_device
@@ -52,7 +53,7 @@ class ModelRow:
             view = slot.view(self.X[0])
             view.copy_(parameter)
             # A storage of its own over the same memory: safetensors takes tensors of one storage for one tied weight.
-            parameter.data = torch.from_dlpack(view) if self.device.type in ("cpu", "cuda") else view
+            parameter.data = from_dlpack(view) if self.device.type in ("cpu", "cuda") else view
         self._at = [(parameter, parameter.data_ptr()) for _, parameter in self._trained]
 
     def settle(self) -> None:
