@@ -46,10 +46,11 @@ class CallWatch:
         self._transport, self._rank = transport, transport.name(transport.rank)
         self._calls: deque[tuple[int, str]] = deque([(0, "Gossip()")], _KEPT)
         self._thread = threading.get_ident()
-        self._board = Board(dist.distributed_c10d._get_default_store(), "the store", 2.0)
+        self._board = Board(dist.distributed_c10d._get_default_store(), "the store", 5.0)
         self._notes = f"{transport.notes}/calls"
         self._seen, self._since, self._next = self._calls[-1], 0.0, 0.0
-        self._publish()
+        with suppress(NetworkError):  # without it no calls are compared
+            self._publish()
         transport.explain = self.explain
         self._stop = threading.Event()
         self._looking = threading.Thread(target=_look_often, args=(ref(self), self._stop), daemon=True)
