@@ -53,6 +53,7 @@ html_theme = "furo"
 html_title = "mixwise"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["copy.js"]
 html_theme_options = {
     # A blue, and a lighter one on dark pages: both have a contrast above 4.5 to what is behind them.
     "light_css_variables": {"color-brand-primary": "#00619a", "color-brand-content": "#00619a"},

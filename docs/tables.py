@@ -57,6 +57,7 @@ def with_tables(text: str) -> str:
             ("`kind`", "what it does", "options"),
             [(f"`{part.name}`", part.columns["does"], _options(part)) for part in parts("policy")],
         ),
+        "graphs": lambda: _table(("`graph`", "family"), [(f"`{form(part)}`", part.title) for part in parts("graph")]),
         "other parts": lambda: _table(
             ("where", "`kind`", "options"),
             [(place, f"`{part.name}`", _options(part)) for place, family in PLACES for part in parts(family)],

@@ -27,10 +27,11 @@ def doctor(
     ] = None,
     model_size: Annotated[int, typer.Option(help="Parameters of the model, for the forecast.")] = 1_000_000,
 ) -> None:
-    """Check your installation, with a self-test of a few seconds, or measure the network.
+    """Check your installation, or the network between processes.
 
-    Shows versions, threads, back ends and data sets, and how to repair what is broken. With --network: latency and
-    bandwidth along the edges of a graph whose nodes are the processes, and what mixwise plan expects of them.
+    Shows versions, threads, back ends and data sets, runs a self-test of a few seconds, and says how to repair what is
+    broken. With --network: latency and bandwidth along the edges of a graph whose nodes are the processes, and what
+    mixwise plan expects of them.
 
     Example: mixwise doctor
 

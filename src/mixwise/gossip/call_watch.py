@@ -30,7 +30,7 @@ from mixwise.network.transport import Transport
 
 _TICK, _LATE, _RARELY = 0.5, 1.5, 5.0  # seconds between looks; until a call is late; between looks at a long wait
 _KEPT = 64  # calls that are remembered: neighbors may be that far ahead
-_STEP = "step()"
+_STEP, _BESIDE_MIXING = "step()", ("metrics()", "average()", "load_state_dict()")
 _JOIN = "if ranks have different numbers of batches, put the loop into `with gossip.join():`"
 _GOSSIP = os.path.dirname(__file__)
 _LIBRARIES = (os.path.dirname(_GOSSIP), *(get_paths()[name] for name in ("stdlib", "purelib", "platlib")), "<frozen")
@@ -46,10 +46,11 @@ class CallWatch:
         self._transport, self._rank = transport, transport.name(transport.rank)
         self._calls: deque[tuple[int, str]] = deque([(0, "Gossip()")], _KEPT)
         self._thread = threading.get_ident()
-        self._board = Board(dist.distributed_c10d._get_default_store(), "the store", 2.0)
+        self._board = Board(dist.distributed_c10d._get_default_store(), "the store", 5.0)
         self._notes = f"{transport.notes}/calls"
         self._seen, self._since, self._next = self._calls[-1], 0.0, 0.0
-        self._publish()
+        with suppress(NetworkError):  # without it no calls are compared
+            self._publish()
         transport.explain = self.explain
         self._stop = threading.Event()
         self._looking = threading.Thread(target=_look_often, args=(ref(self), self._stop), daemon=True)
@@ -151,7 +152,7 @@ def difference(told: Mapping[int, Status]) -> str | None:
             odd = sorted(who, key=lambda call: (len(who[call]), call == _STEP))  # that of the fewest ranks first
             current = {call: [told[r]["place"] for r in who[call] if max(calls[r]) == number] for call in odd}
             found = " while ".join(_phrase(call, who[call], current[call]) for call in odd)
-            lonely = [f": take gossip.{call} out of the `if`" for call in odd if call.endswith("()") and call != _STEP]
+            lonely = [f": take gossip.{call} out of the `if`" for call in odd if call in _BESIDE_MIXING]
             remedy = "".join(lonely[:1]) + (f"; {_JOIN}" if _STEP in odd else "")
             return f"{found}; every rank must make the same calls in the same order{remedy}"
     return None

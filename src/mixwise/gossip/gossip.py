@@ -213,8 +213,7 @@ class Gossip:
         self.driver.mix(round, self.plan)
         if B is not None:
             self.row.put_buffers(B)
-        self._calls = self._asked = 0
-        self._mixing = False
+        self._mixing, self._calls, self._asked = False, 0, 0
         self._start_early()
         if self._log is not None:
             self._log.mixed(self)

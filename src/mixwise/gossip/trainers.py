@@ -87,6 +87,11 @@ class _Hooks:
     gossip: Gossip
 
     def __init__(self, graph: Graph, options: dict[str, Any]) -> None:
+        if options.get("elastic"):
+            raise TrainingError(
+                "elastic=True: a trainer whose rank returns cannot continue at the step of the others; leave it out, "
+                "or use mixwise.Gossip in a loop of your own"
+            )
         self.graph, self.options = graph, options
         self._block = ExitStack()
 
