@@ -8,8 +8,8 @@ READY  := $(VENV)/.ready
 # it must be allowed to keep them, or every start would compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
-# One thread for each of the two workers.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+# One thread per worker; tests of processes wait a lot, so that two cores have room for three workers.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: help setup run test test-soak test-trainers test-numerics lint build tables docs bench clean
 

@@ -48,6 +48,7 @@ def run(tmp_path, monkeypatch, capsys):
 
 
 # --- code on pages ---
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("page", RUN_AS_THEY_ARE)
 def test_a_page_runs_and_prints_what_it_says(page, run):
     shown = run(DOCS / page)

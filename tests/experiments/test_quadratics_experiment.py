@@ -9,7 +9,7 @@ from mixwise.experiments.build import prepare
 EXPERIMENT = plan_experiment(load_recipe("quadratics"))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 10))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 10))])
 def test_heterogeneity_aware_mixing_ends_below_fixed_weights_in_all_three_metrics(seed):
     recipe, ends = EXPERIMENT.recipe, {}
     for variant, config in EXPERIMENT.runs.items():
