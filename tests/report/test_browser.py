@@ -121,6 +121,7 @@ def ribbons(tab, side):
 def test_it_opens_with_all_its_parts(report):
     assert report.locator("h1").inner_text() == "digits"
     assert "did best" in report.locator(".story").inner_text()
+    assert not {"None", "undefined", "NaN"} & set(report.locator("body").inner_text().split())
     assert report.locator(".result tbody tr").count() == 3
     assert report.locator("td.best").count() == 4
     assert report.locator("#left .node").count() == 16

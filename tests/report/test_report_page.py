@@ -267,7 +267,7 @@ def made_folder(tmp_path, finals, kinds=None, metric="accuracy", sent=None):
 
 def told(folder):
     found = read_folder(folder)
-    return "".join(text for text, _ in narrative(found, summarize(found)))
+    return "".join(text for text, _ in narrative(found, summarize(found))).replace("\N{NO-BREAK SPACE}", " ")
 
 
 PLAIN = {"plain": ("dsgd", "metropolis-hastings"), "all": ("dsgd", "full-averaging")}

@@ -18,7 +18,8 @@ def narrative(folder: RunFolder, table: Summary) -> list[tuple[str, bool]]:
         return [("There is nothing to compare yet: no run has recorded the metrics of the table.", False)]
     so_far = "" if folder.finished else "Not all runs are finished; so far: "
     story = so_far + _result(table, ranked, metric_name(table.metrics[0]))
-    return [(text, k % 2 == 1) for k, text in enumerate(story.split(_MARK)) if text]
+    parts = story.replace(" %", "\N{NO-BREAK SPACE}%").split(_MARK)
+    return [(text, k % 2 == 1) for k, text in enumerate(parts) if text]
 
 
 def _result(table: Summary, ranked: list[Row], metric: MetricName) -> str:

@@ -206,7 +206,7 @@ def _key_figures(folder: RunFolder, table: Summary) -> list[tuple[str, str]]:
     if scene:
         graph = str(scene.get("graph", "a graph"))
         found.append(
-            (f"nodes on {Path(graph).name if graph.startswith('file:') else graph}", str(scene.get("of", scene["n"])))
+            (f"nodes on {Path(graph).name if graph.startswith('file:') else graph}", str(scene.get("of") or scene["n"]))
         )
     if is_number(scene.get("row_bytes")):
         found.append(("per parameter message", in_bytes(scene["row_bytes"])))
