@@ -1,7 +1,8 @@
-"""`python docs/screenshots.py RUN MAP`: the pictures of the report in docs/images, from two run folders.
+"""`python docs/screenshots.py RUN MAP SITE`: the pictures in docs/images of the report, of two runs, and of the site.
 
     mixwise run digits variants=dsgd-momentum-metropolis,ha-dsgd-momentum,auto --seeds 0-4 --out RUN
     mixwise run digits graph=file:Abilene.graphml variants=dsgd-momentum-metropolis,auto steps=120 --seeds 0 --out MAP
+    make docs                                 # SITE is docs/_build/html
 
 Needs Playwright and a Chromium, as the browser tests do. Abilene is a network of the Internet Topology Zoo.
 """
@@ -20,6 +21,7 @@ SHOTS = {  # name -> folder, width, height, colors, section or the top of the pa
     "report-dark": (0, 1200, 1440, "dark", None),
     "report-network": (1, 1200, 900, "light", "#network"),
     "report-phone": (1, 390, 900, "dark", "#right"),
+    "site": (2, 1100, 900, "light", None),
 }
 
 
@@ -29,8 +31,11 @@ def main(*folders: str) -> None:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         for name, (folder, width, height, colors, section) in SHOTS.items():
             tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme=colors)
-            tab.goto((Path(folders[folder]) / "report.html").resolve().as_uri())
-            tab.wait_for_selector("html[data-ready]", state="attached")
+            if folder < 2:
+                tab.goto((Path(folders[folder]) / "report.html").resolve().as_uri())
+                tab.wait_for_selector("html[data-ready]", state="attached")
+            else:
+                tab.goto((Path(folders[folder]) / "index.html").resolve().as_uri())
             file = IMAGES / f"{name}.png"
             if section is None:
                 tab.screenshot(path=file)

@@ -10,7 +10,7 @@ from mixwise.experiments import Recipe, plan_experiment, run_experiment
 from run_folders import small_recipe
 
 RECIPE = small_recipe(
-    {"pairs": {"policy": "aware-pairs"}}, seeds=[0], metrics=["loss"], graph="erdos-renyi:8,probability=0.5",
+    {"pairs": {"policy": "pairs"}}, seeds=[0], metrics=["loss"], graph="erdos-renyi:8,probability=0.5",
     task="quadratics", optimizer={"lr": 0.01}, checkpoint_every=1000, faults={"message_loss": 0.1},
 )  # fmt: skip
 

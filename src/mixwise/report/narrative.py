@@ -18,7 +18,9 @@ def narrative(folder: RunFolder, table: Summary) -> list[tuple[str, bool]]:
         return [("There is nothing to compare yet: no run has recorded the metrics of the table.", False)]
     so_far = "" if folder.finished else "Not all runs are finished; so far: "
     story = so_far + _result(table, ranked, metric_name(table.metrics[0]))
-    parts = story.replace(" %", "\N{NO-BREAK SPACE}%").split(_MARK)
+    for sign in ("±", "%"):  # a number stays on one line
+        story = story.replace(f" {sign}", f"\N{NO-BREAK SPACE}{sign}").replace("± ", "±\N{NO-BREAK SPACE}")
+    parts = story.split(_MARK)
     return [(text, k % 2 == 1) for k, text in enumerate(parts) if text]
 
 
