@@ -20,8 +20,8 @@ from mixwise.models import freeze, seeded, text_classifier, with_features
 
 NODES, RANK, STEPS = 6, 8, 60
 ADAPTED = r".*layer\.5\..*(query|key|value|dense)|.*pooler\.dense"
-GRID = {"last block": (3e-4, 1e-3, 3e-3), "A and B": (1e-3, 3e-3, 1e-2), "B, A frozen": (3e-3, 1e-2, 3e-2)}
-RATES = {"last block": 3e-4, "A and B": 3e-3, "B, A frozen": 3e-3}
+GRID = {"last block": (1e-4, 3e-4, 1e-3, 3e-3), "A and B": (1e-3, 3e-3, 1e-2), "B, A frozen": (3e-3, 1e-2, 3e-2)}
+RATES = {"last block": 3e-4, "A and B": 3e-3, "B, A frozen": 1e-2}
 
 
 def model(variant):

@@ -34,8 +34,6 @@ config = BertConfig(
 )
 lora = LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["query", "value"], modules_to_save=["classifier"])
 model = get_peft_model(BertForSequenceClassification(config), lora)
-# With A frozen, and the same on all processes, the average of the products B·A is the product of the averages.
-_ = [parameter.requires_grad_(False) for name, parameter in model.named_parameters() if "lora_A" in name]  # +
 optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=2e-2)
 gossip = mw.Gossip(model, optimizer, mw.graphs.ring(world))  # +
 words, labels = texts(160, ones=[0.2, 0.8][rank % 2], seed=rank)

@@ -79,6 +79,8 @@ def test_overrides_reach_all_variants_or_the_one_that_is_named():
     assert [config.steps for config in runs.values()] == [7, 7]
     assert runs["two"].policy == {"kind": "heterogeneity-aware", "period": 5}
     assert (runs["one"].task, runs["two"].task) == ({"noise": 0.5}, {"noise": 0})
+    digits = plan_experiment(load_recipe("digits"), ["variants=pairs", "pairs.policy.rounds=8"]).runs["pairs"]
+    assert digits.policy == {"kind": "pairs", "rounds": 8}  # in the recipe, its name alone
 
 
 def test_overrides_choose_variants_and_seeds():

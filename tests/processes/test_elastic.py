@@ -72,6 +72,7 @@ def checkpoint_step(folder, rows, after=0):
     return max((step for step in steps if step > after), default=None)
 
 
+@pytest.mark.soak  # half a minute; lost processes of one machine are tested with make test
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc, and 127.0.0.2 is an own address")
 def test_a_machine_is_lost_and_another_comes(folder, no_pictures):
     """Ranks go by addresses: the process that writes the records and would host the store is lost, and another rank

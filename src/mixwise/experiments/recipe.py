@@ -203,6 +203,8 @@ def _override(configs: dict[str, dict[str, Any]], key: str, value: Any) -> None:
     for name, config in targets.items():
         at: Any = config
         for depth, part in enumerate(path[:-1], start=1):
+            if named and isinstance(at.get(part), str):
+                at[part] = {"kind": at[part]}  # a name is short for that
             at = at.setdefault(part, {})
             if not isinstance(at, dict):
                 raise ConfigError(
