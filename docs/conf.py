@@ -7,6 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from docutils import nodes
+from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
@@ -23,7 +25,8 @@ exclude_patterns = ["_build"]
 root_doc = "index"
 default_role = "py:obj"  # single backticks in docstrings: a link where the name is known, else code
 
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+html_math_renderer = "mathml"
 myst_heading_anchors = 3
 
 autodoc_default_options = {"members": True, "member-order": "bysource"}
@@ -76,7 +79,15 @@ def plain_text(app: Sphinx, what: str, name: str, value: object, options: object
         lines[:0] = ["..", ""]  # napoleon looks for a type in the first line; this one is an empty comment
 
 
+def equation(translator: nodes.NodeVisitor, node: nodes.Element) -> None:
+    """Write an equation as MathML, which browsers set without a script from elsewhere."""
+    display = "block" if isinstance(node, nodes.math_block) else "inline"
+    translator.body.append(convert(node.astext(), display=display))
+    raise nodes.SkipNode
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.add_html_math_renderer("mathml", (equation, None), (equation, None))
     app.connect("autodoc-process-docstring", plain_text, priority=400)  # before napoleon
     app.connect("env-check-consistency", check_reference)

@@ -65,7 +65,7 @@ def assert_optimal(gram, graph, regularization=0.0, symmetric=False) -> tuple[mx
 
 
 # --- the optimum ---
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(data=st.data(), graph=connected_graphs(1, 10), penalty=st.sampled_from(LAMBDAS), symmetric=st.booleans())
 def test_objective_is_the_one_cvxpy_finds(data, graph, penalty, symmetric):
     """Within 1e-6, relative to the optimum, or to 1 % of Tr Γ = n where the optimum is less than that."""

@@ -98,7 +98,7 @@ def random_graphs(seed: int) -> list[g.Graph]:
 
 @pytest.mark.parametrize("unequal", [False, True])
 @pytest.mark.parametrize("symmetric", [False, True])
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 6))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 6))])
 def test_gradients_with_few_directions_on_random_graphs(seed, symmetric, unequal):
     """The hardest ones; without jumps, or with jumps in circles, some did not get there in 5,000 iterations."""
     for graph in random_graphs(seed):

@@ -148,7 +148,7 @@ def test_matcha_connects_best_within_its_budget(graph, budget):
     assert weights.connectivity == pytest.approx(best, rel=2e-4)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(graph=connected_graphs(2, 9), budget=st.floats(0.05, 1))
 def test_matcha_is_at_least_as_connected_as_equal_probabilities(graph, budget):
     weights = matcha(graph, budget)
@@ -197,6 +197,7 @@ def test_matcha_of_all_edges_of_a_large_graph_takes_the_best_constant_step():
 
 
 @given(graph=connected_graphs(1, 10), budget=st.floats(0.05, 1), t=st.integers(0, 100))
+@settings(max_examples=20)
 def test_every_draw_of_matcha_is_symmetric_on_the_graph(graph, budget, t):
     W = matcha(graph, budget).draw(0, t)  # a MixingMatrix: doubly stochastic and nowhere negative
     assert W.is_symmetric

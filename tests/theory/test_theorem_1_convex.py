@@ -173,7 +173,7 @@ def steps_for(epsilon: float, R_sq: float, p: float, L: float, zeta_rel_sq: floa
     return eta, T
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (2, 3))])
 @pytest.mark.parametrize("epsilon", [0.5, 0.3])
 def test_theorem_1_convex_number_of_iterations(seed, epsilon):
     """Also for the mean of the iterates, whose value is at most the mean of the values."""

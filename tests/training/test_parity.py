@@ -118,7 +118,7 @@ def compare(runs, world):
         assert float((expected["X"][:, -1] - expected["X"][:, 0]).abs().max()) > 1e-3
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("world", [3, *(pytest.param(world, marks=pytest.mark.soak) for world in (2, 4))])
 def test_every_algorithm_on_quadratics(world):
     compare([partial(quadratic_run, name) for name in runs() if name not in KNOWN_IN_PART], world)
 
