@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 from itertools import pairwise
 
 import numpy as np
@@ -322,3 +323,15 @@ def test_pieces_that_cannot_be_of_the_same_rows(kind):
     refused(SketchError, r"shape \(5,\)", sketch.streamed, [torch.ones(5)])
     refused(SketchError, "no pieces of rows were given", sketch.streamed, [])
     refused(SketchError, "coordinates", sketch.streamed, [piece[:, :0], piece[:, :0]])
+
+
+def test_pieces_of_short_rows_of_many_nodes_take_little_memory():
+    pieces = [np.ones((20_000, 4), dtype=np.float32)] * 2
+    tracemalloc.start()
+    try:
+        S = CountSketch(10).streamed(pieces)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(S, CountSketch(10)(np.concatenate(pieces, axis=1)))
+    assert peak < 50e6  # a block of 65,536 columns would take 5 GB

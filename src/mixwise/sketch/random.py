@@ -172,27 +172,24 @@ class GaussianSketch(RandomSketch):
 
 def _in_blocks(pieces: Iterable[Array | torch.Tensor], length: int) -> Iterator[Array | torch.Tensor]:
     """The columns of the pieces in blocks of `length`; only blocks that span pieces are copied."""
-    begun: Array = np.empty((0, 0))  # a block, of which the first columns are filled
+    begun: list[Array] = []  # parts of the block that is not complete yet
     filled = 0
     for G in pieces:
         start = 0
         while start < G.shape[1]:
             c = min(length - filled, G.shape[1] - start)
             part = G[:, start : start + c]
+            start += c
             if c == length:
                 yield part
-            else:
-                if not begun.size:
-                    begun = np.empty((len(G), length), dtype=sketch_dtype(G))
-                for i in range(len(G)):
-                    begun[i, filled : filled + c] = _on_host(part[i])
-                filled += c
-                if filled == length:
-                    yield begun
-                    filled = 0
-            start += c
-    if filled:
-        yield begun[:, :filled]
+                continue
+            begun.append(np.array(_on_host(part), dtype=sketch_dtype(G)))
+            filled += c
+            if filled == length:
+                yield np.concatenate(begun, axis=1)
+                begun, filled = [], 0
+    if begun:
+        yield np.concatenate(begun, axis=1)
 
 
 def _on_host(u: Array | torch.Tensor) -> Array:
