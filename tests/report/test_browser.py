@@ -15,6 +15,7 @@ import pytest
 from mixwise.experiments import Recipe, load_recipe, plan_experiment, run_experiment
 from mixwise.report.page import save_page
 from mixwise.report.watch import WatchServer
+from run_folders import small_recipe
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser for all of them
 
@@ -437,6 +438,26 @@ def test_quadratics_have_no_classes_and_no_partition(tmp_path, open_page):
     assert not tab.locator("#partition").is_visible()
     assert not tab.locator("#axis-epoch").count()
     assert "With a single seed" in tab.locator(".story").inner_text()
+
+
+def test_references_stand_apart_seeds_are_paired_and_a_torus_is_drawn_as_a_grid(tmp_path, open_page):
+    variants = {"plain": {"policy": "metropolis-hastings"}, "pairs": {}, "all": {"policy": "full-averaging"}}
+    recipe = small_recipe(
+        variants, seeds=[0, 1], metrics=["consensus_distance"], task="quadratics", policy="pairs", graph="torus:4x4",
+        optimizer={"lr": 0.001}, steps=6,
+    )  # fmt: skip
+    run_experiment(plan_experiment(Recipe.model_validate(recipe)), tmp_path / "run")
+    tab = open_page((tmp_path / "run" / "report.html").as_uri())
+    rows = [row.inner_text() for row in tab.locator(".result tbody tr").all()]
+    assert [text.split()[0] for text in rows] == ["pairs", "plain", "References:", "all"]
+    best = [row.locator("td.best").count() for row in tab.locator(".result tbody tr").all()]
+    assert best == [1, 0, 0, 0]  # although the distance of the reference is 0
+    assert "better on 2 of 2 seeds" in rows[0]
+    assert "better on 2 of 2 seeds" in tab.locator(".story").inner_text()
+    circles = tab.locator("#left .node-back").all()
+    places = {(float(c.get_attribute("cx")), float(c.get_attribute("cy"))) for c in circles}
+    assert len(places) == 16
+    assert len({x for x, _ in places}) == len({y for _, y in places}) == 4
 
 
 def test_trees_two_channels_and_no_weights_can_be_looked_at(tmp_path, open_page):
