@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 import mixwise as mw
 from builders import cases, simulated
 from mixwise.algorithms import Quantize
-from mixwise.data import FlipsAndCrops
-from mixwise.data.partition import batch_indices
+from mixwise.data import FlipsAndCrops, NodeBatches, Partition
 from mixwise.seeding import generator, numpy_generator, stream
 
 names = st.lists(st.one_of(st.text(max_size=4), st.integers(-5, 5)), max_size=4)
@@ -77,7 +76,7 @@ ROWS = torch.linspace(-1, 1, 40, dtype=torch.float32).reshape(2, 20)
     "draws",
     training_on_quadratics,
     lambda: FlipsAndCrops(padding=2)(IMAGES, generator(0, "augment")).tolist(),
-    lambda: batch_indices(10, 4, seed=0, node=1, step=2).tolist(),
+    lambda: NodeBatches(Partition(([10], range(10))), 4, seed=0)(1, 2).tolist(),
     lambda: Quantize(2)(ROWS.clone(), range(2), 0).rows.tolist(),
     lambda: mw.tasks.two_class_quadratics(4).b.tolist(),
 )

@@ -7,7 +7,7 @@ from mixwise.data.fields import Fields
 from mixwise.data.files import data_folder
 from mixwise.data.hub import hugging_face
 from mixwise.data.images import ImageForm, ImageSamples, ImageSource, image_folder
-from mixwise.data.partition import NodeBatches, Partition, batch_indices
+from mixwise.data.partition import NodeBatches, Partition
 from mixwise.data.standard import cifar10, digits, fashion_mnist, gaussian_mixture, mnist
 from mixwise.data.streams import LabelStreams, StreamBatches
 from mixwise.data.tokens import FeatureSamples, TokenSamples, tokenized
@@ -16,7 +16,7 @@ from mixwise.data.transforms import FlipsAndCrops, averaged_down, normalized, ra
 __all__ = [
     "Dataset", "FeatureSamples", "Fields", "FlipsAndCrops", "ImageForm", "ImageSamples", "ImageSource",
     "LabelStreams", "NodeBatches", "Partition", "Samples", "Splits", "StreamBatches", "TokenSamples", "ag_news",
-    "averaged_down", "batch_indices", "cifar10", "data_folder", "digits", "fashion_mnist", "from_torch",
+    "averaged_down", "cifar10", "data_folder", "digits", "fashion_mnist", "from_torch",
     "gaussian_mixture", "holdout", "hugging_face",
     "image_folder", "mnist", "normalized", "partition", "random_crops", "random_flips", "tokenized",
 ]  # fmt: skip

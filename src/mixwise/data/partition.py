@@ -9,7 +9,7 @@ Legend: labels (N,) whole numbers; a part (N_i,) holds the indices of node i.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -228,16 +228,6 @@ def _check_nodes(nodes: int, samples: int) -> None:
 
 
 # --- batches ---
-def batch_indices(size: int, batch: int, seed: int, node: int, step: int) -> torch.Tensor:
-    """Return the positions 0 … size − 1 in the node's own data that form its batch at `step`, int64 (batch,)."""
-    return _cut(size, batch, step, lambda number: pass_order(size, seed, node, number))
-
-
-def pass_order(size: int, seed: int, node: int, number: int) -> torch.Tensor:
-    """Return the order of a node's `size` samples in pass `number`, int64 (size,)."""
-    return torch.randperm(size, generator=generator(seed, "order", node, number), device="cpu")
-
-
 class NodeBatches:
     """The batches of all nodes, as indices into the whole dataset; the orders of the current passes are cached.
 
@@ -255,30 +245,21 @@ class NodeBatches:
 
     def __call__(self, node: int, step: int) -> torch.Tensor:
         """Return the indices into the dataset of the batch of `node` at `step`, int64 (batch,)."""
-        if not 0 <= node < len(self.partition):
-            raise DataError(f"node = {node}; the partition has nodes 0 to {len(self.partition) - 1}")
-        known, used = self._orders.get(node, {}), {}
-        own = self.partition[node]
+        if not 0 <= node < len(self.partition) or step < 0:
+            rule = f"the partition has nodes 0 to {len(self.partition) - 1}, steps count from 0"
+            raise DataError(f"node = {node}, step = {step}; {rule}")
+        size, start = len(self.partition[node]), step * self.batch
+        first, last = start // size, (start + self.batch - 1) // size
+        known = self._orders.get(node, {})
+        orders = {t: known[t] if t in known else self._order(node, t) for t in range(first, last + 1)}
+        self._orders[node] = orders
+        return torch.cat([*orders.values()])[start - first * size :][: self.batch]
 
-        def order(number: int) -> torch.Tensor:
-            if number not in known:
-                known[number] = torch.from_numpy(own[pass_order(len(own), self.seed, node, number).numpy()])
-            used[number] = known[number]
-            return used[number]
-
-        indices = _cut(len(own), self.batch, step, order)
-        self._orders[node] = used
-        return indices
+    def _order(self, node: int, number: int) -> torch.Tensor:
+        """Return the indices of a node in the order of this pass."""
+        own, draws = self.partition[node], generator(self.seed, "order", node, number)
+        return torch.from_numpy(own[torch.randperm(len(own), generator=draws, device="cpu").numpy()])
 
     def all(self, nodes: Sequence[int], step: int) -> torch.Tensor:
         """Return the indices of the batches of several nodes at `step`, int64 (m, batch)."""
         return torch.stack([self(node, step) for node in nodes])
-
-
-def _cut(size: int, batch: int, step: int, order: Callable[[int], torch.Tensor]) -> torch.Tensor:
-    if size < 1 or batch < 1 or step < 0:
-        raise DataError(f"size = {size}, batch = {batch}, step = {step}; use size and batch of 1 or more, steps from 0")
-    start, stop = step * batch, (step + 1) * batch
-    passes = range(start // size, (stop - 1) // size + 1)
-    offset = passes.start * size
-    return torch.cat([order(number) for number in passes])[start - offset : stop - offset]
