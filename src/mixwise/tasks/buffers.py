@@ -25,7 +25,7 @@ from torch import nn
 from mixwise.errors import TrainingError
 from mixwise.protocols import State
 from mixwise.state import Tensors
-from mixwise.tasks.others import Others
+from mixwise.tasks.others import AllHere, Others
 
 _COLUMNS = 1 << 14
 
@@ -100,35 +100,23 @@ def changed_buffer(before: nn.Module, after: nn.Module) -> str | None:
 
 
 # --- means over nodes ---
-def mean_row(rows: torch.Tensor) -> torch.Tensor:
-    """Return the mean over nodes, (…) of rows (m, …), summed in float64 without a copy of all rows."""
-    total = torch.zeros(rows.shape[1:], dtype=_wide(rows), device=rows.device)
-    for row in rows:
-        total += row
-    return total.div_(len(rows)).to(rows.dtype)
+def mean_row(rows: torch.Tensor, others: Others | None = None) -> torch.Tensor:
+    """Return the mean (…) of the rows (m, …) of all nodes, summed in float64.
 
-
-def mean_of_all(rows: torch.Tensor, others: Others) -> torch.Tensor:
-    """Return the mean with the rows of other processes, a few columns at a time, to keep copies and messages small.
-
-    Every process takes the same columns at the same time, however many rows it has.
+    A few columns at a time, to keep copies and messages small; all processes take the same columns at the same time.
     """
-    flat, wide = rows.reshape(len(rows), -1), _wide(rows)
-    if flat.shape[1] == 0:
-        return mean_row(rows)
-    means = [others.average(part.to(wide)).to(rows.dtype) for part in torch.split(flat, _COLUMNS, dim=1)]
-    return torch.cat(means).view(rows.shape[1:])
+    flat, others = rows.reshape(len(rows), -1), others or AllHere(len(rows))
+    wide = torch.float32 if rows.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+    mean = torch.empty(flat.shape[1], dtype=rows.dtype, device=rows.device)
+    for start in range(0, len(mean), _COLUMNS):
+        part = slice(start, start + _COLUMNS)
+        mean[part] = others.average(flat[:, part].to(wide))
+    return mean.view(rows.shape[1:])
 
 
 def average(rows: torch.Tensor, others: Others | None = None) -> torch.Tensor:
     """Return the mean of a buffer (m, …) over nodes; integers have none: the value of the first node here."""
-    if not rows.is_floating_point():
-        return rows[0].clone()
-    return mean_row(rows) if others is None else mean_of_all(rows, others)
-
-
-def _wide(rows: torch.Tensor) -> torch.dtype:
-    return torch.float32 if rows.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+    return mean_row(rows, others) if rows.is_floating_point() else rows[0].clone()
 
 
 # --- the state of a task, and complete models ---

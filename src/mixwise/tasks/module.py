@@ -22,7 +22,7 @@ from mixwise.protocols import State, Task
 from mixwise.report.records import higher_is_better
 from mixwise.seeding import stream
 from mixwise.tasks.arguments import NO_TEST, as_partition, check_data, made, misfit
-from mixwise.tasks.buffers import NodeBuffers, load_model_state, mean_of_all, mean_row, model_state, set_buffers
+from mixwise.tasks.buffers import NodeBuffers, load_model_state, mean_row, model_state, set_buffers
 from mixwise.tasks.devices import checked_device, own_randomness
 from mixwise.tasks.gradients import Gradients, LocalPass, Loss, NodeByNode, faster
 from mixwise.tasks.inputs import Augment, Inputs
@@ -194,7 +194,7 @@ class ModuleTask(Task):
         if self.test is None:
             raise TrainingError(NO_TEST)
         buffers, others = self._buffers(X), others or AllHere(len(X))
-        mean, mean_buffers = mean_of_all(X, others), buffers.average(others)  # all processes take part
+        mean, mean_buffers = mean_row(X, others), buffers.average(others)  # all processes take part
         many, simple = len(X) > self.nodes_at_once, self.metrics == {"accuracy": accuracy}
         stacked = many and simple and self.gradients == "stacked"
         modules = [] if stacked else [self._view(row, buffers.of(i)) for i, row in enumerate(X)]
