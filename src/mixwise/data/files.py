@@ -57,11 +57,15 @@ def contents(path: Path, sha256: str | None = None) -> bytes:
 # --- published files ---
 @dataclass(frozen=True)
 class RemoteFile:
-    """A published file: its name, its address and its checksum."""
+    """A published file: its address and its checksum."""
 
-    name: str
     url: str
     sha256: str
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return self.url.rpartition("/")[2]
 
 
 def fetch(remote: RemoteFile, folder: Path, remedy: str) -> Path:
@@ -87,7 +91,7 @@ def _downloaded(remote: RemoteFile, remedy: str) -> bytes:
     content = bytearray()
     try:
         with urllib.request.urlopen(remote.url, timeout=_TIMEOUT) as response:
-            progress = ProgressLog(_log, f"downloading {remote.name}", int(response.headers.get("Content-Length") or 0))
+            progress = ProgressLog(f"downloading {remote.name}", int(response.headers.get("Content-Length") or 0))
             while (block := response.read(_BLOCK)) and len(content) <= _MAX_BYTES:
                 content += block
                 progress(len(content))
@@ -111,13 +115,12 @@ class ProgressLog:
     """Logs the progress of an operation every few seconds; a short operation is not mentioned.
 
     Args:
-        log: the logger.
         title: of the operation.
         total: the amount of work, in any unit; 0 if unknown, then nothing is logged.
     """
 
-    def __init__(self, log: logging.Logger, title: str, total: int) -> None:
-        self.log, self.title, self.total = log, title, total
+    def __init__(self, title: str, total: int) -> None:
+        self.title, self.total = title, total
         self._last = self._start = time.monotonic()
 
     def __call__(self, done: int) -> None:
@@ -125,7 +128,7 @@ class ProgressLog:
         now = time.monotonic()
         if self.total and (now - self._last >= _INTERVAL or (done == self.total and self._last > self._start)):
             left = (now - self._start) / max(done, 1) * (self.total - done)
-            self.log.info("%s: %.0f %%, %.0f s left", self.title, 100 * done / self.total, left)
+            _log.info("%s: %.0f %%, %.0f s left", self.title, 100 * done / self.total, left)
             self._last = now
 
 

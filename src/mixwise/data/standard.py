@@ -140,16 +140,15 @@ class _Unpickler(pickle.Unpickler):
         return _ALLOWED[module, name]
 
 
-_SUMS = {
-    "cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-    "cifar-10-python.tar.gz": "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-}
-LAYOUTS = tuple(
-    Layout(folder, suffix, decode, RemoteFile(name, f"{_PAGE}/{name}", _SUMS[name]))
-    for folder, suffix, decode, name in (
-        ("cifar-10-batches-bin", ".bin", _binary_batch, "cifar-10-binary.tar.gz"),
-        ("cifar-10-batches-py", "", _python_batch, "cifar-10-python.tar.gz"),
-    )
+_BINARY = RemoteFile(
+    f"{_PAGE}/cifar-10-binary.tar.gz", "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+)
+_PYTHON = RemoteFile(
+    f"{_PAGE}/cifar-10-python.tar.gz", "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
+)
+LAYOUTS = (
+    Layout("cifar-10-batches-bin", ".bin", _binary_batch, _BINARY),
+    Layout("cifar-10-batches-py", "", _python_batch, _PYTHON),
 )
 
 
@@ -160,7 +159,7 @@ _CLOTHES = ("T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt
 
 
 def _published(address: str, *sums: str) -> tuple[RemoteFile, ...]:
-    return tuple(RemoteFile(f"{name}.gz", f"{address}/{name}.gz", sum_) for name, sum_ in zip(_IDX, sums, strict=True))
+    return tuple(RemoteFile(f"{address}/{name}.gz", sum_) for name, sum_ in zip(_IDX, sums, strict=True))
 
 
 FILES: Mapping[str, tuple[RemoteFile, ...]] = {

@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import logging
 import math
 import os
 import shutil
@@ -40,7 +39,6 @@ _CHUNK = 1000  # texts
 _FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 _VALUES, _OFFSETS, _SEAL = "values.npy", "offsets.npy", "seal.json"
 _CHECKED = 1 << 26  # bytes; only the size of larger files is verified, or opening one would take as long as reading it
-_log = logging.getLogger(__name__)
 
 
 class RaggedSamples(Samples):
@@ -122,7 +120,7 @@ def tokenized(texts: Sequence[Text], tokenizer: Folder, max_length: int = 128, n
     content = "\0".join(text if isinstance(text, str) else "\1".join(text) for text in texts)
 
     def write(folder: Path) -> None:
-        progress = ProgressLog(_log, f"{name}: tokens of {len(texts)} texts", len(texts))
+        progress = ProgressLog(f"{name}: tokens of {len(texts)} texts", len(texts))
         rows: list[list[int]] = []
         for start in range(0, len(texts), _CHUNK):
             rows += encode(texts[start : start + _CHUNK], max_length)

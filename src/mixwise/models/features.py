@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,6 @@ from mixwise.models.hugging_face import TextClassifier
 
 _CHUNK = 64  # texts
 _IRRELEVANT = ("label", "problem", "dropout", "architectures", "version")  # in a configuration, for features
-_log = logging.getLogger(__name__)
 
 Precision = Literal["float16", "float32"]
 
@@ -63,7 +61,7 @@ def with_features(data: Dataset, module: TextClassifier, precision: Precision = 
         width, shape = model.features(first, entry).shape[1:]
         lengths = np.diff(tokens.rows.offsets)
         lengths = np.minimum(lengths, width) if width < first.shape[1] else lengths  # the head may read one position
-        progress = ProgressLog(_log, f"{data.name}: features of {len(tokens)} texts", len(tokens))
+        progress = ProgressLog(f"{data.name}: features of {len(tokens)} texts", len(tokens))
 
         def parts() -> Iterator[npt.NDArray[Any]]:
             for at in torch.split(torch.arange(len(tokens)), _CHUNK):
