@@ -64,8 +64,7 @@ def test_an_image_that_cannot_be_decoded_is_named_by_its_row(tmp_path, datasets)
     datasets.DatasetDict({"train": broken, "test": broken}).save_to_disk(str(tmp_path / "broken"))
     samples = hugging_face(str(tmp_path / "broken"), size=16, workers=0).train.x
     assert samples.take(torch.tensor([0])).shape == (1, 3, 16, 16)
-    with pytest.raises(DataError, match="broken, row 1 cannot be decoded: not an image in a known format"):
-        samples.take(torch.tensor([0, 1]))
+    refused(DataError, "broken, row 1 cannot be decoded: not an image in a", samples.take, torch.tensor([0, 1]))
     refused(DataError, "broken, row 2: there is no image; leave out the row", samples.take, torch.tensor([2]))
 
 

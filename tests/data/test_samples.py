@@ -116,11 +116,15 @@ def test_a_part_is_held_out_without_reading(x):
 
 def test_operations_on_all_inputs_are_rejected(x):
     assert task(Listed(x), gradients="measure").gradients == task(Listed(x), gradients="auto").gradients == "loop"
-    with pytest.raises(TrainingError, match=r"cannot run list, which is read piece by piece; use gradients = .loop"):
-        task(Listed(x), gradients="stacked")
-    with pytest.raises(DataError, match=r"list \(rows of a list\) is read on demand"):
-        normalized(Splits(data(Listed(x)), data(Listed(x))))
-    with pytest.raises(DataError, match=r"training data: .* of torch.float32 .*, test data: rows of a list"):
-        Splits(data(x), data(Listed(x)))
-    refused(DataError, "x \\(30, '…'\\), y \\(29,\\)", Dataset, Listed(x), torch.zeros(29, dtype=torch.int64), 1)
-    refused(DataError, "1 names for 2 classes", Dataset, x, torch.zeros(30, dtype=torch.int64), 2, class_names=("a",))
+    own, labels = data(Listed(x)), torch.zeros(30, dtype=torch.int64)
+    refused(
+        TrainingError,
+        r"cannot run list, .* piece by piece; use gradients = .loop",
+        task,
+        Listed(x),
+        gradients="stacked",
+    )
+    refused(DataError, r"list \(rows of a list\) is read on demand", normalized, Splits(own, own))
+    refused(DataError, "training data: .* of torch.float32 .*, test data: rows of a list", Splits, data(x), own)
+    refused(DataError, r"x \(30, '…'\), y \(29,\)", Dataset, Listed(x), labels[:29], 1)
+    refused(DataError, "1 names for 2 classes", Dataset, x, labels, 2, class_names=("a",))

@@ -62,10 +62,9 @@ def test_an_invalid_line_is_named_by_its_number(tmp_path, line, says):
 
 
 def test_missing_files_are_named(tmp_path, news, cache, encoder):
-    with pytest.raises(DataError, match=r"there is no .*nowhere/ag_news/train.csv; put train.csv, test.csv"):
-        ag_news(tmp_path / "nowhere", tokenizer=encoder)
     (news / "ag_news" / "test.csv").unlink()
-    refused(DataError, r"there is no file .*test.csv", ag_news, news, tokenizer=encoder)
+    for folder, missing in ((tmp_path / "none", "none/ag_news/train.csv; put train.csv, test.csv"), (news, "test.csv")):
+        refused(DataError, f"there is no .*{missing}", ag_news, folder, tokenizer=encoder)
 
 
 def test_both_splits_in_the_order_of_the_file_and_a_part_that_is_always_the_same(news, cache, encoder):
@@ -80,8 +79,8 @@ def test_both_splits_in_the_order_of_the_file_and_a_part_that_is_always_the_same
     assert torch.equal(inside.train.x.take(torch.arange(48)), splits.train.x.take(torch.arange(48)))
     (news / "ag_news" / "classes.txt").unlink()
     assert ag_news(news, tokenizer=encoder).train.classes == 4
-    with pytest.raises(DataError, match=r"train_samples = 49; .* has 48 samples: give a number from 1 to 48"):
-        ag_news(news, tokenizer=encoder, train_samples=49)
+    message = "train_samples = 49; .* has 48 samples: give a number from 1 to 48"
+    refused(DataError, message, ag_news, news, tokenizer=encoder, train_samples=49)
 
 
 # --- tokens ---
@@ -184,12 +183,10 @@ def test_progress_is_logged(cache, encoder, monkeypatch, caplog):
 
 def test_a_tokenizer_that_is_missing_or_broken(tmp_path, encoder):
     (tmp_path / "none").mkdir()
-    with pytest.raises(DataError, match=r"none contains no tokenizer .*; copy the files of the model's tokenizer"):
-        load_tokenizer(tmp_path / "none")
-    broken = tmp_path / "broken"
-    save_tokenizer(broken)
-    (broken / "tokenizer.json").write_text("{")
-    refused(DataError, "broken: its tokenizer cannot be read", load_tokenizer, broken)
+    refused(DataError, "none contains no tokenizer .*; copy the files of the mod", load_tokenizer, tmp_path / "none")
+    save_tokenizer(tmp_path / "broken")
+    (tmp_path / "broken" / "tokenizer.json").write_text("{")
+    refused(DataError, "broken: its tokenizer cannot be read", load_tokenizer, tmp_path / "broken")
     refused(DataError, "max_length = 2", tokenized, ["war"], encoder, 2)
 
 
@@ -201,8 +198,9 @@ def test_a_model_is_searched_among_the_data(tmp_path, monkeypatch, encoder):
     assert model_folder("tiny", data_dir=tmp_path) == encoder
     assert model_folder("else", model_dir=encoder) == encoder
     assert model_folder("tiny", model_dir=encoder.parent) == encoder
-    with pytest.raises(DataError, match=r"model_dir = .*nowhere is not a folder; give the one that contains"):
-        model_folder("tiny", model_dir=tmp_path / "nowhere")
+    refused(
+        DataError, "model_dir = .*no is not a folder; give the one", model_folder, "tiny", model_dir=tmp_path / "no"
+    )
     refused(DataError, r"there is no folder \./nowhere", model_folder, "./nowhere")
 
 
@@ -298,9 +296,11 @@ def test_rows_that_cannot_be_used_are_named(tmp_path, cache, hub_cache, encoder,
 def test_folders_without_a_dataset_and_unreachable_names_are_rejected(tmp_path, hub_cache, monkeypatch, encoder):
     monkeypatch.setenv("MIXWISE_DATA", str(tmp_path))
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(DataError, match=r"nothing cannot be read as a dataset .* parquet, csv or json"):
-        hugging_face("nothing", tokenizer=encoder)
-    refused(DataError, "--repo-type dataset", hugging_face, "someone/some-data", tokenizer=encoder)
-    refused(DataError, "no dataset is given", hugging_face, tokenizer=encoder)
-    for missing in ({"name": "./no"}, {"data_dir": tmp_path / "no"}):
-        refused(DataError, r"there is no folder .*no; give one", hugging_face, **missing, tokenizer=encoder)
+    for message, given in (
+        ("nothing cannot be read as a dataset .* parquet, csv or json", {"name": "nothing"}),
+        ("--repo-type dataset", {"name": "someone/some-data"}),
+        ("no dataset is given", {}),
+        ("there is no folder .*no; give one", {"name": "./no"}),
+        ("there is no folder .*no; give one", {"data_dir": tmp_path / "no"}),
+    ):
+        refused(DataError, message, hugging_face, **given, tokenizer=encoder)

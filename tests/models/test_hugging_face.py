@@ -250,8 +250,8 @@ def test_a_model_with_other_connections_than_its_blocks_is_rejected(folders, new
     pooler, embedded = module.model.bert.pooler, []
     module.model.bert.embeddings.register_forward_hook(lambda part, args, out: embedded.append(out))
     pooler.register_forward_hook(lambda part, args, out: out + embedded[-1].mean(1))  # looks past the blocks
-    with pytest.raises(ConfigError, match=r"other logits from features of block 2; set task.cache_features=false"):
-        with_features(news.train, module)
+    message = "other logits from features of block 2; set task.cache_features=false"
+    refused(ConfigError, message, with_features, news.train, module)
 
 
 def test_features_too_large_for_float16_are_rejected(folders, news):

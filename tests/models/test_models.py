@@ -153,13 +153,10 @@ def test_evonorm_is_its_formula(channels, groups, shape):
     torch.testing.assert_close(layer(x), expected, rtol=1e-13, atol=1e-13)
 
 
-@pytest.mark.parametrize(
-    ("channels", "limit", "groups"),
-    [(16, 32, 16), (32, 32, 32), (64, 32, 32), (512, 32, 32), (48, 32, 24), (37, 32, 1), (6, 4, 3), (1, 32, 1)],
-)
-def test_the_groups_divide_the_channels(channels, limit, groups):
-    assert EvoNormS0(channels, limit).groups == groups
-    assert groups == max(g for g in range(1, limit + 1) if channels % g == 0)
+@pytest.mark.parametrize("channels", [1, 6, 16, 32, 37, 48, 64, 512])
+@pytest.mark.parametrize("limit", [4, 32])
+def test_the_groups_are_as_many_as_divide_the_channels(channels, limit):
+    assert EvoNormS0(channels, limit).groups == max(g for g in range(1, limit + 1) if channels % g == 0)
 
 
 def test_evonorm_with_a_large_mean_keeps_its_digits():
@@ -187,13 +184,6 @@ def test_a_model_depends_on_the_seed_alone(name):
     assert not same(a, seeded(factory, 6))
 
 
-def test_the_generator_is_restored_after_a_factory_that_fails():
-    state = torch.get_rng_state()
-    with pytest.raises(ZeroDivisionError):
-        seeded(lambda: nn.Linear(3, 3 // 0), 1)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
 # --- dtypes and devices ---
 
 
@@ -215,36 +205,28 @@ def test_models_move_to_other_dtypes_and_devices(name):
 # --- names, options, errors ---
 
 
-@cases(
-    "name, options, words",
-    ("resnet21", {}, ["unknown model 'resnet21'; did you mean resnet20?", "logistic, mlp, resnet18, resnet20"]),
-    ("resnet20", {"norm": "batch"}, ["model resnet20.norm = 'batch'", "'evonorm', 'group' or 'none'"]),
-    ("small-cnn", {"classes": True}, ["classes = True", "integer"]),
-    ("mlp", {"sizes": (784,)}, ["sizes = (784,)", "at least 2 items"]),
-)
-def test_invalid_names_and_options_are_rejected(name, options, words):
-    with pytest.raises(ConfigError) as error:
-        build(name, seed=0, **options)
-    for word in words:
-        assert word in str(error.value)
+def built(name, **options):
+    return lambda: build(name, seed=0, **options)
 
 
-def test_invalid_arguments_in_python_are_rejected():
-    refused(ConfigError, "0 channels in up to 32 groups", EvoNormS0, 0)
-    refused(ConfigError, "unknown norm 'batch'", resnet20, norm="batch")
+def fed(factory, *shape):
+    return lambda: factory()(torch.zeros(shape))
 
 
 @cases(
-    "model, shape, words",
-    (small_cnn, (2, 3, 32, 32), ["(3, 32, 32)", "(3, 16, 16)"]),
-    (mlp, (2, 3, 32, 32), ["(3072,)", "(784,)"]),
-    (partial(EvoNormS0, 4), (2, 1, 3, 3), ["(2, 1, 3, 3)", "(N, 4, …)"]),
+    "error, message, call",
+    (ConfigError, "'resnet21'; did you mean resnet20.*: .*logistic, mlp, resnet18, resnet20", built("resnet21")),
+    (ConfigError, r"model resnet20.norm = 'batch': .*'evonorm', 'group' or 'none'", built("resnet20", norm="batch")),
+    (ConfigError, "classes = True: .*integer", built("small-cnn", classes=True)),
+    (ConfigError, r"sizes = \(784,\): .*at least 2 items", built("mlp", sizes=(784,))),
+    (ConfigError, "0 channels in up to 32 groups", partial(EvoNormS0, 0)),
+    (ConfigError, "unknown norm 'batch'", partial(resnet20, norm="batch")),
+    (TrainingError, r"\(3, 32, 32\); .*\(3, 16, 16\)", fed(small_cnn, 2, 3, 32, 32)),
+    (TrainingError, r"\(3072,\); .*\(784,\)", fed(mlp, 2, 3, 32, 32)),
+    (TrainingError, r"\(2, 1, 3, 3\); .*\(N, 4, …\)", fed(partial(EvoNormS0, 4), 2, 1, 3, 3)),
 )
-def test_samples_of_another_shape_are_rejected(model, shape, words):
-    with pytest.raises(TrainingError) as error:
-        model()(torch.zeros(shape))
-    for word in words:
-        assert word in str(error.value)
+def test_invalid_names_options_and_samples_are_rejected(error, message, call):
+    refused(error, message, call)
 
 
 @pytest.mark.parametrize("kind", ["mlp", "logistic", "small-cnn", "resnet20"])
