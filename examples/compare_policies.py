@@ -38,7 +38,6 @@ def main() -> None:
             task,
             graph,
             policy,
-            mw.algorithms.DSGD(),
             optimizer=lambda rows: torch.optim.SGD(rows, lr=0.05, momentum=0.9),
             steps=steps,
             record_every=steps,

@@ -40,7 +40,7 @@ class SlowMomentum(DSGD):
 
 
 def main() -> None:
-    """Compare it with D-SGD and with the usual momentum inside of the optimizer."""
+    """Compare it with D-SGD and with the usual momentum inside the optimizer."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--steps", type=int, default=400)
     steps = options.parse_args().steps

@@ -36,7 +36,7 @@ def spirals(samples: int = 1200) -> Dataset:
 
 
 def main() -> None:
-    """Train with weights that know the graph, with pairs in turn, and with weights that know the data."""
+    """Train with weights that fit the graph, with pairs one after the other, and with weights that fit the data."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--steps", type=int, default=400)
     steps = options.parse_args().steps
@@ -57,7 +57,6 @@ def main() -> None:
             task,
             graph,
             policy,
-            mw.algorithms.DSGD(),
             optimizer=lambda rows: torch.optim.Adam(rows, lr=0.01),
             steps=steps,
             record_every=steps,

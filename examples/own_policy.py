@@ -53,7 +53,7 @@ def main() -> None:
     steps = options.parse_args().steps
 
     graph, data = mw.graphs.torus(4, 4), gaussian_mixture(samples=3200, spread=2.0)
-    parts = partition.dirichlet(data.train.y, graph.n, alpha=1.0, seed=0)  # nodes that are not alike, but similar
+    parts = partition.dirichlet(data.train.y, graph.n, alpha=1.0, seed=0)  # the data of the nodes differ, but not much
     task = mw.tasks.ModuleTask(
         lambda: seeded(lambda: mlp([20, 64, 10]), 0), data.train, parts, batch=16, test=data.test
     )
@@ -66,7 +66,6 @@ def main() -> None:
             task,
             graph,
             policy,
-            mw.algorithms.DSGD(),
             optimizer=lambda rows: torch.optim.SGD(rows, lr=0.1),
             steps=steps,
             record_every=steps,

@@ -14,7 +14,7 @@ import mixwise as mw
 
 
 def main() -> None:
-    """Show that averaging goes wrong, that it is refused, and that push-sum is right."""
+    """Show that plain averaging goes wrong and is rejected, and that push-sum finds the mean."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--steps", type=int, default=400)
     steps = options.parse_args().steps

@@ -1,4 +1,4 @@
-"""Who should talk to whom? A topology chosen from nothing but how often each label occurs on each node.
+"""A topology chosen from label counts alone: how often each label occurs on each node.
 
     python examples/topology_from_labels.py --nodes 24 --neighbors 3
 

@@ -29,7 +29,7 @@ if "RANK" in os.environ:  # started by mixwise launch or torchrun; without, one 
     dist.init_process_group("gloo")
 rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
-# Who holds what: each process has a few of the ten digits, and not equally many pictures.
+# The data: each process has a few of the ten digits, and a different number of pictures.
 data = digits()
 train, test = data.train, data.test
 share = partition.by_label(train.y, nodes=world, labels_per_node=-(-10 // world), seed=options.seed)[rank].tolist()
@@ -40,12 +40,12 @@ loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch
 
 
 def network():
-    """A small network with layer normalization, whose statistics do not depend on who holds what."""
+    """Return a small network with layer normalization, which keeps no statistics of the data."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 10))
 
 
 def accuracy(model):
-    """Share of right answers on the common test set."""
+    """Return the share of correct answers on the common test set."""
     with torch.no_grad():
         return float((model(test.x).argmax(1) == test.y).float().mean())
 

@@ -2,8 +2,8 @@
 
     python examples/weights_for_a_graph.py --graph social --types 4
 
-Every node's gradient belongs to one of a few types of data. Most schemes look at the graph alone; the last one looks at
-the gradients, too.
+Every node's gradient belongs to one of a few types of data. Most schemes look at the graph alone; the last two also
+look at the gradients.
 """
 
 import argparse
