@@ -148,7 +148,7 @@ class Splits:
 
     def __post_init__(self) -> None:
         if self.train.kind != self.test.kind:
-            raise DataError(f"training data: {self.train.kind}, test data: {self.test.kind}; both must be alike")
+            raise DataError(f"training data: {self.train.kind}, test data: {self.test.kind}; the two must match")
 
     def map(self, transform: Callable[[Dataset], Dataset]) -> Splits:
         """Transform both parts, e.g. `cifar10().map(lambda part: averaged_down(part, 2))`."""

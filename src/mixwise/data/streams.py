@@ -1,4 +1,4 @@
-"""Samples that every node draws from a stream of its own: no table of who holds what, for any number of nodes.
+"""Samples that every node draws from its own stream: nothing is stored per node, so there may be any number of nodes.
 
 Legend: labels (N,) whole numbers; m nodes, L labels of each, batches of b samples.
 """
