@@ -409,7 +409,7 @@ def named_run(tmp_path, variant, description, name="run"):
         "data": name, "steps": 10, "policy": description, "algorithm": name,
     }  # fmt: skip
     (place / "scene.json").write_text(json.dumps(scene))
-    (place / "weights.jsonl").write_text('{"step": 0, "params": [{"edges": [500]}]}\n')
+    (place / "weights.jsonl").write_text('{"step": 0, "params": [{"pairs": [0, 1, 500]}]}\n')
     save_page([folder], folder / "report.html")
     return folder
 

@@ -30,7 +30,7 @@ from mixwise.report.table import Summary, summarize
 from mixwise.storage import write_text
 from mixwise.training import Step, Training
 from mixwise.training.checkpoint import load_checkpoint, names_of_nodes, newest_step, read_state, save_checkpoint
-from mixwise.training.run_log import METRICS, cut_run, neighborhood, node_line, open_logs, records_before
+from mixwise.training.run_log import METRICS, cut_run, neighborhood, node_values, open_logs, records_before
 from mixwise.training.tensorboard_log import check_tensorboard
 
 _WATCHED = 1.0  # seconds after which new records are visible to readers of the folder
@@ -200,11 +200,9 @@ def _records(prepared: Prepared, training: Training, place: Path, cursor: RunCur
                 record.values["nodes"] = n
             if lost:
                 record.values["lost_nodes"], lost = lost, ""  # reported once
-            nodes = node_line(training, "accuracy" in record.values) if record.step in pictured else None
+            nodes = node_values(training, "accuracy" in record.values) if record.step in pictured else None
             for log in logs:
-                log.add(record)
-                if nodes is not None:
-                    log.see_nodes(record.step, nodes)
+                log.add(record, nodes)
             due = training.t - saved >= prepared.checkpoint_every or training.t == prepared.steps
             if due or time.monotonic() - flushed > _WATCHED:
                 for log in logs:  # before a checkpoint: it must not know of steps that the records do not

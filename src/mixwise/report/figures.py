@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -224,17 +223,15 @@ def _ribbon(start: Any, stop: Any, width_at_start: float, width_at_stop: float) 
 
 
 def _draw_node(panel: Axes, spot: Any, radius: float, node: int, scene: dict[str, Any]) -> None:
-    from matplotlib.patches import Circle, Wedge
+    """A circle with a ring of the labels that the node holds."""
+    from matplotlib.patches import Circle
 
     panel.add_patch(Circle(spot, radius, facecolor="white", edgecolor="0.5", linewidth=0.5, zorder=3))
     counts = scene["counts"][node] if scene.get("counts") else []
-    ends = np.cumsum([0.0, *counts]) / max(1, sum(counts))
-    for k, (a, b) in enumerate(pairwise(ends)):
-        if b > a:
-            color, thick = _class_color(k, len(counts)), 0.45 * radius
-            panel.add_patch(
-                Wedge(spot, radius, 360 * a - 90, 360 * b - 90, width=thick, color=color, linewidth=0, zorder=4)
-            )
+    if sum(counts):
+        colors = [_class_color(k, len(counts)) for k in range(len(counts))]
+        ring = {"width": 0.45 * radius, "linewidth": 0, "zorder": 4}
+        panel.pie(counts, colors=colors, startangle=-90, radius=radius, center=tuple(spot), wedgeprops=ring)
     if scene["n"] <= 64:
         panel.text(float(spot[0]), float(spot[1]), str(node), ha="center", va="center", fontsize=5, zorder=5)
 

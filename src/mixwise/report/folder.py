@@ -23,6 +23,7 @@ _MAX_LISTED = 6  # runs named in a message
 _MAX_PLANNED = 100_000  # runs of a folder
 _MAX_FILE = 1 << 30  # bytes of a file that is read as a whole
 _LIMIT = 2**53  # up to which whole numbers and floats are the same
+Natural = Annotated[int, Field(ge=0, lt=_LIMIT)]
 
 
 # --- the forms of the files ---
@@ -48,13 +49,13 @@ class Scene(BaseModel):
     directed: bool = False
     labels: list[str] | None = None
     positions: list[tuple[float, float]] | None = None
-    counts: list[list[Annotated[int, Field(ge=0, lt=_LIMIT)]]] | None = None
+    counts: list[list[Natural]] | None = None
     classes: list[str] | None = None
-    steps: Annotated[int, Field(ge=0, lt=_LIMIT)] | None = None
+    steps: Natural | None = None
     steps_per_epoch: float | None = None
     row_bytes: float | None = None
     of: Annotated[int, Field(ge=1, lt=_LIMIT)] | None = None  # all nodes, if these are a part of them
-    degrees: list[Annotated[int, Field(ge=0, lt=_LIMIT)]] | None = None  # how many of them have degree 0, 1, …
+    degrees: list[Natural] | None = None  # how many of them have degree 0, 1, …
 
     @model_validator(mode="after")
     def _fits(self) -> Scene:
@@ -64,6 +65,22 @@ class Scene(BaseModel):
         if not (shapes and labeled and all(0 <= i < self.n and 0 <= j < self.n for i, j in self.edges)):
             raise ValueError("the graph and the partition do not fit together")
         return self
+
+
+class Round(BaseModel):
+    """The weights of one communication round in weights.jsonl: i, j, thousandths, i, j, thousandths, …"""
+
+    model_config = ConfigDict(extra="forbid")
+    arcs: list[Natural] = []
+    pairs: list[Natural] = []  # both arcs between i and j
+
+
+class WeightsLine(Line):
+    """A line of weights.jsonl."""
+
+    params: list[Round] = []
+    updates: list[Round] = []
+    tree: list[tuple[Natural, Natural]] = []
 
 
 class NodesLine(Line):
@@ -217,7 +234,7 @@ def _read_config(folder: RunFolder) -> dict[str, int]:
 # --- one run ---
 def _read_run(folder: RunFolder, place: Path, variant: str, seed: int, steps: int | None, cache: Cache) -> None:
     records, damaged = _lines(place / "metrics.jsonl", RecordLine, cache)
-    weights, damaged_weights = _lines(place / "weights.jsonl", Line, cache)
+    weights, damaged_weights = _lines(place / "weights.jsonl", WeightsLine, cache)
     scene = read_scene(place / "scene.json")
     steps = steps if scene is None or scene["steps"] is None else scene["steps"]
     nodes, damaged_nodes = _lines(place / "nodes.jsonl", NodesLine, cache)

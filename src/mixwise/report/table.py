@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from typing import Any
 
 import numpy as np
 
@@ -54,8 +55,22 @@ class Row:
     bytes_per_node: float | None = None
     seeds: int = 1
     finished: bool = True
-    reference: bool = False  # whether every node hears all others: a yardstick for gossip
-    plain: bool = False  # whether it is D-SGD with Metropolis-Hastings weights: the baseline of the field
+    scene: Mapping[str, Any] = field(default_factory=dict, compare=False)  # with its method in words
+
+    @property
+    def reference(self) -> bool:
+        """Whether every node hears all others: a yardstick for gossip."""
+        return bool(self.scene.get("reference"))
+
+    @property
+    def kinds(self) -> tuple[Any, Any]:
+        """The names of its algorithm and policy in a recipe."""
+        return self.scene.get("algorithm_kind"), self.scene.get("policy_kind")
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is D-SGD with Metropolis-Hastings weights: the baseline of the field."""
+        return self.kinds == ("dsgd", "metropolis-hastings")
 
 
 @dataclass(frozen=True)
@@ -95,11 +110,11 @@ class Summary:
     def difference(self, variant: str, other: str, metric: str | None = None) -> Paired | None:
         """Compare two variants seed by seed, in the first metric or in another; None if they share no seed."""
         metric = metric or self.metrics[0]
-        for what, name, known in (("variant", variant, self.rows), ("variant", other, self.rows)):
+        for what, name, known in (
+            ("variant", variant, self.rows), ("variant", other, self.rows), ("metric", metric, self.metrics),
+        ):  # fmt: skip
             if name not in known:
                 raise ConfigError(unknown(what, name, known))
-        if metric not in self.metrics:
-            raise ConfigError(unknown("metric", metric, self.metrics))
         column = self.metrics.index(metric)
         a, b = self.rows[variant].cells[column], self.rows[other].cells[column]
         return None if a is None or b is None else paired(a.values, b.values, higher=higher_is_better(metric))
@@ -200,7 +215,6 @@ def summarize(folder: RunFolder, *, strict: bool = False) -> Summary:
     rows = {}
     for variant in folder.variants:
         runs = [run for run in folder.of(variant) if run.records]
-        scene = next((run.scene for run in runs if run.scene is not None), {})
         if strict:
             for run, metric in ((run, metric) for run in runs for metric in folder.metrics):
                 series(run.records, metric)
@@ -211,8 +225,7 @@ def summarize(folder: RunFolder, *, strict: bool = False) -> Summary:
             bytes_per_node=float(np.mean(sent)) if sent else None,
             seeds=len(runs),
             finished=bool(runs) and len(runs) == len(folder.seeds) and all(run.finished for run in runs),
-            reference=bool(scene.get("reference")),
-            plain=(scene.get("algorithm_kind"), scene.get("policy_kind")) == ("dsgd", "metropolis-hastings"),
+            scene=next((run.scene for run in folder.of(variant) if run.scene is not None), {}),
         )
     cells = [cell for row in rows.values() for cell in row.cells if cell is not None]
     seeds = tuple(seed for seed in folder.seeds if all(seed in cell.values for cell in cells)) or tuple(folder.seeds)

@@ -7,6 +7,7 @@ of a folder.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +57,7 @@ class TensorBoardLog(Log):
         """Remember the weights of a step for the next picture."""
         self._plan = plan or self._plan
 
-    def add(self, record: Record) -> None:
+    def add(self, record: Record, nodes: dict[str, Any] | None = None) -> None:
         """Log the numbers of a record and, from time to time, the weights of the last mixing."""
         seconds = {f"seconds/{name}": value for name, value in record.seconds.items()}
         for name, value in {**record.values, **seconds}.items():
