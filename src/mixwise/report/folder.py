@@ -17,7 +17,7 @@ from mixwise.storage import contents, parsed_yaml, text
 Lines: TypeAlias = tuple[Steps, int]  # the readable lines of a file, and the number of damaged ones
 Cache: TypeAlias = dict[Path, tuple[tuple[int, int], Lines]]  # path -> (time, size) of a file, and its lines
 
-SEED = re.compile(r"seed-(\d{1,18})")
+_SEED = re.compile(r"seed-(\d{1,18})")
 _USUAL = ("accuracy", "accuracy_worst", "distance_to_optimum", "loss", "consensus_distance", "gradient_mixing_error")
 _MAX_LISTED = 6  # runs named in a message
 _MAX_PLANNED = 100_000  # runs of a folder
@@ -145,13 +145,16 @@ class RunFolder:
     seeds: list[int] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     config: str = ""
-    versions: str = ""
-    command: str = ""
     problems: list[str] = field(default_factory=list)
 
     def of(self, variant: str) -> list[Run]:
         """The runs of a variant."""
         return [run for run in self.runs if run.variant == variant]
+
+    def comment(self, start: str) -> str:
+        """The first comment in config.yaml that begins like this; empty if there is none."""
+        found = re.search(rf"^# *({start}.*)", self.config, re.MULTILINE)
+        return found[1].strip() if found else ""
 
     @property
     def finished(self) -> bool:
@@ -173,13 +176,8 @@ def read_folder(path: Path, cache: Cache | None = None) -> RunFolder:
     """Read one run folder."""
     if not path.is_dir():
         raise ConfigError(f"there is no folder {path}; name a folder that mixwise run has made")
-    folder = RunFolder(path, path.resolve().name or "run")
-    steps = _read_config(folder)
-    found = {
-        (place.parent.relative_to(path).as_posix(), int(named[1])): place
-        for place in path.glob("**/seed-*")
-        if (named := SEED.fullmatch(place.name)) and place.is_dir()
-    }
+    folder, steps = _read_config(path)
+    found = seed_folders(path)
     planned = [(variant, seed) for variant in folder.variants for seed in folder.seeds]
     for variant, seed in dict.fromkeys([*planned, *sorted(found)]):
         if variant not in folder.variants:
@@ -202,13 +200,21 @@ def read_folder(path: Path, cache: Cache | None = None) -> RunFolder:
     return folder
 
 
-# --- config.yaml ---
-def _read_config(folder: RunFolder) -> dict[str, int]:
-    """Fill in the folder from its configuration; returns the number of steps of each variant, where it is given."""
-    head, problem = Head(), ""
+def seed_folders(path: Path) -> dict[tuple[str, int], Path]:
+    """The folders of all runs, by variant and seed."""
+    return {
+        (place.parent.relative_to(path).as_posix(), int(named[1])): place
+        for place in path.glob("**/seed-*")
+        if (named := _SEED.fullmatch(place.name)) and place.is_dir()
+    }
+
+
+def _read_config(path: Path) -> tuple[RunFolder, dict[str, Any]]:
+    """A folder as config.yaml describes it, without its runs, and the number of steps of each variant, where given."""
+    head, problem, source = Head(), "", ""
     try:
-        folder.config = text(folder.path / "config.yaml", follow=False)
-        head = Head.model_validate(parsed_yaml(folder.config, "config.yaml"))
+        source = text(path / "config.yaml", follow=False)
+        head = Head.model_validate(parsed_yaml(source, "config.yaml"))
         if len(head.variants) * len(head.seeds) > _MAX_PLANNED:
             head, problem = Head(), f"config.yaml plans more than {_MAX_PLANNED:,} runs"
     except FileNotFoundError:
@@ -220,15 +226,11 @@ def _read_config(folder: RunFolder) -> dict[str, int]:
     except ValidationError as error:
         first = error.errors()[0]
         problem = f"config.yaml is damaged: {'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
-    folder.problems += [problem] if problem else []
-    comments = [line[1:].strip() for line in folder.config.splitlines() if line.startswith("#")]
-    folder.command = next((line.removeprefix("command: ") for line in comments if line.startswith("command: ")), "")
-    folder.versions = next((line for line in comments if line.startswith("mixwise ")), "")
-    folder.name, folder.description = head.name or folder.name, head.description
-    folder.metrics, folder.seeds, folder.window = head.metrics, list(dict.fromkeys(head.seeds)), head.window
-    folder.variants = list(head.variants)
-    steps = {name: part.get("steps") for name, part in head.variants.items()}
-    return {name: count for name, count in steps.items() if isinstance(count, int)}
+    folder = RunFolder(
+        path, head.name or path.resolve().name or "run", head.description, head.metrics, head.window,
+        list(head.variants), list(dict.fromkeys(head.seeds)), config=source, problems=[problem] if problem else [],
+    )  # fmt: skip
+    return folder, {name: part["steps"] for name, part in head.variants.items() if isinstance(part.get("steps"), int)}
 
 
 # --- one run ---

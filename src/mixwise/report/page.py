@@ -120,6 +120,7 @@ def _distinct_names(folders: list[RunFolder]) -> list[str]:
 
 def _experiment(folder: RunFolder, name: str, table: Summary, prefix: str) -> dict[str, Any]:
     hidden, ranked, differences = len(folder.problems) - _MAX_PROBLEMS, table.ranked(), table.differences()
+    command = folder.comment("command: ").removeprefix("command: ")
     return {
         "name": name,
         "description": folder.description,
@@ -144,9 +145,9 @@ def _experiment(folder: RunFolder, name: str, table: Summary, prefix: str) -> di
         ],
         "caption": _caption(table, bool(differences)),
         "problems": folder.problems[:_MAX_PROBLEMS] + ([f"and {hidden} more"] if hidden > 0 else []),
-        "command": folder.command or ("mixwise run config.yaml" if folder.config else ""),
+        "command": command or ("mixwise run config.yaml" if folder.config else ""),
         "config": folder.config,
-        "versions": folder.versions,
+        "versions": folder.comment("mixwise "),
     }
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from mixwise.errors import ConfigError, unknown
 from mixwise.report.folder import Run, RunFolder
 from mixwise.report.paired import Paired, paired
-from mixwise.report.records import Steps, higher_is_better, is_number, last_records, metric_name, series, steps_in_words
+from mixwise.report.records import higher_is_better, holding, is_number, metric_name, series, steps_in_words
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def summarize(folder: RunFolder, *, strict: bool = False) -> Summary:
         if strict:
             for run, metric in ((run, metric) for run in runs for metric in folder.metrics):
                 series(run.records, metric)
-        sent = [size for run in runs if (size := _bytes_sent(_until(run, ends[0] if ends else None))) is not None]
+        sent = [size for run in runs if (size := _bytes_sent(run, ends[0] if ends else math.inf)) is not None]
         rows[variant] = Row(
             variant,
             tuple(_cell(runs, m, folder.window, end, used) for m, end in zip(folder.metrics, ends, strict=True)),
@@ -232,25 +232,22 @@ def summarize(folder: RunFolder, *, strict: bool = False) -> Summary:
     return Summary(tuple(folder.metrics), rows, steps_in_words(used) if used else "", seeds)
 
 
-def _common_end(folder: RunFolder, metric: str) -> int | None:
-    """The last step at which all runs in progress have a metric; None if every run is compared at its own end."""
-    ends = [[r["step"] for r in run.records if is_number(r.get(metric))] for run in folder.runs if not run.finished]
-    return min((steps[-1] for steps in ends if steps), default=None)
+def _common_end(folder: RunFolder, metric: str) -> float:
+    """The last step at which all runs in progress have a metric; ∞ if every run is compared at its own end."""
+    begun = [found for run in folder.runs if not run.finished and (found := holding(run.records, metric))]
+    return min((found[-1]["step"] for found in begun), default=math.inf)
 
 
-def _until(run: Run, end: int | None) -> Steps:
-    return run.records if end is None else [record for record in run.records if record["step"] <= end]
+def _cell(runs: Sequence[Run], metric: str, window: int, end: float, used: dict[str, list[list[int]]]) -> Cell | None:
+    """The cell of a metric over some runs; the steps that it averages are added to `used`.
 
-
-def _cell(
-    runs: Sequence[Run], metric: str, window: int, end: int | None, used: dict[str, list[list[int]]]
-) -> Cell | None:
-    """The cell of a metric over some runs; the steps that it averages are added to `used`."""
+    A window counts steps, not records: accuracies that are 13 steps apart are not averaged by a window of 5.
+    """
     values: dict[int, float] = {}
     for run in runs:
-        if found := [record for record in _until(run, end) if is_number(record.get(metric))]:
-            last = last_records(found, metric, window)
-            values[run.seed] = float(series(last, metric)[1].mean())
+        if found := holding(run.records, metric, end):
+            last = [record for record in found if record["step"] > found[-1]["step"] - window]
+            values[run.seed] = float(np.mean([record[metric] for record in last]))
             used.setdefault(metric, []).append([record["step"] for record in last])
     if not values:
         return None
@@ -258,7 +255,9 @@ def _cell(
     return Cell(float(finals.mean()), float(finals.std(ddof=1)) if len(finals) > 1 else None, values)
 
 
-def _bytes_sent(records: Steps) -> float | None:
+def _bytes_sent(run: Run, end: float) -> float | None:
+    """What each node has sent up to a step, if that is recorded."""
+    records = [record for record in run.records if record["step"] <= end]
     sizes = [records[-1].get(name) for name in ("bytes_parameters", "bytes_sketches")] if records else []
     known = [size for size in sizes if is_number(size)]
     return sum(known) if known else None

@@ -12,6 +12,8 @@ thousandths; a loop has the rest of its row. `mixwise.report.weights` reads the 
     {"step": 12, "xy": [x₀, y₀, x₁, y₁, …], "accuracy": [a₀, a₁, …]}
 
 (x_i, y_i) is a count sketch of x_i − x̄, two numbers per node; accuracies, in thousandths, are those of an evaluation.
+
+`tensorboard/` is written with `tensorboard=true`; `tensorboard --logdir DIR` shows all runs of a folder.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from mixwise.errors import ConfigError
 from mixwise.graphs import Graph
+from mixwise.graphs.drawing import MAX_MATRIX, graph_figure, is_drawable, matrix_figure
 from mixwise.graphs.trees import breadth_first
 from mixwise.mixing import MixingMatrix
 from mixwise.parts import is_reference, kind, words
@@ -44,6 +48,7 @@ MAX_LINES = 200  # of weights.jsonl: a slider has no room for more
 _MAX_NUMBERS = 200_000  # in weights.jsonl, however long the run is
 _MAX_ARCS = 20_000  # a larger graph cannot be drawn
 _MAX_SAMPLED = 60  # nodes that are shown of a graph that is too large
+_MAX_HEAT_MAPS = 30  # of one run, for TensorBoard
 
 
 def open_logs(
@@ -74,8 +79,6 @@ def open_logs(
     if scene is not None:
         logs += [_WeightsLog(place / WEIGHTS, graph, steps, local_steps), _RecordLog(place / NODES, _nodes_to_json)]
     if tensorboard:
-        from mixwise.training.tensorboard_log import TensorBoardLog  # an extra
-
         logs.append(TensorBoardLog(place / "tensorboard", graph, steps, t))
     return logs
 
@@ -237,3 +240,57 @@ def node_values(training: Training, evaluated: bool) -> dict[str, Any]:
     if evaluated and isinstance(task, ModuleTask) and task.node_accuracies is not None:
         values["accuracy"] = (1000 * task.node_accuracies).round().int().tolist()
     return values
+
+
+# --- tensorboard/ ---
+def check_tensorboard() -> None:
+    """Raise an error with the install command if TensorBoard is missing."""
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            "tensorboard=true needs the package tensorboard, which is not installed; pip install 'mixwise[tensorboard]'"
+        ) from None
+
+
+class TensorBoardLog(Log):
+    """The numbers of every record, a picture of the graph, and from time to time one of W."""
+
+    def __init__(self, folder: Path, graph: Graph, steps: int, t: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # slow to import, and an extra
+
+        # Anything that an earlier process wrote about later steps is hidden.
+        super().__init__(SummaryWriter(str(folder), purge_step=t or None))
+        self._graph, self._drawn = graph, False
+        self._plan: Plan | None = None  # of the last mixing
+        self._every = -(-steps // _MAX_HEAT_MAPS)
+        self._next = t
+
+    def flush(self) -> None:
+        """Make all numbers visible to readers."""
+        self.file.flush()
+
+    def see(self, t: int, plan: Plan | None) -> None:
+        """Remember the weights of a step for the next picture."""
+        self._plan = plan or self._plan
+
+    def add(self, record: Record, nodes: dict[str, Any] | None = None) -> None:
+        """Log the numbers of a record and, from time to time, the weights of the last mixing."""
+        seconds = {f"seconds/{name}": value for name, value in record.seconds.items()}
+        for name, value in {**record.values, **seconds}.items():
+            if isinstance(value, int | float):
+                self.file.add_scalar(name, value, record.step)
+        if record.step >= self._next:
+            self._add_pictures(record.step)
+            self._next = record.step + self._every
+
+    def _add_pictures(self, step: int) -> None:
+        if not self._drawn and is_drawable(self._graph):
+            self._drawn = True
+            self.file.add_figure("graph", graph_figure(self._graph), step)
+        plan = self._plan
+        if plan is None or self._graph.n > MAX_MATRIX or not plan.params or not all(W.whole for W in plan.matrices):
+            return
+        self.file.add_figure("W", matrix_figure(plan.params_product), step)
+        if plan.updates is not None:
+            self.file.add_figure("W of the updates", matrix_figure(plan.updates_product), step)
