@@ -117,6 +117,17 @@ def test_parts_of_a_model_that_can_be_trained_alone():
     assert list(memory._trained_parts(task)) == []  # the user has chosen already
 
 
+@pytest.mark.parametrize("override", ["rows=disk", "rows_dir=/tmp", "param_dtype=bfloat16", "ha.rows=disk"])
+def test_removed_keys_are_explained(override):
+    with pytest.raises(ConfigError, match=r"was removed in 0\.2\.0; rows are always kept in memory.*: delete the key"):
+        experiment(override)
+
+
+def test_a_removed_key_that_changed_nothing_is_ignored():
+    """Every config.yaml that version 0.1 wrote has `rows: memory`."""
+    assert experiment("rows=memory").to_yaml() == experiment().to_yaml()
+
+
 @cases(
     "device, dtype, message",
     ("cpu", torch.bfloat16, "torch.bfloat16.*use torch.float32 or torch.float64"),

@@ -90,7 +90,6 @@ def test_every_optimizer_holds_what_was_counted(name, options, remembered, row_b
     (lambda: HeterogeneityAware(3), 1, 2),  # count sketches are taken before and after the step
     (lambda: HeterogeneityAware(3, sketch=GaussianSketch(20)), 1, 3),  # a copy of X
     (lambda: HeterogeneityAware(3), 4, 3),
-    (lambda: HeterogeneityAware(3, sketch=ExactSketch()), 1, 4),  # a copy of X, and the update
 )
 def test_observing_updates_costs_a_copy_or_nothing(policy, local_steps, most):
     task = small_task(HIDDEN)
@@ -98,6 +97,12 @@ def test_observing_updates_costs_a_copy_or_nothing(policy, local_steps, most):
     count = count_rows(run, NODES, task.layout.dim)
     assert count.most == most
     check(lambda: run(task), task, count)
+
+
+def test_whole_updates_replace_the_copy():
+    exact = lambda: HeterogeneityAware(3, sketch=ExactSketch())  # noqa: E731
+    count = count_rows(lambda short: dsgd(short, "SGD", {}, exact), NODES, 1000)
+    assert count.most == 4  # X, G, a copy of X, and the update
 
 
 def test_a_policy_that_observes_rarely_is_counted_when_it_observes():
