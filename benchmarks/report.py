@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+
 from benchmarks.measure import Measurement, in_words
 from mixwise.graphs import torus
 from mixwise.report.page import save_page
@@ -87,8 +89,9 @@ def large_folder(folder: Path, variants: int, seeds: int, records: int) -> None:
             {"step": t, **dict(zip(METRICS, row, strict=True)), "bytes_parameters": 1e5 * t, "bytes_sketches": t}
             for t, row in enumerate(random.lognormal(size=(records, len(METRICS))).tolist())
         ]
-        weights = random.integers(0, 240, (records // 5, len(graph.arcs.senders))).tolist()
-        looks = [{"step": 5 * t, "params": [{"arcs": row}]} for t, row in enumerate(weights)]
+        weights = random.integers(0, 240, (records // 5, len(graph.arcs.senders)))
+        arcs = [np.stack([graph.arcs.senders, graph.arcs.receivers, row], axis=1).ravel().tolist() for row in weights]
+        looks = [{"step": 5 * t, "params": [{"arcs": row}]} for t, row in enumerate(arcs)]
         first = folder / name / "seed-0"
         first.mkdir(parents=True)
         (first / "scene.json").write_text(json.dumps(scene), "utf-8")

@@ -10,13 +10,18 @@ from unittest.mock import patch
 
 import pytest
 
-from mixwise.experiments import run_experiment
+from mixwise.experiments import Recipe, plan_experiment, run_experiment
 
 
 def small_recipe(variants, name="tiny", seeds=(0,), window=2, metrics=("loss", "consensus_distance"), **base):
     """A recipe as a dictionary."""
     whole = {"name": name, "seeds": list(seeds), "window": window, "metrics": list(metrics)}
     return {**whole, "base": base, "variants": variants}
+
+
+def planned(variants, *overrides, **options):
+    """The experiment of such a recipe."""
+    return plan_experiment(Recipe.model_validate(small_recipe(variants, **options)), overrides)
 
 
 def classification(dim=8, hidden=8, classes=4, samples=200, **options):

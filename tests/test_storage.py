@@ -58,18 +58,6 @@ def test_errors_do_not_repeat_long_values():
     assert len(str(told.value)) <= 1500
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        (["optimizer.kind=adam", "optimizer.betas=[1.5, 0.9]"], r"optimizer.betas.* less than 1"),
-        (["optimizer.eps=.inf"], "finite"),
-        (["epochs=.inf"], "finite"),
-    ],
-)
-def test_options_that_torch_would_refuse_are_refused_first(changes, says):
-    refused(ConfigError, says, plan_experiment, load_recipe("quadratics"), changes)
-
-
 # --- files ---
 def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
     os.mkfifo(tmp_path / "fifo")

@@ -39,10 +39,12 @@ def test_run_leaves_everything_it_promises(mixwise, tmp_path):
     assert metrics[0]["solve_status"] == "solved"
 
 
-def test_help_keeps_paragraphs_apart(mixwise):
+def test_help_keeps_paragraphs_apart_and_the_version_is_told(mixwise):
     shown = [line.strip() for line in mixwise("run", "--help").stdout.splitlines()]
     assert "Example: mixwise run quadratics steps=100 --seeds 0-4 --out my-run" in shown
     assert "In several processes: mixwise launch --nproc-per-node 4 -- run digits" in shown
+    assert "weights" in mixwise().stdout
+    assert mixwise("--version").stdout.startswith("mixwise ")
 
 
 def test_names_and_long_paths_are_shown_as_they_are(mixwise):
@@ -185,11 +187,6 @@ def test_gradients_of_the_wrong_shape_are_refused(content, mixwise, tmp_path):
     done = mixwise("weights", "ring:8", "--scheme", "gme", "--gradients", "G.npy")
     assert done.returncode == 2
     assert "(8, d)" in done.stderr
-
-
-def test_version_and_help(mixwise, tmp_path):
-    assert mixwise("--version").stdout.startswith("mixwise ")
-    assert "weights" in mixwise().stdout
 
 
 # --- the line that shows the progress of a run ---

@@ -19,7 +19,7 @@ from mixwise.cli.weights_command import _gradients
 from mixwise.data.files import hub_folder
 from mixwise.data.standard import _read_idx
 from mixwise.errors import ConfigError, DataError, MixwiseError
-from mixwise.experiments import Recipe, load_run, plan_experiment, run_experiment
+from mixwise.experiments import Recipe, load_run, run_experiment
 from mixwise.experiments.build import prepare
 from mixwise.experiments.sweep import sweep
 from mixwise.graphs import parse
@@ -27,16 +27,15 @@ from mixwise.report.folder import read_folder
 from mixwise.report.watch import WatchServer, _Handler
 from mixwise.tasks.pass_memory import evaluation_bytes
 from mixwise.training import Training
-from run_folders import StoppedError, classification, run_until, small_recipe
+from run_folders import StoppedError, classification, planned, run_until, small_recipe
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 MH = {"policy": "metropolis-hastings"}
 TASK = {"steps": 8, "graph": "ring:4", "optimizer": {"lr": 0.05}, "checkpoint_every": 2, "evaluate_every": 4}
 
 
-def experiment(*changes, variants=None, **base):
-    recipe = small_recipe(variants or {"a": MH, "b": MH}, seeds=[0, 1], metrics=["loss", "accuracy"], **TASK, **base)
-    return plan_experiment(Recipe.model_validate(recipe), changes)
+def experiment(*changes, **base):
+    return planned({"a": MH, "b": MH}, *changes, seeds=[0, 1], metrics=["loss", "accuracy"], **TASK, **base)
 
 
 # --- sizes ---

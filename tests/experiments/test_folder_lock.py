@@ -12,14 +12,14 @@ import pytest
 
 from builders import refused
 from mixwise.errors import ConfigError
-from mixwise.experiments import load_run, plan_experiment, run_experiment
-from mixwise.experiments.config import Recipe
+from mixwise.experiments import load_run, run_experiment
 from mixwise.experiments.experiment_folder import LOCK, FolderLock
 from mixwise.report.page import save_page
+from run_folders import planned
 
-BASE = {"steps": 3, "graph": "ring:4", "optimizer": {"lr": 0.01}, "policy": "metropolis-hastings"}
-RECIPE = Recipe(name="small", seeds=[0], metrics=["consensus_distance"], base=BASE, variants={"one": {}, "two": {}})
-EXPERIMENT = plan_experiment(RECIPE)
+EXPERIMENT = planned(
+    {"one": {}, "two": {}}, "name=small", steps=3, graph="ring:4", optimizer={"lr": 0.01}, policy="metropolis-hastings"
+)
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
@@ -92,14 +92,10 @@ def test_later_processes_of_the_same_run_keep_its_lock(tmp_path):
     lock.take("ours")
     assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
     lock.release()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_was_made_for_the_lock_only_is_removed(tmp_path):
-    lock = FolderLock(tmp_path / "new")
-    lock.take()
-    lock.release()
-    assert list(tmp_path.iterdir()) == []
+    new = FolderLock(tmp_path / "new")
+    new.take()
+    new.release()
+    assert list(tmp_path.iterdir()) == []  # a folder that was made for the lock only is removed with it
 
 
 @pytest.mark.parametrize("stale", [False, True])

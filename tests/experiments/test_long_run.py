@@ -6,13 +6,13 @@ import sys
 import psutil
 import pytest
 
-from mixwise.experiments import Recipe, plan_experiment, run_experiment
-from run_folders import small_recipe
+from mixwise.experiments import run_experiment
+from run_folders import planned
 
-RECIPE = small_recipe(
-    {"pairs": {"policy": "pairs"}}, seeds=[0], metrics=["loss"], graph="erdos-renyi:8,probability=0.5",
-    task="quadratics", optimizer={"lr": 0.01}, checkpoint_every=1000, faults={"message_loss": 0.1},
-)  # fmt: skip
+OPTIONS = {
+    "metrics": ["loss"], "graph": "erdos-renyi:8,probability=0.5", "optimizer": {"lr": 0.01}, "checkpoint_every": 1000,
+    "faults": {"message_loss": 0.1},
+}  # fmt: skip
 
 
 def used_at(tmp_path, steps, warm, used):
@@ -24,7 +24,7 @@ def used_at(tmp_path, steps, warm, used):
             gc.collect()
             found.append(used())
 
-    run_experiment(plan_experiment(Recipe.model_validate(RECIPE), [f"steps={steps}"]), tmp_path / "run", measure)
+    run_experiment(planned({"pairs": {"policy": "pairs"}}, steps=steps, **OPTIONS), tmp_path / "run", measure)
     return found
 
 

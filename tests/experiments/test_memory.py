@@ -63,13 +63,15 @@ def test_small_runs_are_not_counted():
     assert build.prepare(config, 0).need is None
 
 
-def test_a_run_reports_its_need(looked_at, tmp_path):
+@pytest.mark.parametrize("override", ["task.accumulate=1", "task.accumulate=2", "task.autocast=bfloat16"])
+def test_a_run_reports_its_need_with_rows_in_float32(override, looked_at, tmp_path):
     heard = []
-    run_experiment(experiment(), tmp_path / "run", on_need=heard.append)
+    run_experiment(experiment(override), tmp_path / "run", on_need=heard.append)
     (need,) = heard
     assert (need.nodes, need.dim, need.itemsize) == (4, 30 * 300 + 300 + 3010, 4)
     assert need.rows.optimizer == 2
-    assert need.passes > 4 * 300 * 4 * 4  # the activations of four nodes: a small dense model is stacked
+    if override == "task.accumulate=1":
+        assert need.passes > 4 * 300 * 4 * 4  # the activations of four nodes: a small dense model is stacked
     assert need.process > 10**7
     assert need.free > 10**7
 
@@ -124,13 +126,6 @@ def test_removed_keys_are_explained(override):
 def test_a_removed_key_that_changed_nothing_is_ignored():
     """Every config.yaml that version 0.1 wrote has `rows: memory`."""
     assert experiment("rows=memory").to_yaml() == experiment().to_yaml()
-
-
-@pytest.mark.parametrize("override", ["task.accumulate=2", "task.autocast=bfloat16"])
-def test_smaller_passes_run_with_rows_in_float32(override, looked_at, tmp_path):
-    heard = []
-    run_experiment(experiment(override), tmp_path / "run", on_need=heard.append)
-    assert heard[0].itemsize == 4
 
 
 @cases(

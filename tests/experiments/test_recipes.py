@@ -74,7 +74,8 @@ def test_variants_merge_with_the_base_and_parts_with_a_kind_replace_it():
 
 def test_overrides_reach_all_variants_or_the_one_that_is_named():
     recipe, before = small(), small().model_dump()
-    runs = plan_experiment(recipe, ["steps=7", "two.policy.period=5", "two.task.noise=0"]).runs
+    runs = plan_experiment(recipe, ["steps=7", "two.policy.period=5", "two.task.noise=0", "lr=0.25/L", "two.lr=1"]).runs
+    assert [run.optimizer.lr for run in runs.values()] == ["0.25/L", 1.0]  # short for optimizer.lr
     assert recipe.model_dump() == before
     assert [config.steps for config in runs.values()] == [7, 7]
     assert runs["two"].policy == {"kind": "heterogeneity-aware", "period": 5}
@@ -108,15 +109,12 @@ def test_topologies_give_one_run_each_and_can_be_chosen():
     refused(ConfigError, "unknown topology 'torus'", plan_experiment, recipe, ["topology=torus"])
 
 
-def test_distinct_placements_of_a_chain_of_four_are_its_twelve_labelings():
+def test_distinct_placements_of_a_chain_of_four_are_its_twelve_labelings_and_need_one_graph():
     recipe = small(placements="distinct", base={**small().base, "graph": "chain:4"}, variants={"one": {}})
     runs = plan_experiment(recipe).runs
     assert len(runs) == 12  # 4! orders, each chain read from both ends
     assert next(iter(runs)) == "one@0123"
     assert next(iter(runs.values())).placement == [0, 1, 2, 3]
-
-
-def test_distinct_placements_need_the_same_graph_for_every_seed():
     base = {**small().base, "graph": "random-connected:5"}
     refused(ConfigError, "seed=0", plan_experiment, small(placements="distinct", base=base, seeds=[0, 1, 2, 3]))
 
@@ -143,6 +141,9 @@ def test_distinct_placements_need_the_same_graph_for_every_seed():
         ("seeds=1,1", "twice"),
         ("optimizer.lr=0", "positive"),
         ("optimizer.lr=0.3/K", "0.3/L"),
+        ("optimizer.betas=[1.5, 0.9]", "optimizer.betas.* less than 1"),  # torch would refuse it later
+        ("optimizer.eps=.inf", "finite"),
+        ("epochs=.inf", "finite"),
         ("steps", "key=value"),
         ("steps=[", "not valid YAML"),
         ("placement=upside-down", "'given', 'random' or 'gme'"),
@@ -205,11 +206,6 @@ def test_a_file_that_is_no_recipe_is_refused(content, says, tmp_path):
 def test_a_configuration_that_cannot_run_is_refused_before_the_first_step(changes, says):
     config = plan_experiment(small(variants={"one": changes})).runs["one"]
     refused(ValueError, says, prepare, config, seed=0)
-
-
-def test_lr_is_short_for_the_learning_rate_of_the_optimizer():
-    runs = plan_experiment(small(), ["lr=0.25/L", "two.lr=0.5"]).runs
-    assert [run.optimizer.lr for run in runs.values()] == ["0.25/L", 0.5]
 
 
 def test_files_of_a_run_are_found_from_any_folder(tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ import pytest
 
 from mixwise.errors import ConfigError
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment
-from mixwise.training.tensorboard_log import heat_map_pixels
 from run_folders import read_records, run_until
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -49,10 +48,3 @@ def test_without_the_package_nothing_starts(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
     run_experiment(experiment("steps=3"), tmp_path / "run")
     assert not list(tmp_path.rglob("*tensorboard*"))  # by default
-
-
-def test_a_heat_map_is_darker_where_weights_are_larger():
-    pixels = heat_map_pixels(np.array([[0.0, 0.4], [1.0, 0.4]]))
-    assert pixels.shape == (256, 256, 3)
-    light = pixels.astype(int).sum(axis=2)
-    assert light[0, 0] > light[0, -1] == light[-1, -1] > light[-1, 0]

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from mixwise.experiments import Recipe, load_recipe, plan_experiment, run_experiment
+from mixwise.experiments import load_recipe, plan_experiment, run_experiment
 from mixwise.report.page import save_page
 from mixwise.report.watch import WatchServer
-from run_folders import small_recipe
+from run_folders import planned
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser for all of them
 
@@ -409,7 +409,7 @@ def named_run(tmp_path, variant, description, name="run"):
         "data": name, "steps": 10, "policy": description, "algorithm": name,
     }  # fmt: skip
     (place / "scene.json").write_text(json.dumps(scene))
-    (place / "weights.jsonl").write_text('{"step": 0, "params": [{"edges": [500]}]}\n')
+    (place / "weights.jsonl").write_text('{"step": 0, "params": [{"pairs": [0, 1, 500]}]}\n')
     save_page([folder], folder / "report.html")
     return folder
 
@@ -442,11 +442,8 @@ def test_quadratics_have_no_classes_and_no_partition(tmp_path, open_page):
 
 def test_references_stand_apart_seeds_are_paired_and_a_torus_is_drawn_as_a_grid(tmp_path, open_page):
     variants = {"plain": {"policy": "metropolis-hastings"}, "pairs": {}, "all": {"policy": "full-averaging"}}
-    recipe = small_recipe(
-        variants, seeds=[0, 1], metrics=["consensus_distance"], task="quadratics", policy="pairs", graph="torus:4x4",
-        optimizer={"lr": 0.001}, steps=6,
-    )  # fmt: skip
-    run_experiment(plan_experiment(Recipe.model_validate(recipe)), tmp_path / "run")
+    given = {"policy": "pairs", "graph": "torus:4x4", "optimizer": {"lr": 0.001}, "steps": 6}
+    run_experiment(planned(variants, seeds=[0, 1], metrics=["consensus_distance"], **given), tmp_path / "run")
     tab = open_page((tmp_path / "run" / "report.html").as_uri())
     rows = [row.inner_text() for row in tab.locator(".result tbody tr").all()]
     assert [text.split()[0] for text in rows] == ["pairs", "plain", "References:", "all"]
@@ -468,9 +465,8 @@ def test_trees_two_channels_and_no_weights_can_be_looked_at(tmp_path, open_page)
         "two": {"algorithm": "decoupled", "policy": policy},
         "none": {"algorithm": "all-reduce", "policy": "none"},
     }
-    base = {"steps": 4, "graph": "ring:6", "optimizer": {"lr": "0.3/L"}}
-    recipe = Recipe(name="channels", seeds=[0], metrics=["distance_to_optimum"], base=base, variants=variants)
-    run_experiment(plan_experiment(recipe), tmp_path / "two")
+    channels = planned(variants, "name=channels", steps=4, graph="ring:6", optimizer={"lr": "0.3/L"})
+    run_experiment(channels, tmp_path / "two")
     save_page([tmp_path / "one", tmp_path / "two"], tmp_path / "report.html")
     tab = open_page((tmp_path / "report.html").as_uri())
     assert tab.locator("h1").inner_text() == "digits and channels"

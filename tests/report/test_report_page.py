@@ -20,7 +20,7 @@ from mixwise.graphs import Graph, complete, directed_ring, ring, star
 from mixwise.mixing import metropolis_hastings, minimize_gme, uniform_sender
 from mixwise.plan import Plan
 from mixwise.report.figures import save_paper_figures
-from mixwise.report.folder import Run, read_folder
+from mixwise.report.folder import Run, WeightsLine, read_folder, read_record
 from mixwise.report.narrative import narrative
 from mixwise.report.page import in_html, page, page_data, save_page
 from mixwise.report.records import columns
@@ -78,6 +78,11 @@ def unpacked(packed, k, channel="params"):
         yield [(i, j, w) for (i, j), w in zip(arcs, weights, strict=True) if w]
 
 
+def as_read(step, plan):
+    """The weights of a plan after they were written to a file and read."""
+    return read_record(json.dumps({"step": step, **encoded(plan)}).encode(), WeightsLine)
+
+
 @given(graph=connected_graphs(min_nodes=2, max_nodes=9), seed=st.integers(0, 99))
 def test_weights_survive_the_file_and_the_page_to_a_thousandth(graph, seed):
     n = graph.n
@@ -85,22 +90,21 @@ def test_weights_survive_the_file_and_the_page_to_a_thousandth(graph, seed):
     G -= G.mean(axis=0)
     rounds = (metropolis_hastings(graph), minimize_gme(G @ G.T, graph).W, metropolis_hastings(complete(n)))
     plan = Plan(rounds, updates=rounds[::-1])
-    line = json.loads(json.dumps(encoded(plan, graph)))
+    line = as_read(3, plan)
     scene = {"n": n, "edges": graph.edge_array.tolist()}
-    packed = json.loads(json.dumps(packed_weights(Run("v", 0, [], scene, [{"step": 3, **line}]), most=10)))
+    packed = json.loads(json.dumps(packed_weights(Run("v", 0, [], scene, [line]), most=10)))
     # Half a thousandth per arc, and a loop takes the error of its whole row.
     for W, from_file, on_page in zip(rounds, line["params"], unpacked(packed, 0), strict=True):
-        assert matrix(decoded(from_file, graph), n) == pytest.approx(W.to_dense(), abs=0.0006 * n)
-        assert sorted(on_page) == sorted(decoded(from_file, graph))
+        assert matrix(decoded(from_file), n) == pytest.approx(W.to_dense(), abs=0.0006 * n)
+        assert sorted(on_page) == sorted(decoded(from_file))
     assert [sorted(r) for r in unpacked(packed, 0, "updates")] == [sorted(r) for r in unpacked(packed, 0)][::-1]
 
 
 def test_weights_on_directed_graphs_and_trees_are_kept():
-    graph = directed_ring(5)
-    W = uniform_sender(graph)
-    (only,) = encoded(Plan((W,)), graph)["params"]
-    assert matrix(decoded(only, graph), 5) == pytest.approx(W.to_dense(), abs=0.003)
-    line = {"step": 0, **encoded(Plan((), tree=star(4)), star(4))}
+    W = uniform_sender(directed_ring(5))
+    (only,) = as_read(0, Plan((W,)))["params"]
+    assert matrix(decoded(only), 5) == pytest.approx(W.to_dense(), abs=0.003)
+    line = as_read(0, Plan((), tree=star(4)))
     packed = packed_weights(Run("v", 0, [], {"n": 4, "edges": star(4).edge_array.tolist()}, [line]), most=10)
     assert packed["tree"]
     assert set(zip(packed["arcs"][::2], packed["arcs"][1::2], strict=True)) == {
@@ -110,10 +114,10 @@ def test_weights_on_directed_graphs_and_trees_are_kept():
 
 @pytest.mark.parametrize("mixings", [1, 2, 199, 200, 201, 400, 1000, 12345])
 def test_recorded_mixings_are_few_and_include_both_turns_of_an_alternating_policy(mixings):
-    recorded = range(0, mixings, stride(mixings, numbers=32))
+    recorded = range(0, mixings, stride(mixings, {"params": [0] * 32}))
     assert len(recorded) <= MAX_LINES
     assert mixings < 2 or {t % 2 for t in recorded} == {0, 1}
-    assert 1000 / stride(1000, numbers=10_000) * 10_000 <= 500_000
+    assert 1000 / stride(1000, {"params": [0] * 10_000}) * 10_000 <= 500_000
 
 
 @cases(
@@ -132,10 +136,10 @@ def test_the_weights_of_pairs_stay_small_in_a_run_of_100000_steps(graph, rounds,
     text = (tmp_path / "weights.jsonl").read_text()
     assert len(text) <= most
     assert bool(text) == bool(most)
-    for line in map(json.loads, text.splitlines()[-1:]):
+    for line in (read_record(line, WeightsLine) for line in text.encode().splitlines()[-1:]):
         for r, round_ in enumerate(line["params"]):
             used = matchings[(line["step"] + r) % 2].edges
-            assert sorted(decoded(round_, graph)) == sorted(arc for i, j in used for arc in ((i, j, 500), (j, i, 500)))
+            assert sorted(decoded(round_)) == sorted(arc for i, j in used for arc in ((i, j, 500), (j, i, 500)))
 
 
 def test_models_of_nodes_are_recorded_small_and_shown_as_recorded(run):
@@ -163,7 +167,7 @@ def test_the_steps_of_nodes_are_few_in_a_long_run():
 
 
 def test_each_method_is_opened_with_its_control(run):
-    plain, aware = page_data([read_folder(run)])["variants"]
+    plain, aware = page_data([read_folder(run)])["experiments"][0]["rows"]
     assert (plain["name"], plain["control"], plain["plain"]) == ("dsgd-metropolis", None, True)
     assert (aware["name"], aware["control"], aware["reference"]) == ("ha-dsgd", "dsgd-metropolis", False)
 
@@ -208,8 +212,8 @@ def test_runs_that_have_not_begun_or_not_ended_are_named(copy):
     ("ha-dsgd/seed-0/scene.json", '{"n": 2, "edges": [[0, 7]]}', "its graph cannot be drawn"),
     ("ha-dsgd/seed-0/scene.json", '{"n": 2, "edges": [], "counts": [[1]], "classes": ["a"]}', "cannot be drawn"),
     ("ha-dsgd/seed-0/weights.jsonl", "{{\n", "damaged lines in weights.jsonl"),
-    ("ha-dsgd/seed-0/weights.jsonl", '{"step": 0, "params": [{"edges": [1]}]}\n', "does not fit the graph"),
-    ("ha-dsgd/seed-0/weights.jsonl", '{"step": 0, "params": [{"list": [[0, 99, 5]]}]}\n', "does not fit the graph"),
+    ("ha-dsgd/seed-0/weights.jsonl", '{"step": 0, "params": [{"edges": [1]}]}\n', "damaged lines in weights.jsonl"),
+    ("ha-dsgd/seed-0/weights.jsonl", '{"step": 0, "params": [{"arcs": [0, 99, 5]}]}\n', "does not fit the graph"),
 )
 def test_a_damaged_file_takes_nothing_else_with_it(copy, tmp_path, name, text, says):
     (copy / name).write_text(text)
@@ -228,7 +232,7 @@ def test_a_folder_of_run_folders_stands_for_those_in_it(run, tmp_path):
     assert [folder.path.name for folder in found] == ["a", "b"]
     data = page_data(found)
     assert data["title"] == "quadratics (a) and quadratics (b)"
-    assert len({variant["name"] for variant in data["variants"]}) == 4
+    assert len({row["name"] for experiment in data["experiments"] for row in experiment["rows"]}) == 4
 
 
 @pytest.mark.parametrize(("window", "caption"), [(None, "Step 32; seed 0"), (8, "Average of steps 25 and 32; seed 0")])
@@ -375,7 +379,7 @@ def test_a_page_does_not_grow_with_the_length_of_its_runs(tmp_path):
     made_folder(tmp_path, {"a": [0.0]}, metric="loss")
     lines = "".join(json.dumps({"step": t, "loss": 1 / (t + 1), "bytes_parameters": t}) + "\n" for t in range(20_000))
     (tmp_path / "a" / "seed-0" / "metrics.jsonl").write_text(lines)
-    weights = "".join(json.dumps({"step": t, "params": [{"edges": [t % 500]}]}) + "\n" for t in range(5_000))
+    weights = "".join(json.dumps({"step": t, "params": [{"pairs": [0, 1, t % 500]}]}) + "\n" for t in range(5_000))
     (tmp_path / "a" / "seed-0" / "weights.jsonl").write_text(weights)
     empty, long = (len(page(page_data([read_folder(folder)]))) for folder in (tmp_path / "a", tmp_path))
     assert empty < 110_000

@@ -218,11 +218,6 @@ def saved_three_times(path):
     return sorted(path.iterdir())
 
 
-def test_the_last_two_checkpoints_are_kept(tmp_path):
-    names = [file.name for file in saved_three_times(tmp_path / "c")]
-    assert names == [f"step-0000000{step}.nodes-0-5-of-6.safetensors" for step in (2, 3)]
-
-
 def flipped(path, at):
     """Flip one bit of a file."""
     data = bytearray(path.read_bytes())
@@ -232,7 +227,7 @@ def flipped(path, at):
 
 @pytest.mark.parametrize("share", [0.0, 0.03, 0.3, 0.6, 0.999])
 def test_one_flipped_bit_anywhere_is_noticed_and_the_checkpoint_before_is_used(share, tmp_path, caplog):
-    older, newer = saved_three_times(path := tmp_path / "c")
+    older, newer = saved_three_times(path := tmp_path / "c")  # the last two are kept
     flipped(newer, int(share * newer.stat().st_size))
     assert loaded("nesterov", path).t == 2
     assert caplog.messages == [f"the checkpoint {newer} is damaged; the one before it is used"]
@@ -285,16 +280,6 @@ def test_a_save_that_fails_keeps_the_old_checkpoint(tmp_path, monkeypatch):
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(TrainingError, match=r"gone.c.step-00000000.* cannot be written"):
         save_checkpoint(make("nesterov"), tmp_path / "gone" / "c")
-
-
-def test_a_kill_while_writing_leaves_the_old_checkpoint(tmp_path):
-    saved("nesterov", 2, path := tmp_path / "c")
-    # what a killed process leaves
-    (path / "step-00000003.nodes-0-5-of-6.part").write_bytes(the_file(path).read_bytes()[:1000])
-    restored = loaded("nesterov", path)
-    assert restored.t == 2
-    save_checkpoint(restored, path)
-    assert the_file(path).name == "step-00000002.nodes-0-5-of-6.safetensors"
 
 
 # --- what does not fit ---

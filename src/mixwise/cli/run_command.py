@@ -152,8 +152,8 @@ def launch(
         sys.stdout.flush()
         os.execv(sys.executable, start.python_line(line(machines)))
     else:
-        said = partial(err.print, "mixwise launch:")
-        raise typer.Exit(start.supervise(machines, worker, grace, max_restarts, said))
+        say = partial(err.print, "mixwise launch:")
+        raise typer.Exit(start.supervise(machines, worker, grace, max_restarts, say))
 
 
 def _changes(overrides: list[str] | None, seeds: str | None) -> list[str]:

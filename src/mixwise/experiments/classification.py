@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from inspect import Parameter
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import model_validator
@@ -55,6 +55,9 @@ class _Named(Strict):
     def _fits(self) -> _Named:
         self.bound()
         return self
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())
 
     @property
     def defaults(self) -> Mapping[str, Any]:
@@ -120,8 +123,7 @@ def classification(
             that is possible.
     """
     tokenizer = tokenizer_folder(run, data, model) if "tokenizer" in data.defaults else None
-    source = _Source(data.model_dump_json(), run.data_dir, augment, tokenizer)
-    training, test = _train_and_test(source, evaluate_on, seed)
+    training, test = _train_and_test(data, run.data_dir, augment, tokenizer, evaluate_on, seed)
     module = build_model(run, model, training.classes, seed, train, training.x)
     _check_tokens(module, training)
     if batch > max(len(training), _LARGE_BATCH):
@@ -150,21 +152,14 @@ def classification(
 
 
 # --- data: read once, split, and divided over the nodes ---
-class _Source(NamedTuple):
-    """A data set as a recipe describes it."""
-
-    section: str  # as JSON
-    data_dir: str | None
-    augment: bool
-    tokenizer: str | None
-
-
 @lru_cache(maxsize=1)  # the variants of a seed share them
-def _train_and_test(source: _Source, evaluate_on: str, seed: int) -> tuple[Dataset, Dataset]:
+def _train_and_test(
+    data: DataSection, data_dir: str | None, augment: bool, tokenizer: str | None, evaluate_on: str, seed: int
+) -> tuple[Dataset, Dataset]:
     """The training set, and the one that the models are evaluated on."""
-    share, splits = DataSection.model_validate_json(source.section).validation, _splits(source)
-    if share > 0:
-        train, validation = holdout(splits.train, share, seed)
+    splits = _splits(data, data_dir, augment, tokenizer)
+    if data.validation > 0:
+        train, validation = holdout(splits.train, data.validation, seed)
         return train, validation if evaluate_on == "validation" else splits.test
     if evaluate_on == "validation":
         raise ConfigError("task.evaluate_on = 'validation' needs task.data.validation, the share that is held out")
@@ -172,16 +167,14 @@ def _train_and_test(source: _Source, evaluate_on: str, seed: int) -> tuple[Datas
 
 
 @lru_cache(maxsize=2)  # variants and seeds share one data set
-def _splits(source: _Source) -> Splits:
-    data = DataSection.model_validate_json(source.section)
-    for name, value in (("data_dir", source.data_dir), ("tokenizer", source.tokenizer)):
+def _splits(data: DataSection, data_dir: str | None, augment: bool, tokenizer: str | None) -> Splits:
+    for name, value in (("data_dir", data_dir), ("tokenizer", tokenizer)):
         if value is None and data.defaults.get(name) is Parameter.empty:
             raise ConfigError(_NEEDED[name])
-    available: dict[str, Any] = {"data_dir": source.data_dir, "augment": source.augment}
+    available: dict[str, Any] = {"data_dir": data_dir, "augment": augment}
     if not data.normalize:
         available |= {"mean": None, "std": None}
-    changes = {} if source.tokenizer is None else {"tokenizer": source.tokenizer}
-    splits: Splits = supply(data.bound(**changes), **available)
+    splits: Splits = supply(data.bound(**({} if tokenizer is None else {"tokenizer": tokenizer})), **available)
     if data.average_down > 1:
         splits = splits.map(lambda each: averaged_down(each, data.average_down))
     if data.test_share < 1:  # the same part for all seeds and variants

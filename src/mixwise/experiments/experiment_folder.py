@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from mixwise.errors import ConfigError, TrainingError
-from mixwise.experiments.recipe import Experiment, PlannedRun
+from mixwise.experiments.recipe import Experiment
 from mixwise.network.world import World
 from mixwise.storage import make_folder, sync, write_text
 from mixwise.training.checkpoint import keep_only, names_of_nodes, newest_step
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 # --- the folder of all runs ---
-def open_folder(lock: FolderLock, experiment: Experiment[PlannedRun], resume: bool, world: World) -> None:
+def open_folder(lock: FolderLock, experiment: Experiment, resume: bool, world: World) -> None:
     """Lock and open the folder, which process 0 does, and check that all processes see it."""
     lock.begin(world, lambda begun_before: _open(lock.folder, experiment, resume or begun_before))
     if not (lock.folder / "config.yaml").exists():
@@ -51,7 +51,7 @@ def open_folder(lock: FolderLock, experiment: Experiment[PlannedRun], resume: bo
         )
 
 
-def _open(folder: Path, experiment: Experiment[PlannedRun], resume: bool) -> None:
+def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
     """Begin in the folder; to resume, check that it holds this experiment."""
     config = folder / "config.yaml"
     if all(path.name in (LOCK, "config.yaml.part") for path in folder.iterdir()):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -18,11 +18,12 @@ from mixwise.data.files import model_folder
 from mixwise.data.tokens import has_tokenizer, load_tokenizer
 from mixwise.errors import ConfigError, unknown
 from mixwise.experiments.classification import PRETRAINED, ModelSection, build_model
+from mixwise.experiments.config import RunConfig
 from mixwise.experiments.experiment_folder import CHECKPOINT
 from mixwise.experiments.recipe import load_recipe, plan_experiment
 from mixwise.models import ImageClassifier, TextClassifier
 from mixwise.parts import Bound
-from mixwise.report.folder import SEED, read_scene
+from mixwise.report.folder import read_scene, seed_folders
 from mixwise.state import decode
 from mixwise.storage import replacing
 from mixwise.tasks.buffers import complete, mean_row
@@ -68,9 +69,9 @@ def export_model(run: Path, variant: str, model: str, out: Path, seed: int | Non
 def _checkpoint(run: Path, variant: str, seed: int | None) -> Path:
     """The checkpoint of a variant and a seed."""
     found: dict[str, dict[int, Path]] = {}
-    for path in sorted(run.glob(f"**/seed-*/{CHECKPOINT}")):
-        if named := SEED.fullmatch(path.parent.name):
-            found.setdefault(path.parents[1].relative_to(run).as_posix(), {})[int(named[1])] = path
+    for (name, number), place in seed_folders(run).items():
+        if (place / CHECKPOINT).exists():
+            found.setdefault(name, {})[number] = place / CHECKPOINT
     if not found:
         raise ConfigError(f"{run} holds no checkpoint of a run; name a folder that mixwise run has made")
     if variant not in found:
@@ -95,7 +96,7 @@ def _node(model: str, nodes: int) -> int | None:
 
 def _export_pretrained(run: Path, variant: str, state: dict[str, torch.Tensor], out: Path) -> None:
     """Write a folder: configuration with the names of the classes, weights, and the tokenizer of a text model."""
-    config = plan_experiment(load_recipe(str(run / "config.yaml"))).runs.get(variant)
+    config = cast(RunConfig | None, plan_experiment(load_recipe(str(run / "config.yaml"))).runs.get(variant))
     scene = next(filter(None, map(read_scene, sorted((run / variant).glob(f"seed-*/{SCENE}")))), None)
     if config is None or scene is None:
         missing = "config.yaml does not describe" if config is None else f"no readable {SCENE} names the classes of"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import yaml
 
@@ -26,10 +26,6 @@ _MAX_SEEDS = 10_000
 class PlannedRun(Protocol):
     """One variant of an experiment: the configuration of a recipe, or your own objects."""
 
-    @property
-    def tensorboard(self) -> bool:
-        """Whether to write files for TensorBoard."""
-
     def prepare(self, seed: int, world: World, *, check: bool = True) -> Prepared:
         """Build the run of a seed; with `check`, a wrong value or combination is an error."""
 
@@ -40,37 +36,33 @@ class PlannedRun(Protocol):
         """Whether config.yaml describes this run."""
 
 
-Planned = TypeVar("Planned", bound=PlannedRun, covariant=True)
-
-
 @dataclass(frozen=True)
-class Experiment(Generic[Planned]):
+class Experiment:
     """A recipe with its overrides applied: one planned run per variant."""
 
     recipe: Recipe
-    runs: Mapping[str, Planned]
+    runs: Mapping[str, PlannedRun]
     command: str = ""  # what was typed, for reports
 
     def __post_init__(self) -> None:
         for run in self.runs:  # every run gets a folder of its name
             check_folder_name("variant", run, nested=True)
 
-    @property
-    def _head(self) -> dict[str, Any]:
-        return self.recipe.model_dump(exclude={"base", "variants", "further", "placements", "topologies"})
-
     def written_in(self, config: Path) -> bool:
         """Whether a config.yaml describes these runs, however much of the defaults it spells out."""
         found = load_recipe(str(config))
-        if self._head != Experiment[RunConfig](found, {})._head or list(found.variants) != list(self.runs):
-            return False
-        return all(run.matches(found.variants[name]) for name, run in self.runs.items())
+        same = _head(found) == _head(self.recipe) and list(found.variants) == list(self.runs)
+        return same and all(run.matches(found.variants[name]) for name, run in self.runs.items())
 
     def to_yaml(self) -> str:
         """A recipe that gives this experiment again; of your own objects, a description."""
         runs = {name: run.described() for name, run in self.runs.items()}
-        whole = {**self._head, "variants": runs}
+        whole = {**_head(self.recipe), "variants": runs}
         return str(yaml.dump(whole, Dumper=_Readable, sort_keys=False, allow_unicode=True, width=120))
+
+
+def _head(recipe: Recipe) -> dict[str, Any]:
+    return recipe.model_dump(exclude={"base", "variants", "further", "placements", "topologies"})
 
 
 class _Readable(yaml.SafeDumper):
@@ -107,7 +99,7 @@ def load_recipe(name_or_path: str, *, follow: bool = True) -> Recipe:
     return validated(Recipe, parsed_yaml(source, f"recipe {name_or_path}"), f"recipe {name_or_path}")
 
 
-def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment[RunConfig]:
+def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment:
     """The runs of a recipe after overrides such as `steps=50`, `seeds=0-4`, `nodes=1000` or `a.policy.period=10`."""
     if any("python" in variant for variant in recipe.variants.values()):
         raise ConfigError(

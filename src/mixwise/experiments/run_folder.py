@@ -19,7 +19,7 @@ from mixwise.experiments.recipe import load_recipe
 from mixwise.graphs.drawing import svg
 from mixwise.report.figures import curves_figure
 from mixwise.report.folder import RunFolder, read_folder
-from mixwise.report.records import Steps, is_number, series
+from mixwise.report.records import Steps, holding, series
 from mixwise.report.table import Summary, summarize
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Run:
         if variant not in self.results:
             raise ConfigError(f"{self.folder}: " + unknown("variant", variant, self.results))
         runs = list(self.results[variant].values())
-        begun = [records for records in runs if any(is_number(record.get(metric)) for record in records)]
+        begun = [records for records in runs if holding(records, metric)]
         curves = [series(records, metric) for records in begun or runs]
         shortest = min(len(steps) for steps, _ in curves)
         return curves[0][0][:shortest], np.array([values[:shortest] for _, values in curves])

@@ -18,7 +18,7 @@ from mixwise.experiments import experiment_folder as files
 from mixwise.experiments.build import Prepared
 from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock
 from mixwise.experiments.memory import Need
-from mixwise.experiments.recipe import Experiment, PlannedRun
+from mixwise.experiments.recipe import Experiment
 from mixwise.network import block
 from mixwise.network.survivors import listed
 from mixwise.network.world import World
@@ -28,10 +28,8 @@ from mixwise.report.folder import read_folder
 from mixwise.report.page import save_page
 from mixwise.report.table import Summary, summarize
 from mixwise.storage import write_text
-from mixwise.training import Step, Training
+from mixwise.training import Step, Training, run_log
 from mixwise.training.checkpoint import load_checkpoint, names_of_nodes, newest_step, read_state, save_checkpoint
-from mixwise.training.run_log import METRICS, cut_run, neighborhood, node_line, open_logs, records_before
-from mixwise.training.tensorboard_log import check_tensorboard
 
 _WATCHED = 1.0  # seconds after which new records are visible to readers of the folder
 
@@ -51,7 +49,7 @@ OnProgress = Callable[[Progress], None]
 
 
 def run_experiment(
-    experiment: Experiment[PlannedRun],
+    experiment: Experiment,
     folder: Path,
     on_progress: OnProgress = lambda progress: None,
     resume: bool = False,
@@ -104,19 +102,19 @@ def _emptied_without_records(folder: Path) -> Iterator[None]:
     try:
         yield
     except MixwiseError:
-        if not any(path.stat().st_size for path in folder.glob(f"**/{METRICS}")):
+        if not any(path.stat().st_size for path in folder.glob(f"**/{run_log.METRICS}")):
             files.empty(folder)
         raise
 
 
-def _check(experiment: Experiment[PlannedRun], world: World) -> Need | None:
+def _check(experiment: Experiment, world: World) -> Need | None:
     """Find wrong values, and runs that do not fit, before anything is written; returns the largest need."""
     needs = []
     for seed in experiment.recipe.seeds:  # seeds first: the variants of one seed share its data
         for config in experiment.runs.values():
-            if config.tensorboard:
-                check_tensorboard()
             prepared = config.prepare(seed, world)
+            if prepared.tensorboard:
+                run_log.check_tensorboard()
             needs.append(prepared.need)  # one by one: all would not fit
             for metric in experiment.recipe.metrics:
                 if prepared.metrics is not None and metric not in prepared.metrics:
@@ -134,7 +132,7 @@ def _run(prepared: Prepared, place: Path, cursor: RunCursor, stage: int, lock: F
         try:
             training = _started(prepared, place, cursor) if cursor.is_whole else _left(prepared, place, cursor, rows)
             if cursor.is_whole:
-                yield from records_before(place / METRICS, training.t)[0]
+                yield from run_log.records_before(place / run_log.METRICS, training.t)[0]
             yield from _records(prepared, training, place, cursor)
             return
         except NetworkError as error:
@@ -168,7 +166,7 @@ def _left(prepared: Prepared, place: Path, cursor: RunCursor, rows: State | None
     else:
         training.take_over(rows, cursor.t)
     if cursor.world.rank == 0:
-        cut_run(place, cursor.t)
+        run_log.cut_run(place, cursor.t)
     return training
 
 
@@ -180,12 +178,12 @@ def _records(prepared: Prepared, training: Training, place: Path, cursor: RunCur
     logs = []
     if cursor.world.rank == 0:
         scene = prepared.scene(training) if n == prepared.nodes else None  # pictures are of all nodes
-        logs = open_logs(
+        logs = run_log.open_logs(
             place, scene, training.network.graph, t=saved, steps=prepared.steps, local_steps=training.local_steps,
             tensorboard=prepared.tensorboard,
         )  # fmt: skip
 
-    small = n == prepared.nodes and neighborhood(training.network.graph) is None
+    small = n == prepared.nodes and run_log.neighborhood(training.network.graph) is None
     pictured = prepared.pictured if small else set()
 
     def see(step: Step) -> None:
@@ -200,11 +198,9 @@ def _records(prepared: Prepared, training: Training, place: Path, cursor: RunCur
                 record.values["nodes"] = n
             if lost:
                 record.values["lost_nodes"], lost = lost, ""  # reported once
-            nodes = node_line(training, "accuracy" in record.values) if record.step in pictured else None
+            nodes = run_log.node_values(training, "accuracy" in record.values) if record.step in pictured else None
             for log in logs:
-                log.add(record)
-                if nodes is not None:
-                    log.see_nodes(record.step, nodes)
+                log.add(record, nodes)
             due = training.t - saved >= prepared.checkpoint_every or training.t == prepared.steps
             if due or time.monotonic() - flushed > _WATCHED:
                 for log in logs:  # before a checkpoint: it must not know of steps that the records do not

@@ -15,10 +15,9 @@ from itertools import product
 from pathlib import Path
 
 from mixwise.errors import ConfigError
-from mixwise.experiments.build import prepare
-from mixwise.experiments.config import Recipe, RunConfig
+from mixwise.experiments.config import Recipe
 from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock, writing
-from mixwise.experiments.recipe import Experiment, plan_experiment
+from mixwise.experiments.recipe import Experiment, PlannedRun, plan_experiment
 from mixwise.experiments.runner import OnProgress, run_experiment
 from mixwise.network.world import World
 from mixwise.report.folder import Run, RunFolder
@@ -71,7 +70,7 @@ def sweep(
     if not axes:
         raise ConfigError("a sweep needs a key with several values, such as lr=0.03,0.1")
 
-    def on(split: str, point: Sequence[str]) -> Experiment[RunConfig]:
+    def on(split: str, point: Sequence[str]) -> Experiment:
         return plan_experiment(recipe, [*plain, *point, f"task.evaluate_on={split}"])
 
     points = {",".join(point): point for point in product(*axes)}
@@ -104,9 +103,9 @@ def _first_mean(row: Row) -> float:
     return row.cells[0].mean
 
 
-def _tested(config: RunConfig, variant: str, seed: int, place: Path, world: World) -> Run:
+def _tested(planned: PlannedRun, variant: str, seed: int, place: Path, world: World) -> Run:
     """The evaluation of the final rows of a run on the test set, as one record."""
-    prepared = prepare(config, seed, world)
+    prepared = planned.prepare(seed, world)
     training = prepared.start()
     load_checkpoint(training, place / CHECKPOINT)
     X, network = training.models, training.network
@@ -115,7 +114,7 @@ def _tested(config: RunConfig, variant: str, seed: int, place: Path, world: Worl
     return Run(variant, seed, [values | training.task.evaluate(X, network)], prepared.method)
 
 
-def _write(folder: Path, experiment: Experiment[RunConfig], runs: list[Run], summary: Summary) -> None:
+def _write(folder: Path, experiment: Experiment, runs: list[Run], summary: Summary) -> None:
     write_text(folder / "chosen.yaml", experiment.to_yaml())
     tested = [{"variant": run.variant, "seed": run.seed, **run.records[0]} for run in runs]
     write_text(folder / "test.jsonl", "".join(json.dumps(each) + "\n" for each in tested))

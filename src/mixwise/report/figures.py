@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,7 +13,7 @@ import numpy.typing as npt
 from mixwise.errors import ConfigError
 from mixwise.graphs.drawing import is_drawable, layout
 from mixwise.report.folder import Run, RunFolder, read_folder
-from mixwise.report.records import MetricName, Steps, curve_points, is_number, metric_name, series, thinned
+from mixwise.report.records import MetricName, Steps, columns, metric_name
 from mixwise.report.weights import Frame, frames, graph_of
 
 if TYPE_CHECKING:
@@ -124,21 +123,16 @@ def _curves(folder: RunFolder, metric: str) -> dict[str, Curve]:
     return {name: _curve([run.records for run in folder.of(name)], metric, folder.window) for name in folder.variants}
 
 
-def _curve(runs: Iterable[Steps], metric: str, window: int) -> Curve:
+def _curve(runs: Sequence[Steps], metric: str, window: int) -> Curve:
     """The trailing average over a window of steps, as mean and standard deviation over seeds."""
-    finite = [[record for record in records if is_number(record.get(metric))] for records in runs]
-    steps = sorted({record["step"] for records in finite for record in records})
-    kept = np.array(thinned(steps, _MAX_POINTS), dtype=np.int64)
-    values = np.full((len(finite), len(kept)), np.nan)
-    for mine, records in zip(values, finite, strict=True):
-        if records:
-            recorded, numbers = series(records, metric)
-            points = curve_points(recorded, kept, window)
-            mine[points.at] = points.means(numbers)
-    count = np.maximum(1, (~np.isnan(values)).sum(axis=0))
-    mean = np.nansum(values, axis=0) / count
-    spread = np.sqrt(np.nansum((values - mean) ** 2, axis=0) / np.maximum(1, count - 1))
-    return kept, mean, spread
+    seeds: dict[int, list[float]] = {}  # by step
+    for group in (group for groups in columns(runs, [metric], _MAX_POINTS, window, digits=15) for group in groups):
+        for step, value in zip(group["steps"], group["y"][metric], strict=True):
+            seeds.setdefault(step, []).append(value)
+    steps = sorted(seeds)
+    mean = np.array([np.mean(seeds[step]) for step in steps])
+    spread = np.array([np.std(seeds[step], ddof=1) if len(seeds[step]) > 1 else 0.0 for step in steps])
+    return np.array(steps, dtype=np.int64), mean, spread
 
 
 def _draw_curves(panel: Axes, curves: Mapping[str, Curve], metric: MetricName) -> None:
@@ -224,17 +218,15 @@ def _ribbon(start: Any, stop: Any, width_at_start: float, width_at_stop: float) 
 
 
 def _draw_node(panel: Axes, spot: Any, radius: float, node: int, scene: dict[str, Any]) -> None:
-    from matplotlib.patches import Circle, Wedge
+    """A circle with a ring of the labels that the node holds."""
+    from matplotlib.patches import Circle
 
     panel.add_patch(Circle(spot, radius, facecolor="white", edgecolor="0.5", linewidth=0.5, zorder=3))
     counts = scene["counts"][node] if scene.get("counts") else []
-    ends = np.cumsum([0.0, *counts]) / max(1, sum(counts))
-    for k, (a, b) in enumerate(pairwise(ends)):
-        if b > a:
-            color, thick = _class_color(k, len(counts)), 0.45 * radius
-            panel.add_patch(
-                Wedge(spot, radius, 360 * a - 90, 360 * b - 90, width=thick, color=color, linewidth=0, zorder=4)
-            )
+    if sum(counts):
+        colors = [_class_color(k, len(counts)) for k in range(len(counts))]
+        ring = {"width": 0.45 * radius, "linewidth": 0, "zorder": 4}
+        panel.pie(counts, colors=colors, startangle=-90, radius=radius, center=tuple(spot), wedgeprops=ring)
     if scene["n"] <= 64:
         panel.text(float(spot[0]), float(spot[1]), str(node), ha="center", va="center", fontsize=5, zorder=5)
 

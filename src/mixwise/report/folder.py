@@ -17,12 +17,13 @@ from mixwise.storage import contents, parsed_yaml, text
 Lines: TypeAlias = tuple[Steps, int]  # the readable lines of a file, and the number of damaged ones
 Cache: TypeAlias = dict[Path, tuple[tuple[int, int], Lines]]  # path -> (time, size) of a file, and its lines
 
-SEED = re.compile(r"seed-(\d{1,18})")
+_SEED = re.compile(r"seed-(\d{1,18})")
 _USUAL = ("accuracy", "accuracy_worst", "distance_to_optimum", "loss", "consensus_distance", "gradient_mixing_error")
 _MAX_LISTED = 6  # runs named in a message
 _MAX_PLANNED = 100_000  # runs of a folder
 _MAX_FILE = 1 << 30  # bytes of a file that is read as a whole
 _LIMIT = 2**53  # up to which whole numbers and floats are the same
+Natural = Annotated[int, Field(ge=0, lt=_LIMIT)]
 
 
 # --- the forms of the files ---
@@ -48,13 +49,13 @@ class Scene(BaseModel):
     directed: bool = False
     labels: list[str] | None = None
     positions: list[tuple[float, float]] | None = None
-    counts: list[list[Annotated[int, Field(ge=0, lt=_LIMIT)]]] | None = None
+    counts: list[list[Natural]] | None = None
     classes: list[str] | None = None
-    steps: Annotated[int, Field(ge=0, lt=_LIMIT)] | None = None
+    steps: Natural | None = None
     steps_per_epoch: float | None = None
     row_bytes: float | None = None
     of: Annotated[int, Field(ge=1, lt=_LIMIT)] | None = None  # all nodes, if these are a part of them
-    degrees: list[Annotated[int, Field(ge=0, lt=_LIMIT)]] | None = None  # how many of them have degree 0, 1, …
+    degrees: list[Natural] | None = None  # how many of them have degree 0, 1, …
 
     @model_validator(mode="after")
     def _fits(self) -> Scene:
@@ -64,6 +65,22 @@ class Scene(BaseModel):
         if not (shapes and labeled and all(0 <= i < self.n and 0 <= j < self.n for i, j in self.edges)):
             raise ValueError("the graph and the partition do not fit together")
         return self
+
+
+class Round(BaseModel):
+    """The weights of one communication round in weights.jsonl: i, j, thousandths, i, j, thousandths, …"""
+
+    model_config = ConfigDict(extra="forbid")
+    arcs: list[Natural] = []
+    pairs: list[Natural] = []  # both arcs between i and j
+
+
+class WeightsLine(Line):
+    """A line of weights.jsonl."""
+
+    params: list[Round] = []
+    updates: list[Round] = []
+    tree: list[tuple[Natural, Natural]] = []
 
 
 class NodesLine(Line):
@@ -128,13 +145,16 @@ class RunFolder:
     seeds: list[int] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     config: str = ""
-    versions: str = ""
-    command: str = ""
     problems: list[str] = field(default_factory=list)
 
     def of(self, variant: str) -> list[Run]:
         """The runs of a variant."""
         return [run for run in self.runs if run.variant == variant]
+
+    def comment(self, start: str) -> str:
+        """The first comment in config.yaml that begins like this; empty if there is none."""
+        found = re.search(rf"^# *({start}.*)", self.config, re.MULTILINE)
+        return found[1].strip() if found else ""
 
     @property
     def finished(self) -> bool:
@@ -156,13 +176,8 @@ def read_folder(path: Path, cache: Cache | None = None) -> RunFolder:
     """Read one run folder."""
     if not path.is_dir():
         raise ConfigError(f"there is no folder {path}; name a folder that mixwise run has made")
-    folder = RunFolder(path, path.resolve().name or "run")
-    steps = _read_config(folder)
-    found = {
-        (place.parent.relative_to(path).as_posix(), int(named[1])): place
-        for place in path.glob("**/seed-*")
-        if (named := SEED.fullmatch(place.name)) and place.is_dir()
-    }
+    folder, steps = _read_config(path)
+    found = seed_folders(path)
     planned = [(variant, seed) for variant in folder.variants for seed in folder.seeds]
     for variant, seed in dict.fromkeys([*planned, *sorted(found)]):
         if variant not in folder.variants:
@@ -185,13 +200,21 @@ def read_folder(path: Path, cache: Cache | None = None) -> RunFolder:
     return folder
 
 
-# --- config.yaml ---
-def _read_config(folder: RunFolder) -> dict[str, int]:
-    """Fill in the folder from its configuration; returns the number of steps of each variant, where it is given."""
-    head, problem = Head(), ""
+def seed_folders(path: Path) -> dict[tuple[str, int], Path]:
+    """The folders of all runs, by variant and seed."""
+    return {
+        (place.parent.relative_to(path).as_posix(), int(named[1])): place
+        for place in path.glob("**/seed-*")
+        if (named := _SEED.fullmatch(place.name)) and place.is_dir()
+    }
+
+
+def _read_config(path: Path) -> tuple[RunFolder, dict[str, Any]]:
+    """A folder as config.yaml describes it, without its runs, and the number of steps of each variant, where given."""
+    head, problem, source = Head(), "", ""
     try:
-        folder.config = text(folder.path / "config.yaml", follow=False)
-        head = Head.model_validate(parsed_yaml(folder.config, "config.yaml"))
+        source = text(path / "config.yaml", follow=False)
+        head = Head.model_validate(parsed_yaml(source, "config.yaml"))
         if len(head.variants) * len(head.seeds) > _MAX_PLANNED:
             head, problem = Head(), f"config.yaml plans more than {_MAX_PLANNED:,} runs"
     except FileNotFoundError:
@@ -203,21 +226,17 @@ def _read_config(folder: RunFolder) -> dict[str, int]:
     except ValidationError as error:
         first = error.errors()[0]
         problem = f"config.yaml is damaged: {'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
-    folder.problems += [problem] if problem else []
-    comments = [line[1:].strip() for line in folder.config.splitlines() if line.startswith("#")]
-    folder.command = next((line.removeprefix("command: ") for line in comments if line.startswith("command: ")), "")
-    folder.versions = next((line for line in comments if line.startswith("mixwise ")), "")
-    folder.name, folder.description = head.name or folder.name, head.description
-    folder.metrics, folder.seeds, folder.window = head.metrics, list(dict.fromkeys(head.seeds)), head.window
-    folder.variants = list(head.variants)
-    steps = {name: part.get("steps") for name, part in head.variants.items()}
-    return {name: count for name, count in steps.items() if isinstance(count, int)}
+    folder = RunFolder(
+        path, head.name or path.resolve().name or "run", head.description, head.metrics, head.window,
+        list(head.variants), list(dict.fromkeys(head.seeds)), config=source, problems=[problem] if problem else [],
+    )  # fmt: skip
+    return folder, {name: part["steps"] for name, part in head.variants.items() if isinstance(part.get("steps"), int)}
 
 
 # --- one run ---
 def _read_run(folder: RunFolder, place: Path, variant: str, seed: int, steps: int | None, cache: Cache) -> None:
     records, damaged = _lines(place / "metrics.jsonl", RecordLine, cache)
-    weights, damaged_weights = _lines(place / "weights.jsonl", Line, cache)
+    weights, damaged_weights = _lines(place / "weights.jsonl", WeightsLine, cache)
     scene = read_scene(place / "scene.json")
     steps = steps if scene is None or scene["steps"] is None else scene["steps"]
     nodes, damaged_nodes = _lines(place / "nodes.jsonl", NodesLine, cache)

@@ -71,7 +71,7 @@ def _digest(text: str) -> str:
 
 # --- the data of the page ---
 def page_data(folders: list[RunFolder]) -> dict[str, Any]:
-    """Everything that the page shows about these folders, as one JSON value."""
+    """Everything that the page shows about these folders, as one JSON value; a run has the number of its row."""
     runs_read = [run for folder in folders for run in folder.runs]
     metrics = in_order(_recorded_metrics(runs_read), [metric for folder in folders for metric in folder.metrics])
     points = max(50, min(_MAX_POINTS, _MAX_VALUES // max(1, len(runs_read) * len(metrics))))
@@ -79,41 +79,26 @@ def page_data(folders: list[RunFolder]) -> dict[str, Any]:
     names = _distinct_names(folders)
     scenes: dict[str, dict[str, Any]] = {}  # listed once: the variants of one seed share theirs
     experiments: list[dict[str, Any]] = []
-    variants: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
     for folder, name in zip(folders, names, strict=True):
-        table, first, prefix = summarize(folder), len(variants), "" if len(folders) == 1 else f"{name}: "
-        ranked = table.ranked()
-        for row in table.rows.values():
-            mine, control = folder.of(row.variant), _control(row, ranked, folder)
-            for run, groups in zip(
-                mine, columns([run.records for run in mine], metrics, points, folder.window), strict=True
-            ):
+        table, first = summarize(folder), sum(len(each["rows"]) for each in experiments)
+        for v, variant in enumerate(table.rows, first):
+            mine = folder.of(variant)
+            curves = columns([run.records for run in mine], metrics, points, folder.window)
+            for run, groups in zip(mine, curves, strict=True):
                 weights = packed_weights(run, looks)
                 if weights is None and run.weights and run.scene is not None:
                     folder.problems.append(f"{run.variant}, seed {run.seed}: weights.jsonl does not fit the graph")
-                place = {"variant": len(variants), "scene": _scene_index(run.scene, scenes)}
+                place = {"variant": v, "scene": _scene_index(run.scene, scenes)}
                 shown = {"groups": groups, "weights": weights, "nodes": packed_nodes(run)}
                 runs.append({**place, "seed": run.seed, "done": run.done, **shown})
-            variants.append(
-                {
-                    "name": prefix + row.variant,
-                    "note": _method(mine),
-                    "rank": ranked.index(row) if row in ranked else len(ranked),
-                    "baseline": row is table.baseline and row.plain,
-                    "reference": row.reference,
-                    "plain": row.plain,
-                    "control": None if control is None else prefix + control.variant,
-                }
-            )
-        experiments.append(_experiment(folder, name, table, first))
-    curves = {name for run in runs for group in run["groups"] if len(group["steps"]) > 1 for name in group["y"]}
+        experiments.append(_experiment(folder, name, table, "" if len(folders) == 1 else f"{name}: "))
+    drawn = {name for run in runs for group in run["groups"] if len(group["steps"]) > 1 for name in group["y"]}
     return {
         "version": version("mixwise"),
         "title": " and ".join(names) or "nothing",
         "experiments": experiments,
-        "metrics": [{**metric_name(key)._asdict(), "curve": key in curves} for key in metrics],
-        "variants": variants,
+        "metrics": [{**metric_name(key)._asdict(), "curve": key in drawn} for key in metrics],
         "runs": runs,
         "scenes": list(scenes.values()),
     }
@@ -133,26 +118,9 @@ def _distinct_names(folders: list[RunFolder]) -> list[str]:
     ]
 
 
-def _method(runs: list[Run]) -> str:
-    """The algorithm and the policy of a variant, in words."""
-    scene = next((run.scene for run in runs if run.scene is not None), {})
-    return ", ".join(str(scene[key]) for key in ("algorithm", "policy") if scene.get(key))
-
-
-def _control(row: Row, ranked: list[Row], folder: RunFolder) -> Row | None:
-    """The variant that a method is compared with: the best one with its algorithm and Metropolis-Hastings weights."""
-    kinds = {each.variant: _kinds(folder.of(each.variant)) for each in ranked}
-    own = kinds.get(row.variant, ("", ""))[0], "metropolis-hastings"
-    return next((each for each in ranked if each is not row and kinds[each.variant] == own), None)
-
-
-def _kinds(runs: list[Run]) -> tuple[str, str]:
-    scene = next((run.scene for run in runs if run.scene is not None), {})
-    return str(scene.get("algorithm_kind")), str(scene.get("policy_kind"))
-
-
-def _experiment(folder: RunFolder, name: str, table: Summary, first: int) -> dict[str, Any]:
-    hidden, differences = len(folder.problems) - _MAX_PROBLEMS, table.differences()
+def _experiment(folder: RunFolder, name: str, table: Summary, prefix: str) -> dict[str, Any]:
+    hidden, ranked, differences = len(folder.problems) - _MAX_PROBLEMS, table.ranked(), table.differences()
+    command = folder.comment("command: ").removeprefix("command: ")
     return {
         "name": name,
         "description": folder.description,
@@ -161,22 +129,32 @@ def _experiment(folder: RunFolder, name: str, table: Summary, first: int) -> dic
         "metrics": [metric_name(metric)._asdict() for metric in table.metrics],
         "rows": [
             {
+                "name": prefix + row.variant,  # different from all others on the page
+                "short": row.variant,
+                "note": ", ".join(str(row.scene[key]) for key in ("algorithm", "policy") if row.scene.get(key)),
+                "rank": ranked.index(row) if row in ranked else len(ranked),
+                "baseline": row is table.baseline and row.plain,
                 "reference": row.reference,
-                "difference": differences.get(row.variant),
-                "name": row.variant,
-                "variant": first + v,
-                "note": _method(folder.of(row.variant)),
+                "plain": row.plain,
+                "control": None if (control := _control(row, ranked)) is None else prefix + control.variant,
                 "cells": [_cell(table, row, column) for column in range(len(table.metrics))],
                 "bytes": row.bytes_per_node,
+                "difference": differences.get(row.variant),
             }
-            for v, row in enumerate(table.rows.values())
+            for row in table.rows.values()
         ],
         "caption": _caption(table, bool(differences)),
         "problems": folder.problems[:_MAX_PROBLEMS] + ([f"and {hidden} more"] if hidden > 0 else []),
-        "command": folder.command or ("mixwise run config.yaml" if folder.config else ""),
+        "command": command or ("mixwise run config.yaml" if folder.config else ""),
         "config": folder.config,
-        "versions": folder.versions,
+        "versions": folder.comment("mixwise "),
     }
+
+
+def _control(row: Row, ranked: list[Row]) -> Row | None:
+    """The variant that a method is compared with: the best one with its algorithm and Metropolis-Hastings weights."""
+    kinds = row.kinds[0], "metropolis-hastings"
+    return next((each for each in ranked if each is not row and each.kinds == kinds), None)
 
 
 def _cell(table: Summary, row: Row, column: int) -> dict[str, Any] | None:
@@ -202,12 +180,10 @@ def _key_figures(folder: RunFolder, table: Summary) -> list[tuple[str, str]]:
     if not folder.runs:
         return []
     found = [("variants", str(len(table.rows))), ("seeds each", str(len(folder.seeds)))]
-    scene = next((run.scene for run in folder.runs if run.scene is not None), {})
-    if scene:
+    if scene := next((row.scene for row in table.rows.values() if row.scene), {}):
         graph = str(scene.get("graph", "a graph"))
-        found.append(
-            (f"nodes on {Path(graph).name if graph.startswith('file:') else graph}", str(scene.get("of") or scene["n"]))
-        )
+        place = Path(graph).name if graph.startswith("file:") else graph
+        found.append((f"nodes on {place}", str(scene.get("of") or scene["n"])))
     if is_number(scene.get("row_bytes")):
         found.append(("per parameter message", in_bytes(scene["row_bytes"])))
     if is_number(scene.get("steps")):

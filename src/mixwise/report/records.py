@@ -77,6 +77,11 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def holding(records: Steps, metric: str, end: float = math.inf) -> Steps:
+    """The records up to the step `end` in which a metric is a finite number."""
+    return [record for record in records if record["step"] <= end and is_number(record.get(metric))]
+
+
 def series(records: Steps, metric: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """The steps (T,) whose records hold a metric, and its values (T,)."""
     found = [record for record in records if isinstance(record.get(metric), int | float)]
@@ -84,15 +89,6 @@ def series(records: Steps, metric: str) -> tuple[npt.NDArray[np.int64], npt.NDAr
         numbers = [name for name, value in records[-1].items() if isinstance(value, int | float)] if records else []
         raise ConfigError(f"no record holds the metric {metric!r}; choose from {', '.join(numbers)}")
     return np.array([record["step"] for record in found]), np.array([record[metric] for record in found], np.float64)
-
-
-def last_records(records: Steps, metric: str, window: int) -> Steps:
-    """The records that a table averages: those of the last `window` steps up to the metric's last record.
-
-    A window counts steps, not records: accuracies that are 13 steps apart are not averaged by a window of 5.
-    """
-    found = [record for record in records if metric in record]
-    return [record for record in found if record["step"] > found[-1]["step"] - window]
 
 
 class Points(NamedTuple):
@@ -138,22 +134,24 @@ def rounded(value: float, digits: int = 4) -> float | int | None:
 
 
 # --- curves of a page ---
-def columns(runs: Sequence[Steps], metrics: Sequence[str], most: int, window: int = 1) -> list[list[dict[str, Any]]]:
+def columns(
+    runs: Sequence[Steps], metrics: Sequence[str], most: int, window: int = 1, digits: int = 4
+) -> list[list[dict[str, Any]]]:
     """The metrics of each run, in groups recorded at the same steps: {steps, x: axes, y: metrics}.
 
-    Each has at most `most` points (`curve_points`), at the same steps in all runs.
+    Each has at most `most` points (`curve_points`), at the same steps in all runs, and values of so many digits.
     """
     groups: dict[tuple[int, ...], list[str]] = {}
     for metric in metrics:
-        steps = sorted({record["step"] for records in runs for record in records if is_number(record.get(metric))})
+        steps = sorted({record["step"] for records in runs for record in holding(records, metric)})
         if steps:
             groups.setdefault(tuple(thinned(steps, most)), []).append(metric)
-    return [[group for kept, names in groups.items() if (group := _group(run, kept, names, window))] for run in runs]
+    made = [[_group(run, kept, names, window, digits) for kept, names in groups.items()] for run in runs]
+    return [[group for group in of_run if group is not None] for of_run in made]
 
 
-def _group(records: Steps, kept: tuple[int, ...], names: list[str], window: int) -> dict[str, Any] | None:
-    found = [record for record in records if is_number(record.get(names[0]))]
-    if not found:
+def _group(records: Steps, kept: tuple[int, ...], names: list[str], window: int, digits: int) -> dict[str, Any] | None:
+    if not (found := holding(records, names[0])):
         return None
     points = curve_points([record["step"] for record in found], kept, window)
     last = [found[end - 1] for end in points.end]
@@ -163,7 +161,7 @@ def _group(records: Steps, kept: tuple[int, ...], names: list[str], window: int)
             group["x"][axis] = [rounded(record[axis], 6) for record in last]
     for name in names:
         values = np.array([value if is_number(value := record.get(name)) else np.nan for record in found], dtype=float)
-        group["y"][name] = [rounded(mean) for mean in points.means(values).tolist()]
+        group["y"][name] = [rounded(mean, digits) for mean in points.means(values).tolist()]
     return group
 
 

@@ -12,13 +12,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from typing import Any
 
 import numpy as np
 
 from mixwise.errors import ConfigError, unknown
 from mixwise.report.folder import Run, RunFolder
 from mixwise.report.paired import Paired, paired
-from mixwise.report.records import Steps, higher_is_better, is_number, last_records, metric_name, series, steps_in_words
+from mixwise.report.records import higher_is_better, holding, is_number, metric_name, series, steps_in_words
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,22 @@ class Row:
     bytes_per_node: float | None = None
     seeds: int = 1
     finished: bool = True
-    reference: bool = False  # whether every node hears all others: a yardstick for gossip
-    plain: bool = False  # whether it is D-SGD with Metropolis-Hastings weights: the baseline of the field
+    scene: Mapping[str, Any] = field(default_factory=dict, compare=False)  # with its method in words
+
+    @property
+    def reference(self) -> bool:
+        """Whether every node hears all others: a yardstick for gossip."""
+        return bool(self.scene.get("reference"))
+
+    @property
+    def kinds(self) -> tuple[Any, Any]:
+        """The names of its algorithm and policy in a recipe."""
+        return self.scene.get("algorithm_kind"), self.scene.get("policy_kind")
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is D-SGD with Metropolis-Hastings weights: the baseline of the field."""
+        return self.kinds == ("dsgd", "metropolis-hastings")
 
 
 @dataclass(frozen=True)
@@ -95,11 +110,11 @@ class Summary:
     def difference(self, variant: str, other: str, metric: str | None = None) -> Paired | None:
         """Compare two variants seed by seed, in the first metric or in another; None if they share no seed."""
         metric = metric or self.metrics[0]
-        for what, name, known in (("variant", variant, self.rows), ("variant", other, self.rows)):
+        for what, name, known in (
+            ("variant", variant, self.rows), ("variant", other, self.rows), ("metric", metric, self.metrics),
+        ):  # fmt: skip
             if name not in known:
                 raise ConfigError(unknown(what, name, known))
-        if metric not in self.metrics:
-            raise ConfigError(unknown("metric", metric, self.metrics))
         column = self.metrics.index(metric)
         a, b = self.rows[variant].cells[column], self.rows[other].cells[column]
         return None if a is None or b is None else paired(a.values, b.values, higher=higher_is_better(metric))
@@ -200,44 +215,39 @@ def summarize(folder: RunFolder, *, strict: bool = False) -> Summary:
     rows = {}
     for variant in folder.variants:
         runs = [run for run in folder.of(variant) if run.records]
-        scene = next((run.scene for run in runs if run.scene is not None), {})
         if strict:
             for run, metric in ((run, metric) for run in runs for metric in folder.metrics):
                 series(run.records, metric)
-        sent = [size for run in runs if (size := _bytes_sent(_until(run, ends[0] if ends else None))) is not None]
+        sent = [size for run in runs if (size := _bytes_sent(run, ends[0] if ends else math.inf)) is not None]
         rows[variant] = Row(
             variant,
             tuple(_cell(runs, m, folder.window, end, used) for m, end in zip(folder.metrics, ends, strict=True)),
             bytes_per_node=float(np.mean(sent)) if sent else None,
             seeds=len(runs),
             finished=bool(runs) and len(runs) == len(folder.seeds) and all(run.finished for run in runs),
-            reference=bool(scene.get("reference")),
-            plain=(scene.get("algorithm_kind"), scene.get("policy_kind")) == ("dsgd", "metropolis-hastings"),
+            scene=next((run.scene for run in folder.of(variant) if run.scene is not None), {}),
         )
     cells = [cell for row in rows.values() for cell in row.cells if cell is not None]
     seeds = tuple(seed for seed in folder.seeds if all(seed in cell.values for cell in cells)) or tuple(folder.seeds)
     return Summary(tuple(folder.metrics), rows, steps_in_words(used) if used else "", seeds)
 
 
-def _common_end(folder: RunFolder, metric: str) -> int | None:
-    """The last step at which all runs in progress have a metric; None if every run is compared at its own end."""
-    ends = [[r["step"] for r in run.records if is_number(r.get(metric))] for run in folder.runs if not run.finished]
-    return min((steps[-1] for steps in ends if steps), default=None)
+def _common_end(folder: RunFolder, metric: str) -> float:
+    """The last step at which all runs in progress have a metric; ∞ if every run is compared at its own end."""
+    begun = [found for run in folder.runs if not run.finished and (found := holding(run.records, metric))]
+    return min((found[-1]["step"] for found in begun), default=math.inf)
 
 
-def _until(run: Run, end: int | None) -> Steps:
-    return run.records if end is None else [record for record in run.records if record["step"] <= end]
+def _cell(runs: Sequence[Run], metric: str, window: int, end: float, used: dict[str, list[list[int]]]) -> Cell | None:
+    """The cell of a metric over some runs; the steps that it averages are added to `used`.
 
-
-def _cell(
-    runs: Sequence[Run], metric: str, window: int, end: int | None, used: dict[str, list[list[int]]]
-) -> Cell | None:
-    """The cell of a metric over some runs; the steps that it averages are added to `used`."""
+    A window counts steps, not records: accuracies that are 13 steps apart are not averaged by a window of 5.
+    """
     values: dict[int, float] = {}
     for run in runs:
-        if found := [record for record in _until(run, end) if is_number(record.get(metric))]:
-            last = last_records(found, metric, window)
-            values[run.seed] = float(series(last, metric)[1].mean())
+        if found := holding(run.records, metric, end):
+            last = [record for record in found if record["step"] > found[-1]["step"] - window]
+            values[run.seed] = float(np.mean([record[metric] for record in last]))
             used.setdefault(metric, []).append([record["step"] for record in last])
     if not values:
         return None
@@ -245,7 +255,9 @@ def _cell(
     return Cell(float(finals.mean()), float(finals.std(ddof=1)) if len(finals) > 1 else None, values)
 
 
-def _bytes_sent(records: Steps) -> float | None:
+def _bytes_sent(run: Run, end: float) -> float | None:
+    """What each node has sent up to a step, if that is recorded."""
+    records = [record for record in run.records if record["step"] <= end]
     sizes = [records[-1].get(name) for name in ("bytes_parameters", "bytes_sketches")] if records else []
     known = [size for size in sizes if is_number(size)]
     return sum(known) if known else None

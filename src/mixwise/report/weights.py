@@ -47,7 +47,7 @@ def packed_weights(run: Run, most: int) -> dict[str, Any] | None:
     for channel in _CHANNELS:
         if any(frame.get(channel) for _, frame in looks):
             packed[channel] = [[_packed(r, index) for r in frame.get(channel, [])] for _, frame in looks]
-    if any(line.get("tree") for line in run.weights):
+    if any(line["tree"] for line in run.weights):
         packed["tree"] = True
     return packed if arcs else None
 
@@ -70,40 +70,31 @@ def packed_nodes(run: Run) -> dict[str, Any] | None:
 
 
 def frames(run: Run, lines: Steps) -> list[tuple[int, Frame]]:
-    """Step and rounds of each line; empty if the lines are damaged or do not fit the graph of the scene."""
-    if run.scene is None:
-        return []
-    graph = graph_of(run.scene)
-    try:
-        return [(line["step"], _frame(line, graph)) for line in lines]
-    except (KeyError, ValueError, TypeError, IndexError):
-        return []
+    """Step and rounds of each line; empty if they do not fit the graph of the scene."""
+    n = 0 if run.scene is None else run.scene["n"]
+    found = [(line["step"], _frame(line)) for line in lines]
+    arcs = (arc for _, frame in found for rounds in frame.values() for r in rounds for arc in r)
+    return found if n and all(i < n and j < n and w <= 1001 for i, j, w in arcs) else []
 
 
-def _frame(line: dict[str, Any], graph: Graph) -> Frame:
+def _frame(line: dict[str, Any]) -> Frame:
     """The rounds of each channel; a tree is shown as one round along its edges, in both directions."""
-    frame = {channel: [decoded(r, graph) for r in line[channel]] for channel in _CHANNELS if line.get(channel)}
-    if line.get("tree"):
-        frame["params"] = [[arc for i, j in line["tree"] for arc in ((i, j, 500), (j, i, 500))]]
-    for i, j, w in (arc for rounds in frame.values() for r in rounds for arc in r):
-        if not (0 <= i < graph.n and 0 <= j < graph.n and 0 <= w <= 1001):
-            raise ValueError
-    return frame
+    if line["tree"]:
+        return {"params": [_both_ways([(i, j, 500) for i, j in line["tree"]])]}
+    return {channel: [decoded(r) for r in line[channel]] for channel in _CHANNELS if line[channel]}
 
 
-def decoded(round_: dict[str, Any], graph: Graph) -> Arcs:
-    """The arcs of a round whose weight is not 0."""
-    if "pairs" in round_:
-        flat = [int(number) for number in round_["pairs"]]
-        both = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
-        return [arc for i, j, w in both for arc in ((i, j, w), (j, i, w))]
-    if "list" in round_:
-        return [(int(i), int(j), int(w)) for i, j, w in round_["list"]]
-    if "edges" in round_:
-        weighted = zip(graph.edges, round_["edges"], strict=True)
-        return [arc for (i, j), w in weighted if w for arc in ((i, j, int(w)), (j, i, int(w)))]
-    arcs = zip(graph.arcs.senders.tolist(), graph.arcs.receivers.tolist(), round_["arcs"], strict=True)
-    return [(i, j, int(w)) for i, j, w in arcs if w]
+def decoded(round_: dict[str, list[int]]) -> Arcs:
+    """The arcs of a round that carry a weight."""
+    return _triples(round_["arcs"]) + _both_ways(_triples(round_["pairs"]))
+
+
+def _triples(flat: list[int]) -> Arcs:
+    return list(zip(flat[::3], flat[1::3], flat[2::3], strict=False))
+
+
+def _both_ways(pairs: Arcs) -> Arcs:
+    return [arc for i, j, w in pairs for arc in ((i, j, w), (j, i, w))]
 
 
 def _packed(arcs: Arcs, index: dict[tuple[int, int], int]) -> str | list[int]:

@@ -4,15 +4,16 @@
 
     {"step": 12, "params": [ROUND, …], "updates": [ROUND, …], "tree": [[i, j], …]}
 
-A ROUND is {"edges": […]} or {"arcs": […]}, one weight per edge or arc of the run's graph (edges if W = Wᵀ), or, on
-another graph, {"pairs": [i, j, weight, i, j, weight, …]} if W = Wᵀ and else {"list": [[i, j, weight], …]}. Weights are
-in thousandths; a loop has the rest of its row. `mixwise.report.weights` reads the file.
+A ROUND is {"arcs": [i, j, weight, i, j, weight, …]}; if W = Wᵀ, it is {"pairs": […]} with i < j only. Weights are in
+thousandths; a loop has the rest of its row. `mixwise.report.weights` reads the file.
 
 `nodes.jsonl` has a line for some of the records, however long the run is:
 
     {"step": 12, "xy": [x₀, y₀, x₁, y₁, …], "accuracy": [a₀, a₁, …]}
 
 (x_i, y_i) is a count sketch of x_i − x̄, two numbers per node; accuracies, in thousandths, are those of an evaluation.
+
+`tensorboard/` is written with `tensorboard=true`; `tensorboard --logdir DIR` shows all runs of a folder.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from mixwise.errors import ConfigError
 from mixwise.graphs import Graph
+from mixwise.graphs.drawing import MAX_MATRIX, graph_figure, is_drawable, matrix_figure
 from mixwise.graphs.trees import breadth_first
 from mixwise.mixing import MixingMatrix
 from mixwise.parts import is_reference, kind, words
@@ -45,6 +48,7 @@ MAX_LINES = 200  # of weights.jsonl: a slider has no room for more
 _MAX_NUMBERS = 200_000  # in weights.jsonl, however long the run is
 _MAX_ARCS = 20_000  # a larger graph cannot be drawn
 _MAX_SAMPLED = 60  # nodes that are shown of a graph that is too large
+_MAX_HEAT_MAPS = 30  # of one run, for TensorBoard
 
 
 def open_logs(
@@ -68,12 +72,13 @@ def open_logs(
     """
     if scene is not None and not (place / SCENE).exists():
         write_text(place / SCENE, json.dumps(scene))
-    logs: list[Log] = [_RecordLog(place / METRICS, Record.to_json), _RecordLog(place / TIMINGS, Record.timings_to_json)]
+    logs: list[Log] = [
+        _RecordLog(place / METRICS, lambda record, nodes: record.to_json()),
+        _RecordLog(place / TIMINGS, lambda record, nodes: record.timings_to_json()),
+    ]
     if scene is not None:
-        logs += [_WeightsLog(place / WEIGHTS, graph, steps, local_steps), _NodeLog(place / NODES)]
+        logs += [_WeightsLog(place / WEIGHTS, graph, steps, local_steps), _RecordLog(place / NODES, _nodes_to_json)]
     if tensorboard:
-        from mixwise.training.tensorboard_log import TensorBoardLog  # an extra
-
         logs.append(TensorBoardLog(place / "tensorboard", graph, steps, t))
     return logs
 
@@ -153,11 +158,8 @@ class Log:
     def see(self, t: int, plan: Plan | None) -> None:
         """Log what belongs to every step: the weights of its mixing, if it had one."""
 
-    def add(self, record: Record) -> None:
-        """Log a record."""
-
-    def see_nodes(self, step: int, line: dict[str, Any]) -> None:
-        """Log the models of all nodes after a step."""
+    def add(self, record: Record, nodes: dict[str, Any] | None = None) -> None:
+        """Log a record and, if given, the models of all nodes at that step (`node_values`)."""
 
     def flush(self) -> None:
         """Make all lines safe from a power cut."""
@@ -165,15 +167,16 @@ class Log:
 
 
 class _RecordLog(Log):
-    """One line per record."""
+    """One line per record, or per record that has something to write."""
 
-    def __init__(self, path: Path, to_line: Callable[[Record], str]) -> None:
+    def __init__(self, path: Path, to_line: Callable[[Record, dict[str, Any] | None], str]) -> None:
         super().__init__(path.open("a", encoding="utf-8"))
         self._to_line = to_line
 
-    def add(self, record: Record) -> None:
-        """Append a line."""
-        self.file.write(self._to_line(record) + "\n")
+    def add(self, record: Record, nodes: dict[str, Any] | None = None) -> None:
+        """Append a line, unless it is empty."""
+        if line := self._to_line(record, nodes):
+            self.file.write(line + "\n")
 
 
 # --- weights.jsonl ---
@@ -185,12 +188,8 @@ class _WeightsLog(Log):
         self._graph, self._local_steps = graph, local_steps
         self._mixings = steps // local_steps
         lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        self._stride = stride(self._mixings, self._size(lines[0])) if lines else 1
+        self._stride = stride(self._mixings, lines[0]) if lines else 1
         self._last = {name: value for name, value in lines[-1].items() if name != "step"} if lines else None
-
-    def _size(self, line: dict[str, Any]) -> int:
-        """Roughly how many numbers a line holds: that of a plan of many rounds, more than one per arc."""
-        return max(len(self._graph.arcs.senders), json.dumps(line).count(","))
 
     def see(self, t: int, plan: Plan | None) -> None:
         """Log the weights of a step, if it is one of those to record and they are new."""
@@ -198,62 +197,100 @@ class _WeightsLog(Log):
             return
         if len(self._graph.arcs.senders) > _MAX_ARCS or not all(W.whole for W in plan.matrices):
             return
-        if (line := encoded(plan, self._graph)) != self._last:
+        if (line := encoded(plan)) != self._last:
             if self._last is None:
-                self._stride = stride(self._mixings, self._size(line))
+                self._stride = stride(self._mixings, line)
             self._last = line
             self.file.write(json.dumps({"step": t, **line}, separators=(",", ":")) + "\n")
 
 
-def stride(mixings: int, numbers: int) -> int:
-    """Record every so many mixings of so many numbers; odd, so that both turns of an alternating policy are seen."""
-    lines = max(1, min(MAX_LINES, _MAX_NUMBERS // max(1, numbers)))
+def stride(mixings: int, line: dict[str, Any]) -> int:
+    """Record every so many mixings with lines like this; odd, so that both turns of an alternating policy are seen."""
+    lines = max(1, min(MAX_LINES, _MAX_NUMBERS // (1 + json.dumps(line).count(","))))
     return -(-mixings // lines) | 1
 
 
-def encoded(plan: Plan, graph: Graph) -> dict[str, Any]:
+def encoded(plan: Plan) -> dict[str, Any]:
     """The weights of a plan, ready for JSON."""
-    line: dict[str, Any] = {"params": [_round(W, graph) for W in plan.params]}
+    line: dict[str, Any] = {"params": [_round(W) for W in plan.params]}
     if plan.updates is not None:
-        line["updates"] = [_round(W, graph) for W in plan.updates]
+        line["updates"] = [_round(W) for W in plan.updates]
     if plan.tree is not None:
         line["tree"] = [list(edge) for edge in plan.tree.edges]
     return line
 
 
-def _round(W: MixingMatrix, graph: Graph) -> dict[str, Any]:
-    pattern = W.graph.pattern
-    off = pattern.rows != pattern.cols
-    i, j, thousandths = pattern.rows[off], pattern.cols[off], np.rint(1000 * W.weights[off]).astype(int)
-    if W.graph != graph:
-        used = thousandths > 0
-        if W.is_symmetric:
-            used &= i < j
-            return {"pairs": np.stack([i, j, thousandths], axis=1)[used].ravel().tolist()}
-        return {"list": np.stack([i, j, thousandths], axis=1)[used].tolist()}
-    if not graph.directed and W.is_symmetric:
-        return {"edges": thousandths[i < j].tolist()}  # sorted by (i, j), as the edges are
-    return {"arcs": thousandths.tolist()}
+def _round(W: MixingMatrix) -> dict[str, list[int]]:
+    i, j, thousandths = W.graph.pattern.rows, W.graph.pattern.cols, np.rint(1000 * W.weights).astype(int)
+    name, shown = ("pairs", i < j) if W.is_symmetric else ("arcs", i != j)
+    return {name: np.stack([i, j, thousandths], axis=1)[shown & (thousandths > 0)].ravel().tolist()}
 
 
 # --- nodes.jsonl ---
-class _NodeLog(Log):
-    """The models of all nodes over time, two numbers each, and their accuracies."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path.open("a", encoding="utf-8"))
-
-    def see_nodes(self, step: int, line: dict[str, Any]) -> None:
-        """Append a line."""
-        self.file.write(json.dumps({"step": step, **line}, separators=(",", ":")) + "\n")
+def _nodes_to_json(record: Record, nodes: dict[str, Any] | None) -> str:
+    return "" if nodes is None else json.dumps({"step": record.step, **nodes}, separators=(",", ":"))
 
 
-def node_line(training: Training, evaluated: bool) -> dict[str, Any]:
+def node_values(training: Training, evaluated: bool) -> dict[str, Any]:
     """The models as two numbers each, and their accuracies if they were just evaluated; a collective call."""
     network, task = training.network, training.task
     with network.traffic.pause():
         S = network.gather(torch.from_numpy(CountSketch(2).sums(training.models))).numpy()
-    line: dict[str, Any] = {"xy": [float(f"{value:.3g}") for value in (S - S.mean(axis=0)).ravel()]}
+    values: dict[str, Any] = {"xy": [float(f"{value:.3g}") for value in (S - S.mean(axis=0)).ravel()]}
     if evaluated and isinstance(task, ModuleTask) and task.node_accuracies is not None:
-        line["accuracy"] = (1000 * task.node_accuracies).round().int().tolist()
-    return line
+        values["accuracy"] = (1000 * task.node_accuracies).round().int().tolist()
+    return values
+
+
+# --- tensorboard/ ---
+def check_tensorboard() -> None:
+    """Raise an error with the install command if TensorBoard is missing."""
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            "tensorboard=true needs the package tensorboard, which is not installed; pip install 'mixwise[tensorboard]'"
+        ) from None
+
+
+class TensorBoardLog(Log):
+    """The numbers of every record, a picture of the graph, and from time to time one of W."""
+
+    def __init__(self, folder: Path, graph: Graph, steps: int, t: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # slow to import, and an extra
+
+        # Anything that an earlier process wrote about later steps is hidden.
+        super().__init__(SummaryWriter(str(folder), purge_step=t or None))
+        self._graph, self._drawn = graph, False
+        self._plan: Plan | None = None  # of the last mixing
+        self._every = -(-steps // _MAX_HEAT_MAPS)
+        self._next = t
+
+    def flush(self) -> None:
+        """Make all numbers visible to readers."""
+        self.file.flush()
+
+    def see(self, t: int, plan: Plan | None) -> None:
+        """Remember the weights of a step for the next picture."""
+        self._plan = plan or self._plan
+
+    def add(self, record: Record, nodes: dict[str, Any] | None = None) -> None:
+        """Log the numbers of a record and, from time to time, the weights of the last mixing."""
+        seconds = {f"seconds/{name}": value for name, value in record.seconds.items()}
+        for name, value in {**record.values, **seconds}.items():
+            if isinstance(value, int | float):
+                self.file.add_scalar(name, value, record.step)
+        if record.step >= self._next:
+            self._add_pictures(record.step)
+            self._next = record.step + self._every
+
+    def _add_pictures(self, step: int) -> None:
+        if not self._drawn and is_drawable(self._graph):
+            self._drawn = True
+            self.file.add_figure("graph", graph_figure(self._graph), step)
+        plan = self._plan
+        if plan is None or self._graph.n > MAX_MATRIX or not plan.params or not all(W.whole for W in plan.matrices):
+            return
+        self.file.add_figure("W", matrix_figure(plan.params_product), step)
+        if plan.updates is not None:
+            self.file.add_figure("W of the updates", matrix_figure(plan.updates_product), step)

@@ -53,7 +53,7 @@ async function follow() {
       const answer = await fetch(`data.json?since=${encodeURIComponent(seen)}`, { cache: 'no-store' });
       if (answer.status === 200 && !document.querySelector(':active')) {  // not while a control is pressed
         const next = await answer.json();
-        data = next;
+        receive(next);
         seen = next.stamp;
         drawAll();
       }

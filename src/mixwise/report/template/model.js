@@ -1,5 +1,11 @@
 // The data of the page, and the choices of the reader. Choices are kept by name, so that they survive an update.
-let data = JSON.parse(at('data').textContent);
+let data = null;
+function receive(next) {
+  data = next;
+  data.variants = data.experiments.flatMap(experiment => experiment.rows);
+  data.variants.forEach((row, v) => { row.variant = v; });
+}
+receive(JSON.parse(at('data').textContent));
 const chosen = {
   metric: null, axis: 'step', log: null, smooth: 1, seeds: false, hidden: null, zoom: null, sort: null,
   left: null, right: null, seed: null, time: null, round: 0, mean: null, channel: 'params',

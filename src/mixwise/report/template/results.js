@@ -46,7 +46,7 @@ function resultTable(experiment, e) {
   });
   const extent = range(experiment.rows.map(row => row.cells[0]));
   const line = row => el('tr', {},
-    el('td', {}, swatch(row.variant), el('span', { class: 'name', text: row.name }),
+    el('td', {}, swatch(row.variant), el('span', { class: 'name', text: row.short }),
       el('span', { class: 'what', text: row.note }), row.difference ? el('span', { class: 'what', text: row.difference }) : null),
     row.cells.map((cell, c) => el('td', { class: cell && cell.best ? 'best' : null, 'data-label': columns[c][0] },
       el('span', { text: cell ? cell.text : '–' }), c === 0 && cell && extent ? bar(cell, extent, row.variant) : null)),
