@@ -109,7 +109,7 @@ class Gossip:
         self._elastic: Elastic | None = None
         self._calls = self._asked = t = 0  # calls of step(), and of collective methods, since the last mixing
         if elastic:
-            self._elastic = Elastic(parts, unwrapped(optimizer), graph, policy, options, timeout)
+            self._elastic = Elastic(parts, timeout)
             (t, self._asked), self.network, self.policy = self._elastic.start()
         else:
             self.network = connected(graph, options, timeout) if network is None else guarded(network, robust, on_bad)
@@ -117,7 +117,7 @@ class Gossip:
             begin_together(self.row, self.network)
         self._make_driver()
         self.driver.begin_at(t)
-        self.steps = Steps(unwrapped(optimizer), self.row, self.driver)
+        self.steps = Steps(parts.optimizer, self.row, self.driver)
         self.steps.on_loss = self._continue if elastic else None
         self.plan: Plan | None = None  # the weights of the last mixing
         self._loss: Any = None  # of the last step, if known

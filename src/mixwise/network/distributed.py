@@ -5,7 +5,6 @@ Legend: n nodes in all; m rows owned by this process; r rows that arrive from ot
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from mixwise.errors import MixingError, NetworkError
+from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
+from mixwise.network.agreement import check_alike, describe
 from mixwise.network.links import Links
 from mixwise.network.pending import BufferPool, PendingAverage, PendingMix
 from mixwise.network.routes import MixingRoutes, Router, Routes, block
@@ -87,20 +87,11 @@ class DistributedNetwork:
 
     def _agree(self) -> None:
         """Raise an error, on all processes at once, if they have different settings."""
-        key = (self.graph.n, self.graph.directed, self.graph.edge_array.tobytes())
-        settings = {"graph": repr(key), "wire_dtype": str(self.wire_dtype)}
-        own = [*map(_number, settings.values()), next(_made)]
-        table = self.transport.gather(torch.tensor([own], device=self.device), "making the network")
-        for name, column in zip(settings, table.T.tolist(), strict=False):
-            others = [str(self.transport.name(rank)) for rank in range(self.world) if column[rank] != column[0]]
-            if others:
-                ranks = f"rank{'s' * (len(others) > 1)} {', '.join(others)}"
-                raise NetworkError(
-                    f"{ranks} and rank {self.transport.name(0)} do not have the same {name} "
-                    f"(here: {getattr(self, name)}); pass the same on every process"
-                )
+        made = self.transport.gather(torch.tensor([[next(_made)]], device=self.device), "making the network")
         # Networks made one after the other on the same store leave their notes in different places.
-        self.transport.notes = f"gave-up/{_number(repr(table[:, -1].tolist()))}"
+        self.transport.notes = f"gave-up/{'-'.join(map(str, made[:, 0].tolist()))}"
+        settings = describe("the graph", self.graph) | describe("wire_dtype", self.wire_dtype)
+        check_alike(settings, None, self.transport)
 
     # --- gossip ---
     def mix(
@@ -221,8 +212,3 @@ def _check_rows(rows: torch.Tensor, count: int) -> None:
 def _part(rows: torch.Tensor, first: int, count: int) -> torch.Tensor:
     """Return `count` adjacent rows; the tensor itself, without slicing, if that is all of them."""
     return rows if count == rows.shape[0] else rows[first : first + count]
-
-
-def _number(text: str) -> int:
-    """A hash that fits into an int64."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
