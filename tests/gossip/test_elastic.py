@@ -1,17 +1,17 @@
 """What a rank that joins receives, and what the memory of an algorithm is worth after a change of the members."""
 
-import os
 import pickle
 import threading
 import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from builders import refused
+from builders import TouchesAFile, refused
 from mixwise.algorithms import D2, Choco, GradientTracking, PushSum, RelaySGD
 from mixwise.context import Context
 from mixwise.errors import NetworkError, TrainingError
@@ -26,6 +26,8 @@ from mixwise.network.state_server import StateServer, fetch_state
 from mixwise.policies import Fixed, Tree
 from mixwise.training.driver import Driver
 from programs import free_port
+
+needs_ipv6 = pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="there is no IPv6 here")
 
 
 # --- state that travels ---
@@ -74,8 +76,10 @@ def serving(giver):
             giver.offer(7)
 
     threading.Thread(target=steps, daemon=True).start()
-    yield
-    ended.set()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 @pytest.mark.parametrize(
@@ -146,23 +150,16 @@ def test_without_a_rank_that_sends_its_state_joining_is_an_error():
     refused(NetworkError, r"none of ranks \[1\] has sent its state", joins._join)
 
 
-def test_a_state_listens_where_it_is_told():
-    assert StateServer("127.0.0.1", 1.0)._server.server_address[0] == "127.0.0.1"
+@pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("::1", marks=needs_ipv6)])
+def test_a_state_listens_where_it_is_told(host):
+    server = StateServer(host, 0.05)
+    assert server._server.server_address[0] == host
+    refused(NetworkError, "has not offered its state within 5 s", fetch_state, host, server.port, 5.0)
 
 
-class Command:
-    """A pickle that runs a command when it is read."""
-
-    def __init__(self, file):
-        self.file = file
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.file}",)
-
-
-@pytest.mark.parametrize("encode", [pickle.dumps, lambda command: b"", lambda command: b"\xff" * 100])
+@pytest.mark.parametrize("encode", [pickle.dumps, lambda harm: b"", lambda harm: b"\xff" * 100])
 def test_a_state_that_is_none_is_refused_and_runs_no_code(tmp_path, encode):
-    body = encode(Command(tmp_path / "executed"))
+    body = encode(TouchesAFile(tmp_path / "executed"))
 
     class Stranger(BaseHTTPRequestHandler):
         def do_GET(self):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-import struct
-import sys
-from contextlib import suppress
+import psutil
 
 from mixwise.errors import NetworkError
 from mixwise.network.board import LOOPBACK, address_towards, is_loopback
@@ -19,15 +16,9 @@ def gloo_interface(endpoint: tuple[str, int]) -> dict[str, str]:
 
 def interface_towards(host: str, port: int) -> str | None:
     """The name of the interface whose address this machine shows to `host`; None where that is not known."""
-    if sys.platform != "linux":
-        return None
-    import fcntl
-
-    with suppress(NetworkError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    try:
         own = address_towards(host, port)
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):  # an interface without an address
-                answer = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", name.encode()))  # SIOCGIFADDR
-                if socket.inet_ntoa(answer[20:24]) == own:
-                    return name
-    return None
+    except NetworkError:
+        return None
+    found = (name for name, addresses in psutil.net_if_addrs().items() if own in {each.address for each in addresses})
+    return next(found, None)
