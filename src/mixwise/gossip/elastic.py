@@ -128,7 +128,7 @@ class Elastic:
         for member in sorted(others, key=lambda other: (other.rank not in neighbors, other.rank)):
             try:
                 tensors, values = self._fetched(member)
-            except (NetworkError, TimeoutError):  # it is lost or stopped, too
+            except (NetworkError, TimeoutError):  # it is lost or stopped as well
                 continue
             told = difference([report(values["lines"], None), report(self._parts.lines, None)], [member.rank, rank])
             if told is not None:

@@ -69,7 +69,7 @@ def _first_difference(own: Lines, usual: Lines) -> str:
 
 def _texts_of_all(text: str, transport: Transport) -> list[str]:
     """The texts of all processes, by rank; long texts travel only if they differ."""
-    data, device = text.encode(), transport.default_device
+    data, device = text.encode(), transport.device
     digest = torch.frombuffer(bytearray(blake2b(data, digest_size=24).digest()), dtype=torch.int64)
     head = torch.cat([digest, torch.tensor([len(data)])])[None].to(device)
     heads = transport.gather(head, "comparing the processes")

@@ -45,7 +45,6 @@ class DistributedNetwork:
         group: the processes; by default all of the default process group.
         timeout: the longest time that one operation may take, in seconds.
         wire_dtype: torch.bfloat16 or torch.int8: rows are rounded for the message (see `mixwise.network.wire`).
-        device: where small messages are assembled; by default the CPU, or the current device under nccl.
         has_changed: whether another group is to take the place of this one (see `Transport`).
 
     Attributes:
@@ -62,14 +61,12 @@ class DistributedNetwork:
         group: ProcessGroup | None = None,
         timeout: float = 60.0,
         wire_dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
         has_changed: Callable[[], bool] | None = None,
     ) -> None:
         self.graph, self.wire_dtype = graph, as_wire_dtype(wire_dtype)
         self.transport = Transport(group, timeout, has_changed)
         self.rank, self.world = self.transport.rank, self.transport.world
         self.nodes = block(graph.n, self.rank, self.world)
-        self.device = self.transport.default_device if device is None else torch.device(device)
         self.traffic = Traffic()
         self.links: Links | None = None  # time between processes is measured, not simulated
         self.step: int | None = None
@@ -87,7 +84,7 @@ class DistributedNetwork:
 
     def _agree(self) -> None:
         """Raise an error, on all processes at once, if they have different settings."""
-        made = self.transport.gather(torch.tensor([[next(_made)]], device=self.device), "making the network")
+        made = self.transport.gather(torch.tensor([[next(_made)]], device=self.transport.device), "making the network")
         # Networks made one after the other on the same store leave their notes in different places.
         self.transport.notes = f"gave-up/{'-'.join(map(str, made[:, 0].tolist()))}"
         settings = describe("the graph", self.graph) | describe("wire_dtype", self.wire_dtype)
@@ -123,7 +120,7 @@ class DistributedNetwork:
         if found is None:
             routes = self._router.mixing(W)
             if not W.whole:  # no process knows all weights, so each tells how many rows its nodes send
-                own = torch.tensor([[routes.messages]], device=self.device)
+                own = torch.tensor([[routes.messages]], device=self.transport.device)
                 routes = replace(routes, messages=int(self.transport.gather(own, "counting messages").sum()))
             found = W, routes  # W is kept, so that its id stays its own
         self._mixing[id(W)] = found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ import torch
 from mixwise.errors import NetworkError
 from mixwise.graphs import Graph
 from mixwise.mixing import metropolis_hastings
-from mixwise.network.board import LOOPBACK
+from mixwise.network.board import LOOPBACK, free_address
 from mixwise.network.world import world_of_this_process
 
 _PAIR = Graph(2, [(0, 1)])
@@ -25,9 +24,7 @@ class TwoProcesses:
     def __init__(self, timeout: float = 30.0) -> None:
         self.timeout = timeout
         self.deadline = time.monotonic() + timeout
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        _, port = free_address("127.0.0.1", 0)
         self._processes = [self._start(rank, port) for rank in range(2)]
 
     def _start(self, rank: int, port: int) -> subprocess.Popen[str]:
