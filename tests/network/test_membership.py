@@ -1,4 +1,4 @@
-"""Who takes part: what members of a run make of an answer, and that no two parts of a broken network both go ahead."""
+"""Membership: what members of a run make of an answer, and that no two parts of a broken network both continue."""
 
 import threading
 import time

@@ -52,7 +52,7 @@ MATRICES = {
     "one heavy node": metropolis_hastings(star(7)),
     "ring 5": metropolis_hastings(ring(5)),
     "two pairs of six": clique_averaging([(0, 5), (1, 4)], complete(6)),
-    "nobody": MixingMatrix.from_dense(np.eye(4), ring(4)),
+    "no edge": MixingMatrix.from_dense(np.eye(4), ring(4)),
     "directed": uniform_sender(
         Graph(6, [(0, 1), (0, 5), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (3, 0)], directed=True)
     ),
@@ -405,7 +405,7 @@ def test_messages_of_a_round_in_one_batch():
         assert torch.equal(exchanged, X[[other for other in range(4) if other != rank], :2])
 
 
-LONG = 20_002  # numbers; shorter rows go to everybody as they are
+LONG = 20_002  # numbers; shorter rows are sent to all as they are
 
 
 def averaged(rank, world, X):
