@@ -19,8 +19,8 @@ from hosts import Hosts, why_not
 from mixwise.errors import ConfigError
 from mixwise.launch.command import Machines, python_line, torchrun_line
 from mixwise.launch.torchrun import JsonBackend
-from mixwise.network import board
-from mixwise.network.board import listening_store
+from mixwise.network import addresses
+from mixwise.network.addresses import listening_store
 from mixwise.network.world import Processes
 from process_pool import in_processes
 from programs import Program, free_port, running, wait_for
@@ -86,8 +86,8 @@ def test_a_store_of_rank_0_listens_on_its_address_only(monkeypatch):
 
 def test_a_name_that_means_loopback_on_machine_0_is_refused(monkeypatch):
     """Debian's /etc/hosts has the machine's own name for 127.0.1.1."""
-    found = [(board.socket.AF_INET, board.socket.SOCK_STREAM, 6, "", ("127.0.1.1", 29500))]
-    monkeypatch.setattr(board.socket, "getaddrinfo", lambda *args, **options: found)
+    found = [(addresses.socket.AF_INET, addresses.socket.SOCK_STREAM, 6, "", ("127.0.1.1", 29500))]
+    monkeypatch.setattr(addresses.socket, "getaddrinfo", lambda *args, **options: found)
     refused(ConfigError, r"that name means 127\.0\.1\.1.*give the address itself", listening_store, "node0", 29500)
 
 

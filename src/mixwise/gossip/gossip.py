@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from mixwise.errors import NetworkError, TrainingError
+from mixwise.gossip import collective
 from mixwise.gossip.call_watch import watched
-from mixwise.gossip.checkpoint import load, saved
 from mixwise.gossip.collective import DONE, FAILED, WORKING, any_works, averaged_state, metrics, transport_of
 from mixwise.gossip.elastic import Elastic, Place
 from mixwise.gossip.log import GossipLog, Logger
@@ -290,11 +290,11 @@ class Gossip:
     # --- checkpoints ---
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this rank that is not in the state dicts of model and optimizer."""
-        return saved(self.driver, self.row, self._calls)
+        return collective.saved(self.driver, self.row, self._calls)
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from such a state, after those of the model and the optimizer are loaded; a collective call."""
         self._note("load_state_dict()")
         self.row.settle()
-        self._calls = load(state, self.driver, self.row)
+        self._calls = collective.load(state, self.driver, self.row)

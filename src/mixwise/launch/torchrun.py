@@ -41,9 +41,9 @@ from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.run import main as torchrun
 
 from mixwise.errors import MixwiseError
-from mixwise.launch.interface import gloo_interface
 from mixwise.launch.workers import die_with_parent
-from mixwise.network.board import Board, address_towards, listening_store
+from mixwise.network.addresses import address_towards, gloo_interface, listening_store
+from mixwise.network.board import Board
 from mixwise.network.world import BOARD
 
 BACKEND = "mixwise"
@@ -56,7 +56,7 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
     The store of changing machines is kept by the one with `is_host`.
     """
     host, port = parse_rendezvous_endpoint(params.endpoint, default_port=0)
-    for name, value in gloo_interface((host, port)).items():
+    for name, value in gloo_interface(host, port).items():
         os.environ.setdefault(name, value)  # for the workers
     rank = params.get_as_int("rank")
     if rank is not None:

@@ -27,7 +27,8 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from mixwise.errors import NetworkError
-from mixwise.network.board import Board, address_towards, bounded, is_loopback, listening_store, until
+from mixwise.network.addresses import address_towards, listening_store
+from mixwise.network.board import Board, bounded, until
 from mixwise.network.lighthouse import Lighthouse, Presence, Present, torchft
 from mixwise.network.transport import Transport, leave_at_once, make_default_group
 
@@ -131,8 +132,7 @@ class Membership:
             raise NetworkError("an elastic run makes its process groups itself; remove init_process_group")
         addresses, grace = env[LIGHTHOUSES].split(","), float(env.get(GRACE, 0.7))
         first, _, port = addresses[0].rpartition(":")
-        first = first.strip("[]")
-        host = "127.0.0.1" if is_loopback(first) else address_towards(first, int(port))
+        host = address_towards(first.strip("[]"), int(port))
 
         def presence(name: str) -> Presence:
             return Lighthouse(addresses, name, grace)
