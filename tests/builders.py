@@ -3,6 +3,7 @@
 Legend: W (n, n) mixing matrices; G (n, d) rows; Γ (n, n) Gram matrices.
 """
 
+import os
 from collections.abc import Callable
 from functools import lru_cache
 from xml.etree import ElementTree
@@ -33,6 +34,16 @@ def refused(error: type[Exception], message: str, call: Callable[..., object], *
     with pytest.raises(error, match=message) as told:
         call(*args, **options)
     assert "\n" not in str(told.value)
+
+
+class TouchesAFile:
+    """A pickle that runs a command when it is read."""
+
+    def __init__(self, file) -> None:
+        self.file = file
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.file}",)
 
 
 def as_networkx(graph: Graph) -> nx.Graph:

@@ -37,7 +37,7 @@ _IMPORTED = (
     "torch._dynamo",  # torch imports it when the first optimizer is made
     "mixwise.cli",
     "mixwise.experiments.runner",
-    "mixwise.launch",
+    "mixwise.launch.supervisor",
     "sklearn.datasets",
 )
 _PDEATHSIG, _SUBREAPER = 1, 36  # prctl: the signal to get when the parent dies; to become the parent of orphans

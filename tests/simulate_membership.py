@@ -368,22 +368,6 @@ class Time:
             wait(lambda: False, seconds)
 
 
-class Lock:
-    """A lock, or the queue's and thread's way to wait."""
-
-    def __init__(self) -> None:
-        self.held = False
-
-    def acquire(self, timeout: float = 1e9) -> bool:
-        if self.held and not wait(lambda: not self.held, timeout):
-            return False
-        self.held = True
-        return True
-
-    def release(self) -> None:
-        self.held = False
-
-
 class Condition:
     def __enter__(self) -> None: ...
 
@@ -400,7 +384,7 @@ class Event:
         self.is_set = False
 
     def wait(self, seconds: float) -> bool:
-        return wait(lambda: self.is_set, seconds)
+        return self.is_set or wait(lambda: self.is_set, seconds)
 
     def set(self) -> None:
         self.is_set = True
@@ -732,7 +716,7 @@ DIST = SimpleNamespace(
     get_rank=lambda group: end_here().rank(), get_world_size=lambda group=None: end_here().size(),
     get_backend=lambda group: "gloo", group=SimpleNamespace(WORLD=SimpleNamespace(_device_types=[torch.device("cpu")])),
 )  # fmt: skip
-THREADING = SimpleNamespace(Thread=Thread, Condition=Condition, Event=Event, Lock=Lock)
+THREADING = SimpleNamespace(Thread=Thread, Condition=Condition, Event=Event)
 
 
 def told(form: Callable[..., None]) -> Callable[..., None]:

@@ -19,7 +19,7 @@ import mixwise as mw
 from builders import TWO_PAIRS, cases, refused
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import load_run
-from mixwise.gossip.agreement import describe, describe_model, difference, report
+from mixwise.network.agreement import describe, describe_model, difference, report
 from mixwise.report.folder import read_folder
 from mixwise.report.page import page_data
 from mixwise.sketch import CountSketch, GaussianSketch
@@ -487,11 +487,15 @@ POLICIES = [
 ]
 
 
+def compared(*reports):
+    return difference(reports, range(len(reports)))
+
+
 def test_descriptions_tell_policies_apart_but_not_copies():
     texts = [report(describe("the policy", policy), None) for policy in POLICIES]
     assert texts == [report(describe("the policy", copy.deepcopy(policy)), None) for policy in POLICIES]
     for a, b in itertools.combinations(texts, 2):
-        assert difference([a, b]).startswith("rank 1 differs from rank 0: the policy")
+        assert compared(a, b).startswith("rank 1 differs from rank 0: the policy")
 
 
 def test_the_one_that_differs_is_named():
@@ -499,22 +503,23 @@ def test_the_one_that_differs_is_named():
         lines = describe_model(nn.Sequential(nn.Linear(2, width), nn.BatchNorm1d(width)))
         return report(lines | changes, None)
 
-    assert difference([model()] * 4) is None
-    assert difference([model(), model(), model(5)]) == (
-        "rank 2 differs from rank 0: parameter '0.weight' has shape (5, 2) instead of (4, 2)"
+    one, same = "rank 1 differs from rank 0: ", "; all processes need the same"
+    assert compared(*[model()] * 4) is None
+    assert compared(model(), model(), model(5)) == (
+        f"rank 2 differs from rank 0: parameter '0.weight' has shape (5, 2) instead of (4, 2){same}"
     )
-    assert difference([model(5), model(), model()]).startswith("rank 0 differs from rank 1: parameter '0.weight'")
-    assert difference([model(), model(5)]).startswith("rank 1 differs from rank 0")
-    assert difference([model(), model(more="yes")]) == "rank 1 differs from rank 0: it alone has: more yes"
-    assert difference([model(more="yes"), model()]) == "rank 1 differs from rank 0: it lacks: more yes"
+    assert compared(model(5), model(), model()).startswith("rank 0 differs from rank 1: parameter '0.weight'")
+    assert compared(model(), model(5)).startswith(one)
+    assert compared(model(), model(more="yes")) == f"{one}it alone has: more yes{same}"
+    assert compared(model(more="yes"), model()) == f"{one}it lacks: more yes{same}"
     bad = report({}, TrainingError("no parameter to train"))
-    assert difference([model(), bad, model()]) == "rank 1 cannot continue: no parameter to train"
+    assert compared(model(), bad, model()) == "rank 1 cannot continue: no parameter to train"
 
 
 def test_orders_of_the_same_parameters_are_compared_too():
     lines = describe_model(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
     turned = dict(reversed(list(lines.items())))
-    assert difference([report(lines, None), report(turned, None)]).endswith("another order of parameters or buffers")
+    assert "another order of parameters or buffers" in compared(report(lines, None), report(turned, None))
 
 
 # --- the log ---

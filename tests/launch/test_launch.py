@@ -12,8 +12,8 @@ import pytest
 
 from builders import refused
 from mixwise.errors import ConfigError, NetworkError
-from mixwise.launch import Machines, supervise, torchrun_line, worker_command
-from mixwise.launch.command import check_options, parse_master
+from mixwise.launch.command import Machines, check_options, parse_master, torchrun_line, worker_command
+from mixwise.launch.supervisor import supervise
 from mixwise.network.board import Board
 from mixwise.network.world import Processes
 from process_pool import in_processes

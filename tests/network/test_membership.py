@@ -1,4 +1,4 @@
-"""Who takes part: what members of a run make of an answer, and that no two parts of a broken network both go ahead."""
+"""Membership: what members of a run make of an answer, and that no two parts of a broken network both continue."""
 
 import threading
 import time
@@ -27,12 +27,12 @@ def never(me):
 class Ranks:
     """Memberships that see the answers that a test gives them."""
 
-    def __init__(self, stack, contested=False):
-        self.stack, self.contested = stack, contested
+    def __init__(self, stack):
+        self.stack = stack
         self.all = [self.new(rank) for rank in range(WORLD)]
 
     def new(self, rank):
-        silent = SimpleNamespace(contested=self.contested, ask=never, close=lambda: None)
+        silent = SimpleNamespace(contested=False, ask=never, close=lambda: None)
         made = Membership(rank, WORLD, lambda name: silent, "127.0.0.1", grace=0.01, timeout=60.0)
         self.stack.callback(made.close)
         return made
@@ -61,12 +61,6 @@ class Ranks:
 def ranks():
     with ExitStack() as stack:
         yield Ranks(stack)
-
-
-@pytest.fixture
-def contested():
-    with ExitStack() as stack:
-        yield Ranks(stack, contested=True)
 
 
 def test_all_ranks_start_together_and_a_later_one_joins(ranks):
@@ -198,12 +192,14 @@ def test_the_words_of_a_stranger_change_nothing(ranks, words):
     assert first.view.ranks == (0, 1, 2, 3)
 
 
-def test_with_several_lighthouses_only_a_majority_continues(contested):
-    members = contested.begun()
-    contested.answer(*members[:2])  # these two reach one lighthouse,
-    contested.answer(*members[2:])  # those another
+def test_with_several_lighthouses_only_a_majority_continues(ranks):
+    members = ranks.begun()
+    for membership in members:
+        membership._presence.contested = True
+    ranks.answer(*members[:2])  # these two reach one lighthouse,
+    ranks.answer(*members[2:])  # those another
     assert {membership.view.ranks for membership in members} == {(0, 1, 2, 3)}
-    contested.answer(*members[1:])
+    ranks.answer(*members[1:])
     assert [membership.view.ranks for membership in members] == [(0, 1, 2, 3)] + [(1, 2, 3)] * 3
 
 

@@ -13,17 +13,21 @@ from mixwise.algorithms.compressors import TopK
 from mixwise.errors import ConfigError, MixingError, NetworkError
 from mixwise.experiments import load_recipe, plan_experiment
 from mixwise.experiments.build import prepare
-from mixwise.graphs import Graph, chain, complete, ring, torus
+from mixwise.graphs import Graph, complete, ring, torus
 from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, minimize_gme, uniform
 from mixwise.network import Link, Links, SimulatedNetwork, Traffic
 from strategies import connected_graphs
 
-
 # --- mixing ---
+MATRICES = [asymmetric(1), asymmetric(2), asymmetric(16), asymmetric(65), asymmetric(150)]
+MATRICES += [uniform(complete(6)), uniform(complete(70)), MixingMatrix.from_dense(np.eye(6), complete(6))]
+
+
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 5e-6), (torch.float64, 1e-13)])
-@pytest.mark.parametrize(("n", "d"), [(1, 1), (2, 7), (16, 1000), (65, 7), (150, 1)])
-def test_mixing_is_w_transposed_times_x(n, d, dtype, error):
-    W, X = asymmetric(n), random_rows(n, d, dtype=dtype)
+@pytest.mark.parametrize("stride", [1, 3], ids=["contiguous", "strided"])
+@pytest.mark.parametrize("W", MATRICES, ids=str)
+def test_mixing_is_w_transposed_times_x(W, stride, dtype, error):
+    X = random_rows(W.n, 1000 // W.n * stride, dtype=dtype)[:, ::stride]
     before = X.clone()
     mixed = SimulatedNetwork(W.graph).mix(X, W)
     expected = torch.from_numpy(W.to_dense().T) @ X.double()
@@ -31,12 +35,6 @@ def test_mixing_is_w_transposed_times_x(n, d, dtype, error):
     torch.testing.assert_close(mixed.double(), expected, rtol=0, atol=error)
     assert torch.equal(X, before)
     assert mixed.data_ptr() != X.data_ptr()
-
-
-def test_the_row_of_node_i_arrives_at_j_with_weight_w_ij():
-    W = asymmetric(8)
-    arrived = SimulatedNetwork(W.graph).mix(torch.eye(8, dtype=torch.float64), W)
-    np.testing.assert_array_equal(arrived.numpy().T, W.to_dense())
 
 
 @given(graph=connected_graphs(1, 12), seed=st.integers(0, 2**32 - 1))
@@ -48,28 +46,6 @@ def test_doubly_stochastic_weights_keep_the_mean_and_bring_the_rows_together(gra
     assert float((mixed - mixed.mean(0)).norm()) <= float((X - X.mean(0)).norm()) * (1 + 1e-8)
     assert (mixed.amax(0) <= X.amax(0) + 1e-8).all()
     assert (mixed.amin(0) >= X.amin(0) - 1e-8).all()
-
-
-@pytest.mark.parametrize("n", [6, 70])
-def test_full_averaging_and_no_mixing(n):
-    X, network = random_rows(n, 3), SimulatedNetwork(complete(n))
-    averaged = network.mix(X, uniform(complete(n)))
-    torch.testing.assert_close(averaged, X.mean(0).expand(n, -1), rtol=0, atol=1e-14)
-    assert torch.equal(network.mix(X, MixingMatrix.from_dense(np.eye(n), complete(n))), X)
-
-
-def test_many_nodes():
-    n = 20_000
-    W, X = metropolis_hastings(ring(n)), torch.arange(n, dtype=torch.float64)[:, None]
-    mixed = SimulatedNetwork(ring(n)).mix(X, W)
-    torch.testing.assert_close(mixed[1:-1], X[1:-1])  # the mean of x − 1, x and x + 1
-    assert float(mixed.mean()) == pytest.approx(float(X.mean()))
-
-
-def test_columns_that_are_not_contiguous():
-    X, W = random_rows(7, 12), asymmetric(7)
-    expected = SimulatedNetwork(W.graph).mix(X[:, ::3].contiguous(), W)
-    torch.testing.assert_close(SimulatedNetwork(W.graph).mix(X[:, ::3], W), expected, rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (4,), (2, 2, 2)])
@@ -108,12 +84,6 @@ def test_gather_returns_all_rows_and_counts_an_all_gather():
     assert network.traffic == Traffic(parameters=0, sketches=9 * 8 * 5 * 4)  # each row reaches 8 nodes
     network.gather(S.double())
     assert network.traffic.sketches == 9 * 8 * 5 * 12
-
-
-def test_a_network_knows_its_nodes_and_counts_its_own_traffic():
-    network = SimulatedNetwork(chain(5))
-    assert (network.graph, list(network.nodes)) == (chain(5), [0, 1, 2, 3, 4])
-    assert SimulatedNetwork(chain(5)).traffic is not network.traffic
 
 
 FAST, SLOW = Link(0.01, 1e6), Link(0.5, 1e3)
@@ -163,13 +133,6 @@ def test_measuring_takes_no_time():
     with network.traffic.pause():
         network.average(ROWS)
     assert network.traffic.seconds == 0
-
-
-def test_links_move_with_the_nodes():
-    moved = Links(FAST, {(0, 1): SLOW}).permuted([2, 0, 1, 3])
-    assert moved.edges == {(2, 0): SLOW}
-    arc = np.array([0]), np.array([2])
-    assert moved.round(*arc, 0) == 0.5
 
 
 @pytest.mark.parametrize("bad", [(-1, 1), (0, 0), (float("nan"), 1), (0, float("nan"))])

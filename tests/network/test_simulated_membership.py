@@ -11,7 +11,7 @@ import pytest
 
 from mixwise.errors import NetworkError
 from mixwise.network import lighthouse as real
-from mixwise.network.board import free_address
+from mixwise.network.addresses import free_address
 from mixwise.network.membership import View
 from simulate_membership import GRACE, Client, Process, Simulation, Task, Time, run_seed, simulated
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from mixwise.experiments import Recipe, plan_experiment, run_experiment
-from mixwise.launch import Machines, torchrun_line
+from mixwise.launch.command import Machines, torchrun_line
 from process_pool import in_processes
 from programs import free_port, run_with_hook, running, wait_for
 from run_folders import approximately, read_records, small_recipe

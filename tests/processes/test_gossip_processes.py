@@ -63,8 +63,8 @@ RUNS = {
     "overlap": (lambda n: mw.HeterogeneityAware(), mw.algorithms.CombineWhileAdapt, momentum, {"overlap": True}),
     "warm-up": (lambda n: mw.HeterogeneityAware(), mw.algorithms.DSGD, standing, {}),  # U = 0: weights from gradients
     "averaged-buffers": (metropolis, mw.algorithms.DSGD, momentum, {"buffers": "averaged"}),
+    "rounded": (metropolis, mw.algorithms.DSGD, momentum, {"wire_dtype": torch.bfloat16}),
 }
-ROUNDED = {"rounded": (metropolis, mw.algorithms.DSGD, momentum, {"wire_dtype": torch.bfloat16})}
 STEPS = 9
 
 
@@ -75,8 +75,9 @@ def simulated(world, name):
         model, data(), parts(world), batch=5, test=data(), gradients="loop", dtype=torch.float64,
         buffers=options.get("buffers", "local")
     )  # fmt: skip
+    network = mw.SimulatedNetwork(mw.graphs.ring(world), wire_dtype=options.get("wire_dtype"))
     training = Training(
-        task, mw.SimulatedNetwork(mw.graphs.ring(world)), policy(world), algorithm(), optimizer,
+        task, network, policy(world), algorithm(), optimizer,
         local_steps=options.get("local_steps", 1)
     )  # fmt: skip
     *_, last = records(training, STEPS, record_every=STEPS, evaluate_every=10**9)
@@ -84,7 +85,7 @@ def simulated(world, name):
 
 
 def started(rank, world, name):
-    policy, algorithm, optimizer, options = (RUNS | ROUNDED)[name]
+    policy, algorithm, optimizer, options = RUNS[name]
     own = model()
     made = optimizer([p for p in own.parameters() if p.requires_grad])
     options = dict(options, timeout=TIMEOUT)
@@ -194,27 +195,11 @@ def test_a_rank_that_differs_is_named_on_every_rank_at_once(message):
 
 
 def punctual():
-    """A model and its optimizer, made by all ranks before any goes on: the first one in a process takes long."""
+    """A model and its optimizer, made by all ranks before any continues: the first one in a process takes long."""
     own = nn.Linear(2, 2)
     optimizer = sgd(own.parameters())
     torch.distributed.barrier()
     return own, optimizer
-
-
-def one_never_comes(rank, world):
-    (own, optimizer), others = punctual(), Others()
-    if rank == 1:
-        others.wait_for(0, 2)
-        return None
-    told = error_of(mw.Gossip, own, optimizer, mw.graphs.ring(world), timeout=2.0)
-    others.tell(rank)
-    return told
-
-
-def test_a_rank_that_never_comes_is_named():
-    for told, seconds in run_in_processes(3, one_never_comes)[::2]:
-        assert re.search(r"comparing the processes: .*rank 1 (did not answer|is gone|is missing)", told)
-        assert seconds < 60  # on a busy machine
 
 
 # --- unequal data ---
@@ -233,7 +218,7 @@ def with_unequal_data(rank, world, sizes, name):
 def test_ranks_that_have_run_out_keep_mixing(name, sizes):
     results = run_in_processes(3, with_unequal_data, sizes, name)
     local = RUNS[name][3].get("local_steps", 1)
-    mixings = -(-max(sizes) // local)  # of an epoch: the last local steps are mixed, too
+    mixings = -(-max(sizes) // local)  # of an epoch: the last local steps are mixed as well
     for rank, (t, taken, moved, average) in enumerate(results):
         assert (t, taken) == (2 * mixings, 2 * sizes[rank])
         assert moved.norm() > 0.01  # also of a rank without data: it hears the others
@@ -413,7 +398,7 @@ def wrong_state(rank, world):
 
 def test_states_of_different_moments_are_told_apart():
     for told in run_in_processes(3, wrong_state):
-        assert told == "rank 1 differs from rank 0: the state to load, ['t'] = 1 instead of 3"
+        assert told.startswith("rank 1 differs from rank 0: the state to load, ['t'] = 1 instead of 3")
 
 
 # --- the end ---
@@ -432,14 +417,6 @@ def ending(rank, world, name):
 def test_a_rank_that_is_done_first_may_leave(name):
     """With overlap, no rank receives the rows of a mixing that never comes."""
     assert run_in_processes(3, ending, name) == [4] * 3
-
-
-# --- fewer bytes ---
-def test_rows_rounded_for_the_message():
-    exact, rounded = (run_in_processes(3, real, name) for name in ("dsgd", "rounded"))
-    for (X, _, _, figures), (Y, _, _, less) in zip(exact, rounded, strict=True):
-        assert less["bytes_parameters"] == figures["bytes_parameters"] / 4
-        assert 0 < (X - Y).abs().max() < STEPS * 2**-8 * X.abs().max()
 
 
 # --- what the pages promise ---

@@ -1,4 +1,4 @@
-"""Who can reach a run: on one machine nobody from outside; on several, no data that arrives becomes code."""
+"""Access to a run: on one machine none from outside; on several, no data that arrives becomes code."""
 
 import base64
 import os
@@ -14,14 +14,13 @@ import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import RendezvousStateError
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _NodeDesc, _RendezvousState
 
-from builders import refused
+from builders import TouchesAFile, refused
 from hosts import Hosts, why_not
 from mixwise.errors import ConfigError
-from mixwise.launch import Machines, torchrun_line
-from mixwise.launch.command import python_line
+from mixwise.launch.command import Machines, python_line, torchrun_line
 from mixwise.launch.torchrun import JsonBackend
-from mixwise.network import board
-from mixwise.network.board import listening_store
+from mixwise.network import addresses
+from mixwise.network.addresses import listening_store
 from mixwise.network.world import Processes
 from process_pool import in_processes
 from programs import Program, free_port, running, wait_for
@@ -64,14 +63,8 @@ def launch(*words):
 
 @in_processes
 @linux
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(["--max-restarts", 1], id="stop"),
-    ],
-)
-def test_a_run_on_one_machine_listens_where_no_other_machine_reaches_it(folder, options):
-    command = launch("--nproc-per-node", 2, *options, "--", "script.py")
+def test_a_run_on_one_machine_listens_where_no_other_machine_reaches_it(folder):
+    command = launch("--nproc-per-node", 2, "--max-restarts", 1, "--", "script.py")
     with running(command, folder, log=folder / "run.log") as process:
         wait_for(lambda: all_up(folder), [process], folder)
         found = listening(process.pid)
@@ -93,22 +86,12 @@ def test_a_store_of_rank_0_listens_on_its_address_only(monkeypatch):
 
 def test_a_name_that_means_loopback_on_machine_0_is_refused(monkeypatch):
     """Debian's /etc/hosts has the machine's own name for 127.0.1.1."""
-    found = [(board.socket.AF_INET, board.socket.SOCK_STREAM, 6, "", ("127.0.1.1", 29500))]
-    monkeypatch.setattr(board.socket, "getaddrinfo", lambda *args, **options: found)
+    found = [(addresses.socket.AF_INET, addresses.socket.SOCK_STREAM, 6, "", ("127.0.1.1", 29500))]
+    monkeypatch.setattr(addresses.socket, "getaddrinfo", lambda *args, **options: found)
     refused(ConfigError, r"that name means 127\.0\.1\.1.*give the address itself", listening_store, "node0", 29500)
 
 
 # --- what arrives is data ---
-class Command:
-    """A pickle that runs a command when it is read."""
-
-    def __init__(self, file):
-        self.file = file
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.file}",)
-
-
 # Writes a pickle that runs a command into every key of a store, as it is and as torchrun's own rendezvous keeps it.
 STRANGER = """
 import sys
@@ -135,7 +118,7 @@ def test_a_stranger_can_disturb_a_run_over_several_machines_but_runs_no_code(fol
         machine = Machines(1, "2", 0, (hosts.address(0), 29500))
         line = python_line(torchrun_line(machine, ["script.py"], max_restarts=1))  # what `mixwise launch` executes
         with running(line, folder, hosts.variables(0), log=folder / "run.log") as process:
-            payload = pickle.dumps(Command(folder / "executed"))
+            payload = pickle.dumps(TouchesAFile(folder / "executed"))
             words = [hosts.address(0), "29500", payload.hex(), base64.b64encode(payload).decode()]
             stranger = [sys.executable, "-c", STRANGER, *words]
             with Program(stranger, cwd=folder, env=os.environ | hosts.variables(1)) as writes:
@@ -194,7 +177,7 @@ def test_the_state_of_a_rendezvous_comes_back_as_it_was():
 def test_a_state_that_is_none_is_refused(arrives, tmp_path):
     store = dist.HashStore()
     backend = JsonBackend(store, "run")
-    for data in (arrives, pickle.dumps(Command(tmp_path / "executed"))):
+    for data in (arrives, pickle.dumps(TouchesAFile(tmp_path / "executed"))):
         store.set("mixwise/rendezvous/run", data)
         refused(RendezvousStateError, "holds no state", backend.get_state)
     assert not (tmp_path / "executed").exists()

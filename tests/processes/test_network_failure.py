@@ -114,7 +114,7 @@ def test_a_process_that_is_silent_is_named_after_the_timeout(name):
 
 
 def something_else(rank, world):
-    """One process mixes with other weights, one asks for something else: nobody crashes, nobody waits for ever."""
+    """One process mixes with other weights, one asks for something else: none crashes, none waits forever."""
     network, X = DistributedNetwork(complete(world), timeout=60), torch.ones(1, 10)
     W = uniform(network.graph)
     network.mix(X, W)

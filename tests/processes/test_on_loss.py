@@ -12,7 +12,9 @@ import torch
 
 from hosts import Hosts, why_not
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment
-from mixwise.launch import Machines, supervise, workers
+from mixwise.launch import workers
+from mixwise.launch.command import Machines
+from mixwise.launch.supervisor import supervise
 from mixwise.tasks import random_quadratics
 from mixwise.training.checkpoint import names_of_nodes, read_checkpoint
 from process_pool import in_processes
@@ -25,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("torchft") is None, reason="torchft is not installed"),
 ]
 
-# Each rank minimizes ‖x − b_i‖² with gradient tracking, which converges to the mean of the b_i of those who take part.
+# Each rank minimizes ‖x − b_i‖² with gradient tracking, which converges to the mean of the b_i of the present ranks.
 # Its memory knows all ranks: kept over a change it would lead to another point than the mean of the present ones.
 GOSSIP = """
 import os, pathlib, signal, sys, time, torch, mixwise as mw
@@ -78,7 +80,7 @@ def launched(capfd, monkeypatch):
 
 
 # The mean of all rows is taken while the gradients are computed, by the thread that hands over: X⁺ = J X − U.
-# It descends on the mean of the losses, to the mean of the targets of those who take part.
+# It descends on the mean of the losses, to the mean of the targets of the ranks that take part.
 AVERAGING = GOSSIP.replace("metropolis_hastings", "uniform").replace("algorithm=GradientTracking()", "overlap=True")
 SCRIPTS = {
     "tracking": GOSSIP,

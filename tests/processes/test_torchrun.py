@@ -263,7 +263,7 @@ def folder(tmp_path):
 
 
 def test_a_killed_process_leads_to_a_restart_and_the_same_records(folder):
-    """Neither --out nor --resume is given: those who are started again know where the others were."""
+    """Neither --out nor --resume is given: processes that are started again know where the others were."""
     run_in_processes(2, run_recipe, TYPED, folder / "whole")
     command = torchrun(2, "killed.py", "run", "typed.yaml", options=["--max-restarts", 2])
     with running(command, folder, LOOPBACK) as process:

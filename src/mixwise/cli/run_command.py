@@ -132,7 +132,8 @@ def launch(
 
     Example: mixwise launch --nproc-per-node 4 --on-loss continue -- run digits
     """
-    import mixwise.launch as start
+    from mixwise.launch import command as start
+    from mixwise.launch.supervisor import supervise
 
     machines = start.Machines(processes, count, here, start.parse_master(master), start.parse_master(standby))
     worker, stops = start.worker_command(command), on_loss == "stop"
@@ -153,7 +154,7 @@ def launch(
         os.execv(sys.executable, start.python_line(line(machines)))
     else:
         say = partial(err.print, "mixwise launch:")
-        raise typer.Exit(start.supervise(machines, worker, grace, max_restarts, say))
+        raise typer.Exit(supervise(machines, worker, grace, max_restarts, say))
 
 
 def _changes(overrides: list[str] | None, seeds: str | None) -> list[str]:

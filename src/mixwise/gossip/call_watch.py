@@ -144,14 +144,14 @@ def difference(told: Mapping[int, Status]) -> str | None:
         if status["end"]:  # in place of a next call
             calls[rank][max(calls[rank]) + 1] = f"{status['end']} after {_made(status)}"
     for number in sorted(set().union(*calls.values())):
-        who: dict[str, list[int]] = {}
+        callers: dict[str, list[int]] = {}
         for rank, made in calls.items():
             if number in made:
-                who.setdefault(made[number], []).append(rank)
-        if len(who) > 1:
-            odd = sorted(who, key=lambda call: (len(who[call]), call == _STEP))  # that of the fewest ranks first
-            current = {call: [told[r]["place"] for r in who[call] if max(calls[r]) == number] for call in odd}
-            found = " while ".join(_phrase(call, who[call], current[call]) for call in odd)
+                callers.setdefault(made[number], []).append(rank)
+        if len(callers) > 1:
+            odd = sorted(callers, key=lambda call: (len(callers[call]), call == _STEP))  # the fewest ranks first
+            current = {call: [told[r]["place"] for r in callers[call] if max(calls[r]) == number] for call in odd}
+            found = " while ".join(_phrase(call, callers[call], current[call]) for call in odd)
             lonely = [f": take gossip.{call} out of the `if`" for call in odd if call in _BESIDE_MIXING]
             remedy = "".join(lonely[:1]) + (f"; {_JOIN}" if _STEP in odd else "")
             return f"{found}; every rank must make the same calls in the same order{remedy}"
@@ -160,11 +160,11 @@ def difference(told: Mapping[int, Status]) -> str | None:
 
 def _phrase(call: str, ranks: list[int], places: list[str]) -> str:
     """Which ranks make the call, and where; or how they have ended."""
-    who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    named = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
     if not call.endswith("()"):
-        return f"{who} {'has' if len(ranks) == 1 else 'have'} {call}"
+        return f"{named} {'has' if len(ranks) == 1 else 'have'} {call}"
     known = ", ".join(sorted({place for place in places if place}))
-    return f"{who} call{'s' * (len(ranks) == 1)} gossip.{call}{f' ({known})' if known else ''}"
+    return f"{named} call{'s' * (len(ranks) == 1)} gossip.{call}{f' ({known})' if known else ''}"
 
 
 def _made(status: Status) -> str:

@@ -1,4 +1,4 @@
-"""Calls in which all ranks take part: the averaged model, metrics, and whether any rank still has data."""
+"""Calls in which all ranks take part: the averaged model, metrics, the status before a mixing, loading a state."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
-from mixwise.errors import NetworkError
+from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip.model_row import ModelRow
 from mixwise.network import DistributedNetwork, GuardedNetwork
+from mixwise.network.agreement import check_alike, describe
 from mixwise.network.guarded import unguarded
 from mixwise.network.transport import Transport
 from mixwise.protocols import Network, Plan
+from mixwise.state import decode, encode
 from mixwise.training.driver import Driver
 from mixwise.training.figures import mixing_figures
 
@@ -89,3 +91,31 @@ def any_works(status: int, driver: Driver, row: ModelRow) -> bool:
         message = f"rank {failed[0]} has left the join block with an error before mixing {t}; see its output"
         raise NetworkError(message, missing=failed, operation="join", step=t)
     return WORKING in everyone
+
+
+# --- checkpoints ---
+def saved(driver: Driver, row: ModelRow, calls: int) -> dict[str, Any]:
+    """The state of the driver, and what identifies the rank and the parameters that it belongs to."""
+    network = driver.network
+    encoded = encode(driver.state(), network.nodes)
+    values: dict[str, Any] = {"t": driver.t, "calls": calls, "rank": network.nodes[0], "world": network.graph.n}
+    values |= {"parameters": row.checksum(), "driver": encoded.values}
+    return {"tensors": {name: tensor.clone() for name, tensor in encoded.tensors.items()}, "values": values}
+
+
+def load(state: dict[str, Any], driver: Driver, row: ModelRow) -> int:
+    """Load such a state on every rank, if all ranks have the state of the same moment; returns its calls."""
+    values, network = state["values"], driver.network
+    r, n, rank, world = values["rank"], values["world"], network.nodes[0], network.graph.n
+    problem = None
+    if (r, n) != (rank, world):
+        problem = TrainingError(f"state of rank {r} of {n}, loaded on rank {rank} of {world}; every rank loads its own")
+    elif values["parameters"] != row.checksum():
+        problem = TrainingError(
+            "the parameters are not those that were saved with this state; after making Gossip, load the state dicts "
+            "that were saved together: first that of the model, then of the optimizer, then of Gossip"
+        )
+    check_alike(describe("the state to load", {"t": values["t"]}), problem, transport_of(network))
+    tensors = {name: tensor.clone() for name, tensor in state["tensors"].items()}
+    driver.load_state(decode(tensors, values["driver"], network.nodes), row.device)
+    return int(values["calls"])

@@ -17,15 +17,14 @@ from typing import Any
 import torch
 
 from mixwise.errors import NetworkError, TrainingError
-from mixwise.gossip.agreement import check_alike, difference, report
 from mixwise.gossip.collective import transport_of
-from mixwise.gossip.start import Options, Parts, begin_together, connected
+from mixwise.gossip.start import Parts, begin_together, connected
 from mixwise.graphs import Graph
+from mixwise.network.agreement import check_alike, difference, report
 from mixwise.network.board import bounded
 from mixwise.network.membership import JOINING, MEMBER, Member, Membership
 from mixwise.network.state_server import StateServer, fetch_state
 from mixwise.network.survivors import keep_counting
-from mixwise.policies.choice import PolicyLike, policy_for
 from mixwise.protocols import Network, Policy
 
 Place = tuple[int, int]  # mixings done, and collective answers (average, metrics) since the last of them
@@ -50,30 +49,16 @@ class Elastic:
 
     Args:
         parts: of this rank.
-        optimizer: its optimizer.
-        graph: of all ranks.
-        policy: makes the weights for a graph.
-        options: of `Gossip`.
         timeout: the longest wait for other ranks, in seconds.
     """
 
-    def __init__(
-        self,
-        parts: Parts,
-        optimizer: torch.optim.Optimizer,
-        graph: Graph,
-        policy: PolicyLike,
-        options: Options,
-        timeout: float,
-    ) -> None:
-        self._parts, self._optimizer, self._graph, self._policy = parts, optimizer, graph, policy
-        self._options, self._timeout = options, timeout
+    def __init__(self, parts: Parts, timeout: float) -> None:
+        self._parts, self._timeout = parts, timeout
         self._backend = "cpu:gloo,cuda:nccl" if parts.row.device.type == "cuda" else "gloo"
         self.membership = Membership.from_environment(timeout, self._serve)
-        if self.membership.world != graph.n:
-            raise TrainingError(
-                f"the graph has {graph.n} nodes, but there are {self.membership.world} processes; take one per node"
-            )
+        if self.membership.world != parts.graph.n:
+            processes = f"there are {self.membership.world} processes; take one per node"
+            raise TrainingError(f"the graph has {parts.graph.n} nodes, but {processes}")
 
     def _serve(self, host: str) -> int:
         self._server = StateServer(host, self._timeout)
@@ -106,11 +91,11 @@ class Elastic:
                 continue
 
     def _connected(self, ranks: tuple[int, ...], at: Place, before: Network | None) -> tuple[Place, Network, Policy]:
-        left = self._graph.subgraph(ranks)
+        left = self._parts.graph.subgraph(ranks)
         graph = joined(left)
         if graph is not left:
             _log.warning("the graph has fallen apart; an edge joins its parts until lost ranks are back")
-        network = connected(graph, self._options, self._timeout, lambda: self.membership.has_changed)
+        network = connected(graph, self._parts.options, self._timeout, lambda: self.membership.has_changed)
         if at == _BEFORE:
             check_alike(self._parts.lines, None, transport_of(network))
             begin_together(self._parts.row, network)
@@ -118,7 +103,7 @@ class Elastic:
             at = (0, 0)
         if before is not None:
             keep_counting(vars(before.traffic), before.graph.n, network)
-        return at, network, policy_for(self._policy, graph, self._parts.algorithm.needs)
+        return at, network, self._parts.policy_on(graph)
 
     # --- state that travels ---
     def offer(self, t: int) -> None:
@@ -126,7 +111,7 @@ class Elastic:
         if not self._server.wanted:
             return
         tensors = {f"model/{name}": value for name, value in self._model().items()}
-        saved = self._optimizer.state_dict()
+        saved = self._parts.optimizer.state_dict()
         plain: dict[str, dict[str, Any]] = {}
         for index, entries in saved["state"].items():
             held = {name: value for name, value in entries.items() if isinstance(value, torch.Tensor)}
@@ -139,16 +124,16 @@ class Elastic:
     def _join(self) -> Place:
         """Take the state of a neighbor, or if there is none of another rank, and become a member."""
         rank, others = self.membership.me.rank, self.membership.others
-        neighbors = self._graph.neighbors(rank)
+        neighbors = self._parts.graph.neighbors(rank)
         for member in sorted(others, key=lambda other: (other.rank not in neighbors, other.rank)):
             try:
                 tensors, values = self._fetched(member)
-            except (NetworkError, TimeoutError):  # it is lost or stopped, too
+            except (NetworkError, TimeoutError):  # it is lost or stopped as well
                 continue
-            told = difference([report(values["lines"], None), report(self._parts.lines, None)])
+            told = difference([report(values["lines"], None), report(self._parts.lines, None)], [member.rank, rank])
             if told is not None:
-                raise TrainingError(f"rank {rank} cannot join: compared with rank {member.rank}, {told}")
-            if self._options.rejoin == "neighbor":
+                raise TrainingError(f"rank {rank} cannot join: {told}")
+            if self._parts.options.rejoin == "neighbor":
                 self._load(tensors, values)
             self.membership.be(MEMBER)
             return int(values["t"]), 0
@@ -172,7 +157,7 @@ class Elastic:
             else:
                 index, _, entry = name.partition("/")
                 state[int(index)][entry] = tensor
-        self._optimizer.load_state_dict({"state": state, "param_groups": values["groups"]})
+        self._parts.optimizer.load_state_dict({"state": state, "param_groups": values["groups"]})
 
     def _model(self) -> dict[str, torch.Tensor]:
         state = self._parts.row.module.state_dict()

@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from mixwise.errors import NetworkError, TrainingError
+from mixwise.gossip import collective
 from mixwise.gossip.call_watch import watched
-from mixwise.gossip.checkpoint import load, saved
 from mixwise.gossip.collective import DONE, FAILED, WORKING, any_works, averaged_state, metrics, transport_of
 from mixwise.gossip.elastic import Elastic, Place
 from mixwise.gossip.log import GossipLog, Logger
@@ -109,7 +109,7 @@ class Gossip:
         self._elastic: Elastic | None = None
         self._calls = self._asked = t = 0  # calls of step(), and of collective methods, since the last mixing
         if elastic:
-            self._elastic = Elastic(parts, unwrapped(optimizer), graph, policy, options, timeout)
+            self._elastic = Elastic(parts, timeout)
             (t, self._asked), self.network, self.policy = self._elastic.start()
         else:
             self.network = connected(graph, options, timeout) if network is None else guarded(network, robust, on_bad)
@@ -117,7 +117,7 @@ class Gossip:
             begin_together(self.row, self.network)
         self._make_driver()
         self.driver.begin_at(t)
-        self.steps = Steps(unwrapped(optimizer), self.row, self.driver)
+        self.steps = Steps(parts.optimizer, self.row, self.driver)
         self.steps.on_loss = self._continue if elastic else None
         self.plan: Plan | None = None  # the weights of the last mixing
         self._loss: Any = None  # of the last step, if known
@@ -290,11 +290,11 @@ class Gossip:
     # --- checkpoints ---
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this rank that is not in the state dicts of model and optimizer."""
-        return saved(self.driver, self.row, self._calls)
+        return collective.saved(self.driver, self.row, self._calls)
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from such a state, after those of the model and the optimizer are loaded; a collective call."""
         self._note("load_state_dict()")
         self.row.settle()
-        self._calls = load(state, self.driver, self.row)
+        self._calls = collective.load(state, self.driver, self.row)

@@ -11,16 +11,16 @@ from torch import nn
 
 from mixwise.algorithms import DSGD, AllReduceSGD, CombineWhileAdapt
 from mixwise.errors import MixwiseError, TrainingError, kind_of
-from mixwise.gossip.agreement import check_alike, describe, describe_model
 from mixwise.gossip.collective import take_from_first
 from mixwise.gossip.model_row import ModelRow
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.network import DistributedNetwork, SimulatedNetwork
+from mixwise.network.agreement import check_alike, describe, describe_model
 from mixwise.network.guarded import OnBad, Robust, guarded
 from mixwise.network.transport import Transport, process_count
 from mixwise.policies.choice import PolicyLike, as_algorithm, policy_for
-from mixwise.protocols import Algorithm, Network
+from mixwise.protocols import Algorithm, Network, Policy
 from mixwise.tasks.module import BufferPolicy
 from mixwise.training.checks import check_buffers, check_counts, check_guarded, check_optimizer
 
@@ -48,6 +48,7 @@ class Parts:
     """The parts of this rank, validated on construction; arguments as those of `Gossip`.
 
     Attributes:
+        row: the trained parameters of the model.
         lines: a description to compare with other ranks.
     """
 
@@ -74,9 +75,10 @@ class Parts:
             _check_elastic(policy)
         if options.log_every is not None and options.elastic:
             raise TrainingError("log=… shows all ranks, and elastic=True may lose some; leave one of them out")
+        self.optimizer, self.graph, self.options, self._given_policy = optimizer, graph, options, policy
         self.algorithm = _chosen_algorithm(algorithm, options.overlap)
         check_guarded(self.algorithm, options.robust, options.on_bad)
-        self.policy = policy_for(policy, graph, self.algorithm.needs)
+        self.policy = self.policy_on(graph)
         _check_unsynchronized(model)
         self.row = ModelRow(model)
         _check_parameters(optimizer, self.row)
@@ -87,6 +89,10 @@ class Parts:
         named = {"the graph": graph, "the policy": self.policy, "the algorithm": self.algorithm, **vars(options)}
         for name, value in named.items():
             self.lines |= describe(name, value)
+
+    def policy_on(self, graph: Graph) -> Policy:
+        """Return the policy for a graph, which may be that of fewer ranks."""
+        return policy_for(self._given_policy, graph, self.algorithm.needs)
 
 
 def agreed(make: Callable[[], Parts], transport: Transport | None) -> Parts:

@@ -59,7 +59,7 @@ class Machines:
 
     @property
     def lighthouses(self) -> list[tuple[str, int]]:
-        """Where processes ask who is present: at machine 0, then at machine 1, if it stands by."""
+        """Where processes ask which ones are present: at machine 0, then at machine 1, if it stands by."""
         return [self.endpoint, *([] if self.standby is None else [self.standby])]
 
 

@@ -16,10 +16,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 from mixwise.launch.command import Machines, written
-from mixwise.launch.interface import gloo_interface
 from mixwise.launch.workers import FINISHED, Worker, die_with_parent
 from mixwise.network import lighthouse
-from mixwise.network.board import free_address
+from mixwise.network.addresses import free_address, gloo_interface
 from mixwise.network.membership import GRACE, LIGHTHOUSES
 
 _LOOK = 0.05  # seconds between two looks at the workers
@@ -144,7 +143,7 @@ def _environment(machines: Machines, lighthouses: str, grace: float) -> dict[str
     return {
         "OMP_NUM_THREADS": "1",  # as under torchrun: processes share the cores
         "TORCH_CPP_LOG_LEVEL": "ERROR",  # a lost peer is reported once, by the library
-        **gloo_interface(machines.endpoint),
+        **gloo_interface(*machines.endpoint),
         **os.environ,
         "PYTHONUNBUFFERED": "1",
         "WORLD_SIZE": str(machines.most * machines.processes),

@@ -41,9 +41,9 @@ from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.run import main as torchrun
 
 from mixwise.errors import MixwiseError
-from mixwise.launch.interface import gloo_interface
 from mixwise.launch.workers import die_with_parent
-from mixwise.network.board import Board, address_towards, listening_store
+from mixwise.network.addresses import address_towards, gloo_interface, listening_store
+from mixwise.network.board import Board
 from mixwise.network.world import BOARD
 
 BACKEND = "mixwise"
@@ -56,7 +56,7 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
     The store of changing machines is kept by the one with `is_host`.
     """
     host, port = parse_rendezvous_endpoint(params.endpoint, default_port=0)
-    for name, value in gloo_interface((host, port)).items():
+    for name, value in gloo_interface(host, port).items():
         os.environ.setdefault(name, value)  # for the workers
     rank = params.get_as_int("rank")
     if rank is not None:
@@ -65,8 +65,7 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
     hosts = params.get_as_bool("is_host")
     store = listening_store(host, port, wait) if hosts else Board.at(host, port, wait).store
     os.environ.setdefault(BOARD, params.endpoint)  # outlives restarts, unlike the store of a round
-    seconds = {name: params.get_as_int(f"{name}_timeout") for name in ("join", "last_call", "close", "heartbeat")}
-    given = {name: timedelta(seconds=value) for name, value in seconds.items() if value is not None}
+    waits = (params.get_as_int(f"{name}_timeout") for name in ("join", "last_call", "close", "heartbeat"))
     machines: RendezvousHandler = ChangingMachines.from_backend(
         params.run_id,
         store,
@@ -74,7 +73,7 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
         params.min_nodes,
         params.max_nodes,
         params.local_addr or (host if hosts else address_towards(host, port)),
-        RendezvousTimeout(**given),
+        RendezvousTimeout(*(None if wait is None else timedelta(seconds=wait) for wait in waits)),
         cast(int, params.get_as_int("keep_alive_interval", 5)),
         cast(int, params.get_as_int("keep_alive_max_attempt", 3)),
     )
@@ -140,7 +139,7 @@ class JsonBackend(RendezvousBackend):
         return _decoded(self._call("get", self._key))
 
     def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, Any, bool] | None:
-        """Replace the state that the token stands for; the state that is there then, and whether it is this one."""
+        """Replace the state that the token stands for; return the state afterwards, and whether it is this one."""
         mine = _to_json(pickle.loads(state))  # pickled by this process
         found = self._call("compare_set", self._key, (token or b"null").decode(), mine)
         decoded = _decoded(found)

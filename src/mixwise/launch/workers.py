@@ -11,6 +11,8 @@ import threading
 from collections.abc import Sequence
 from typing import IO
 
+import psutil
+
 FINISHED = "finished"
 _PDEATHSIG = 1  # prctl: the signal to get when the parent dies
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here: a fork beside other threads must not
@@ -57,10 +59,8 @@ class Worker:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it was stopped by a signal since the last look."""
-        if self.process.poll() is not None or not hasattr(os, "waitid"):
-            return False
-        return os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG) is not None
+        """Whether a signal has stopped it."""
+        return self.process.poll() is None and psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED
 
     def end(self, number: signal.Signals = signal.SIGKILL, reason: str | None = None) -> None:
         """Send a signal to the process and to all that it has started."""

@@ -5,7 +5,6 @@ Legend: n nodes in all; m rows owned by this process; r rows that arrive from ot
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,14 +13,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from mixwise.errors import MixingError, NetworkError
+from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
+from mixwise.network.agreement import check_alike, describe
 from mixwise.network.links import Links
 from mixwise.network.pending import BufferPool, PendingAverage, PendingMix
-from mixwise.network.routes import MixingRoutes, Route, Router, block
+from mixwise.network.routes import MixingRoutes, Router, Routes, block
 from mixwise.network.traffic import LONG_ROW, Cargo, Packing, Traffic, average_bytes, message_bytes
-from mixwise.network.transfer import Message, Round
+from mixwise.network.transfer import Message, Round, Transfer
 from mixwise.network.transport import Transport
 from mixwise.network.values import check_leaving
 from mixwise.network.wire import Wire, as_wire_dtype
@@ -45,7 +45,6 @@ class DistributedNetwork:
         group: the processes; by default all of the default process group.
         timeout: the longest time that one operation may take, in seconds.
         wire_dtype: torch.bfloat16 or torch.int8: rows are rounded for the message (see `mixwise.network.wire`).
-        device: where small messages are assembled; by default the CPU, or the current device under nccl.
         has_changed: whether another group is to take the place of this one (see `Transport`).
 
     Attributes:
@@ -62,14 +61,12 @@ class DistributedNetwork:
         group: ProcessGroup | None = None,
         timeout: float = 60.0,
         wire_dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
         has_changed: Callable[[], bool] | None = None,
     ) -> None:
         self.graph, self.wire_dtype = graph, as_wire_dtype(wire_dtype)
         self.transport = Transport(group, timeout, has_changed)
         self.rank, self.world = self.transport.rank, self.transport.world
         self.nodes = block(graph.n, self.rank, self.world)
-        self.device = self.transport.default_device if device is None else torch.device(device)
         self.traffic = Traffic()
         self.links: Links | None = None  # time between processes is measured, not simulated
         self.step: int | None = None
@@ -87,20 +84,11 @@ class DistributedNetwork:
 
     def _agree(self) -> None:
         """Raise an error, on all processes at once, if they have different settings."""
-        key = (self.graph.n, self.graph.directed, self.graph.edge_array.tobytes())
-        settings = {"graph": repr(key), "wire_dtype": str(self.wire_dtype)}
-        own = [*map(_number, settings.values()), next(_made)]
-        table = self.transport.gather(torch.tensor([own], device=self.device), "making the network")
-        for name, column in zip(settings, table.T.tolist(), strict=False):
-            others = [str(self.transport.name(rank)) for rank in range(self.world) if column[rank] != column[0]]
-            if others:
-                ranks = f"rank{'s' * (len(others) > 1)} {', '.join(others)}"
-                raise NetworkError(
-                    f"{ranks} and rank {self.transport.name(0)} do not have the same {name} "
-                    f"(here: {getattr(self, name)}); pass the same on every process"
-                )
+        made = self.transport.gather(torch.tensor([[next(_made)]], device=self.transport.device), "making the network")
         # Networks made one after the other on the same store leave their notes in different places.
-        self.transport.notes = f"gave-up/{_number(repr(table[:, -1].tolist()))}"
+        self.transport.notes = f"gave-up/{'-'.join(map(str, made[:, 0].tolist()))}"
+        settings = describe("the graph", self.graph) | describe("wire_dtype", self.wire_dtype)
+        check_alike(settings, None, self.transport)
 
     # --- gossip ---
     def mix(
@@ -118,57 +106,21 @@ class DistributedNetwork:
     ) -> PendingMix | PendingAverage:
         self._check_nodes(W.n)
         _check_rows(rows, len(self.nodes))
-        routes, m, averages = self._mixing_routes(W), len(rows), W.is_average and packing is None
+        routes, averages = self._mixing_routes(W), W.is_average and packing is None
         wire = Wire.of(rows, self.wire_dtype) if packing is None and not averages else None
         size = message_bytes(rows, packing or wire)
         self.traffic.parameters += average_bytes(self.graph.n, size) if averages else routes.messages * size
-        if averages and routes.averages and size >= LONG_ROW:  # of short rows one round is faster
-            self._check_leaving(rows, None)
-            return PendingAverage(self, rows.contiguous(), "mix", ahead=ahead)
-        source, lent, form = rows.contiguous(), [], packing or wire
         self._check_leaving(rows, wire)
-        if form is not None:
-            source = self.buffers.take(m, form.width, form.dtype, rows.device)
-            lent.append(source)
-        if wire is not None:
-            wire.pack(rows, source)
-        elif packing is not None:
-            for position in {position for route in routes.sends for position in route.positions}:
-                packing.pack(position, source[position])
-        arriving = self.buffers.take(routes.arriving, source.shape[1], source.dtype, rows.device)
-        lent.append(arriving)
-        sends, receives, at = [], [], 0
-        for route in routes.sends:
-            if self._packed(route, size):
-                packed = self.buffers.take(len(route.positions), source.shape[1], source.dtype, rows.device)
-                lent.append(packed)
-                torch.index_select(source, 0, route.index.to(rows.device), out=packed)
-                sends.append(Message(route.peer, packed))
-            else:
-                sends += [Message(route.peer, _part(source, first, count)) for first, count in route.runs]
-        for route in routes.receives:
-            parts = [len(route.positions)] if self._packed(route, size) else [count for _, count in route.runs]
-            for count in parts:
-                receives.append(Message(route.peer, _part(arriving, at, count)))
-                at += count
-        transfer = self.transport.post([Round(sends, receives)], "mix", self.step, ahead=ahead)
-        if wire is not None:
-            return PendingMix(
-                self.buffers, source, arriving, routes, transfer, lent, wire, not self.traffic.paused, rows
-            )
-        return PendingMix(self.buffers, rows, arriving, routes, transfer, lent, packing, not self.traffic.paused)
-
-    @staticmethod
-    def _packed(route: Route, row_bytes: int) -> bool:
-        """Whether rows that are not adjacent are copied into one message; both ends see the same route."""
-        return len(route.runs) > 1 and row_bytes < LONG_ROW
+        if averages and routes.averages and size >= LONG_ROW:  # of short rows one round is faster
+            return PendingAverage(self, rows.contiguous(), "mix", ahead=ahead)
+        return PendingMix(self, rows, routes, packing or wire, ahead=ahead)
 
     def _mixing_routes(self, W: MixingMatrix) -> MixingRoutes:
         found = self._mixing.pop(id(W), None)
         if found is None:
             routes = self._router.mixing(W)
             if not W.whole:  # no process knows all weights, so each tells how many rows its nodes send
-                own = torch.tensor([[routes.messages]], device=self.device)
+                own = torch.tensor([[routes.messages]], device=self.transport.device)
                 routes = replace(routes, messages=int(self.transport.gather(own, "counting messages").sum()))
             found = W, routes  # W is kept, so that its id stays its own
         self._mixing[id(W)] = found
@@ -188,28 +140,38 @@ class DistributedNetwork:
         if cargo == "parameters":
             self._check_leaving(messages, wire)
         source = messages.contiguous() if wire is None else wire.pack(messages)
-        arrived = source.new_empty(routes.incoming, source.shape[1])
-        sends, receives, packed = [], [], []
-        direct = size >= LONG_ROW  # long rows: no copies
-        for route in routes.sends:
-            if direct or len(route.positions) == 1:
-                sends += [Message(route.peer, source[p]) for p in route.positions]
-            else:
-                sends.append(Message(route.peer, source[route.index.to(device)]))
-        for route in routes.receives:
-            if direct:
-                receives += [Message(route.peer, arrived[p]) for p in route.positions]
-            else:
-                packed.append((route, source.new_empty(len(route.positions), source.shape[1])))
-        receives += [Message(route.peer, rows) for route, rows in packed]
-        transfer = self.transport.post([Round(sends, receives)], "exchange", self.step)
-        outside, inside = routes.inside
-        if len(inside):
-            arrived[inside.to(device)] = source[outside.to(device)]
+        arriving = self.buffers.take(routes.arriving, source.shape[1], source.dtype, device)
+        transfer, packed = self.post_rows(source, arriving, routes, "exchange")
+        sent, places = (positions.to(device) for positions in routes.inside)
+        arrived = source.new_empty(routes.arriving + len(places), source.shape[1])
+        arrived.index_copy_(0, places, source[sent])
         transfer.wait()
-        for route, rows in packed:
-            arrived[route.index.to(device)] = rows
-        return arrived if wire is None else wire.unpack(arrived, messages.new_empty(routes.incoming, messages.shape[1]))
+        arrived.index_copy_(0, routes.outside.to(device), arriving)
+        self.buffers.give_back([arriving, *packed])
+        return arrived if wire is None else wire.unpack(arrived, messages.new_empty(len(arrived), messages.shape[1]))
+
+    def post_rows(
+        self, source: torch.Tensor, arriving: torch.Tensor, routes: Routes, operation: str, *, ahead: bool = False
+    ) -> tuple[Transfer, list[torch.Tensor]]:
+        """Send rows of `source` to the peers that need them, and receive theirs in `arriving`, one after the other.
+
+        Returns the transfer, and what was taken from the buffers for it.
+        """
+        sends, receives, lent, at = [], [], [], 0
+        row_bytes = source.shape[1] * source.element_size()
+        for route in routes.sends:
+            if route.is_packed(row_bytes):
+                lent.append(self.buffers.take(len(route.positions), source.shape[1], source.dtype, source.device))
+                torch.index_select(source, 0, route.positions.to(source.device), out=lent[-1])
+                sends.append(Message(route.peer, lent[-1]))
+            else:
+                sends += [Message(route.peer, _part(source, first, count)) for first, count in route.runs]
+        for route in routes.receives:
+            packed = route.is_packed(row_bytes)
+            for count in [len(route.positions)] if packed else [count for _, count in route.runs]:
+                receives.append(Message(route.peer, _part(arriving, at, count)))
+                at += count
+        return self.transport.post([Round(sends, receives)], operation, self.step, ahead=ahead), lent
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the rows of all nodes, in their order; counted as in a simulation: each reaches n − 1 nodes."""
@@ -247,8 +209,3 @@ def _check_rows(rows: torch.Tensor, count: int) -> None:
 def _part(rows: torch.Tensor, first: int, count: int) -> torch.Tensor:
     """Return `count` adjacent rows; the tensor itself, without slicing, if that is all of them."""
     return rows if count == rows.shape[0] else rows[first : first + count]
-
-
-def _number(text: str) -> int:
-    """A hash that fits into an int64."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")

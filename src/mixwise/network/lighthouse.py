@@ -1,4 +1,4 @@
-"""Who is present, by torchft's lighthouse: a small server that hears a heartbeat of every process.
+"""Which processes are present, by torchft's lighthouse: a small server that hears a heartbeat of each.
 
     python lighthouse.py ADDRESS PORT GRACE         runs a lighthouse; `mixwise launch --on-loss continue` starts it
 
@@ -40,7 +40,7 @@ class Presence(Protocol):
         """Tell what this process is, and return what all are; processes that are in the same answer get the same one.
 
         Returns once all processes that were in the last answer have asked again or are silent for the grace period.
-        Raises a TimeoutError if it takes longer than a second, a NetworkError if no one is there to answer.
+        Raises a TimeoutError if it takes longer than a second, a NetworkError if no lighthouse can be reached.
         """
         ...
 
@@ -68,7 +68,7 @@ class Lighthouse:
         self._beats.start()
 
     def ask(self, me: dict[str, Any]) -> Present:
-        """Return who is present, from the first lighthouse that answers."""
+        """Return which processes are present, from the first lighthouse that answers."""
         why = "none was tried"
         for address in self._addresses:
             if self.contested and time.monotonic() < self._resting.get(address, 0.0):

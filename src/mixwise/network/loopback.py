@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ import torch
 from mixwise.errors import NetworkError
 from mixwise.graphs import Graph
 from mixwise.mixing import metropolis_hastings
-from mixwise.network.board import LOOPBACK
+from mixwise.network.addresses import free_address, gloo_interface
 from mixwise.network.world import world_of_this_process
 
 _PAIR = Graph(2, [(0, 1)])
@@ -25,14 +24,12 @@ class TwoProcesses:
     def __init__(self, timeout: float = 30.0) -> None:
         self.timeout = timeout
         self.deadline = time.monotonic() + timeout
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        _, port = free_address("127.0.0.1", 0)
         self._processes = [self._start(rank, port) for rank in range(2)]
 
     def _start(self, rank: int, port: int) -> subprocess.Popen[str]:
         told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        env = {} if LOOPBACK is None else {"GLOO_SOCKET_IFNAME": LOOPBACK}
+        env = gloo_interface("127.0.0.1", port)
         env |= {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
         # Garbage collection would take a third of so short a life.
         code = f"import gc; gc.disable(); from mixwise.network.loopback import take_part; take_part({self.timeout})"

@@ -1,6 +1,6 @@
 """Which processes take part: views that their members agree on, and a process group for each view.
 
-A thread asks again and again who is present (`Presence`). The processes that take part are the members of a view. When
+A thread keeps asking which processes are present (`Presence`). Those that take part are the members of a view. When
 one is lost or joins, all others get another view: they stop waiting for messages, leave their process group, and the
 members of the new view form another. Messages travel inside of a group only, a group is formed only when every member
 of its view is ready for it, and its name is unique to that view: processes with different views never mix.
@@ -27,12 +27,13 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from mixwise.errors import NetworkError
-from mixwise.network.board import Board, address_towards, bounded, is_loopback, listening_store, until
+from mixwise.network.addresses import address_towards, listening_store
+from mixwise.network.board import Board, bounded, until
 from mixwise.network.lighthouse import Lighthouse, Presence, Present, torchft
 from mixwise.network.transport import Transport, leave_at_once, make_default_group
 
 LIGHTHOUSES, GRACE = "MIXWISE_LIGHTHOUSES", "MIXWISE_GRACE"  # environment variables that `mixwise launch` sets
-_PERIOD = 0.1  # seconds between two questions who is present
+_PERIOD = 0.1  # seconds between two questions
 _ANSWER = 1.0  # seconds beyond the grace period in which a process that is present answers
 STARTING, JOINING, MEMBER = "starting", "joining", "member"
 
@@ -131,8 +132,7 @@ class Membership:
             raise NetworkError("an elastic run makes its process groups itself; remove init_process_group")
         addresses, grace = env[LIGHTHOUSES].split(","), float(env.get(GRACE, 0.7))
         first, _, port = addresses[0].rpartition(":")
-        first = first.strip("[]")
-        host = "127.0.0.1" if is_loopback(first) else address_towards(first, int(port))
+        host = address_towards(first.strip("[]"), int(port))
 
         def presence(name: str) -> Presence:
             return Lighthouse(addresses, name, grace)
@@ -145,7 +145,7 @@ class Membership:
         self._presence.close()  # first: signs of life while the watch ends would delay the others
         self._watch.join()
 
-    # --- who is present: in a thread ---
+    # --- the processes that are present: in a thread ---
     def _ask(self) -> None:
         while not self._ended.wait(_PERIOD):
             try:

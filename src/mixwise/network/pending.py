@@ -12,7 +12,7 @@ Legend: m owned rows of length d; r rows that arrive.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,7 +20,7 @@ import torch
 from mixwise.network.routes import MixingRoutes, block
 from mixwise.network.sums import block_width, column_blocks, sum_in_place, sum_terms
 from mixwise.network.traffic import Packing
-from mixwise.network.transfer import Message, Round, Transfer
+from mixwise.network.transfer import Message, Round
 from mixwise.network.values import check_arrived
 from mixwise.network.wire import Wire
 
@@ -49,10 +49,11 @@ class BufferPool:
             free.pop()
         return torch.empty(rows, columns, dtype=dtype, device=device)
 
-    def give_back(self, tensor: torch.Tensor) -> None:
-        """Take back a tensor whose content is no longer needed."""
-        if tensor.numel() > 0:
-            self._free[tensor.dtype, tensor.device].append(tensor)
+    def give_back(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Take back tensors whose content is no longer needed."""
+        for tensor in tensors:
+            if tensor.numel() > 0:
+                self._free[tensor.dtype, tensor.device].append(tensor)
 
 
 def _room(tensor: torch.Tensor) -> int:
@@ -65,27 +66,40 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage())
 
 
-@dataclass
 class PendingMix:
     """Rows under way; the rows that were sent must not change until `wait` or `move` returns.
 
-    If the rows were rounded for the message, `exact` are the rows themselves.
+    Args:
+        network: sends the messages, and lends memory.
+        rows: X, those of the owned nodes.
+        routes: of the gossip step.
+        form: of the rows on the wire, if they do not travel as they are. With a `Wire`, the sums are those of rounded
+            rows, the owned ones included.
+        ahead: whether the caller computes something else before it waits.
     """
 
-    _buffers: BufferPool
-    _rows: torch.Tensor
-    _arriving: torch.Tensor
-    _routes: MixingRoutes
-    _transfer: Transfer
-    _lent: list[torch.Tensor]  # from the pool
-    _form: Packing | Wire | None
-    _checks: bool  # what arrives
-    exact: torch.Tensor | None = None
-
-    @property
-    def _result(self) -> torch.Tensor:
-        """The rows that are mixed, for their length and the dtype in which they are added up."""
-        return self._rows if self.exact is None else self.exact
+    def __init__(
+        self,
+        network: DistributedNetwork,
+        rows: torch.Tensor,
+        routes: MixingRoutes,
+        form: Packing | Wire | None,
+        *,
+        ahead: bool,
+    ) -> None:
+        self._buffers, self._routes, self._form, self._exact = network.buffers, routes, form, rows
+        self._checks = not network.traffic.paused  # what arrives
+        self._lent: list[torch.Tensor] = []  # from the pool
+        source = rows.contiguous() if form is None else self._memory(len(rows), form.width, form.dtype)
+        self._rows = source if isinstance(form, Wire) else rows  # that are added up
+        if isinstance(form, Wire):
+            form.pack(rows, source)
+        elif form is not None:
+            for position in {position for route in routes.sends for position in route.positions.tolist()}:
+                form.pack(position, source[position])
+        self._arriving = self._memory(routes.arriving, source.shape[1], source.dtype)
+        self._transfer, lent = network.post_rows(source, self._arriving, routes, "mix", ahead=ahead)
+        self._lent += lent
 
     def _arrived(self) -> None:
         """Wait, and unpack; rows that were only cast are cast back when they are summed, block by block in the cache.
@@ -93,31 +107,31 @@ class PendingMix:
         Another pass over rows of five million numbers took 75 instead of 63 ms.
         """
         self._transfer.wait()
-        d = self._result.shape[1]
-        if isinstance(self._form, Wire) and not self._form.casts:
-            self._rows = self._form.unpack(self._rows, self._memory(len(self._rows), d))
-            self._arriving = self._form.unpack(self._arriving, self._memory(len(self._arriving), d))
-        elif self._form is not None and not isinstance(self._form, Wire):
+        form, d = self._form, self._exact.shape[1]
+        if isinstance(form, Wire) and not form.casts:
+            self._rows = form.unpack(self._rows, self._memory(len(self._rows), d))
+            self._arriving = form.unpack(self._arriving, self._memory(len(self._arriving), d))
+        elif form is not None and not isinstance(form, Wire):
             packed, self._arriving = self._arriving, self._memory(len(self._arriving), d)
             for short, row in zip(packed, self._arriving, strict=True):
-                self._form.unpack(short, row)
+                form.unpack(short, row)
         if self._checks:
-            check_arrived(self._arriving, self._result, self._routes.senders, self._routes.nodes, self._transfer.step)
+            check_arrived(self._arriving, self._exact, self._routes.senders, self._routes.nodes, self._transfer.step)
 
     @property
     def _alone(self) -> bool:
         """Whether rows that arrive may be overwritten, because only one owned row hears them."""
-        return len(self._rows) == 1 and self._arriving.dtype == self._rows.dtype == self._result.dtype
+        return len(self._rows) == 1 and self._arriving.dtype == self._rows.dtype == self._exact.dtype
 
     def wait(self, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return Wᵀ X, in a new tensor or in `out`, which may be the rows that were sent; call it once."""
-        if self.exact is not None:
-            out = self.exact.clone() if out is None else out.copy_(self.exact)
+        if isinstance(self._form, Wire):
+            out = self._exact.clone() if out is None else out.copy_(self._exact)
             self.move(out)
             return out
         self._arrived()
         mixed = self._summed_in_place() if self._alone and out is self._rows else self._summed(out)
-        self._give_back()
+        self._buffers.give_back(self._lent)
         return mixed
 
     def move(self, rows: torch.Tensor) -> None:
@@ -133,7 +147,7 @@ class PendingMix:
                     total, product = memory[:, : target.numel()]
                     sum_terms(sources, terms, total, product)
                     target.add_(total)
-        self._give_back()
+        self._buffers.give_back(self._lent)
 
     def _summed_in_place(self) -> torch.Tensor:
         """Σ_i w_i x_i in place of the one owned row, in no memory but that of the rows."""
@@ -160,17 +174,13 @@ class PendingMix:
 
     def _sources(self, columns: slice) -> list[torch.Tensor]:
         """The rows by position: the owned ones, and those that have arrived."""
-        rows, arrived, dtype = _columns(self._rows, columns), _columns(self._arriving, columns), self._result.dtype
+        rows, arrived, dtype = _columns(self._rows, columns), _columns(self._arriving, columns), self._exact.dtype
         return [*rows.to(dtype).unbind(), *arrived.to(dtype).unbind()]
 
-    def _memory(self, rows: int, width: int) -> torch.Tensor:
+    def _memory(self, rows: int, width: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Return memory for rows, or for one block of their columns; it is given back with the rest."""
-        self._lent.append(self._buffers.take(rows, width, self._result.dtype, self._rows.device))
+        self._lent.append(self._buffers.take(rows, width, dtype or self._exact.dtype, self._exact.device))
         return self._lent[-1]
-
-    def _give_back(self) -> None:
-        for tensor in self._lent:
-            self._buffers.give_back(tensor)
 
 
 def _columns(rows: torch.Tensor, columns: slice) -> torch.Tensor:
@@ -215,16 +225,15 @@ class PendingAverage:
     def wait(self, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return the mean, in a new tensor or in `out`, which may be the row itself; call it once."""
         self._transfer.wait()
-        self._buffers.give_back(self._pieces)
         if out is None:
+            self._buffers.give_back([self._pieces])
             return self._mean  # it leaves the pool
         out.copy_(self._mean)
-        self._buffers.give_back(self._mean)
+        self._buffers.give_back([self._pieces, self._mean])
         return out
 
     def move(self, rows: torch.Tensor) -> None:
         """Instead of `wait`: add mean − X to these rows, in place."""
         self._transfer.wait()
         rows.sub_(self._row).add_(self._mean)
-        self._buffers.give_back(self._pieces)
-        self._buffers.give_back(self._mean)
+        self._buffers.give_back([self._pieces, self._mean])

@@ -8,6 +8,7 @@ Legend: m owned nodes; r rows that arrive; positions count owned rows 0..m-1, an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -21,6 +22,7 @@ from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network.sums import Terms, terms_by_receiver
+from mixwise.network.traffic import LONG_ROW
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
@@ -44,62 +46,77 @@ class Route:
 
     Attributes:
         peer: the rank of the other process.
-        positions: of the rows at the sender; for rows that arrive from an exchange, where they are put.
-        runs: (first, count) of consecutive positions: such rows can be sent without copying them.
-        index: the positions as a tensor.
+        positions: of the rows at the sender.
     """
 
     peer: int
-    positions: tuple[int, ...]
-    runs: tuple[tuple[int, int], ...]
-    index: torch.Tensor
+    positions: torch.Tensor
+
+    @cached_property
+    def runs(self) -> list[tuple[int, int]]:
+        """(first, count) of consecutive positions: such rows can be sent without copying them."""
+        positions = self.positions.numpy()
+        bounds = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), len(positions)]
+        return [(int(positions[a]), b - a) for a, b in pairwise(bounds)]
+
+    def is_packed(self, row_bytes: int) -> bool:
+        """Whether rows that are not adjacent are copied into one message; both ends see the same route."""
+        return len(self.runs) > 1 and row_bytes < LONG_ROW
 
 
 @dataclass(frozen=True)
-class MixingRoutes:
-    """One gossip step as this process sees it.
+class Routes:
+    """Rows between this process and its peers.
 
     Attributes:
-        sends: the owned rows that each peer needs, once each, however many of its nodes hear them.
-        receives: the rows of each peer that are needed here, by their positions there; put one after the other.
-        arriving: r, how many rows arrive.
-        senders: the nodes that they are from.
-        nodes: the owned nodes.
-        terms: for each owned node the position and the weight of every row that it hears, senders ascending.
-        moves: the same for W − I: what has to be added to its own row.
-        messages: rows that all nodes send to other nodes; if W is known in part, those that the owned ones send.
-        averages: whether every process has one row, and all give and get the same share: an average.
-    """
-
-    sends: tuple[Route, ...]
-    receives: tuple[Route, ...]
-    arriving: int
-    senders: IntArray
-    nodes: range
-    terms: tuple[Terms, ...]
-    moves: tuple[Terms, ...]
-    messages: int
-    averages: bool
-
-
-@dataclass(frozen=True)
-class ExchangeRoutes:
-    """One row per arc, as this process sees it.
-
-    Attributes:
-        sends: positions among the rows that the owned nodes send, for each peer in the order of its receivers.
-        receives: positions among the rows that arrive, in the same order.
-        inside: for arcs between owned nodes, the positions of both kinds.
-        outgoing, incoming: how many rows are sent and arrive here.
+        sends: the rows that each peer needs.
+        receives: the rows of each peer that are needed here; put one after the other.
         messages: how many rows travel between all nodes.
     """
 
     sends: tuple[Route, ...]
     receives: tuple[Route, ...]
-    inside: tuple[torch.Tensor, torch.Tensor]
-    outgoing: int
-    incoming: int
     messages: int
+
+    @cached_property
+    def arriving(self) -> int:
+        """r, how many rows arrive."""
+        return sum(len(route.positions) for route in self.receives)
+
+
+@dataclass(frozen=True)
+class MixingRoutes(Routes):
+    """One gossip step as this process sees it: a row is sent once to a peer, however many of its nodes hear it.
+
+    Attributes:
+        messages: rows that all nodes send to other nodes; if W is known in part, those that the owned ones send.
+        senders: the nodes that the rows that arrive are from.
+        nodes: the owned nodes.
+        terms: for each owned node the position and the weight of every row that it hears, senders ascending.
+        moves: the same for W − I: what has to be added to its own row.
+        averages: whether every process has one row, and all give and get the same share: an average.
+    """
+
+    senders: IntArray
+    nodes: range
+    terms: tuple[Terms, ...]
+    moves: tuple[Terms, ...]
+    averages: bool
+
+
+@dataclass(frozen=True)
+class ExchangeRoutes(Routes):
+    """One row per arc, as this process sees it.
+
+    Attributes:
+        outgoing: how many rows the owned nodes send.
+        inside: for arcs between owned nodes, the positions among these rows, and among all rows for owned nodes.
+        outside: the positions there of the rows that arrive.
+    """
+
+    outgoing: int
+    inside: tuple[torch.Tensor, torch.Tensor]
+    outside: torch.Tensor
 
 
 class Router:
@@ -126,12 +143,11 @@ class Router:
         return MixingRoutes(
             sends=_by_peer(away // n, away % n - start),
             receives=_by_peer(origins, arriving - self.starts[origins]),
-            arriving=len(arriving),
+            messages=W.messages if W.whole else int(np.count_nonzero(senders != receivers)),
             senders=arriving,
             nodes=self.nodes,
             terms=self._terms(W.graph, incoming, W.weights[incoming], arriving),
             moves=self._terms(W.graph, touching[1][moving != 0], moving[moving != 0], arriving),
-            messages=W.messages if W.whole else int(np.count_nonzero(senders != receivers)),
             averages=W.is_average and 2 < n == len(self.starts),
         )
 
@@ -146,20 +162,21 @@ class Router:
         """The routes of one row per arc."""
         senders, receivers, by_receiver = graph.arcs
         own, start, stop = self.rank, self.nodes.start, self.nodes.stop
+        firsts = np.searchsorted(senders, self.starts)  # of the arcs out of the nodes of each process
         first, last = np.searchsorted(senders, [start, stop])
         leaving = by_receiver[(by_receiver >= first) & (by_receiver < last)]  # by (j, i), as they will arrive
         peers = self._owner(receivers[leaving])
         arriving = by_receiver[slice(*np.searchsorted(receivers[by_receiver], [start, stop]))]
         origins = self._owner(senders[arriving])
-        order = np.argsort(origins, kind="stable")
-        order = order[origins[order] != own]
+        outside = np.argsort(origins, kind="stable")
+        outside = outside[origins[outside] != own]
         return ExchangeRoutes(
             sends=_by_peer(peers[peers != own], leaving[peers != own] - first),
-            receives=_by_peer(origins[order], order),
-            inside=(torch.from_numpy(leaving[peers == own] - first), torch.from_numpy(np.flatnonzero(origins == own))),
-            outgoing=int(last - first),
-            incoming=len(arriving),
+            receives=_by_peer(origins[outside], (arriving - firsts[origins])[outside]),
             messages=len(senders),
+            outgoing=int(last - first),
+            inside=(torch.from_numpy(leaving[peers == own] - first), torch.from_numpy(np.flatnonzero(origins == own))),
+            outside=torch.from_numpy(outside),
         )
 
     def _touching(self, graph: Graph) -> tuple[IntArray, IntArray]:
@@ -182,10 +199,4 @@ class Router:
 def _by_peer(peers: IntArray, positions: IntArray) -> tuple[Route, ...]:
     """One route per peer, from peers in ascending order."""
     bounds = np.flatnonzero(np.diff(peers, prepend=-1, append=-1)).tolist()
-    return tuple(_route(int(peers[a]), positions[a:b]) for a, b in pairwise(bounds))
-
-
-def _route(peer: int, positions: IntArray) -> Route:
-    bounds = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), len(positions)]
-    runs = tuple((int(positions[a]), b - a) for a, b in pairwise(bounds))
-    return Route(peer, tuple(positions.tolist()), runs, torch.tensor(positions))
+    return tuple(Route(int(peers[a]), torch.tensor(positions[a:b])) for a, b in pairwise(bounds))

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import AF_INET, AF_INET6
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ class StateServer:
                 pass
 
         class Server(ThreadingHTTPServer):
-            daemon_threads, address_family = True, ThreadingHTTPServer.address_family
+            daemon_threads, address_family = True, AF_INET6 if ":" in host else AF_INET
 
             def handle_error(self, request: Any, client_address: Any) -> None:
                 pass  # the process that asked is gone
@@ -78,9 +79,10 @@ def fetch_state(host: str, port: int, timeout: float) -> tuple[dict[str, torch.T
     try:
         connection.request("GET", "/")
         answer = connection.getresponse()
+        state = answer.read()
         if answer.status != 200:
             raise NetworkError(f"{host}:{port} has not offered its state within {timeout:g} s")
-        tensors = load(answer.read())
+        tensors = load(state)
         return tensors, dict(json.loads(tensors.pop(_VALUES).numpy().tobytes()))
     except (OSError, HTTPException, SafetensorError, KeyError, ValueError) as error:
         raise NetworkError(f"the state at {host}:{port} cannot be read: {error}") from None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _LOOK = 0.05  # seconds between two looks at whether the members have changed
 _TAGS = 256  # rounds that cannot be mistaken for each other before their tags are used again
-_Jobs: TypeAlias = "SimpleQueue[tuple[Callable[[], None], threading.Lock] | None]"
+_Jobs: TypeAlias = "SimpleQueue[tuple[Callable[[], None], threading.Event] | None]"
 
 
 class Message(NamedTuple):
@@ -50,7 +50,7 @@ class Transfer:
         self, transport: Transport, rounds: Sequence[Round], number: int, operation: str, step: int | None
     ) -> None:
         self.transport, self.operation, self.step = transport, operation, step
-        self.handed: threading.Lock | None = None  # free when the poster has posted the last round
+        self.handed: threading.Event | None = None  # set when the poster has posted the last round
         self._rounds, self._number = rounds, number
         self._arriving: list[tuple[Message, Any]] = []  # in the last round that was posted, and its works
         self._leaving: list[tuple[Message, Any]] = []  # in all rounds
@@ -111,9 +111,7 @@ class Transfer:
 
     def posted_within(self, seconds: float) -> bool:
         """Whether the poster posts the last round, or gives up, within so many seconds."""
-        if self.handed is not None and self.handed.acquire(timeout=seconds):
-            self.handed = None
-        return self.handed is None
+        return self.handed is None or self.handed.wait(seconds)
 
     def check_posted(self, deadline: float | None = None) -> None:
         """Wait until all rounds are posted; with one round that takes no time, unless it failed."""
@@ -152,10 +150,9 @@ class Poster:
         weakref.finalize(self, self._jobs.put, None)
         threading.Thread(target=_work, args=(self._jobs,), name="mixwise poster", daemon=True).start()
 
-    def hand(self, job: Callable[[], None]) -> threading.Lock:
-        """Queue a job, which must not raise; the returned lock is free when it is done."""
-        done = threading.Lock()
-        done.acquire()
+    def hand(self, job: Callable[[], None]) -> threading.Event:
+        """Queue a job, which must not raise; the returned event is set when it is done."""
+        done = threading.Event()
         self._jobs.put((job, done))
         return done
 
@@ -166,7 +163,7 @@ def _work(jobs: _Jobs) -> None:
         try:
             job()
         finally:
-            done.release()
+            done.set()
         del task, job, done  # do not keep their tensors alive
 
 

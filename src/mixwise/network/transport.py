@@ -80,7 +80,7 @@ class Transport:
         return self._failure is not None
 
     @property
-    def default_device(self) -> torch.device:
+    def device(self) -> torch.device:
         """The device on which a tensor must be to be sent."""
         return torch.device("cuda", torch.cuda.current_device()) if self.batched else torch.device("cpu")
 

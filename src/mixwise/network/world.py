@@ -21,7 +21,8 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from mixwise import errors
 from mixwise.errors import MixwiseError, NetworkError
 from mixwise.graphs import Graph
-from mixwise.network.board import Board, is_loopback, listening_store, until
+from mixwise.network.addresses import is_loopback, listening_store
+from mixwise.network.board import Board, until
 from mixwise.network.distributed import DistributedNetwork
 from mixwise.network.membership import LIGHTHOUSES, Membership
 from mixwise.network.simulated import SimulatedNetwork

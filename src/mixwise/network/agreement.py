@@ -1,4 +1,4 @@
-"""Whether all ranks are set up alike; if not, which one differs, and in what."""
+"""Checks that all processes are set up alike; if not, names the one that differs, and how."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ Lines = dict[str, str]  # "parameter 'fc.weight' has shape" -> "(10, 64)"
 
 def check_alike(lines: Lines, error: MixwiseError | None, transport: Transport | None) -> None:
     """Raise this rank's own error, or an error on every rank if any rank has one or is described by other lines."""
-    told = None if transport is None else difference(_texts_of_all(report(lines, error), transport))
+    told = None
+    if transport is not None:
+        ranks = [transport.name(rank) for rank in range(transport.world)]
+        told = difference(_texts_of_all(report(lines, error), transport), ranks)
     if error is not None:
         raise error
     if told is not None:
@@ -38,17 +41,18 @@ def report(lines: Lines, error: Exception | None) -> str:
     return json.dumps({"error": None if error is None else str(error), "lines": lines})
 
 
-def difference(reports: Sequence[str]) -> str | None:
-    """The error to raise on every rank, given the reports of all ranks; None if they agree."""
+def difference(reports: Sequence[str], ranks: Sequence[int]) -> str | None:
+    """The error to raise on every rank, given the reports of these ranks; None if they agree."""
     read = [json.loads(text) for text in reports]
-    for rank, told in enumerate(read):
+    for rank, told in zip(ranks, read, strict=True):
         if told["error"] is not None:
             return f"rank {rank} cannot continue: {told['error']}"
     # The odd one out is named, even if it is rank 0; with two halves, the first that differs from rank 0.
     usual = reports.index(Counter(reports).most_common(1)[0][0])
-    for rank, told in enumerate(read):
-        if reports[rank] != reports[usual]:
-            return f"rank {rank} differs from rank {usual}: {_first_difference(told['lines'], read[usual]['lines'])}"
+    for rank, text, told in zip(ranks, reports, read, strict=True):
+        if text != reports[usual]:
+            how = _first_difference(told["lines"], read[usual]["lines"])
+            return f"rank {rank} differs from rank {ranks[usual]}: {how}; all processes need the same"
     return None
 
 
@@ -65,7 +69,7 @@ def _first_difference(own: Lines, usual: Lines) -> str:
 
 def _texts_of_all(text: str, transport: Transport) -> list[str]:
     """The texts of all processes, by rank; long texts travel only if they differ."""
-    data, device = text.encode(), transport.default_device
+    data, device = text.encode(), transport.device
     digest = torch.frombuffer(bytearray(blake2b(data, digest_size=24).digest()), dtype=torch.int64)
     head = torch.cat([digest, torch.tensor([len(data)])])[None].to(device)
     heads = transport.gather(head, "comparing the processes")
@@ -76,19 +80,6 @@ def _texts_of_all(text: str, transport: Transport) -> list[str]:
     padded[0, : len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     rows = transport.gather(padded.to(device), "comparing the processes")
     return [bytes(row[:length].tolist()).decode() for row, length in zip(rows, lengths, strict=True)]
-
-
-def objection(values: dict[str, Any], rank: int, world: int, parameters: int) -> TrainingError | None:
-    """Why the saved state with these values does not fit this rank, whose parameters have this checksum."""
-    r, n = values["rank"], values["world"]
-    if (r, n) != (rank, world):
-        return TrainingError(f"state of rank {r} of {n}, loaded on rank {rank} of {world}; every rank loads its own")
-    if values["parameters"] != parameters:
-        return TrainingError(
-            "the parameters are not those that were saved with this state; after making Gossip, load the state dicts "
-            "that were saved together: first that of the model, then of the optimizer, then of Gossip"
-        )
-    return None
 
 
 # --- descriptions ---
