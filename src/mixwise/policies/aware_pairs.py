@@ -15,7 +15,7 @@ import torch
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix, metropolis_hastings
-from mixwise.mixing.matrix import FloatArray, entries_of
+from mixwise.mixing.matrix import FloatArray
 from mixwise.parts import Count, part
 from mixwise.policies.edge_coloring import InPairs
 from mixwise.policies.estimates import seeded
@@ -109,22 +109,15 @@ class Neighborhood:
 
     def matrix(self, partner: IntArray) -> MixingMatrix:
         """W of the pairs; where not all nodes are owned, the rows and columns of those that are."""
-        nodes = np.arange(self.nodes.start, self.nodes.stop)
-        paired = partner >= 0
-        pairs = np.stack([nodes[paired], partner[paired]], axis=1)
-        if len(self.nodes) == self.graph.n:
-            return metropolis_hastings(Graph(self.graph.n, pairs, labels=self.graph.labels))
-        pattern = self.graph.pattern
-        weights = np.zeros(len(pattern.rows))
-        for entries in entries_of(self.graph, self.nodes):
-            rows, cols = pattern.rows[entries], pattern.cols[entries]
-            ours = np.where((rows >= self.nodes.start) & (rows < self.nodes.stop), rows, cols)
-            other = np.where(ours == rows, cols, rows)
-            chosen = partner[ours - self.nodes.start]
-            weights[entries] = np.where(
-                other == chosen, 0.5, np.where(rows == cols, np.where(chosen < 0, 1.0, 0.5), 0.0)
-            )
-        return MixingMatrix(self.graph, weights, nodes=self.nodes)
+        graph, own = self.graph, slice(self.nodes.start, self.nodes.stop)
+        if len(self.nodes) == graph.n:
+            paired = np.flatnonzero(partner >= 0)
+            return metropolis_hastings(Graph(graph.n, np.stack([paired, partner[paired]], 1), labels=graph.labels))
+        rows, cols = graph.pattern.rows, graph.pattern.cols
+        partners, kept = np.full(graph.n, -1), np.zeros(graph.n)  # of other nodes, neither is known
+        partners[own], kept[own] = partner, np.where(partner >= 0, 0.5, 1.0)
+        paired = (partners[rows] == cols) | (partners[cols] == rows)
+        return MixingMatrix(graph, np.where(rows == cols, kept[rows], 0.5 * paired), nodes=self.nodes)
 
 
 def agree(worth: FloatArray, near: Neighborhood, network: Network, offers: int, ties: int) -> IntArray:
