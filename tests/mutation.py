@@ -123,17 +123,8 @@ def pytest_sessionfinish(exitstatus):
 
 def first_failure(src, *arguments, **environment):
     """Run pytest on this source, until a test fails."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-xq",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not soak and not trainers",
-        *arguments,
-    ]
+    options = ["-m", "pytest", "-xq", "-p", "no:cacheprovider", "-m", "not soak and not trainers"]
+    command = [sys.executable, *options, *arguments]
     environment |= {"PYTHONPATH": f"{src}{os.pathsep}{ROOT / 'tests'}", "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True)
     failure = re.search(r"^(FAILED|ERROR) \S+|\Z", done.stdout, re.MULTILINE)[0] or "crash or timeout"

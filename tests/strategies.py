@@ -1,4 +1,4 @@
-"""What property tests draw: graphs and Gram matrices."""
+"""Strategies of the property tests: graphs and Gram matrices."""
 
 from itertools import combinations, permutations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 
 import numpy as np
 
@@ -34,12 +34,12 @@ class Plan:
         """The matrices of both channels."""
         return self.params + (self.updates or ())
 
-    @cached_property
+    @property
     def params_product(self) -> FloatArray:
         """W₁ W₂ ⋯, (n, n): the effect of all rounds of `params`, since W₂ᵀ (W₁ᵀ X) = (W₁ W₂)ᵀ X."""
         return _product(self.params)
 
-    @cached_property
+    @property
     def updates_product(self) -> FloatArray:
         """The same for the updates, which follow the parameters unless the plan has rounds of their own."""
         return self.params_product if self.updates is None else _product(self.updates)

@@ -19,7 +19,7 @@ Legend: n nodes; X, X′, G, U (m, d) the rows that this process owns.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -145,8 +145,12 @@ class Look:
     sketches: tuple[Sketch, ...] = ()
     update: bool = False
 
-    def __or__(self, other: Look | None) -> Look:
-        return self if other is None else Look(self.sketches + other.sketches, self.update or other.update)
+    @staticmethod
+    def together(looks: Iterable[Look | None]) -> Look | None:
+        """Return everything that any of them wants to see."""
+        wanted = [look for look in looks if look is not None]
+        sketches = tuple(sketch for look in wanted for sketch in look.sketches)
+        return Look(sketches, any(look.update for look in wanted)) if wanted else None
 
 
 @family("policy")

@@ -51,7 +51,7 @@ class Round:
 
     @property
     def before(self) -> torch.Tensor:
-        """X, where it is known to be there."""
+        """X; a `MixingError` if it was not kept."""
         if self.X is None:
             raise MixingError("the rows before the step were not kept; say so in `Needs.previous` or `Policy.looks`")
         return self.X

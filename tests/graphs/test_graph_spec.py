@@ -119,11 +119,11 @@ def test_a_family_at_another_size(spec, nodes, expected):
 
 @cases(
     "spec, nodes, complaint",
-    ("torus", 10_007, "nodes = 10007 is 1 × 10007, no torus to speak of; use nodes=10000"),
+    ("torus", 10_007, "nodes = 10007 is 1 × 10007, too thin for a torus; use nodes=10000"),
     ("hypercube", 12, "use a power of two"),
     ("social", 12, "it has one size; leave nodes out"),
-    ("file:net.csv", 12, "only a family has any size; leave nodes out"),
-    ("rnig:5", 12, "only a family has any size"),
+    ("file:net.csv", 12, "only families come in any size; leave nodes out"),
+    ("rnig:5", 12, "only families come in any size"),
 )
 def test_a_size_that_a_graph_cannot_have(spec, nodes, complaint):
     refused(GraphError, complaint, sized, spec, nodes)

@@ -120,7 +120,7 @@ def test_consensus_factor_of_a_random_w_closed_forms():
 
 def test_a_random_w_needs_matrices_and_one_probability_each():
     for chances in ([0.5], [0.5, 0.6], [1.5, -0.5], [np.nan, 1.0]):
-        rule = r"probabilities = \[.*\]; give one per matrix, none negative, of sum 1"
+        rule = r"probabilities = \[.*\]; give one per matrix, none negative, with sum 1"
         refused(MixingError, rule, mx.consensus_factor, [np.eye(3), np.eye(3)], chances)
     refused(MixingError, "consensus_factor of no matrix", mx.consensus_factor, [])
 

@@ -1,7 +1,6 @@
-"""Parts of another package in recipes, in checkpoints and in processes; former spellings; commands that stay light."""
+"""Parts of another package in recipes, in checkpoints and in processes; commands that stay light."""
 
 import json
-import logging
 import subprocess
 import sys
 from importlib import metadata
@@ -11,12 +10,12 @@ import torch.distributed as dist
 import yaml
 
 from mixwise.errors import ConfigError
-from mixwise.experiments import load_recipe, load_run, plan_experiment, run_experiment
+from mixwise.experiments import load_run, plan_experiment, run_experiment
 from mixwise.experiments.build import prepare
 from mixwise.experiments.config import Recipe, validated
 from mixwise.network.board import Board
 from mixwise.network.world import Processes
-from mixwise.parts import build, registry
+from mixwise.parts import registry
 from planning import assert_runs_resume
 from process_pool import in_processes, run_in_processes
 
@@ -88,15 +87,7 @@ def test_wrong_options_of_such_parts_are_found_when_a_run_is_planned(base, says)
     assert str(error.value).startswith(f"recipe toys, variant toy: {says}")
 
 
-# --- the words of earlier versions ---
-def test_former_keys_are_translated_with_a_line_of_explanation(caplog):
-    caplog.set_level(logging.INFO)
-    today = build("algorithm", {"kind": "choco", "gamma": 0.3, "compressor": {"kind": "quantize", "bits": 4}})
-    assert build("algorithm", {"kind": "choco", "bits": 4, "gamma": 0.3, "top_k": 0.1}) == today
-    assert build("algorithm", {"kind": "choco", "top_k": 0.1, "bits": None}) == build("algorithm", "choco")
-    assert 'choco: top_k is now written {"compressor": {"kind": "top-k", "share": 0.1}}' in caplog.messages
-
-
+# --- recipes and their configurations ---
 def test_a_part_that_was_removed_is_one_line_that_names_another():
     with pytest.raises(ConfigError, match=r"policy: heterogeneity-aware-tree was removed in 0\.2\.0.*use policy: tree"):
         plan_experiment(recipe(algorithm="relay", policy={"kind": "heterogeneity-aware-tree", "looks": 10}))
@@ -109,9 +100,8 @@ def matches(one, two):
 
 
 def test_a_configuration_that_spells_out_the_defaults_is_the_same_experiment(tmp_path):
-    """As version 0.1 wrote config.yaml."""
     short = recipe(task={**CLASSIFIES, "partition": {"alpha": 0.5}}, policy={"kind": "heterogeneity-aware"})
-    spelled_out = {"kind": "dirichlet", "alpha": 0.5, "labels_per_node": 2}
+    spelled_out = {"kind": "dirichlet", "alpha": 0.5}
     aware = {"kind": "heterogeneity-aware", "period": 1, "sketch": {"kind": "count", "dim": 100}, "balance": 0.1}
     task = {**CLASSIFIES, "partition": spelled_out, "batch": 32, "augment": False, "train": "all"}
     long = recipe(task=task, algorithm={"kind": "dsgd"}, policy=aware, rows="memory")
@@ -141,13 +131,6 @@ def test_commands_that_only_list_do_not_import_torch(code):
     code += "; import sys; assert not {'torch', 'scipy'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_recipes_that_come_along_use_no_former_key(caplog):
-    caplog.set_level(logging.INFO)
-    known = load_recipe("cifar10-small")
-    plan_experiment(known, [f"variants={','.join([*known.variants, *known.further])}"])
-    assert caplog.messages == []
 
 
 # --- resumed, and run in two processes ---

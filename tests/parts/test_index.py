@@ -1,4 +1,4 @@
-"""What is derived from the declarations is current; if not, `python docs/tables.py` (or `make tables`) writes it."""
+"""The index and the tables follow the declarations; if not, `python docs/tables.py` (or `make tables`) writes it."""
 
 import runpy
 from pathlib import Path

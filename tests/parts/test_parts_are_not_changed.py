@@ -32,7 +32,7 @@ def records(seed, algorithm, policy, network, options):
 
 @pytest.mark.parametrize("name", runs())
 def test_runs_that_share_parts_are_runs_with_fresh_ones(name):
-    """Records and traffic, to the bit: nothing that one run has learned is there in the next."""
+    """Records and traffic, to the bit: nothing that one run has learned reaches the next."""
     algorithm, policy, graph, options = runs()[name]
     network = SimulatedNetwork(graph)
     for seed in (0, 1, 0):

@@ -33,11 +33,6 @@ def test_a_budget_is_kept_on_any_graph(budget):
     assert forecast(chosen, IRREGULAR, 1e3).bytes <= allowed
 
 
-@pytest.mark.parametrize("graph", [graphs.ring(6), graphs.star(6), IRREGULAR, graphs.social_network()])
-def test_without_links_and_budget_pairs_and_no_messages_but_rows(graph):
-    assert Auto().choose(Context(graph)) == Pairs()
-
-
 @pytest.mark.parametrize("graph", [graphs.ring(16), IRREGULAR])
 def test_with_links_the_fewest_rounds_that_leave_a_fifth_of_a_step(graph):
     chosen = Auto().choose(Context(graph, links=SLOW, row_bytes=1e4, wire_bytes=1e4))

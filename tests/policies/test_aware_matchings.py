@@ -17,7 +17,8 @@ from mixwise.graphs import Graph, heaviest_matching, matchings
 from mixwise.mixing import gram_matrix, metropolis_hastings
 from mixwise.needs import Needs
 from mixwise.network import SimulatedNetwork
-from mixwise.policies.aware_matchings import removed_by_pairs, rounds_that_fit
+from mixwise.policies.edge_coloring import rounds_that_fit
+from mixwise.policies.pairs import removed_by_pairs
 from mixwise.sketch import ExactSketch
 from planning import Planner
 
@@ -146,11 +147,16 @@ def test_pairs_run_forth_and_back_for_an_algorithm_that_needs_symmetric_weights(
     assert rounds == rounds[::-1]
 
 
-def test_matchings_in_a_row_are_rejected_where_weights_must_be_symmetric():
-    refused(MixingError, "rounds = 1", simulated, pol.HeterogeneityAwareMatchings(), algorithms.D2(), graphs.ring(8))
+@pytest.mark.parametrize("policy", [pol.HeterogeneityAwareMatchings, pol.AwarePairs])
+def test_matchings_that_are_chosen_one_by_one_cannot_run_forth_and_back(policy):
+    """Nor are there pairs on a directed graph."""
+    rule = "several matchings in a row are not; use rounds = 1, or policy: pairs"
+    for several in (policy(), policy(2)):
+        refused(MixingError, rule, simulated, several, algorithms.EXTRA(), graphs.ring(8))
+    assert len(simulated(policy(1), algorithms.EXTRA(), graphs.ring(8)).step().plan.params) == 1
+    refused(GraphError, "needs an undirected graph", simulated, policy(), graph=graphs.directed_ring(4))
+
+
+def test_a_matching_is_made_lazy_if_needed():
     (W,) = simulated(pol.HeterogeneityAwareMatchings(1), algorithms.D2(), graphs.ring(8)).step().plan.params
-    assert set(np.unique(W.to_dense())) <= {0.0, 0.25, 0.75, 1.0}  # lazy: (I + W) / 2
-
-
-def test_a_directed_graph_is_rejected():
-    refused(GraphError, "undirected", simulated(pol.HeterogeneityAwareMatchings(), graph=graphs.directed_ring(4)).step)
+    assert set(np.unique(W.to_dense())) <= {0.0, 0.25, 0.75, 1.0}  # (I + W) / 2

@@ -97,7 +97,7 @@ ON_GRAPHS = {"graphs": Alternating([metropolis_hastings(ring(N)), uniform(comple
 
 
 @pytest.mark.parametrize("algorithm", [D2, EXTRA, GradientTracking])
-@pytest.mark.parametrize("options", [{}, {"period": 10**6}, ON_GRAPHS], ids=["anew", "once", "on changing graphs"])
+@pytest.mark.parametrize("options", [{}, {"period": 10**6}, ON_GRAPHS], ids=["always", "once", "on changing graphs"])
 def test_exact_methods_stay_exact_with_optimized_weights(algorithm, options):
     """Whatever W is, doubly stochastic, the optimum is where nothing moves any more."""
     policy = HeterogeneityAware(sketch=EXACT, regularization=0.05, **options)

@@ -273,11 +273,6 @@ def test_a_cycle_takes_turns(policy, turns):
     assert policy.matrices(cycle.state) == turns
 
 
-def test_matched_pairs_average():
-    for W in matrices(planner(Matchings(), g.random_connected(9))):
-        assert set(W.to_dense().ravel()) <= {0.0, 0.5, 1.0}
-
-
 def test_edge_sampling_is_metropolis_hastings_on_the_active_edges():
     for t, W in enumerate(matrices(planner(EdgeSampling(0.6), g.torus(3, 4), seed=5))):
         assert metropolis_hastings(edge_sample(g.torus(3, 4), 0.6, 5, t)) == W

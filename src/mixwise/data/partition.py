@@ -100,7 +100,7 @@ def label_counts(labels: Labels, parts: Iterable[npt.ArrayLike], classes: int | 
     return np.stack([np.bincount(y[np.asarray(part, dtype=np.int64)], minlength=classes) for part in parts])
 
 
-@part("iid", "partition", title="uniformly at random", former={"alpha": None, "labels_per_node": None})
+@part("iid", "partition", title="uniformly at random")
 def iid(samples: int, nodes: int, seed: int = 0) -> Partition:
     """Split the indices at random into equal parts; sizes differ by at most one."""
     _check_nodes(nodes, samples)
@@ -108,7 +108,7 @@ def iid(samples: int, nodes: int, seed: int = 0) -> Partition:
     return Partition(tuple(np.array_split(order, nodes)))
 
 
-@part("dirichlet", "partition", title=_DIRICHLET, cite="Lin et al. 2021", former={"labels_per_node": None})
+@part("dirichlet", "partition", title=_DIRICHLET, cite="Lin et al. 2021")
 def dirichlet(labels: Labels, nodes: int, alpha: Positive = 0.1, seed: int = 0) -> Partition:
     """Label skew: distribute each label over the nodes in proportions p ~ Dir(α, …, α); small α, few labels per node.
 
@@ -167,7 +167,7 @@ def _skewed_counts(label_sizes: list[int], group: range, alpha: float, stream: n
     raise DataError(f"{found}: {missed}; raise alpha, or use `by_label`")
 
 
-@part("by-label", "partition", title="{labels_per_node} labels per node", former={"alpha": None})
+@part("by-label", "partition", title="{labels_per_node} labels per node")
 def by_label(labels: Labels, nodes: int, labels_per_node: Count = 2, seed: int = 0) -> Partition:
     """Shards: give every node `labels_per_node` shards of one label each, thus at most that many labels.
 

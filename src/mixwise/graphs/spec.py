@@ -65,7 +65,7 @@ def sized(spec: str, nodes: int) -> str:
     head, *options = spec.strip().split(",")
     name = head.partition(":")[0]
     if name == "file" or name not in SPECS:
-        raise GraphError(f"nodes = {nodes} with graph {spec!r}: only a family has any size; leave nodes out")
+        raise GraphError(f"nodes = {nodes} with graph {spec!r}: only families come in any size; leave nodes out")
     sizes = _arguments(lookup("graph", name))[0]
     if sizes == ["n"]:
         size = str(nodes)
@@ -73,7 +73,7 @@ def sized(spec: str, nodes: int) -> str:
         rows = next(r for r in range(math.isqrt(nodes), 0, -1) if nodes % r == 0)
         if nodes > 16 * rows**2:
             near = math.isqrt(nodes) ** 2
-            raise GraphError(f"nodes = {nodes} is {rows} × {nodes // rows}, no {name} to speak of; use nodes={near}")
+            raise GraphError(f"nodes = {nodes} is {rows} × {nodes // rows}, too thin for a {name}; use nodes={near}")
         size = f"{rows}x{nodes // rows}"
     elif sizes == ["dimension"] and nodes & (nodes - 1) == 0:
         size = str(nodes.bit_length() - 1)

@@ -83,7 +83,7 @@ def consensus_factor(W: Weights | Sequence[Weights], probabilities: Sequence[flo
         raise MixingError("consensus_factor of no matrix; give one or several")
     chances = np.full(len(matrices), 1 / len(matrices)) if probabilities is None else np.asarray(probabilities, float)
     if len(chances) != len(matrices) or (chances < 0).any() or not abs(chances.sum() - 1) <= 1e-9:
-        raise MixingError(f"probabilities = {chances.tolist()}; give one per matrix, none negative, of sum 1")
+        raise MixingError(f"probabilities = {chances.tolist()}; give one per matrix, none negative, with sum 1")
     second_moment = sum(q * w @ w.T for q, w in zip(chances, matrices, strict=True))
     return float(1 - np.linalg.eigvalsh(second_moment - 1 / len(matrices[0]))[-1])
 

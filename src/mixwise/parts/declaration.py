@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property, wraps
 from inspect import Parameter, signature
 from string import Formatter
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from mixwise.errors import unknown
 from mixwise.parts.types import FAMILIES, OptionError
@@ -21,13 +19,11 @@ if TYPE_CHECKING:
 
 Target = TypeVar("Target", bound=Callable[..., Any])
 Base = TypeVar("Base", bound=type)
-Former: TypeAlias = Callable[[Any], Mapping[str, Any]] | None
 
 _DECLARED: dict[Any, Declaration] = {}
 _BASES: dict[type, str] = {}
 FUNCTIONS = (FunctionType, type(cache(len)))
 _ANY_NUMBER = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-_log = logging.getLogger(__name__)
 
 
 def family(name: str) -> Callable[[Base], Base]:
@@ -51,9 +47,8 @@ def _where(target: Any) -> str:
 
 
 def part(
-    name: str, family: str | None = None, *, title: str, cite: str = "", former: Mapping[str, Former] | None = None,
-    reference: bool = False, **columns: str | int,
-) -> Callable[[Target], Target]:  # fmt: skip
+    name: str, family: str | None = None, *, title: str, cite: str = "", reference: bool = False, **columns: str | int
+) -> Callable[[Target], Target]:
     """Declare a part; the class or function itself stays as it is, but a dataclass now checks its arguments.
 
     Args:
@@ -62,8 +57,6 @@ def part(
         title: how a report names it, with `{field}` for the value of a field. A class whose words need more than that
             defines `describe(self) -> str`.
         cite: where the method comes from.
-        former: keys that recipes had before, each with a function from its value to the options of today, or None for
-            a key that had no effect.
         reference: whether every node hears all others; reports show such a method apart, as a yardstick for gossip.
         columns: further cells of its row in the tables of the documentation and of `mixwise recipes`.
     """
@@ -72,7 +65,7 @@ def part(
         found, where = family or family_of(target), _where(target)
         if found is None or found not in FAMILIES:
             raise TypeError(f"{where}: family = {found!r}; name one of {', '.join(FAMILIES)}, or mark a base class")
-        made = Declaration(found, name, title, cite, columns, target, former or {}, reference)
+        made = Declaration(found, name, title, cite, columns, target, reference)
         if "kind" in made.defaults:
             raise TypeError(f"{where}: rename the argument 'kind', which in a recipe is the name of the part")
         _DECLARED[target] = made
@@ -93,7 +86,6 @@ class Declaration:
     cite: str
     columns: Mapping[str, str | int]
     target: Callable[..., Any]
-    former: Mapping[str, Former] = field(default_factory=dict)
     reference: bool = False
 
     @property
@@ -130,12 +122,11 @@ class Declaration:
 
     @cached_property
     def options(self) -> Mapping[str, Option]:
-        """Those of them that a recipe can set."""
+        """The arguments that a recipe can set."""
         return {name: option for name, option in self.arguments.items() if name not in self.supplied}
 
     def build(self, given: Mapping[str, Any]) -> Any:
         """The part with these options of a recipe: an object, or a function with its options bound."""
-        given = self._of_today(given)
         for key in given:
             if key not in self.options:
                 none = f"unknown key {key!r}; {self.name} has no options"
@@ -145,15 +136,6 @@ class Declaration:
             return Bound(self, checked) if self.options else self.target
         self.check_complete(checked)
         return self.target(**checked)
-
-    def _of_today(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The options with those that go by a former key translated."""
-        options = {key: value for key, value in given.items() if key not in self.former}
-        for key, translate in self.former.items():
-            if key in given and translate is not None:
-                options |= (new := translate(given[key]))
-                _log.info("%s: %s is now written %s", self.name, key, json.dumps(new))
-        return options
 
     def check_complete(self, given: Iterable[str]) -> None:
         """Reject a call without an argument that has no default."""

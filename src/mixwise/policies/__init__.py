@@ -1,7 +1,6 @@
 """Policies: which weights the nodes mix with, and when the weights change."""
 
 from mixwise.policies.auto import Auto, DCliques
-from mixwise.policies.aware_matchings import HeterogeneityAwareMatchings
 from mixwise.policies.aware_pairs import AwarePairs
 from mixwise.policies.choice import PolicyLike, as_policy
 from mixwise.policies.combined import Alternating, Decoupled, Product, RandomChoice
@@ -10,7 +9,7 @@ from mixwise.policies.fixed import Fixed, NoMixing, Tree
 from mixwise.policies.forecast import Forecast, forecast
 from mixwise.policies.heterogeneity_aware import HeterogeneityAware
 from mixwise.policies.learned_topology import LearnedTopology
-from mixwise.policies.pairs import Pairs
+from mixwise.policies.pairs import HeterogeneityAwareMatchings, Pairs
 from mixwise.policies.sequence import Cycle, EdgeSampling, Matcha, Matchings
 from mixwise.protocols import Look, Policy
 

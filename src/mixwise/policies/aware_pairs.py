@@ -12,15 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix, metropolis_hastings
-from mixwise.mixing.matrix import FloatArray, entries_of
+from mixwise.mixing.matrix import FloatArray
 from mixwise.parts import Count, part
-from mixwise.policies.edge_coloring import rounds_that_fit
+from mixwise.policies.edge_coloring import InPairs
 from mixwise.policies.estimates import seeded
-from mixwise.protocols import Context, Look, Network, Plan, Policy, Round, State
+from mixwise.protocols import Context, Look, Network, Plan, Round, State
 from mixwise.seeding import hashed, stream
 from mixwise.sketch import CountSketch, Sketch
 
@@ -34,7 +33,7 @@ _NOTHING, _OFFER, _TAKEN = 0, 1, 2  # what a node tells a neighbor, in one byte;
     "mixing",
 )  # fmt: skip
 @dataclass(frozen=True)
-class AwarePairs(Policy):
+class AwarePairs(InPairs):
     """At every mixing, `rounds` matchings one after the other, agreed on by neighbors; no node sees more than those.
 
     Every node sends the sketch s_i of its row to its neighbors. Averaging the pair i, j removes ½‖s_i − s_j‖² of the
@@ -55,18 +54,12 @@ class AwarePairs(Policy):
         offers: how often free nodes offer themselves in a round.
     """
 
-    rounds: Count | None = None
     sketch: Sketch = CountSketch(100)
     offers: Count = 8
 
     def init(self, context: Context) -> State:
-        """Reject algorithms that need symmetric weights: one matching is symmetric, several in a row are not."""
-        rounds = rounds_that_fit(context.graph) if self.rounds is None else self.rounds
-        if context.needs.symmetric and rounds != 1:
-            raise MixingError(
-                "the algorithm needs symmetric weights, and several matchings in a row are not; use rounds = 1, "
-                "or policy: pairs, whose rounds run forth and back"
-            )
+        """Seed the sketch; algorithms that need symmetric weights allow one matching only."""
+        rounds = self.count(context, one_way=True)
         return State(scratch={"rounds": rounds, "seed": context.seed, "sketch": seeded(self.sketch, context)})
 
     def looks(self, t: int, state: State) -> Look | None:
@@ -116,22 +109,15 @@ class Neighborhood:
 
     def matrix(self, partner: IntArray) -> MixingMatrix:
         """W of the pairs; where not all nodes are owned, the rows and columns of those that are."""
-        nodes = np.arange(self.nodes.start, self.nodes.stop)
-        paired = partner >= 0
-        pairs = np.stack([nodes[paired], partner[paired]], axis=1)
-        if len(self.nodes) == self.graph.n:
-            return metropolis_hastings(Graph(self.graph.n, pairs, labels=self.graph.labels))
-        pattern = self.graph.pattern
-        weights = np.zeros(len(pattern.rows))
-        for entries in entries_of(self.graph, self.nodes):
-            rows, cols = pattern.rows[entries], pattern.cols[entries]
-            ours = np.where((rows >= self.nodes.start) & (rows < self.nodes.stop), rows, cols)
-            other = np.where(ours == rows, cols, rows)
-            chosen = partner[ours - self.nodes.start]
-            weights[entries] = np.where(
-                other == chosen, 0.5, np.where(rows == cols, np.where(chosen < 0, 1.0, 0.5), 0.0)
-            )
-        return MixingMatrix(self.graph, weights, nodes=self.nodes)
+        graph, own = self.graph, slice(self.nodes.start, self.nodes.stop)
+        if len(self.nodes) == graph.n:
+            paired = np.flatnonzero(partner >= 0)
+            return metropolis_hastings(Graph(graph.n, np.stack([paired, partner[paired]], 1), labels=graph.labels))
+        rows, cols = graph.pattern.rows, graph.pattern.cols
+        partners, kept = np.full(graph.n, -1), np.zeros(graph.n)  # of other nodes, neither is known
+        partners[own], kept[own] = partner, np.where(partner >= 0, 0.5, 1.0)
+        paired = (partners[rows] == cols) | (partners[cols] == rows)
+        return MixingMatrix(graph, np.where(rows == cols, kept[rows], 0.5 * paired), nodes=self.nodes)
 
 
 def agree(worth: FloatArray, near: Neighborhood, network: Network, offers: int, ties: int) -> IntArray:

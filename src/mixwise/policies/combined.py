@@ -38,11 +38,7 @@ class _Nested(Policy):
 
     def looks(self, t: int, state: State) -> Look | None:
         """Return what any of the parts wants to see."""
-        wanted = [policy.looks(t, state.parts[name]) for name, policy in self.inside().items()]
-        seen: Look | None = None
-        for look in wanted:
-            seen = look if seen is None else seen | look
-        return seen
+        return Look.together(policy.looks(t, state.parts[name]) for name, policy in self.inside().items())
 
 
 @dataclass(frozen=True)

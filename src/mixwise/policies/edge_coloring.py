@@ -9,14 +9,41 @@ from itertools import permutations
 
 import numpy as np
 
+from mixwise.errors import MixingError
 from mixwise.graphs import Graph, edge_coloring
 from mixwise.mixing import MixingMatrix, metropolis_hastings
 from mixwise.mixing.matrix import FloatArray
 from mixwise.parts import Count, part
-from mixwise.protocols import Context, Network, Plan, Policy, Round, State
+from mixwise.policies.fixed import InTurn
+from mixwise.protocols import Context, Plan, Policy
 
 _MOST_NODES = 256  # for which the order of the colors is optimized, on n × n arrays
 _MOST_ORDERS = 24  # that are tried one by one
+
+
+@dataclass(frozen=True)
+class InPairs(Policy):
+    """`rounds` matchings at every mixing, one after the other, in which the nodes of a pair average."""
+
+    rounds: Count | None = None
+
+    def count(self, context: Context, *, one_way: bool = False) -> int:
+        """Return how many matchings a mixing has: `rounds`, or as many as fit.
+
+        Where weights must be symmetric, the matchings run forth and back, and one more may be needed. Those that are
+        chosen one after the other run one way only: then one is symmetric, and several are rejected.
+        """
+        fitting = rounds_that_fit(context.graph) if self.rounds is None else self.rounds
+        if not context.needs.symmetric:
+            return fitting
+        if not one_way:
+            return fitting // 2 + 1 if self.rounds is None else fitting
+        if fitting != 1:
+            raise MixingError(
+                "the algorithm needs symmetric weights, and several matchings in a row are not; use rounds = 1, "
+                "or policy: pairs, whose rounds run forth and back"
+            )
+        return 1
 
 
 @part(
@@ -24,7 +51,7 @@ _MOST_ORDERS = 24  # that are tried one by one
     does="the colors of an edge coloring in turn, `rounds` of them at every mixing; no sketches",
 )  # fmt: skip
 @dataclass(frozen=True)
-class EdgeColoring(Policy):
+class EdgeColoring(InPairs, InTurn):
     """At every mixing, the next `rounds` matchings of an edge coloring; the nodes of a pair average.
 
     A mixing continues where the last one stopped, so that all edges are used equally often. Two rounds on an even ring
@@ -37,24 +64,13 @@ class EdgeColoring(Policy):
             sends its row to all its neighbors: the mean degree, rounded down, and at most log₂ n rounded up.
     """
 
-    rounds: Count | None = None
-
-    def init(self, context: Context) -> State:
-        """Color the edges."""
-        rounds = matchings_of(self.rounds, context)
+    def plans(self, context: Context) -> Sequence[Plan]:
+        """Color the edges, and return the rounds of each mixing until the first color is first again."""
+        r = self.count(context)
         colors = tuple(map(metropolis_hastings, fastest_order(edge_coloring(context.graph) or (context.graph,))))
-        return State(scratch={"colors": colors, "rounds": rounds, "symmetric": context.needs.symmetric})
-
-    def matrices(self, state: State) -> tuple[MixingMatrix, ...]:
-        """Return the matrices of all colors."""
-        colors: tuple[MixingMatrix, ...] = state.scratch["colors"]
-        return colors
-
-    def plan(self, round: Round, state: State, network: Network) -> Plan:
-        """Return the colors whose turn it is."""
-        colors, rounds = self.matrices(state), state.scratch["rounds"]
-        in_turn = tuple(colors[(round.t * rounds + s) % len(colors)] for s in range(rounds))
-        return Plan(palindrome(in_turn) if state.scratch["symmetric"] else in_turn)
+        starts = range(0, math.lcm(r, len(colors)), r)
+        in_turn = [tuple(colors[(start + s) % len(colors)] for s in range(r)) for start in starts]
+        return [Plan(palindrome(rounds) if context.needs.symmetric else rounds) for rounds in in_turn]
 
 
 def rounds_that_fit(graph: Graph) -> int:
@@ -62,14 +78,6 @@ def rounds_that_fit(graph: Graph) -> int:
     graph.require_undirected("a matching")
     degree = 2 * len(graph.edge_array) // max(graph.n, 1)
     return max(1, min(degree, math.ceil(math.log2(max(graph.n, 2)))))
-
-
-def matchings_of(rounds: int | None, context: Context) -> int:
-    """Return how many matchings a mixing has: `rounds`, or as many as fit; forth and back, one more may be needed."""
-    if rounds is not None:
-        return rounds
-    fitting = rounds_that_fit(context.graph)
-    return fitting // 2 + 1 if context.needs.symmetric else fitting
 
 
 def palindrome(rounds: tuple[MixingMatrix, ...]) -> tuple[MixingMatrix, ...]:

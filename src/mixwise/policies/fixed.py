@@ -1,8 +1,8 @@
-"""Policies that never change: the same matrix or the same spanning tree at every mixing, or no weights."""
+"""Plans that are made before the first mixing: the same one at every mixing, or several in turn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
@@ -15,9 +15,31 @@ from mixwise.protocols import Context, Network, Plan, Policy, Provides, Round, S
 Weights: TypeAlias = Annotated[MixingMatrix | str | Callable[[Graph], MixingMatrix], FAMILIES["scheme"]]
 
 
+@dataclass(frozen=True)
+class InTurn(Policy):
+    """Plan t mod k at mixing t, of k plans that depend on the context alone; subclasses make them."""
+
+    def plans(self, context: Context) -> Sequence[Plan]:
+        """Return the k plans."""
+        raise NotImplementedError
+
+    def init(self, context: Context) -> State:
+        """Make the plans."""
+        return State(scratch={"plans": self.plans(context)})
+
+    def matrices(self, state: State) -> tuple[MixingMatrix, ...]:
+        """Return the matrices of all plans, each once."""
+        return tuple(dict.fromkeys(W for plan in state.scratch["plans"] for W in plan.params))
+
+    def plan(self, round: Round, state: State, network: Network) -> Plan:
+        """Return the plan whose turn it is."""
+        plans: Sequence[Plan] = state.scratch["plans"]
+        return plans[round.t % len(plans)]
+
+
 @part("fixed", title="the same weights at every mixing", does="the same weights at every mixing")
 @dataclass(frozen=True)
-class Fixed(Policy):
+class Fixed(InTurn):
     """The same matrix at every mixing.
 
     Args:
@@ -29,20 +51,12 @@ class Fixed(Policy):
 
     weights: Weights
 
-    def init(self, context: Context) -> State:
-        """Make the weights for the graph."""
+    def plans(self, context: Context) -> Sequence[Plan]:
+        """Make the weights for the graph, and return one round with them."""
         if isinstance(self.weights, MixingMatrix):
-            return State(scratch={"W": self.weights})
+            return [Plan((self.weights,))]
         assert not isinstance(self.weights, str)  # the constructor has looked it up
-        return State(scratch={"W": context.placed(self.weights(context.places))})
-
-    def matrices(self, state: State) -> tuple[MixingMatrix, ...]:
-        """Return W."""
-        return (state.scratch["W"],)
-
-    def plan(self, round: Round, state: State, network: Network) -> Plan:
-        """Return one round with W."""
-        return Plan((state.scratch["W"],))
+        return [Plan((context.placed(self.weights(context.places)),))]
 
     def describe(self) -> str:
         """Return the words of the scheme."""
@@ -51,19 +65,19 @@ class Fixed(Policy):
 
 @part("none", title="no gossip weights", does="no weights, for `algorithm: all-reduce` and `local-sgd`")
 @dataclass(frozen=True)
-class NoMixing(Policy):
+class NoMixing(InTurn):
     """No weights, for algorithms that average over all nodes."""
 
     provides = Provides("nothing", changes=False)
 
-    def plan(self, round: Round, state: State, network: Network) -> Plan:
+    def plans(self, context: Context) -> Sequence[Plan]:
         """Return an empty plan."""
-        return Plan(())
+        return [Plan(())]
 
 
 @part("tree", title="a spanning tree ({shape})", does="a spanning tree of the graph, for `algorithm: relay`")
 @dataclass(frozen=True)
-class Tree(Policy):
+class Tree(InTurn):
     """The same spanning tree at every mixing, for algorithms that relay along it.
 
     Args:
@@ -78,16 +92,12 @@ class Tree(Policy):
         if isinstance(self.shape, Graph):
             check_tree(self.shape)
 
-    def init(self, context: Context) -> State:
+    def plans(self, context: Context) -> Sequence[Plan]:
         """Find the tree."""
         if isinstance(self.shape, Graph):
-            return State(scratch={"tree": self.shape})
+            return [Plan((), tree=self.shape)]
         tree = spanning_tree(context.places, self.shape)
-        return State(scratch={"tree": tree if context.order is None else tree.permuted(context.order)})
-
-    def plan(self, round: Round, state: State, network: Network) -> Plan:
-        """Return the tree."""
-        return Plan((), tree=state.scratch["tree"])
+        return [Plan((), tree=tree if context.order is None else tree.permuted(context.order))]
 
 
 def check_tree(tree: Graph) -> None:

@@ -111,18 +111,15 @@ class HeterogeneityAware(Policy):
         return state
 
     def matrices(self, state: State) -> tuple[MixingMatrix, ...]:
-        """Return those that it alternates with."""
+        """Return the known matrices of the policy that it alternates with."""
         other = self.inside().get("alternate_with")
         return () if other is None else other.matrices(state.parts["alternate_with"])
 
     def looks(self, t: int, state: State) -> Look | None:
         """Look at the updates every H mixings, and when a nested policy does."""
-        look = Look(self._estimate.sketches(t, state)) if self._is_due(t, state) else None
-        for name, policy in self.inside().items():
-            if name == "graphs" or self._others_turn(t):
-                inner = policy.looks(t, state.parts[name])
-                look = inner if look is None else look | inner
-        return look
+        own = Look(self._estimate.sketches(t, state)) if self._is_due(t, state) else None
+        active = {name: policy for name, policy in self.inside().items() if name == "graphs" or self._others_turn(t)}
+        return Look.together([own, *(policy.looks(t, state.parts[name]) for name, policy in active.items())])
 
     def plan(self, round: Round, state: State, network: Network) -> Plan:
         """Return one round with the optimized weights, or with the other policy's at odd t."""

@@ -1,4 +1,7 @@
-"""Pairs in an order that follows from the graph alone: gossip in matchings that needs no data and no messages."""
+"""Matchings that remove the most disagreement: of a modeled Γ, planned from the graph, or of Γ from sketches.
+
+Two nodes that average remove ½‖x_i − x_j‖² of Tr Γ, and a matching removes the sum over its pairs.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ import numpy as np
 from scipy import sparse
 
 from mixwise.graphs import Graph, heaviest_matching
-from mixwise.mixing import MixingMatrix, exact_average, metropolis_hastings
+from mixwise.mixing import MixingMatrix, exact_average, lazy, metropolis_hastings
 from mixwise.mixing.matrix import FloatArray
-from mixwise.parts import Count, part
-from mixwise.policies.edge_coloring import matchings_of, palindrome
-from mixwise.protocols import Context, Network, Plan, Policy, Round, State
+from mixwise.parts import NonNegative, part
+from mixwise.policies.edge_coloring import InPairs, palindrome
+from mixwise.policies.estimates import GramEstimate, Objective
+from mixwise.protocols import Context, Look, Network, Plan, Round, State
+from mixwise.sketch import CountSketch, Sketch
 
 _PLANNED = 64  # mixings, the second half of which is then repeated
 _MANY = 4096  # nodes; with more, a quarter of that is planned: a matching takes 80 bytes per node
@@ -25,7 +30,7 @@ _MOST_NODES = 256  # for which all of Γ is kept
     does="pairs of neighbors in an order planned for the graph, `rounds` matchings at every mixing; no sketches",
 )  # fmt: skip
 @dataclass(frozen=True)
-class Pairs(Policy):
+class Pairs(InPairs):
     """At every mixing, `rounds` matchings in an order that suits the graph; all nodes know it without any message.
 
     The order is that of `HeterogeneityAwareMatchings` for nodes whose data is unknown: each matching removes the most
@@ -44,11 +49,9 @@ class Pairs(Policy):
             sends its row to all its neighbors: the mean degree, rounded down, and at most log₂ n rounded up.
     """
 
-    rounds: Count | None = None
-
     def init(self, context: Context) -> State:
         """Plan nothing yet."""
-        schedule = _schedule(context.graph, matchings_of(self.rounds, context), context.needs.symmetric)
+        schedule = _schedule(context.graph, self.count(context), context.needs.symmetric)
         return State(scratch={"schedule": schedule})
 
     def plan(self, round: Round, state: State, network: Network) -> Plan:
@@ -88,21 +91,13 @@ class Schedule:
         self._Gamma = (self._Gamma + sparse.eye_array(self.graph.n)).tocsr()
         rounds = []
         for _ in range(self.rounds):
-            W = metropolis_hastings(heaviest_matching(self.graph, self._removed()))
-            self._mix(W)
-            rounds.append(W)
+            rounds.append(best_pairs(self.graph, self._Gamma))
+            self._mix(rounds[-1])
         if not self.palindromes:
             return tuple(rounds)
         for W in rounds[-2::-1]:
             self._mix(W)
         return palindrome(tuple(rounds))
-
-    def _removed(self) -> FloatArray:
-        """½ (Γ_ii + Γ_jj − 2 Γ_ij) for each edge."""
-        i, j = self.graph.edge_array.T
-        diagonal = self._Gamma.diagonal()
-        removed: FloatArray = np.maximum(0.5 * (diagonal[i] + diagonal[j]) - self._Gamma[i, j], 0.0)
-        return removed
 
     def _mix(self, W: MixingMatrix) -> None:
         """Γ ← WᵀΓW; of large graphs, on the edges and the diagonal."""
@@ -113,3 +108,73 @@ class Schedule:
 @lru_cache(maxsize=8)  # the runs of an experiment share it
 def _schedule(graph: Graph, rounds: int, palindromes: bool) -> Schedule:
     return Schedule(graph, rounds, palindromes)
+
+
+@part(
+    "heterogeneity-aware-matchings", title="matchings that remove most of the disagreement, chosen at every mixing",
+    does="matchings chosen by how far apart the nodes are, `rounds` of them at every mixing; by default as many as fit "
+    "into the bytes of ordinary gossip",
+)  # fmt: skip
+@dataclass(frozen=True)
+class HeterogeneityAwareMatchings(InPairs):
+    """At every mixing, `rounds` matchings one after the other, each the one that removes most of the disagreement.
+
+    Two nodes that average remove ½‖x_i − x_j‖² of Tr Γ, which is exactly what the best weights 1/2 and 1/2 can do for
+    a pair; a matching removes the sum over its pairs. Γ is known from sketches, so all nodes find the same matching,
+    and after a round it is known to be WᵀΓW, so the next round needs no sketches of its own. An edge that was just
+    used has nothing left to remove, so others get their turn. The edges of a graph fall into at most Δ + 1 matchings,
+    so every round contracts the disagreement by the factor 1 − λ₂ / 2(Δ + 1) or better (λ₂: algebraic connectivity).
+
+    The gain over one average with all neighbors comes from averaging pairs one after the other, not from looking at
+    the data: on a ring, even and odd edges in turn do as well (docs/studies/mixing-policies.md).
+
+    Args:
+        rounds: matchings per mixing. By default as many as fit into the bytes of ordinary gossip, where every node
+            sends its row to all its neighbors: the mean degree, rounded down, and at most log₂ n rounded up (pairs
+            chosen freely would average exactly by then). Two on a ring, four on a 4 × 4 torus.
+        sketch: how a node's row is compressed; a new operator is drawn at each mixing, the same on all nodes.
+        objective: what must cancel, as in `HeterogeneityAware`; by default the rows that are really mixed.
+        balance: weight of the parameters in the objective "both".
+    """
+
+    sketch: Sketch = CountSketch(100)
+    objective: Objective = "parameters"
+    balance: NonNegative = 0.1
+
+    @property
+    def _estimate(self) -> GramEstimate:
+        return GramEstimate(self.sketch, self.objective, balance=self.balance)
+
+    def init(self, context: Context) -> State:
+        """Return the state of the estimate; algorithms that need symmetric weights allow one matching only."""
+        state = self._estimate.init(context)
+        state.scratch |= {"rounds": self.count(context, one_way=True), "lazy": context.needs.lazy}
+        return state
+
+    def looks(self, t: int, state: State) -> Look | None:
+        """Look at every mixing."""
+        return Look(self._estimate.sketches(t, state))
+
+    def plan(self, round: Round, state: State, network: Network) -> Plan:
+        """Return the matchings of this mixing."""
+        Gamma, graph = self._estimate.look(round, state, network), network.graph
+        rounds = []
+        for _ in range(state.scratch["rounds"]):
+            W = best_pairs(graph, Gamma)
+            W = lazy(W) if state.scratch["lazy"] else W
+            Gamma = W.incoming @ (W.incoming @ Gamma).T  # WᵀΓW, without BLAS: all processes must find the same pairs
+            rounds.append(W)
+        return Plan(tuple(rounds))
+
+
+def best_pairs(graph: Graph, Gamma: FloatArray | sparse.csr_array) -> MixingMatrix:
+    """Return the weights of the matching that removes the most of Tr Γ."""
+    return metropolis_hastings(heaviest_matching(graph, removed_by_pairs(graph, Gamma)))
+
+
+def removed_by_pairs(graph: Graph, Gamma: FloatArray | sparse.csr_array) -> FloatArray:
+    """Return ½‖x_i − x_j‖² = ½ (Γ_ii + Γ_jj − 2 Γ_ij) for each edge."""
+    i, j = graph.edge_array.T
+    diagonal = Gamma.diagonal()
+    removed: FloatArray = np.maximum(0.5 * (diagonal[i] + diagonal[j]) - Gamma[i, j], 0.0)
+    return removed

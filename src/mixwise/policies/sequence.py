@@ -11,12 +11,13 @@ from mixwise.graphs import edge_sample, one_peer_exponential, random_matching
 from mixwise.mixing import MixingMatrix, base_graph, lazy, matcha, metropolis_hastings, uniform
 from mixwise.parts import Count, Probability, Share, part
 from mixwise.policies.edge_coloring import palindrome
+from mixwise.policies.fixed import InTurn
 from mixwise.protocols import Context, Network, Plan, Policy, Provides, Round, State
 
 
 @part("cycle", title="a cycle of graphs ({sequence})", does="a sequence of graphs in turn")
 @dataclass(frozen=True)
-class Cycle(Policy):
+class Cycle(InTurn):
     """Matrix t mod k at mixing t, of k matrices in turn.
 
     Args:
@@ -43,44 +44,36 @@ class Cycle(Policy):
         """Weights that change, unless the cycle is one matrix."""
         return Provides(changes=isinstance(self.sequence, str) or len(set(self.sequence)) > 1)
 
-    def init(self, context: Context) -> State:
-        """Make the matrices for the nodes."""
-        if not isinstance(self.sequence, str):
-            return State(scratch={"matrices": self.sequence})
-        n, exponential = context.places.n, self.sequence == "one-peer-exponential"
-        made = map(uniform, one_peer_exponential(n)) if exponential else base_graph(n, self.peers)
-        return State(scratch={"matrices": tuple(map(context.placed, made))})
-
-    def matrices(self, state: State) -> tuple[MixingMatrix, ...]:
-        """Return all matrices of the cycle."""
-        matrices: tuple[MixingMatrix, ...] = state.scratch["matrices"]
-        return matrices
-
-    def plan(self, round: Round, state: State, network: Network) -> Plan:
-        """Return one round with the matrix whose turn it is."""
-        matrices = self.matrices(state)
-        return Plan((matrices[round.t % len(matrices)],))
+    def plans(self, context: Context) -> Sequence[Plan]:
+        """Make the matrices for the nodes; each of them is a round."""
+        matrices = self.sequence
+        if isinstance(matrices, str):
+            n, exponential = context.places.n, matrices == "one-peer-exponential"
+            made = map(uniform, one_peer_exponential(n)) if exponential else base_graph(n, self.peers)
+            matrices = tuple(map(context.placed, made))
+        return [Plan((W,)) for W in matrices]
 
 
 @dataclass(frozen=True)
 class _Drawn(Policy):
-    """A symmetric matrix W, drawn at every mixing; (I + W) / 2 if the algorithm needs lazy weights."""
+    """Symmetric matrices, drawn at every mixing; (I + W) / 2 if the algorithm needs lazy weights."""
 
     def init(self, context: Context) -> State:
         """Keep the context, and draw once, so that wrong values are found before the first step."""
         state = State(scratch={"context": context})
-        self.weights(0, context, state)
+        self.drawn(0, context, state)
         return state
 
-    def weights(self, t: int, context: Context, state: State) -> MixingMatrix:
-        """Return the matrix of mixing t."""
+    def drawn(self, t: int, context: Context, state: State) -> tuple[MixingMatrix, ...]:
+        """Return the rounds of mixing t."""
         raise NotImplementedError
 
     def plan(self, round: Round, state: State, network: Network) -> Plan:
-        """Return one round with the matrix drawn for this mixing."""
+        """Return the rounds drawn for this mixing; forth and back if the algorithm needs symmetric weights."""
         context: Context = state.scratch["context"]
-        W = self.weights(round.t, context, state)
-        return Plan((lazy(W) if context.needs.lazy else W,))
+        rounds = self.drawn(round.t, context, state)
+        rounds = tuple(map(lazy, rounds)) if context.needs.lazy else rounds
+        return Plan(palindrome(rounds) if context.needs.symmetric else rounds)
 
 
 @part(
@@ -93,17 +86,10 @@ class Matchings(_Drawn):
 
     rounds: Count = 1
 
-    def weights(self, t: int, context: Context, state: State) -> MixingMatrix:
+    def drawn(self, t: int, context: Context, state: State) -> tuple[MixingMatrix, ...]:
         """Return 1/2 and 1/2 for every pair: Metropolis-Hastings where every node has at most one neighbor."""
-        return metropolis_hastings(random_matching(context.graph, context.seed, t))
-
-    def plan(self, round: Round, state: State, network: Network) -> Plan:
-        """Return the matchings drawn for this mixing; forth and back if the algorithm needs symmetric weights."""
-        context: Context = state.scratch["context"]
-        streams = (context.at(f"round {r}") if r else context for r in range(self.rounds))
-        drawn = tuple(self.weights(round.t, each, state) for each in streams)
-        rounds = tuple(map(lazy, drawn)) if context.needs.lazy else drawn
-        return Plan(palindrome(rounds) if context.needs.symmetric else rounds)
+        seeds = (context.at(f"round {r}").seed if r else context.seed for r in range(self.rounds))
+        return tuple(metropolis_hastings(random_matching(context.graph, seed, t)) for seed in seeds)
 
 
 @part(
@@ -116,12 +102,11 @@ class Matcha(_Drawn):
 
     budget: Share = 0.5
 
-    def weights(self, t: int, context: Context, state: State) -> MixingMatrix:
+    def drawn(self, t: int, context: Context, state: State) -> tuple[MixingMatrix, ...]:
         """Return I − α L of the active matchings."""
         if "drawn_from" not in state.scratch:
             state.scratch["drawn_from"] = matcha(context.graph, self.budget)
-        W: MixingMatrix = state.scratch["drawn_from"].draw(context.seed, t)
-        return W
+        return (state.scratch["drawn_from"].draw(context.seed, t),)
 
 
 @part(
@@ -134,6 +119,6 @@ class EdgeSampling(_Drawn):
 
     probability: Probability = 0.5
 
-    def weights(self, t: int, context: Context, state: State) -> MixingMatrix:
+    def drawn(self, t: int, context: Context, state: State) -> tuple[MixingMatrix, ...]:
         """Return Metropolis-Hastings weights on the active edges."""
-        return metropolis_hastings(edge_sample(context.graph, self.probability, context.seed, t))
+        return (metropolis_hastings(edge_sample(context.graph, self.probability, context.seed, t)),)

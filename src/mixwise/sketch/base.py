@@ -26,24 +26,14 @@ Rows = TypeVar("Rows", Array, torch.Tensor)  # NumPy rows have NumPy sketches, t
 class Sketch(Protocol):
     """A linear map u ↦ Su with E⟨Su, Sv⟩ = ⟨u, v⟩, the same for all rows; an immutable, hashable value."""
 
-    @property
-    def dim(self) -> int | None:
-        """k, the length of a sketch; None if it is the length of the row."""
-
-    def width(self, d: int) -> int:
-        """The length of the sketch of a row of length d."""
-
     def fresh(self, t: int) -> Sketch:
         """The sketch of mixing t: same kind and size, independent draws."""
 
     def __call__(self, G: Rows) -> Rows:
         """The sketches (m, k) of the rows G (m, d), on their device and in their dtype, but at least in float32."""
 
-    def streamed(self, pieces: Iterable[Rows]) -> Rows:
-        """The same sketches, bit for bit, of rows that arrive as pieces of their columns, in order."""
 
-
-@part("exact", "sketch", title="exact updates", former={"dim": None})
+@part("exact", "sketch", title="exact updates")
 @dataclass(frozen=True)
 class ExactSketch:
     """S = u: the rows themselves, not a copy, unless they are shorter than float32.
@@ -51,15 +41,6 @@ class ExactSketch:
     >>> ExactSketch()(torch.tensor([[3.0, 4.0]]))
     tensor([[3., 4.]])
     """
-
-    @property
-    def dim(self) -> None:
-        """None: a sketch is as long as the row."""
-        return
-
-    def width(self, d: int) -> int:
-        """d, the length of the row."""
-        return d
 
     def fresh(self, t: int) -> ExactSketch:
         """The sketch itself, which has no random draws."""
@@ -71,13 +52,6 @@ class ExactSketch:
         if isinstance(G, torch.Tensor):
             return G.detach() if G.itemsize >= 4 else G.detach().float()
         return G.astype(sketch_dtype(G), copy=False)
-
-    def streamed(self, pieces: Iterable[Rows]) -> Rows:
-        """The rows put together again, at full length."""
-        like, pieces = checked_pieces(pieces)
-        if isinstance(like, torch.Tensor):
-            return self(torch.cat([piece.detach().clone() for piece in pieces], 1))
-        return self(np.concatenate([piece.copy() for piece in pieces], 1))
 
 
 def as_sketch(S: FloatArray, G: Rows) -> Rows:

@@ -56,10 +56,6 @@ class RandomSketch(ABC):
     def _block_map(self, b: int, c: int) -> BlockMap:
         """M_b, the map of the c coordinates in block b."""
 
-    def width(self, d: int) -> int:
-        """k, for any d."""
-        return self.dim
-
     def fresh(self, t: int) -> Self:
         """The sketch of mixing t: same kind and size, independent draws."""
         return replace(self, seed=stream(self.seed, "sketch", t))
