@@ -76,7 +76,7 @@ def frames(run: Run, lines: Steps) -> list[tuple[int, Frame]]:
     graph = graph_of(run.scene)
     try:
         return [(line["step"], _frame(line, graph)) for line in lines]
-    except (KeyError, ValueError, TypeError, IndexError):
+    except (KeyError, ValueError, TypeError, IndexError, OverflowError):  # the last one: a weight is infinite
         return []
 
 
