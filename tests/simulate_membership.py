@@ -5,8 +5,8 @@
 
 Every simulated process runs `Gossip`, its membership and its transport as they are. Clock, threads, lighthouse, stores,
 gloo and the server of states are replaced by the classes below, which behave as stated in `Presence` and as gloo was
-seen to. One task runs at a time; whenever it waits, the seed decides which one runs next, how long messages take,
-which are lost, and when processes are killed, stopped, started again, or lose their connections.
+seen to. A task is a greenlet: one runs at a time, until it waits. Then the seed decides which one is next, how long
+messages take, which are lost, and when processes are killed, stopped, started again, or lose their connections.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import json
 import os
 import random
 import sys
-import threading
 import time
 import traceback
 from collections import defaultdict
@@ -34,6 +33,7 @@ from unittest.mock import patch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import torch
+from greenlet import getcurrent, greenlet
 
 import mixwise as mw
 from mixwise.errors import NetworkError
@@ -43,9 +43,8 @@ from mixwise.network import board, membership, transfer, transport
 from mixwise.policies import AwarePairs
 from mixwise.sketch import CountSketch
 
-GRACE, TIMEOUT, STEPS = 0.7, 10.0, 8  # seconds, seconds, mixings
+GRACE, TIMEOUT, STEPS = 0.7, 10.0, 5  # seconds, seconds, mixings
 LIMIT = 150.0  # virtual seconds after which a run counts as stuck
-_here = threading.local()  # the task of a thread
 
 
 class KilledError(BaseException):
@@ -66,31 +65,21 @@ class Process:
     problem: BaseException | None = None
 
 
-def taken() -> threading.Lock:
-    """A lock that is released when it is the turn of the one that waits for it."""
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
-
-
-class Task:
-    """A thread of a simulated process, which runs while it holds the baton."""
+class Task(greenlet):
+    """A thread of a simulated process, which runs until it waits."""
 
     def __init__(self, simulation: Simulation, process: Process, target: Callable[[], object]) -> None:
+        super().__init__(parent=simulation.scheduler)
         self.simulation, self.process, self.target = simulation, process, target
         self.true: Callable[[], object] = lambda: True
-        self.deadline, self.done = simulation.now, False
-        self.baton = taken()
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
+        self.deadline = simulation.now
 
     def __str__(self) -> str:
-        frames = traceback.extract_stack(sys._current_frames()[self.thread.ident])
-        return f"rank {self.process.rank}: " + " > ".join(f"{frame.name}:{frame.lineno}" for frame in frames[3:-2])
+        frames = traceback.extract_stack(self.gr_frame)
+        return f"rank {self.process.rank}: " + " > ".join(f"{frame.name}:{frame.lineno}" for frame in frames[2:-1])
 
-    def _run(self) -> None:
-        _here.task = self
-        self.baton.acquire()
+    def run(self) -> None:
+        """Run the target to its end, or until its process is killed."""
         try:
             if not self.process.dead:
                 self.target()
@@ -98,18 +87,28 @@ class Task:
             pass
         except BaseException as error:
             self.process.problem = error
-        self.done = True
         del self.target, self.true
-        self.simulation.baton.release()
+
+    @property
+    def is_able(self) -> bool:
+        """Whether it has waited long enough."""
+        process, now = self.process, self.simulation.now
+        return process.dead or (now >= process.stopped_until and (now >= self.deadline or bool(self.true())))
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return bool(self.dead)
 
     def wait(self, true: Callable[[], object], seconds: float) -> bool:
         """Let others run until something is true, or for so many seconds."""
         if self.process.dead:
             raise KilledError
         self.true, self.deadline = true, self.simulation.now + seconds
-        self.simulation.alarm(self.deadline)
-        self.simulation.baton.release()
-        self.baton.acquire()
+        self.simulation.at(self.deadline, self)
+        differentiates = torch.is_grad_enabled()  # a setting of the thread that all tasks share
+        self.simulation.scheduler.switch()
+        torch.set_grad_enabled(differentiates)
         if self.process.dead:
             raise KilledError
         return bool(true())
@@ -125,9 +124,9 @@ class Simulation:
         self.faults_left = self.random.choice((1, 2, 3, 4)) if faults is None else faults
         self.loss = self.random.choice((0.0, 0.0, 0.02, 0.1))  # of questions, answers and heartbeats
         self.tasks: list[Task] = []
-        self.events: list[tuple[float, int, Callable[[], None]]] = []
+        self.events: list[tuple[float, int, Task | Callable[[], None]]] = []  # of a task: its deadline
         self.numbers = itertools.count()
-        self.baton = taken()
+        self.scheduler = getcurrent()
         self.lighthouse = SimulatedLighthouse(self)
         self.processes: list[Process] = []
         self.stores: dict[int, Store] = {}
@@ -138,7 +137,7 @@ class Simulation:
         self.offered: list[tuple[int, torch.Tensor]] = []
 
     # --- the scheduler ---
-    def at(self, when: float, event: Callable[[], None]) -> None:
+    def at(self, when: float, event: Task | Callable[[], None]) -> None:
         heapq.heappush(self.events, (when, next(self.numbers), event))
 
     def alarm(self, when: float) -> None:
@@ -173,17 +172,11 @@ class Simulation:
 
     def turn(self) -> bool:
         """Let one task run, or else let time pass; return whether there is more to do."""
-        able = [
-            task
-            for task in self.tasks
-            if task.process.dead
-            or (self.now >= task.process.stopped_until and (self.now >= task.deadline or task.true()))
-        ]
-        if able:
-            task = able[self.random.randrange(len(able))]
+        first = self.random.randrange(len(self.tasks)) if self.tasks else 0
+        task = next((task for task in (*self.tasks[first:], *self.tasks[:first]) if task.is_able), None)
+        if task is not None:
             self.now += self.random.random() * 1e-4
-            task.baton.release()
-            self.baton.acquire()
+            task.switch()
             if task.done:
                 self.tasks.remove(task)
             if task.process.problem is not None:
@@ -193,8 +186,11 @@ class Simulation:
             return False
         assert self.now < LIMIT, f"seed {self.seed} is stuck:\n" + "\n".join(map(str, self.tasks))
         when, _, event = heapq.heappop(self.events)
+        while isinstance(event, Task) and event.deadline != when:  # it has not waited for so long
+            when, _, event = heapq.heappop(self.events)
         self.now = max(self.now, when)
-        event()
+        if not isinstance(event, Task):
+            event()
         return True
 
     def is_over(self) -> bool:
@@ -207,8 +203,7 @@ class Simulation:
         while self.tasks:
             task = self.tasks.pop()
             while not task.done:
-                task.baton.release()
-                self.baton.acquire()
+                task.switch()
 
     # --- what a process does ---
     def program(self, process: Process) -> None:
@@ -216,6 +211,7 @@ class Simulation:
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(self.world), MIXWISE_LIGHTHOUSES="127.0.0.1:1")
         os.environ["MIXWISE_GRACE"] = str(GRACE)
         with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
             model = torch.nn.Linear(2, 1, bias=False, dtype=torch.float64)
         target = torch.full((1, 2), float(rank), dtype=torch.float64)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -225,7 +221,7 @@ class Simulation:
             gossip = mw.Gossip(model, optimizer, graph, policy, elastic=True, timeout=TIMEOUT)
             member, last = gossip._elastic.membership, -1
             while gossip.t < self.steps:
-                _here.task.wait(lambda: False, self.random.uniform(0.1, 0.7))  # the gradient
+                wait(lambda: False, self.random.uniform(0.1, 0.7))  # the gradient
                 model.weight.grad = model.weight.detach() - target
                 t, group, before = gossip.t, member.group, model.weight.detach() * 0.9 + target * 0.1
                 gossip.step()
@@ -340,7 +336,8 @@ def partners_of(plan: Any, place: int, ranks: tuple[int, ...]) -> list[list[int]
 
 
 def task() -> Task | None:
-    return getattr(_here, "task", None)
+    current = getcurrent()
+    return current if isinstance(current, Task) else None
 
 
 def wait(true: Callable[[], object], seconds: float) -> bool:

@@ -30,9 +30,9 @@ from mixwise.experiments.build import Prepared
 from mixwise.experiments.config import validated
 from mixwise.experiments.memory import check_memory
 from mixwise.experiments.run_folder import Run
-from mixwise.network.agreement import describe
 from mixwise.graphs import Graph, parse
 from mixwise.network import Network, SimulatedNetwork
+from mixwise.network.agreement import describe
 from mixwise.network.world import World
 from mixwise.policies.choice import PolicyLike, policy_for
 from mixwise.protocols import Algorithm, Context, Task

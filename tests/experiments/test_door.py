@@ -189,6 +189,32 @@ def test_an_idle_connection_does_not_hold_a_thread(tmp_path, monkeypatch):
         server.shutdown()
 
 
+def test_no_more_than_so_many_connections_hold_a_thread(tmp_path, monkeypatch):
+    run_until(3, experiment(task=classification()), tmp_path / "run")
+    monkeypatch.setattr(_Handler, "timeout", 600)
+    with WatchServer([tmp_path / "run"]) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        before = threading.active_count()
+        idle = [HTTPConnection("127.0.0.1", server.server_port) for _ in range(40)]
+        for connection in idle:
+            connection.connect()
+        idle[-1].sock.settimeout(60)  # it is closed at once, not after the time limit for idle ones
+        assert idle[-1].sock.recv(1) == b""
+        assert threading.active_count() - before <= 32
+        for connection in idle:
+            connection.close()
+        browser, deadline = HTTPConnection("127.0.0.1", server.server_port), time.monotonic() + 30
+        while True:  # until the threads have noticed
+            try:
+                browser.request("GET", "/data.json")
+                assert browser.getresponse().status == 200
+                break
+            except ConnectionError:
+                assert time.monotonic() < deadline
+                browser.close()
+        server.shutdown()
+
+
 def test_the_revision_of_a_dataset_on_the_hub_is_passed_on(tmp_path, monkeypatch):
     asked = []
 

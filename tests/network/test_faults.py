@@ -261,9 +261,10 @@ def test_lost_messages_were_sent():
 
 
 # --- runs and recipes ---
+@pytest.mark.parametrize("returning", ["own", "from-neighbor"])
 @pytest.mark.parametrize("name", runs())
-def test_every_method_runs_with_all_faults_and_resumes_with_the_same_ones(name):
-    faults = Faults(message_loss=0.3, burst=2.0, node_off=0.2, away=4.0, stragglers=0.1)
+def test_every_method_runs_with_all_faults_and_resumes_with_the_same_ones(name, returning):
+    faults = Faults(message_loss=0.3, burst=2.0, node_off=0.3, away=2.0, returning=returning, stragglers=0.1)
     start = lambda: quadratic_run(name, lambda graph: FaultyNetwork(SimulatedNetwork(graph), faults, 1))  # noqa: E731
     assert_runs_resume(start, before=3, after=3)
 
@@ -295,6 +296,9 @@ def test_a_recipe_has_faults_and_repeats_itself():
         ("{burst: 5}", "give message_loss above 0"),
         ("{node_off: 0.1, cyclic: true}", "cyclic: true needs node_off and away"),
         ("{node_off: 0.1, trace: x.csv}", "give one of them"),
+        ("{returning: from-neighbor}", "no node is ever away; give node_off or trace as well"),
+        ("{node_off: 0.1, returning: fresh}", "input should be 'own' or 'from-neighbor'"),
+        ("{node_off: 0.1, returning: from-neighbor, corrupt: {flip: 1}}", "also of a hostile one; give returning: own"),
         ("{trace: missing.csv}", "missing.csv: .*No such file.*; write lines such as 10,3,off"),
     ],
 )

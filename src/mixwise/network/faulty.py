@@ -5,6 +5,7 @@ Legend: n nodes; rows (n, d); arcs i → j as arrays of senders and receivers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class FaultyNetwork:
         self.network.step, self._now, self._small = step, step or 0, 0
         self._told = 0  # exchanges in this step
         self._failed: dict[tuple[Graph, int], BoolArray] = {}  # links, in the order of a graph's arcs or entries
-        self._away = self._nodes_away()
+        self._away = self._nodes_away(self._now)
         self._late = down(self._ids, self._now, self.faults.stragglers, None, stream(self.seed, "late"))
 
     # --- the network ---
@@ -188,9 +189,36 @@ class FaultyNetwork:
         if self.links is not None:
             self.traffic.seconds += self.links.round(senders[sent], receivers[sent], size)
 
-    def _nodes_away(self) -> BoolArray:
-        """Return which nodes are away in this step."""
-        faults, nodes, t = self.faults, self._ids, self._now
+    # --- nodes that leave and return ---
+    def returned(self, since: int) -> dict[int, int]:
+        """Return the nodes that were away in steps from `since` on and are back, each with the node that it asks.
+
+        It asks its first neighbor that was present all the time, or else the first such node. The result is empty if
+        nodes return with their own models, or if no node was present.
+        """
+        if self.faults.returning == "own" or not 0 <= since < self._now:
+            return {}
+        was_away = np.any([self._nodes_away(t) for t in range(since, self._now)], axis=0)
+        present = ~(was_away | self._away)
+        asked: dict[int, int] = {}
+        for node in np.flatnonzero(was_away & ~self._away).tolist():
+            near = [i for i in self.graph.neighbors(node) if present[i]] or np.flatnonzero(present)[:1].tolist()
+            if near:
+                asked[node] = near[0]
+        return asked
+
+    def hand_over(self, asked: Mapping[int, int], tensors: Sequence[torch.Tensor]) -> None:
+        """Give these nodes the rows of those that they ask, in place; a transfer is repeated until it arrives."""
+        for rows in tensors:
+            rows[list(asked)] = rows[list(asked.values())]
+        size = sum(rows[0].numel() * rows.element_size() for rows in tensors)
+        self.traffic.add("parameters", len(asked) * size)
+        if self.links is not None:
+            self.traffic.seconds += self.links.round(np.array(list(asked.values())), np.array(list(asked)), size)
+
+    def _nodes_away(self, t: int) -> BoolArray:
+        """Return which nodes are away in step t."""
+        faults, nodes = self.faults, self._ids
         if self._trace is not None:
             return self._trace.away(t)
         if faults.cyclic and faults.away is not None:

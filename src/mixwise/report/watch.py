@@ -17,6 +17,7 @@ from mixwise.report.folder import Cache, read_folders
 from mixwise.report.page import page, page_data
 
 ADDRESS = "127.0.0.1"  # not reachable from other machines
+_CONNECTIONS = 32  # at a time, each with a thread; more are closed at once
 _FILES = ("config.yaml", "metrics.jsonl", "weights.jsonl", "nodes.jsonl", "scene.json")
 
 
@@ -34,12 +35,27 @@ class WatchServer(ThreadingHTTPServer):
         self.folders, self._lock = list(folders), threading.Lock()
         self._cache: Cache = {}
         self._built: tuple[str, dict[str, Any]] | None = None
+        self._free = threading.Semaphore(_CONNECTIONS)
         read_folders(self.folders, self._cache)  # a missing folder is an error now, not in the browser
         try:
             super().__init__((ADDRESS, port), _Handler)
         except OSError as error:
             reason = f"{error.strerror}; choose another, or leave it out"
             raise ConfigError(f"--port {port} cannot be used: {reason}") from None
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, or close the connection if there are too many."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and make room for another connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     @property
     def url(self) -> str:

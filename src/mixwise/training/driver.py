@@ -73,7 +73,8 @@ class Driver:
         self._checked: tuple[MixingMatrix, ...] = ()  # the matrices that were checked last
         check_policy(algorithm, policy)
         self.policy_state = policy.init(context.at("policy"))
-        self.algorithm_state = algorithm.init(X, context)
+        self._context = context
+        self.restart_algorithm(X)
         known = policy.matrices(self.policy_state)
         self._check(known)
         if self.needs.plan != "nothing" and not policy.provides.own_edges:
@@ -174,6 +175,10 @@ class Driver:
     def begin_at(self, t: int) -> None:
         """Start after t mixings that policy and algorithm have not seen."""
         self.t = self.began = t
+
+    def restart_algorithm(self, X: torch.Tensor) -> None:
+        """Let the algorithm start over at X; the policy continues."""
+        self.algorithm_state = self.algorithm.init(X, self._context)
 
     def _check(self, matrices: tuple[MixingMatrix, ...]) -> None:
         """Let the algorithm reject a matrix before it is used; those of the last mixing need no second look."""
