@@ -124,7 +124,7 @@ MESSAGES = W.messages * ROW
 
 
 ONE_ROW = [alg.DSGD(), alg.CombineThenAdapt(), alg.CombineWhileAdapt(), alg.D2(), alg.EXTRA(), alg.DecentLaM()]
-ONE_ROW += [alg.QuasiGlobalMomentum(), alg.QuasiGlobalAdam()]
+ONE_ROW += [alg.ACiD(), alg.QuasiGlobalMomentum(), alg.QuasiGlobalAdam()]
 TO_ALL = N * (N - 1) * ROW  # short rows, to all nodes in one round
 SENT = [
     *((algorithm, W, MESSAGES) for algorithm in ONE_ROW),

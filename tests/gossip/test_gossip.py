@@ -19,7 +19,10 @@ import mixwise as mw
 from builders import TWO_PAIRS, cases, refused
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import load_run
+from mixwise.network import Link, Links, SimulatedNetwork
 from mixwise.network.agreement import describe, describe_model, difference, report
+from mixwise.policies import Auto, Pairs
+from mixwise.protocols import Context
 from mixwise.report.folder import read_folder
 from mixwise.report.page import page_data
 from mixwise.sketch import CountSketch, GaussianSketch
@@ -366,6 +369,7 @@ def test_join_alone():
         ({"policy": "metropolis"}, r"policy: unknown policy 'metropolis'; did you mean metropolis-hastings"),
         ({"local_steps": 1.5}, "local_steps = 1.5; give a whole number of at least 1"),
         ({"buffers": "mixed"}, "buffers = 'mixed'; choose"),
+        ({"links": 0.02}, r"links is 0.02; pass one: mixwise.network.Link\(0.02, 1.25e6\)"),
         ({"algorithm": mw.algorithms.AllReduceSGD()}, "use torch's DistributedDataParallel"),
         ({"algorithm": mw.algorithms.D2(), "overlap": True}, "D2 does not support overlap=True; omit"),
         ({"algorithm": mw.algorithms.QuasiGlobalMomentum()}, "SGD with momentum would count it twice"),
@@ -580,3 +584,16 @@ def test_a_resumed_loop_continues_its_log(tmp_path):
 )
 def test_logs_that_are_refused(says, options):
     refused(TrainingError, says, gossip_of, **options)
+
+
+@pytest.mark.parametrize("links", [None, Link(0.02, 1.25e6)])
+def test_auto_chooses_the_rounds_by_the_links(links):
+    network = SimulatedNetwork(mw.graphs.ring(16))
+    network.nodes = range(1)
+    model = net()
+    with patch("mixwise.gossip.gossip.begin_together"):
+        gossip = mw.Gossip(model, plain_sgd(model), network.graph, network=network, links=links)
+    row_bytes = 4 * gossip.row.X.numel()
+    context = Context(network.graph, links=links and Links(links), row_bytes=row_bytes, wire_bytes=row_bytes)
+    chosen = gossip.driver.policy_state.scratch["policy"]
+    assert chosen == Auto().choose(context) == Pairs(None if links is None else 4)

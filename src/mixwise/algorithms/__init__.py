@@ -1,5 +1,6 @@
 """Algorithms: what is computed and mixed. The weights are chosen by a policy."""
 
+from mixwise.algorithms.acid import ACiD
 from mixwise.algorithms.all_reduce import AllReduceSGD, LocalSGD
 from mixwise.algorithms.choco import Choco
 from mixwise.algorithms.compressors import Compressed, Compressor, Quantize, TopK
@@ -15,7 +16,7 @@ from mixwise.algorithms.relay import RelaySGD
 from mixwise.protocols import Algorithm
 
 __all__ = [
-    "D2", "DSGD", "EXTRA", "Algorithm", "AllReduceSGD", "Choco", "CombineThenAdapt", "CombineWhileAdapt", "Compressed",
-    "Compressor", "DAdam", "DecentLaM", "DecoupledDSGD", "GradientTracking", "LocalSGD", "MomentumTracking", "PushSum",
-    "Quantize", "QuasiGlobalAdam", "QuasiGlobalMomentum", "RelaySGD", "TopK",
+    "D2", "DSGD", "EXTRA", "ACiD", "Algorithm", "AllReduceSGD", "Choco", "CombineThenAdapt", "CombineWhileAdapt",
+    "Compressed", "Compressor", "DAdam", "DecentLaM", "DecoupledDSGD", "GradientTracking", "LocalSGD",
+    "MomentumTracking", "PushSum", "Quantize", "QuasiGlobalAdam", "QuasiGlobalMomentum", "RelaySGD", "TopK",
 ]  # fmt: skip

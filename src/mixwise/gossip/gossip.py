@@ -26,6 +26,7 @@ from mixwise.gossip.log import GossipLog, Logger
 from mixwise.gossip.start import Options, Parts, agreed, begin_together, check_graph, connected
 from mixwise.gossip.steps import Steps, accumulates, unwrapped
 from mixwise.graphs import Graph
+from mixwise.network import Link, Links
 from mixwise.network.guarded import OnBad, Robust, guarded
 from mixwise.network.survivors import restored_on_loss
 from mixwise.network.transport import Transport, process_count
@@ -51,6 +52,7 @@ class Gossip:
         buffers: such as the statistics of BatchNorm: "local", every node keeps its own; "averaged", they are mixed.
         overlap: let the rows travel while the next gradients are computed (`CombineWhileAdapt`).
         wire_dtype: torch.bfloat16 or torch.int8 rounds the rows for the message; their mean is conserved all the same.
+        links: latency and bandwidth of a usual link, if time matters: "auto" then chooses the number of rounds by it.
         timeout: the longest wait for other ranks, in seconds.
         seed: names the random streams of policy and algorithm.
         elastic: continue without ranks that are lost, and take up ranks that are started again (`mixwise launch
@@ -83,6 +85,7 @@ class Gossip:
         buffers: BufferPolicy = "local",
         overlap: bool = False,
         wire_dtype: torch.dtype | None = None,
+        links: Link | None = None,
         timeout: float = 60.0,
         seed: int = 0,
         elastic: bool = False,
@@ -100,11 +103,14 @@ class Gossip:
 
         self._log = None if log is None else GossipLog(log, log_every)
         every = None if log is None else log_every
-        options = Options(local_steps, buffers, overlap, wire_dtype, seed, elastic, rejoin, robust, on_bad, every)
+        options = Options(
+            local_steps, buffers, overlap, wire_dtype, links, seed, elastic, rejoin, robust, on_bad, every
+        )
         grouped = network is None and process_count() is not None
         parts = make() if elastic else agreed(make, Transport(None, timeout) if grouped else None)
         self.model, self.optimizer, self.local_steps, self.buffers = model, optimizer, local_steps, buffers
-        self.row, self.policy, self.algorithm, self.seed = parts.row, parts.policy, parts.algorithm, seed
+        self.row, self.policy, self.algorithm = parts.row, parts.policy, parts.algorithm
+        self.seed, self.links = seed, None if links is None else Links(links)
         self.row.bind()
         self._elastic: Elastic | None = None
         self._calls = self._asked = t = 0  # calls of step(), and of collective methods, since the last mixing
@@ -126,7 +132,7 @@ class Gossip:
         self._start_early()
 
     def _make_driver(self) -> None:
-        context = Context(self.network.graph, seed=self.seed)
+        context = Context(self.network.graph, seed=self.seed, links=self.links)
         kind = driver_for(self.algorithm)
         self.driver = kind(self.network, self.policy, self.algorithm, self.row.X, context, local_steps=self.local_steps)
 

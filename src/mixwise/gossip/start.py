@@ -15,7 +15,7 @@ from mixwise.gossip.collective import take_from_first
 from mixwise.gossip.model_row import ModelRow
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
-from mixwise.network import DistributedNetwork, SimulatedNetwork
+from mixwise.network import DistributedNetwork, Link, SimulatedNetwork
 from mixwise.network.agreement import check_alike, describe, describe_model
 from mixwise.network.guarded import OnBad, Robust, guarded
 from mixwise.network.transport import Transport, process_count
@@ -36,6 +36,7 @@ class Options:
     buffers: BufferPolicy
     overlap: bool
     wire_dtype: torch.dtype | None
+    links: Link | None
     seed: int
     elastic: bool
     rejoin: Literal["neighbor", "own"]
@@ -71,6 +72,10 @@ class Parts:
             raise TrainingError(f'buffers = {options.buffers!r}; choose "local" or "averaged"')
         if options.rejoin not in ("neighbor", "own"):
             raise TrainingError(f'rejoin = {options.rejoin!r}; choose "neighbor" or "own"')
+        if not isinstance(options.links, Link | None):
+            raise TrainingError(
+                f"links is {kind_of(options.links)}; pass one such as mixwise.network.Link(0.02, 1.25e6)"
+            )
         if options.elastic:
             _check_elastic(policy)
         if options.log_every is not None and options.elastic:

@@ -64,7 +64,8 @@ class Driver:
     ) -> None:
         self.needs = algorithm.needs  # once: wrappers derive theirs from those of the algorithm inside
         rows, wire = message_bytes(X, None), message_bytes(X, Wire.of(X, network.wire_dtype))
-        context = replace(context, needs=self.needs, links=network.links, row_bytes=rows, wire_bytes=wire)
+        links = context.links or network.links
+        context = replace(context, needs=self.needs, links=links, row_bytes=rows, wire_bytes=wire)
         self.network, self.policy, self.algorithm, self.local_steps = network, policy, algorithm, local_steps
         self.t = self.began = self.steps = 0
         self.lr, self.begun = 0.0, False
