@@ -7,6 +7,8 @@ relative to that; and nothing below 1e-8 Tr Γ counts, which is what the tie-bre
     F(W) = Tr(WᵀΓW) + λ s ‖W − J‖²_F, Γ scaled to s = 1
 """
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -18,7 +20,15 @@ from builders import assert_feasible, cases, hard_gram, refused, scaled, simulat
 from builders import gme_objective as f
 from mixwise.algorithms import D2
 from mixwise.errors import ConfigError, GraphError, MixingError
-from mixwise.mixing import GmeProblem, consensus_factor, gram_matrix, metropolis_hastings, minimize_gme, uniform
+from mixwise.mixing import (
+    GmeProblem,
+    consensus_factor,
+    gram_matrix,
+    metropolis_hastings,
+    minimize_gme,
+    neighbor_gme,
+    uniform,
+)
 from mixwise.mixing.neighbor_gme import Jumps, NeighborGme
 from mixwise.mixing.neighbor_objective import ScaledObjective, on_simplex
 from mixwise.mixing.neighborhoods import Neighborhoods, TreeSweeps, exchange_here
@@ -285,6 +295,32 @@ def test_messages_travel_along_edges_only(graph, symmetric):
     problem.solve(problem.look(np.random.default_rng(0).standard_normal((graph.n, 5))), symmetric=symmetric)
     assert (counted.bytes > 0).all()
     assert counted.longest <= 55  # 5 numbers of a sketch and 2 about all of them, 8 of a test, 55 products of a jump
+
+
+@pytest.mark.parametrize("graph", [g.torus(8, 16), g.star(40), g.social_network()], ids=str)
+def test_gram_matrices_of_neighborhoods_are_parts_of_the_whole(graph, monkeypatch):
+    monkeypatch.setattr(neighbor_gme, "_BLOCK", 1000)  # several blocks of nodes, also on small graphs
+    S = np.random.default_rng(0).standard_normal((graph.n, 30)).astype(np.float32)
+    problem = NeighborGme(graph, range(graph.n), exchange_here)
+    for found, expected in zip(problem.look(S), problem.blocks(gram_matrix(S)), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def test_iterations_and_memory_per_node_do_not_grow_with_n():
+    iterations, peaks = [], []
+    for graph in (g.torus(20, 32), g.torus(64, 100)):
+        S = np.random.default_rng(0).standard_normal((graph.n, 100)).astype(np.float32)
+        problem = NeighborGme(graph, range(graph.n), exchange_here)
+        tracemalloc.start()
+        try:
+            blocks = problem.look(S)
+            peaks.append(tracemalloc.get_traced_memory()[1] / graph.n)
+        finally:
+            tracemalloc.stop()
+        iterations.append(problem.solve(blocks, tolerance=0.1)[0].iterations)
+    assert iterations[1] <= iterations[0]
+    received = 4 * 100 * 4  # bytes of the sketches of four neighbors
+    assert max(peaks) < 5 * received + 2**21 / graph.n  # sent, arrived, in place, totals; and what is multiplied
 
 
 def test_bytes_per_node_do_not_depend_on_n():

@@ -42,7 +42,7 @@ from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix
 from mixwise.mixing.neighbor_objective import Blocks, Candidate, ScaledObjective, Verdict, on_simplex
-from mixwise.mixing.neighborhoods import Exchange, Neighborhoods
+from mixwise.mixing.neighborhoods import Exchange, Group, Neighborhoods
 from mixwise.mixing.solution import GmeSolution, SolveStatus, check_regularization
 from mixwise.mixing.weights import metropolis_hastings
 
@@ -57,6 +57,7 @@ _BETWEEN_TESTS = 10  # iterations; a test takes three ways through the tree
 _BETWEEN_JUMPS = 20  # iterations; ρ changes at most this often, because steps of different ρ cannot be compared
 MAX_ITERATIONS = 5000  # by default; few solves come near it: Γ of rank 1 or 2 with an optimum near 0
 _LARGEST = 1e140  # the largest number in a sketch: its squares, and their sums, must be finite
+_BLOCK = 1 << 17  # numbers of the sketches that are multiplied at a time: they stay in the cache
 _EXACT = 1e-9  # how far from 1 the sums of a returned W may be
 
 
@@ -94,23 +95,34 @@ class NeighborGme:
 
         With `unless_zero` = c: None if the first c numbers of the sketches are 0 at all nodes.
         """
-        near, n = self._near, self.graph.n
-        values = np.asarray(S, dtype=np.float64)
-        bad = ~np.asarray((np.abs(values) <= _LARGEST).all(axis=1))  # NaN fails every comparison
-        ids = np.arange(self.nodes.start, self.nodes.stop)
-        summands = np.where(bad[:, None], 0.0, values)
-        local = np.column_stack([summands, values[:, :unless_zero].any(axis=1), np.where(bad, -ids, -n)])
-        *sums, some, first = self._near.tree.total(local, maxima=1).tolist()
+        near, n, k = self._near, self.graph.n, S.shape[1]
+        local = np.empty((len(S), k + 2))  # one copy of all sketches: fresh memory costs as much as the arithmetic
+        values = local[:, :k]
+        values[:] = S
+        bad = ~((values.max(axis=1) <= _LARGEST) & (values.min(axis=1) >= -_LARGEST))  # NaN fails every comparison
+        local[:, k] = values[:, :unless_zero].any(axis=1)
+        local[:, k + 1] = np.where(bad, -np.arange(self.nodes.start, self.nodes.stop), -n)
+        values[bad] = 0.0
+        *sums, some, first = near.tree.total(local, maxima=1).tolist()
         if -first < n:
             remedy = "look for NaN in its update, or use smaller steps"
             raise MixingError(f"the sketch of node {-first:.0f} is not finite, or above {_LARGEST:g}; {remedy}")
         if unless_zero and not some:
             return None
-        mean = np.array(sums) / n
-        C = values[near.owners] - mean
-        C[near.arcs] = np.asarray(self._exchange(S[near.owners[near.arcs]], self.graph), dtype=np.float64) - mean
-        C = np.vstack([C, np.zeros_like(mean)])  # the padding
-        return [part @ part.transpose(0, 2, 1) for part in (C[group.entries] for group in near.groups)]
+        heard = np.empty((len(near.owners) + 1, S.shape[1]), dtype=S.dtype)  # the last row is the padding
+        heard[near.loops], heard[near.arcs], heard[-1] = S, self._exchange(S[near.owners[near.arcs]], self.graph), 0
+        return [self._products(heard, np.array(sums) / n, group) for group in near.groups]
+
+    def _products(self, heard: npt.NDArray[Any], mean: FloatArray, group: Group) -> FloatArray:
+        """Γ on the neighborhoods of a group; some nodes at a time, whose centered sketches stay in the cache."""
+        g, D = group.entries.shape
+        blocks, size = np.empty((g, D, D)), max(1, _BLOCK // (D * len(mean)))
+        for start in range(0, g, size):
+            entries = group.entries[start : start + size]
+            C = heard[entries] - mean
+            C[entries == len(heard) - 1] = 0.0
+            np.matmul(C, C.transpose(0, 2, 1), out=blocks[start : start + size])
+        return blocks
 
     def blocks(self, Gamma: FloatArray) -> Blocks:
         """Γ (n, n) on the neighborhoods of the owned nodes, where all of it is known."""
