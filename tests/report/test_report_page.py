@@ -214,7 +214,11 @@ def test_runs_that_have_not_begun_or_not_ended_are_named(copy):
     ("ha-dsgd/seed-0/weights.jsonl", "{{\n", "damaged lines in weights.jsonl"),
     ("ha-dsgd/seed-0/weights.jsonl", '{"step": 0, "params": [{"edges": [1]}]}\n', "damaged lines in weights.jsonl"),
     ("ha-dsgd/seed-0/weights.jsonl", '{"step": 0, "params": [{"arcs": [0, 99, 5]}]}\n', "does not fit the graph"),
-    ("ha-dsgd/seed-0/weights.jsonl", '{"step": 0, "params": [{"arcs": [0, 1, 1e999]}]}\n', "damaged lines in weights.jsonl"),
+    (
+        "ha-dsgd/seed-0/weights.jsonl",
+        '{"step": 0, "params": [{"arcs": [0, 1, 1e999]}]}\n',
+        "damaged lines in weights.jsonl",
+    ),
 )
 def test_a_damaged_file_takes_nothing_else_with_it(copy, tmp_path, name, text, says):
     (copy / name).write_text(text)
