@@ -59,13 +59,13 @@ def in_processes(cases: dict[str, tuple[str, ...]], module: str = "memory") -> C
 
 
 # --- in the processes ---
-def run() -> float:
-    """Percent between the announced and the real peak of a run, from a recipe to its folder."""
+def run(*overrides: str) -> float:
+    """Percent between the announced and the real peak of a run, from a recipe to its folder; both are printed."""
     from mixwise.experiments import plan_experiment, run_experiment
     from mixwise.experiments.config import Recipe
     from mixwise.experiments.memory import Need
 
-    experiment = plan_experiment(Recipe.model_validate(RECIPE))
+    experiment = plan_experiment(Recipe.model_validate(RECIPE), overrides)
     heard: list[Need] = []
     with tempfile.TemporaryDirectory() as folder:
         run_experiment(experiment, Path(folder) / "run", on_need=heard.append)
