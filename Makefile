@@ -61,8 +61,9 @@ tables: $(READY)-dev  ## what follows from the declarations of parts: the index,
 docs: $(READY)-docs  ## the documentation site, in docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 
-bench: $(READY)-bench  ## benchmarks: a table and benchmarks/results/*.json
-	$(BIN)/python -m benchmarks
+SUITES ?=
+bench: $(READY)-bench  ## ratios against the alternatives, and runs/bench.json; all suites: make bench SUITES=all
+	$(BIN)/mixwise bench $(SUITES)
 
 clean:  ## remove what the commands above made
 	rm -rf $(VENV) dist build docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,142 +1,77 @@
-"""GME-opt: `minimize_gme` as a user calls it, against CVXPY on all n² entries of W.
-
-Each round has several Gram matrices of random updates; ours solves them, then CVXPY does, then the next round.
-
-The yardstick is the paper's formulation, `solver="cvxpy"`: ‖R W‖²_F over all entries of W, with Clarabel. The JSON file
-also has it with OSQP, CVXPY's default for quadratic programs, and a formulation that is kinder to CVXPY, with both
-solvers: vec(W)ᵀ (I ⊗ Γ) vec(W), which spares it n² variables and n² constraints. On 256 nodes only that one ends in
-reasonable time.
-"""
+"""Optimal mixing weights (GME-opt): the paper's program with CVXPY, and solvers on the edges."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from statistics import median
 
 import numpy as np
 from scipy import sparse
 
-from benchmarks.measure import Measurement, fastest, in_turns, in_words, medians, speedup
 from mixwise.graphs import Graph, ring, social_network, torus
-from mixwise.mixing import gram_matrix, minimize_gme
-from mixwise.mixing.gme import TIE_BREAK
-from mixwise.mixing.gme_qp import solve_by_cvxpy
+from mixwise.mixing import GmeProblem, gram_matrix, minimize_gme
+from mixwise.mixing.gme_qp import EdgeQP, solve_by_cvxpy
+from mixwise.mixing.neighbor_gme import NeighborGme
+from mixwise.mixing.neighborhoods import exchange_here
+from mixwise.mixing.solution import TIE_BREAK
 from mixwise.seeding import numpy_generator
 
-SKETCH_DIM = 100  # Γ comes from sketches of this length: its rank is at most 100
-PAPER = "CVXPY, Clarabel"
-TIME_LIMIT = 180.0  # seconds for one solve of CVXPY
+from .measure import Benchmark, Contestant, Contestants, Missing
+
+SKETCH_DIM = 100
+TOLERANCE = 1e-4
+PAPER, QUICKER = "CVXPY, Clarabel, as in the paper", "CVXPY quad_form, OSQP"
+INPUTS = 20
 
 
-@dataclass(frozen=True)
-class Case:
-    name: str
-    graph: Graph
-    bar: float
-    rounds: int
-    grams: int  # Gram matrices per round for ours
-    grams_cvxpy: int  # and how many of them for each way to use CVXPY
-    large: bool = False  # one solve of CVXPY takes a minute: see `yardsticks`
+def benchmarks(tiny: bool = False) -> Iterator[Benchmark]:
+    for name, graph, bar in (
+        ("ring of 16", ring(16), 80),
+        ("torus 4 × 4", torus(4, 4), 50),
+        ("social network of 32", social_network(), 50),
+    ):
+        question = f"Γ to W on a {name}: how much faster than the paper's program on all n² entries?"
+        yield Benchmark(question, partial(against_cvxpy, ring(6) if tiny else graph), bar, PAPER)
+    sides = (3, 3) if tiny else (32, 32)
+    for kind in ("independent", "ten classes"):
+        yield Benchmark(
+            f"Sketches ({kind}) to W on a torus 32 × 32, relative error ≤ 1e-4: not slower than the fastest solver?",
+            partial(against_solvers, torus(*sides), kind), 1.0, ("PIQP", "OSQP", "Clarabel"), rounds=15,
+        )  # fmt: skip
 
 
-CASES = [
-    Case("ring 16", ring(16), 80, rounds=15, grams=10, grams_cvxpy=5),
-    Case("torus 4 × 4", torus(4, 4), 50, rounds=15, grams=10, grams_cvxpy=5),
-    Case("social network 32", social_network(), 50, rounds=7, grams=10, grams_cvxpy=3),
-    Case("torus 16 × 16", torus(16, 16), 300, rounds=1, grams=20, grams_cvxpy=1, large=True),
-]
+def large(tiny: bool = False) -> Iterator[Benchmark]:
+    """One solve of CVXPY takes a minute."""
+    question = "Γ to W on a torus 16 × 16: how much faster than CVXPY on all n² entries, in the form that ends there?"
+    graph = torus(3, 3) if tiny else torus(16, 16)
+    yield Benchmark(question, partial(against_cvxpy, graph, large=True), 300, QUICKER, rounds=1)
 
 
-def measurements() -> Iterator[Measurement]:
-    """One speed-up per graph."""
-    for case in CASES:
-        yield measured(case)
+# --- the paper's way ---
+def against_cvxpy(graph: Graph, large: bool = False) -> Contestants:
+    """‖R W‖²_F over all n² entries, and the form vec(W)ᵀ (I ⊗ Γ) vec(W), which spares CVXPY n² variables.
 
-
-def measured(case: Case) -> Measurement:
-    """The speed-up over the paper's formulation; where that takes too long, over the fastest other one."""
-    graph = case.graph
-    grams = [random_gram(graph.n, seed) for seed in range(case.rounds * case.grams)]
-    rounds = [grams[i : i + case.grams] for i in range(0, len(grams), case.grams)]
-    ours = partial(minimize_gme, graph=graph)
-    theirs = yardsticks(graph, case.large)
-
-    # Untimed: imports, and laying out the program of the graph. On small graphs CVXPY has its first call too.
-    minimize_gme(grams[0], graph)
-    for call in theirs.values():
-        call(grams[0]) if not case.large else call_on_a_small_graph()
-    objectives: dict[str, list[float]] = {name: [] for name in theirs}
-
-    def keeping(name: str, gram: np.ndarray) -> None:
-        objectives[name].append(theirs[name](gram))
-
-    contenders: dict[str, tuple[Callable[[np.ndarray], object], int]] = {"mixwise": (ours, case.grams)}
-    contenders |= {name: (partial(keeping, name), case.grams_cvxpy) for name in theirs}
-    seconds = in_turns(rounds, contenders)
-
-    times = medians(seconds)
-    speedups = {name: speedup(seconds[name], seconds["mixwise"]) for name in theirs}
-    yardstick = PAPER if PAPER in speedups else min(speedups, key=speedups.__getitem__)
-    solved = [minimize_gme(gram, graph).objective for turn in rounds for gram in turn[: case.grams_cvxpy]]
-    differences = {
-        name: max(abs(a - b) / b for a, b in zip(solved, values, strict=True)) for name, values in objectives.items()
-    }
-    return Measurement(
-        f"GME-opt, {case.name}",
-        speedups[yardstick],
-        "×",
-        case.bar,
-        "higher",
-        in_words(times["mixwise"]),
-        f"{in_words(times[yardstick])} ({yardstick})",
-        {
-            "median_seconds": times,
-            "speedups": speedups,
-            # A busy machine interrupts long calls more often than short ones: the fastest calls tell without it.
-            "speedups_of_fastest_calls": {n: fastest(seconds[n]) / fastest(seconds["mixwise"]) for n in theirs},
-            "yardstick": yardstick,
-            "relative_objective_difference": differences,
-            # After CVXPY's turn the caches are cold, as they are between two steps of training.
-            "mixwise_first_call_of_a_round_seconds": median(turn[0] for turn in seconds["mixwise"]),
-            "calls": {name: sum(map(len, turns)) for name, turns in seconds.items()},
-        },
-    )
-
-
-def random_gram(n: int, seed: int) -> np.ndarray:
-    """Γ of n sketched updates with independent normal entries."""
-    return gram_matrix(numpy_generator(seed, "benchmark", "updates", n).standard_normal((n, SKETCH_DIM)))
-
-
-def yardsticks(graph: Graph, large: bool) -> dict[str, Callable[[np.ndarray], float]]:
-    """Ways to use CVXPY, each from Γ to the objective it found.
-
-    In trials on a torus of 256 nodes, ‖R W‖²_F took 50 s with OSQP, the quadratic form 40 s with either solver; on 144
-    nodes ‖R W‖²_F took 5 s with OSQP and 19 s with Clarabel. So on a large graph only the quadratic form is timed.
+    On 256 nodes the first takes minutes, so that only the second is measured.
     """
-    ways: dict[str, Callable[[np.ndarray], float]] = {
-        "CVXPY quad_form, OSQP": partial(quadratic_form, graph=graph, solver="OSQP"),
-        "CVXPY quad_form, Clarabel": partial(quadratic_form, graph=graph, solver="CLARABEL"),
-    }
+    draws = (numpy_generator(i, "benchmark", "updates", graph.n) for i in range(INPUTS))
+    grams = [gram_matrix(draw.standard_normal((graph.n, SKETCH_DIM))) for draw in draws]
+
+    def contestant(solve: Callable[[np.ndarray], object]) -> Contestant:
+        return Contestant(lambda i: solve(grams[i % INPUTS]))
+
+    theirs: dict[str, Callable[[np.ndarray], object]] = {QUICKER: partial(quadratic_form, graph=graph)}
     if not large:
-        ways[PAPER] = lambda gram: minimize_gme(gram, graph, solver="cvxpy").objective
-        ways["CVXPY, OSQP"] = partial(paper_form, graph=graph, solver="OSQP")
-    return ways
+        theirs = {PAPER: partial(minimize_gme, graph=graph, solver="cvxpy")} | theirs
+        theirs["CVXPY, OSQP"] = lambda gram: solve_by_cvxpy(graph, gram, TIE_BREAK, backend="OSQP")
+    found: dict[str, Contestant | Missing] = {"mixwise": contestant(partial(minimize_gme, graph=graph))}
+    for name, solve in theirs.items():
+        found[name] = contestant(solve) if importlib.util.find_spec("cvxpy") else Missing("pip install cvxpy")
+    return found
 
 
-def paper_form(gram: np.ndarray, graph: Graph, solver: str) -> float:
-    """The paper's formulation with another solver than minimize_gme(…, solver="cvxpy") takes."""
-    scale = np.trace(gram) / graph.n
-    w = solve_by_cvxpy(graph, gram / scale, TIE_BREAK, backend=solver).weights
-    W = np.zeros((graph.n, graph.n))
-    W[graph.pattern.rows, graph.pattern.cols] = w
-    return objective(gram, W)
-
-
-def quadratic_form(gram: np.ndarray, graph: Graph, solver: str) -> float:
-    """minimize vec(W)ᵀ (I ⊗ (Γ + λ₀ I)) vec(W) over W doubly stochastic, 0 ≤ W ≤ 1, zero off the graph."""
+def quadratic_form(gram: np.ndarray, graph: Graph) -> float:
+    """Minimize vec(W)ᵀ (I ⊗ (Γ + λ₀ I)) vec(W) over W doubly stochastic, 0 ≤ W ≤ 1, zero off the graph."""
     import cvxpy as cp
 
     n, pattern = graph.n, graph.pattern
@@ -149,19 +84,94 @@ def quadratic_form(gram: np.ndarray, graph: Graph, solver: str) -> float:
         cp.Minimize(cp.quad_form(cp.vec(W, order="F"), P)),
         [W @ one == 1, one @ W == 1, W >= 0, W <= 1, cp.multiply(off_graph, W) == 0],
     )
-    problem.solve(solver=solver, time_limit=TIME_LIMIT)
+    problem.solve(solver="OSQP", time_limit=180.0)
     if problem.status != cp.OPTIMAL:
-        raise RuntimeError(f"CVXPY with {solver} ended with {problem.status} on {n} nodes; raise TIME_LIMIT")
-    return objective(gram, W.value)
+        raise RuntimeError(f"CVXPY ended with {problem.status} on {n} nodes")
+    return float(problem.value)
 
 
-def objective(gram: np.ndarray, W: np.ndarray) -> float:
-    """Tr(WᵀΓW)."""
-    return float((W * (gram @ W)).sum())
+# --- the same program on the edges, from sketches ---
+def against_solvers(graph: Graph, kind: str) -> Contestants:
+    """Sketches to weights. The solvers get Γ on the edges, and tolerances that are enough for the relative error."""
+    sketches = [drawn_sketches(graph.n, kind, i) for i in range(INPUTS)]
+    local, program = NeighborGme(graph, range(graph.n), exchange_here), EdgesOnly(graph)
+    optimum = GmeProblem(graph).solve(gram_matrix(sketches[0])).objective
+
+    def ours(i: int) -> object:
+        return local.solve(blocks, tolerance=TOLERANCE) if (blocks := local.look(sketches[i % INPUTS])) else None
+
+    found: dict[str, Contestant | Missing] = {"mixwise, solver=local": Contestant(ours)}
+    for name, solve in {"PIQP": by_piqp, "OSQP": by_osqp, "Clarabel": by_clarabel}.items():
+        if importlib.util.find_spec(name.lower()) is None:
+            found[name] = Missing(f"pip install {name.lower()}")
+            continue
+        error = abs(program.objective(solve(*program.fill(sketches[0])), sketches[0]) / optimum - 1)
+        if error > TOLERANCE:
+            raise RuntimeError(f"{name} is off by {error:.1e}; tighten its tolerances")
+        found[name] = Contestant(lambda i, solve=solve: solve(*program.fill(sketches[i % INPUTS])))
+    exact = GmeProblem(graph)
+    found["mixwise, solver=auto, to 1e-12"] = Contestant(lambda i: exact.solve(gram_matrix(sketches[i % INPUTS])))
+    return found
 
 
-def call_on_a_small_graph() -> None:
-    """Loads CVXPY and its solvers without the cost of a large program."""
-    graph = ring(4)
-    for call in yardsticks(graph, large=True).values():
-        call(random_gram(4, seed=0))
+def drawn_sketches(n: int, kind: str, seed: int) -> np.ndarray:
+    """Sketches (n, k) of updates that have nothing in common, or of nodes with one of ten classes each."""
+    draw = numpy_generator(seed, "benchmark", "sketches", n)
+    S = draw.standard_normal((n, SKETCH_DIM))
+    return S if kind == "independent" else 0.3 * S + draw.standard_normal((10, SKETCH_DIM))[draw.integers(0, 10, n)]
+
+
+class EdgesOnly:
+    """½ xᵀPx, A x = 1, x ≥ 0: the program of `EdgeQP`, filled from sketches without Γ of all pairs."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._layout = layout = EdgeQP(graph)
+        self._rows, self._cols = np.divmod(layout._source, graph.n)
+        self.P, self.A = layout._P.copy(), layout._A
+
+    def fill(self, S: np.ndarray) -> tuple[sparse.csc_matrix, sparse.csc_matrix]:
+        C = S - S.mean(0)
+        entries = np.einsum("ek,ek->e", C[self._rows], C[self._cols])
+        self.P.data[:] = 2 * np.bincount(self._layout._slot, weights=entries) / np.square(C).sum() * len(S)
+        self.P.data[self._layout._diagonal] += TIE_BREAK
+        return self.P, self.A
+
+    def objective(self, x: np.ndarray, S: np.ndarray) -> float:
+        """Σ_j w_jᵀ Γ w_j."""
+        P = self.fill(S)[0]
+        full = P + sparse.triu(P, 1).T
+        return float(x @ (full @ x) / 2 * np.square(S - S.mean(0)).sum() / len(S))
+
+
+def by_piqp(P: sparse.csc_matrix, A: sparse.csc_matrix) -> np.ndarray:
+    import piqp
+
+    solver, n = piqp.SparseSolver(), P.shape[0]
+    settings = solver.settings
+    settings.eps_abs = settings.eps_rel = settings.eps_duality_gap_abs = settings.eps_duality_gap_rel = TOLERANCE
+    solver.setup(P, np.zeros(n), A, np.ones(A.shape[0]), None, None, None, np.zeros(n), None)
+    solver.solve()
+    return solver.result.x
+
+
+def by_osqp(P: sparse.csc_matrix, A: sparse.csc_matrix) -> np.ndarray:
+    import osqp
+
+    solver, n, height = osqp.OSQP(), P.shape[0], A.shape[0]
+    least = np.concatenate([np.ones(height), np.zeros(n)])
+    most = np.concatenate([np.ones(height), np.full(n, np.inf)])
+    rows = sparse.csc_matrix(sparse.vstack([A, sparse.eye_array(n)]))
+    solver.setup(P, np.zeros(n), rows, least, most, verbose=False, eps_abs=1e-6, eps_rel=1e-6, max_iter=50_000)
+    return np.array(solver.solve(raise_error=True).x)
+
+
+def by_clarabel(P: sparse.csc_matrix, A: sparse.csc_matrix) -> np.ndarray:
+    import clarabel
+
+    settings, n, height = clarabel.DefaultSettings(), P.shape[0], A.shape[0]
+    settings.verbose, settings.max_threads = False, 1
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = TOLERANCE
+    rows = sparse.csc_matrix(sparse.vstack([A, -sparse.eye_array(n)]))
+    cones = [clarabel.ZeroConeT(height), clarabel.NonnegativeConeT(n)]
+    bounds = np.concatenate([np.ones(height), np.zeros(n)])
+    return np.array(clarabel.DefaultSolver(P, np.zeros(n), rows, bounds, cones, settings).solve().x)

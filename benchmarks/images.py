@@ -1,47 +1,60 @@
-"""Reading images with two workers, against a hand-written DataLoader; the time that training waits for images."""
+"""Reading images with two worker processes: a DataLoader around a hand-written data set."""
 
 from __future__ import annotations
 
 import math
 import random
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import weakref
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
 
-from benchmarks.measure import Measurement, in_turns, medians, speedup
-from mixwise.data import ImageSamples, Splits, image_folder
-from mixwise.data.dataset import Request
+from mixwise.data import ImageSamples, image_folder
 from mixwise.data.images import IMAGENET_MEAN, IMAGENET_STD
-from mixwise.experiments import load_recipe, plan_experiment
-from mixwise.experiments.build import prepare
 
-WORKERS, BATCH, BATCHES = 2, 32, 6
-CLASSES, TRAIN, TEST = 4, 144, 2  # images per class
-STEPS = 3
+from .measure import Benchmark, Contestant, Contestants
+
+WORKERS, BATCH, BATCHES, CLASSES = 2, 32, 6, 4
 
 
-def measurements() -> Iterator[Measurement]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with tempfile.TemporaryDirectory() as place:
-            make_photographs(Path(place))
-            yield from (_reading(Path(place), size) for size in (224, 64))
-            yield _waiting(Path(place))
-    finally:
-        torch.set_num_threads(threads)
+def benchmarks(tiny: bool = False) -> Iterator[Benchmark]:
+    for size in (224, 64):
+        yield Benchmark(
+            f"Reading JPEGs of 500 × 375 at {size} × {size}, 2 processes: how much faster than a DataLoader?",
+            partial(readers, size, 1 if tiny else BATCHES), 1.0, "DataLoader", rounds=9, clock="wall",
+        )  # fmt: skip
 
 
-def make_photographs(root: Path) -> None:
+def readers(size: int, batches: int) -> Contestants:
+    folder = tempfile.TemporaryDirectory()
+    root, count = Path(folder.name), BATCH * batches
+    make_photographs(root, count)
+    samples = image_folder(root, size, workers=WORKERS).train.x
+    assert isinstance(samples, ImageSamples)
+    parts = torch.arange(count).split(BATCH)
+    loader = torch.utils.data.DataLoader(ByHand(sorted(root.glob("train/*/*.jpg")), size), BATCH, num_workers=WORKERS)
+
+    def ours(i: int) -> None:
+        for _batch in samples.stream((part, 100 * i + number) for number, part in enumerate(parts)):
+            pass
+
+    def theirs(_: int) -> None:
+        for _batch in loader:
+            pass
+
+    weakref.finalize(ours, folder.cleanup)
+    return {"mixwise": Contestant(ours, count), "DataLoader": Contestant(theirs, count)}
+
+
+def make_photographs(root: Path, images: int) -> None:
     """JPEGs of the size that ImageNet's have on average, 500 × 375 and some 100 kB."""
     stream = np.random.default_rng(0)
-    for part, count in (("train", TRAIN), ("val", TEST)):
+    for part, count in (("train", images // CLASSES), ("val", 1)):
         for label in range(CLASSES):
             folder = root / part / f"class-{label}"
             folder.mkdir(parents=True)
@@ -81,80 +94,3 @@ class ByHand(torch.utils.data.Dataset[torch.Tensor]):
                 left, top = random.randint(0, width - w), random.randint(0, height - h)
                 return left, top, left + w, top + h
         return 0, 0, width, height
-
-
-def with_mixwise(splits: Splits) -> Callable[[int], None]:
-    samples = splits.train.x
-    assert isinstance(samples, ImageSamples)
-    parts = torch.arange(BATCH * BATCHES).split(BATCH)
-
-    def read(turn: int) -> None:
-        for _batch in samples.stream((part, 100 * turn + number) for number, part in enumerate(parts)):
-            pass
-
-    return read
-
-
-def with_data_loader(root: Path, size: int) -> Callable[[int], None]:
-    paths = sorted(root.glob("train/*/*.jpg"))[: BATCH * BATCHES]
-    loader = torch.utils.data.DataLoader(ByHand(paths, size), BATCH, num_workers=WORKERS)
-
-    def read(_: int) -> None:
-        for _batch in loader:
-            pass
-
-    return read
-
-
-def _reading(root: Path, size: int) -> Measurement:
-    splits = image_folder(root, size, workers=WORKERS)
-    contenders = {"mixwise": (with_mixwise(splits), 1), "DataLoader": (with_data_loader(root, size), 1)}
-    in_turns([[0]], contenders)  # files are read into the cache of the system
-    seconds = in_turns([[turn] for turn in range(1, 10)], contenders)
-    ratio = speedup(seconds["DataLoader"], seconds["mixwise"])
-    rates = {name: BATCH * BATCHES / time for name, time in medians(seconds).items()}
-    return Measurement(
-        f"reading JPEGs of 500 × 375 at {size}, {WORKERS} processes, against DataLoader", ratio, "×", 1.0, "higher",
-        f"{rates['mixwise']:.0f} images/s", f"{rates['DataLoader']:.0f} images/s", {"images_per_second": rates},
-    )  # fmt: skip
-
-
-@contextmanager
-def waited() -> Iterator[list[float]]:
-    """Record how long training waits for each batch, including its normalization."""
-    seconds: list[float] = []
-    stream = ImageSamples.stream
-
-    def timed(self: ImageSamples, requests: Iterable[Request]) -> Iterator[torch.Tensor]:
-        batches = stream(self, requests)
-        while True:
-            start = time.perf_counter()
-            batch = next(batches, None)
-            seconds.append(time.perf_counter() - start)
-            if batch is None:
-                return
-            yield batch
-
-    ImageSamples.stream = timed  # type: ignore[method-assign]
-    try:
-        yield seconds
-    finally:
-        ImageSamples.stream = stream  # type: ignore[method-assign]
-
-
-def _waiting(root: Path) -> Measurement:
-    changes = (f"data_dir={root}", "task.partition.kind=iid", f"task.data.options.workers={WORKERS}")
-    config = plan_experiment(load_recipe("imagenet-small"), changes).runs["dsgd-momentum-metropolis"]
-    with waited() as seconds:
-        training = prepare(config, 0).start()
-        training.step()  # waits for the first batches
-        seconds.clear()
-        start = time.perf_counter()
-        for _ in range(STEPS):
-            training.step()
-        whole = time.perf_counter() - start
-    share = 100 * sum(seconds) / whole
-    return Measurement(
-        "waiting for images, share of a step of imagenet-small", share, "%", 10, "lower",
-        f"{1000 * sum(seconds) / STEPS:.0f} ms", f"{whole / STEPS:.2f} s per step", {"steps": STEPS},
-    )  # fmt: skip

@@ -1,21 +1,23 @@
-"""The report over 100 runs × 1,000 records: how large it is, and how long a browser takes to show it."""
+"""The report over 100 runs × 1,000 records: its size, and how long a browser takes to show it."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tempfile
-import time
+import weakref
 from collections.abc import Iterator
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
-from benchmarks.measure import Measurement, in_words
 from mixwise.graphs import torus
 from mixwise.report.page import save_page
 from mixwise.seeding import numpy_generator
+
+from .measure import Benchmark, Contestant, Contestants, Missing
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 METRICS = (
@@ -24,43 +26,58 @@ METRICS = (
 )  # fmt: skip
 
 
-def measurements() -> Iterator[Measurement]:
-    """Size, and time to open."""
-    with tempfile.TemporaryDirectory() as place:
-        folder, out = Path(place) / "run", Path(place) / "report.html"
-        large_folder(folder, variants=20, seeds=5, records=1000)
-        start = time.perf_counter()
-        save_page([folder], out)
-        made = f"made in {in_words(time.perf_counter() - start)}"
-        size = out.stat().st_size / 1e6
-        yield Measurement("report over 100 runs × 1,000 records", size, "MB", 15, "lower", f"{size:.1f} MB", made)
-        seconds = time_to_open(out)
-        ours = "no Chromium or no Playwright here" if seconds is None else in_words(seconds)
-        yield Measurement("opening it in Chromium", seconds, "s", 3, "lower", ours)
+def benchmarks(tiny: bool = False) -> Iterator[Benchmark]:
+    runs = {"variants": 2, "seeds": 2, "records": 10} if tiny else {"variants": 20, "seeds": 5, "records": 1000}
+    yield Benchmark(
+        "How large is the report over 100 runs × 1,000 records?", partial(saved, runs), 15.0, better="lower",
+        rounds=1, unit="MB",
+    )  # fmt: skip
+    yield Benchmark(
+        "How long does Chromium take to show it?", partial(opened, runs), 3.0, better="lower", rounds=3, clock="wall"
+    )
 
 
-def time_to_open(page: Path, times: int = 3) -> float | None:
-    """From asking for the page until everything is drawn, the median; None without a browser."""
+def saved(runs: dict[str, int]) -> Contestants:
+    place, out = page(runs)
+    size = out.stat().st_size / 1e6
+    place.cleanup()
+    return {"mixwise": Contestant(lambda _: size)}
+
+
+def page(runs: dict[str, int]) -> tuple[tempfile.TemporaryDirectory[str], Path]:
+    """The report, and the folder to remove afterwards."""
+    place = tempfile.TemporaryDirectory()
+    folder, out = Path(place.name) / "run", Path(place.name) / "report.html"
+    large_folder(folder, **runs)
+    save_page([folder], out)
+    return place, out
+
+
+def opened(runs: dict[str, int]) -> Contestants:
+    """From asking for the page until everything is drawn."""
     browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        return None
-    if browser is None:
-        return None
-    seconds = []
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
-        for _ in range(times):
-            tab = chromium.new_page()
-            start = time.perf_counter()
-            tab.goto(page.as_uri())
-            tab.wait_for_selector("html[data-ready]", state="attached")
-            tab.evaluate("new Promise(requestAnimationFrame)")
-            seconds.append(time.perf_counter() - start)
-            tab.close()
+    if browser is None or find_spec("playwright") is None:
+        return {"mixwise": Missing("needs Chromium and pip install playwright")}
+    from playwright.sync_api import sync_playwright
+
+    place, out = page(runs)
+    playwright = sync_playwright().start()
+    chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
+
+    def show(_: int) -> None:
+        tab = chromium.new_page()
+        tab.goto(out.as_uri())
+        tab.wait_for_selector("html[data-ready]", state="attached")
+        tab.evaluate("new Promise(requestAnimationFrame)")
+        tab.close()
+
+    def end() -> None:
         chromium.close()
-    return median(seconds)
+        playwright.stop()
+        place.cleanup()
+
+    weakref.finalize(show, end)
+    return {"mixwise": Contestant(show)}
 
 
 def large_folder(folder: Path, variants: int, seeds: int, records: int) -> None:

@@ -1,17 +1,15 @@
-"""How long the command line takes to answer: help, the list of recipes, shell completion."""
+"""How long the command line takes to answer, in a process of its own, as a shell starts it."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from statistics import median
+from functools import partial
 
-from benchmarks.measure import Measurement
+from .measure import Benchmark, Contestant, Contestants
 
-BAR, REPEATS = 0.7, 5  # seconds; starts of each command
 COMPLETION = {"_MIXWISE_COMPLETE": "complete_bash", "COMP_WORDS": "mixwise run ", "COMP_CWORD": "2"}
 COMMANDS: dict[str, tuple[list[str], dict[str, str]]] = {
     "mixwise --help": (["--help"], {}),
@@ -21,15 +19,20 @@ COMMANDS: dict[str, tuple[list[str], dict[str, str]]] = {
 }
 
 
-def measurements() -> Iterator[Measurement]:
-    """Each command in a process of its own, as a shell starts it; the median of several starts, in turns."""
-    seconds: dict[str, list[float]] = {name: [] for name in COMMANDS}
-    for _ in range(1 + REPEATS):
-        for name, (words, variables) in COMMANDS.items():
-            start = time.perf_counter()
-            line = [sys.executable, "-c", "from mixwise.cli import main; main()", *words]
-            subprocess.run(line, env=os.environ | variables, capture_output=True, check=True)
-            seconds[name].append(time.perf_counter() - start)
-    for name, taken in seconds.items():
-        found = median(taken[1:])  # the first one reads files from the disk
-        yield Measurement(name, found, "s", BAR, "lower", f"{found:.2f} s", "", {"seconds": taken})
+def benchmarks(tiny: bool = False) -> Iterator[Benchmark]:
+    for name in list(COMMANDS)[:1] if tiny else COMMANDS:
+        yield Benchmark(
+            f"{name}: how many seconds until it answers?", partial(starts, name), 0.7, better="lower",
+            limit="Python without any import", rounds=5, clock="wall",
+        )  # fmt: skip
+
+
+def starts(name: str) -> Contestants:
+    words, variables = COMMANDS[name]
+
+    def call(line: list[str]) -> Contestant:
+        command, env = [sys.executable, *line], os.environ | variables
+        return Contestant(lambda _: subprocess.run(command, env=env, capture_output=True, check=True))
+
+    ours = ["-c", "from mixwise.cli import main; main()", *words]
+    return {"mixwise": call(ours), "Python without any import": call(["-c", "pass"])}

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from mixwise import __version__
+from mixwise.cli.bench_command import bench
 from mixwise.cli.doctor_command import doctor
 from mixwise.cli.plan_command import plan
 from mixwise.cli.recipes_command import recipes
@@ -40,7 +41,7 @@ def _options(
         out.print(context.get_help())
 
 
-for _command in (run, launch, sweep, export, report, watch, figures, recipes, graph, weights, plan, doctor):
+for _command in (run, launch, sweep, export, report, watch, figures, recipes, graph, weights, plan, doctor, bench):
     app.command()(_command)
 
 
