@@ -53,6 +53,19 @@ def test_bits_are_those_of_one_rounding_per_product_and_sum(graph, limit, monkey
     assert torch.equal(X, out)
 
 
+@pytest.mark.parametrize("limit", ["_LONG", "neither"])
+def test_numpy_and_torch_add_up_to_the_same_bits(limit, monkeypatch):
+    """NumPy adds up rows in the memory of the CPU, torch those that NumPy cannot reach; neither warns of infinity."""
+    monkeypatch.setattr(sums, limit, 1, raising=False)
+    graph, X = random_connected(9, 0.4, seed=1), random_rows(9, 300, dtype=torch.float32)
+    X[2, 5], X[3, 5], X[4, 6] = torch.inf, -torch.inf, torch.nan
+    weights = metropolis_hastings(graph).weights
+    mix_rows(X, graph, weights, by_numpy := torch.empty_like(X))
+    monkeypatch.setattr(sums, "as_array", lambda X: None)
+    mix_rows(X, graph, weights, by_torch := torch.empty_like(X))
+    torch.testing.assert_close(by_numpy, by_torch, rtol=0, atol=0, equal_nan=True)
+
+
 def test_pairs_that_average_have_the_bits_of_one_rounding_per_product_and_sum(monkeypatch):
     """Both nodes of a pair get the same numbers; those without a partner keep theirs."""
     monkeypatch.setattr(sums, "_BLOCK", 1)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from builders import random_rows, refused
 from mixwise.errors import TrainingError
+from mixwise.seeding import generator
 from mixwise.tasks import QuadraticTask, random_quadratics, two_class_quadratics
 
 sizes = {"n": st.integers(1, 6), "d": st.integers(1, 6), "r": st.integers(1, 6), "seed": st.integers(0, 2**31)}
@@ -21,6 +22,14 @@ def any_task(n: int, d: int, r: int, seed: int, noise: float = 0.0) -> Quadratic
 
 def somewhere(task: QuadraticTask, seed: int = 0) -> torch.Tensor:
     return random_rows(task.nodes, task.layout.dim, seed)
+
+
+def test_the_noise_of_a_node_is_that_of_its_own_stream():
+    task, X = random_quadratics(5, 7), random_rows(5, 7)
+    exact = QuadraticTask(task.A, task.b).losses_and_gradients(X, range(5), step=4)[1]
+    noisy = task.losses_and_gradients(X, range(5), step=4)[1]
+    draws = [torch.randn(7, generator=generator(0, "noise", i, 4), dtype=torch.float64) for i in range(5)]
+    assert torch.equal(noisy, exact + 0.1**0.5 * torch.stack(draws))
 
 
 # --- gradients ---

@@ -24,6 +24,7 @@ Weights: TypeAlias = MixingMatrix | npt.NDArray[Any] | torch.Tensor
 
 _BLOCK = 1 << 18  # numbers in one block of columns: 2 MB in float64
 _NARROWEST = 64  # columns of a block: with fewer, most of what is read from memory would not be used
+_PRODUCTS = 1 << 16  # numbers that are multiplied and summed at a time, if a row has fewer: fewer calls
 _DENSE_LIMIT = 1500  # above this many nodes, the norm of W − J is found by Lanczos iteration
 _DENSE_LAPLACIAN = 400  # above this many nodes, Lanczos iteration finds a few of its eigenvectors faster
 
@@ -58,15 +59,17 @@ def gram_matrix(G: Rows) -> FloatArray:
     gram = np.zeros((len(G), len(G)))
     for B in column_blocks(G):
         C = np.ascontiguousarray(B - B.mean(0))
-        for i, row in enumerate(C):
-            gram[i, i:] += np.multiply(C[i:], row).sum(axis=1)
+        some = max(1, _PRODUCTS // C.size)
+        for i in range(0, len(C), some):
+            gram[i : i + some, i:] += np.multiply(C[i : i + some, None], C[i:]).sum(axis=2)
     return np.triu(gram) + np.triu(gram, 1).T
 
 
 def error_after_mixing(gram: FloatArray, W: MixingMatrix) -> float:
     """Tr(WᵀΓW): the mixing error of updates with Gram matrix Γ (n, n), never below 0."""
     W.need_whole("the mixing error")
-    return max(0.0, float(W.incoming.multiply(W.incoming @ gram).sum()))
+    senders, receivers = W.graph.pattern.rows, W.graph.pattern.cols
+    return max(0.0, float((W.weights * (W.incoming @ gram)[receivers, senders]).sum()))
 
 
 def consensus_factor(W: Weights | Sequence[Weights], probabilities: Sequence[float] | None = None) -> float:

@@ -45,10 +45,11 @@ def check_leaving(rows: torch.Tensor, nodes: range, step: int | None) -> None:
 
 
 def check_lengths(rows: torch.Tensor, graph: Graph, weights: FloatArray, step: int | None) -> None:
-    """Reject rows (n, d) of all nodes of which one must not be mixed into another, with weights on graph.pattern."""
+    """Reject rows (n, d) of all nodes that must not leave, or be mixed into another, with weights on graph.pattern."""
     length = lengths(rows)
     if length.max(initial=0.0) <= _most(rows.dtype):  # NaN fails every comparison
         return
+    check_leaving(rows, range(graph.n), step)
     senders, receivers = graph.pattern.rows, graph.pattern.cols
     bad = is_bad(length[senders], length[receivers], rows.dtype) & (weights != 0) & (senders != receivers)
     if bad.any():

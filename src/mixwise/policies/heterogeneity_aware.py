@@ -181,7 +181,7 @@ class HeterogeneityAware(Policy):
             solution = self._thinned(solution.W, Gamma, state)
         if solution.usable or shared["W"] is None or graph != shared["graph"]:
             W = self._usable(solution.W, state)  # without weights, .W says what went wrong
-            shared |= {"W": W, "graph": graph, "error": _relative_error(Gamma, W)}
+            shared |= {"W": W, "graph": graph, "error": _relative_error(Gamma, W) if self.growth else 0.0}
         return solution
 
     def _usable(self, W: MixingMatrix, state: State) -> MixingMatrix:

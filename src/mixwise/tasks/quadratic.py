@@ -14,7 +14,7 @@ import torch
 from mixwise.errors import TrainingError
 from mixwise.parts import Count, NonNegative, part
 from mixwise.protocols import Layout, Task
-from mixwise.seeding import generator
+from mixwise.seeding import generator, stream
 from mixwise.tasks.others import AllHere, Others
 
 Classes: TypeAlias = Literal["random", "two"]
@@ -71,10 +71,10 @@ class QuadraticTask(Task):
         """Return f_i(x_i) and 2 A_iᵀ(A_i x_i + b_i) + ξ_i; the noise depends on the node's name and the step alone."""
         own = slice(nodes.start, nodes.stop) if isinstance(nodes, range) and nodes.step == 1 else list(nodes)
         A, b = self.A[own], self.b[own]
-        residual = torch.einsum("mrd,md->mr", A, X) + b
-        G = 2 * torch.einsum("mrd,mr->md", A, residual)
+        residual = torch.bmm(A, X[:, :, None])[:, :, 0] + b  # einsum does the same in twice the time
+        G = 2 * torch.bmm(A.mT, residual[:, :, None])[:, :, 0]
         if self.noise > 0:
-            G = G + self.noise**0.5 * torch.stack([self._standard_noise(self.names[node], step) for node in nodes])
+            G += self.noise**0.5 * self._standard_noise(nodes, step)
         return residual.square().sum(1), G
 
     def full_gradients(self, x: torch.Tensor) -> torch.Tensor:
@@ -92,9 +92,12 @@ class QuadraticTask(Task):
         kept = list(nodes)
         return QuadraticTask(self.A[kept], self.b[kept], self.noise, self.seed, [self.names[node] for node in kept])
 
-    def _standard_noise(self, node: int, step: int) -> torch.Tensor:
-        stream = generator(self.seed, "noise", node, step)
-        return torch.randn(self.layout.dim, generator=stream, dtype=torch.float64, device="cpu")
+    def _standard_noise(self, nodes: Sequence[int], step: int) -> torch.Tensor:
+        noise = torch.empty(len(nodes), self.layout.dim, dtype=torch.float64, device="cpu")
+        source = torch.Generator()  # one for all, seeded for each node: a new one takes as long as its draws
+        for row, node in zip(noise, nodes, strict=True):
+            row.normal_(generator=source.manual_seed(stream(self.seed, "noise", self.names[node], step)))
+        return noise
 
 
 @part("quadratics", "task", title="quadratics in {dim} dimensions", cite="the paper, Section 6.1 and Appendix C")
@@ -110,9 +113,9 @@ def quadratics(
 
 def random_quadratics(nodes: int, dim: int = 10, noise: float = 0.1, seed: int = 0) -> QuadraticTask:
     """The paper's Section 6.1: A_i (d × d) and b_i with entries N(0, 1)."""
-    stream = generator(seed, "quadratics")
-    A = torch.randn(nodes, dim, dim, generator=stream, dtype=torch.float64, device="cpu")
-    b = torch.randn(nodes, dim, generator=stream, dtype=torch.float64, device="cpu")
+    source = generator(seed, "quadratics")
+    A = torch.randn(nodes, dim, dim, generator=source, dtype=torch.float64, device="cpu")
+    b = torch.randn(nodes, dim, generator=source, dtype=torch.float64, device="cpu")
     return QuadraticTask(A, b, noise, seed)
 
 

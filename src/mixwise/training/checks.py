@@ -6,6 +6,7 @@ Legend: X, G (m, d), losses (m,), of the owned nodes.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from numbers import Integral
 
@@ -209,7 +210,7 @@ def check_parameters(X: torch.Tensor, G: torch.Tensor, nodes: Sequence[int], t: 
 def _bad_row(values: torch.Tensor) -> int | None:
     """The first row that is not finite."""
     # A sum passes on every NaN and infinity, at a twentieth of the cost of looking at each entry.
-    if bool(torch.isfinite(values.sum())):
+    if math.isfinite(values.sum()):
         return None
     bad = ~torch.isfinite(values).reshape(len(values), -1).all(dim=1)
     return int(bad.nonzero()[0]) if bool(bad.any()) else None

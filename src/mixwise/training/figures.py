@@ -6,6 +6,8 @@ the same time, however many rows it has. Legend: rows, X, G (m, d), those that t
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 
 from mixwise.mixing import MixingMatrix, consensus_factor
@@ -19,7 +21,7 @@ _SHARES = {"median": 0.5, "90th_percentile": 0.9, "largest": 1.0}
 
 @torch.no_grad()
 def disagreements(rows: torch.Tensor, network: Network, rounds: tuple[MixingMatrix, ...] = ()) -> torch.Tensor:
-    """The squared norms of the rows of X − X̄ and of Wᵀ(X − X̄), (n, 2), with W = W₁W₂⋯; not counted as traffic.
+    """The squared norms of the rows of X − X̄ and of Wᵀ(X − X̄), (n, 2), with W = W₁W₂⋯ (0 without it); not counted.
 
     The sums over all nodes are ‖X − X̄‖²_F and ‖Wᵀ(X − X̄)‖²_F. Of gradients the first is n ζ², the second the gradient
     mixing error; of parameters the first is n times the consensus distance.
@@ -33,7 +35,8 @@ def disagreements(rows: torch.Tensor, network: Network, rounds: tuple[MixingMatr
             squares[:, 0] += part.square().sum(1)
             for W in rounds:
                 part = network.mix(part, W, out=part)
-            squares[:, 1] += part.square().sum(1)
+            if rounds:
+                squares[:, 1] += part.square().sum(1)
         return network.gather(squares)
 
 
@@ -61,5 +64,11 @@ def mixing_figures(X: torch.Tensor, G: torch.Tensor | None, plan: Plan | None, n
                 "relative_heterogeneity": after / n,
             }
     if n <= LARGE and plan is not None and plan.params and all(W.whole for W in plan.params):
-        values["consensus_factor"] = consensus_factor(plan.params_product)
+        values["consensus_factor"] = _consensus_factor(plan.params)
     return values
+
+
+@lru_cache(maxsize=8)  # an SVD; most runs use one matrix, or a few in turn
+def _consensus_factor(rounds: tuple[MixingMatrix, ...]) -> float:
+    """p of one mixing with these matrices."""
+    return consensus_factor(Plan(rounds).params_product)
