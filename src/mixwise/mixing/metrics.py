@@ -126,8 +126,7 @@ def _distance_from_averaging(W: Weights) -> float:
     operator = LinearOperator(
         (n, n), matvec=lambda x: S @ x - x.mean(), rmatvec=lambda x: S.T @ x - x.mean(), dtype=np.float64
     )
-    start = np.random.default_rng(0).standard_normal(n)  # fixed, so that the same W gives the same result
-    return float(svds(operator, k=1, v0=start, return_singular_vectors=False)[0])
+    return float(svds(operator, k=1, v0=_start(n), return_singular_vectors=False)[0])
 
 
 def _dense(W: Weights) -> FloatArray:
@@ -196,5 +195,5 @@ def largest_off_constant(E: sparse.csr_array) -> float:
 
 
 def _start(n: int) -> FloatArray:
-    """A fixed start vector, so that the same graph gives the same result."""
+    """A fixed start vector, so that the same graph or W gives the same result."""
     return np.random.Generator(np.random.PCG64(0)).standard_normal(n)
