@@ -133,7 +133,7 @@ def _dense(W: Weights) -> FloatArray:
     if isinstance(W, MixingMatrix):
         W.need_whole("the effect of W on all nodes")
         return W.to_dense()
-    return np.asarray(W.detach().cpu() if isinstance(W, torch.Tensor) else W, dtype=np.float64)
+    return np.asarray(W.detach().cpu().double() if isinstance(W, torch.Tensor) else W, dtype=np.float64)
 
 
 # --- the ends of the spectrum of a weighted Laplacian L(w) = B diag(w) Bᵀ; B (n, E) the node-edge incidence matrix ---
