@@ -65,6 +65,9 @@ def test_short_floats_are_summed_in_float64(dtype):
     W = mx.metropolis_hastings(g.ring(4))
     assert mx.gradient_mixing_error(G, W) == mx.gradient_mixing_error(exact, W)
     np.testing.assert_array_equal(mx.gram_matrix(G), mx.gram_matrix(exact))
+    rounded = torch.from_numpy(W.to_dense()).to(dtype)
+    for form in (rounded, rounded.float().numpy()):
+        assert mx.spectral_gap(form) == mx.spectral_gap(rounded.double().numpy())
 
 
 @pytest.mark.parametrize("n", [1, 4, 65, 100])  # above 64 nodes W is applied as a sparse matrix

@@ -59,7 +59,8 @@ def d_cliques(label_counts: npt.ArrayLike, size: int, seed: int = 0, between: Be
         raise GraphError(f'between = {between!r}; cliques are joined by a "ring" or in "full"')
     order = numpy_generator(seed, "d_cliques").permutation(len(P))
     cliques = np.array_split(order, -(-len(P) // int(size)))
-    _swap_greedily(P - P.mean(axis=0), cliques)
+    while sum([_best_swap(P - P.mean(axis=0), *pair) for pair in combinations(cliques, 2)]):
+        pass  # until no swap lowers the skew
     groups = tuple(sorted(tuple(sorted(clique.tolist())) for clique in cliques))
     inside = [pair for group in groups for pair in combinations(group, 2)]
     return Cliques(Graph(len(P), inside + _between(groups, between)), groups)
@@ -76,15 +77,8 @@ def clique_skew(label_counts: npt.ArrayLike, cliques: Sequence[Sequence[int]]) -
     return float(sum(np.abs(centered[list(clique)].mean(axis=0)).sum() for clique in cliques))
 
 
-def _swap_greedily(C: FloatArray, cliques: list[IntArray]) -> None:
-    """Swap nodes between cliques in place until no swap lowers the skew; C (n, classes): centered proportions."""
-    swapped = True
-    while swapped:
-        swapped = sum(_best_swap(C, one, other) for one, other in combinations(cliques, 2)) > 0
-
-
 def _best_swap(C: FloatArray, one: IntArray, other: IntArray) -> bool:
-    """Make the best swap between two cliques in place, if it helps; whether it did."""
+    """Make the best swap between two cliques in place, if it helps; whether it did. C (n, classes): centered P."""
     moved = C[other][None, :, :] - C[one][:, None, :]  # (|one|, |other|, classes): the gain of the first clique
     first, second = C[one].sum(axis=0), C[other].sum(axis=0)
     skews = np.abs(first + moved).sum(axis=2) / len(one) + np.abs(second - moved).sum(axis=2) / len(other)

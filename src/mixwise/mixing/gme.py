@@ -21,6 +21,7 @@ import math
 import time
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -29,7 +30,7 @@ import torch
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
-from mixwise.mixing.gme_qp import EdgeQP, RawSolution, check_cvxpy, solve_by_cvxpy
+from mixwise.mixing.gme_qp import EdgeQP, RawSolution, solve_by_cvxpy
 from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, check_kind, column_sums, row_sums
 from mixwise.mixing.metrics import error_after_mixing
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme, need_doubly
@@ -184,8 +185,8 @@ def check_solver(solver: str) -> None:
     """Raise `MixingError` if the solver does not exist or is not installed."""
     if solver not in SOLVERS:
         raise MixingError(f"solver = {solver!r}; choose {', '.join(SOLVERS)}")
-    if solver == "cvxpy":
-        check_cvxpy()
+    if solver == "cvxpy" and find_spec("cvxpy") is None:
+        raise MixingError("solver = 'cvxpy' needs the package cvxpy: pip install cvxpy, or choose piqp")
 
 
 def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray, float]:

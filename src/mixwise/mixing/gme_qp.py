@@ -12,14 +12,12 @@ The sparsity pattern depends on the graph alone: it is laid out once, and each Î
 
 from __future__ import annotations
 
-import importlib.util
 from typing import NamedTuple
 
 import numpy as np
 import piqp
 from scipy.sparse import csc_matrix, vstack
 
-from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing.matrix import FloatArray, Kind
 from mixwise.mixing.solution import SolveStatus
@@ -129,12 +127,6 @@ def _prepared(P: csc_matrix, A: csc_matrix, floor: tuple[csc_matrix, float] | No
     C, least = (None, None) if floor is None else (floor[0], np.full(floor[0].shape[0], floor[1]))
     solver.setup(P, np.zeros(size), A, np.ones(height), C, least, None, np.zeros(size), None)
     return solver
-
-
-def check_cvxpy() -> None:
-    """Raise `MixingError` unless the optional package CVXPY is installed."""
-    if importlib.util.find_spec("cvxpy") is None:
-        raise MixingError("solver = 'cvxpy' needs the package cvxpy: pip install cvxpy, or choose piqp")
 
 
 def solve_by_cvxpy(

@@ -129,15 +129,14 @@ def _distance_from_averaging(W: Weights) -> float:
     operator = LinearOperator(
         (n, n), matvec=lambda x: S @ x - x.mean(), rmatvec=lambda x: S.T @ x - x.mean(), dtype=np.float64
     )
-    start = np.random.default_rng(0).standard_normal(n)  # fixed, so that the same W gives the same result
-    return float(svds(operator, k=1, v0=start, return_singular_vectors=False)[0])
+    return float(svds(operator, k=1, v0=_start(n), return_singular_vectors=False)[0])
 
 
 def _dense(W: Weights) -> FloatArray:
     if isinstance(W, MixingMatrix):
         W.need_whole("the effect of W on all nodes")
         return W.to_dense()
-    return np.asarray(W.detach().cpu() if isinstance(W, torch.Tensor) else W, dtype=np.float64)
+    return np.asarray(W.detach().cpu().double() if isinstance(W, torch.Tensor) else W, dtype=np.float64)
 
 
 # --- the ends of the spectrum of a weighted Laplacian L(w) = B diag(w) Bᵀ; B (n, E) the node-edge incidence matrix ---
@@ -199,5 +198,5 @@ def largest_off_constant(E: sparse.csr_array) -> float:
 
 
 def _start(n: int) -> FloatArray:
-    """A fixed start vector, so that the same graph gives the same result."""
+    """A fixed start vector, so that the same graph or W gives the same result."""
     return np.random.Generator(np.random.PCG64(0)).standard_normal(n)
