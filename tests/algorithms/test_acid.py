@@ -1,6 +1,7 @@
 """A²CiD² against its definition: pair by pair, with the differential equation solved by a matrix exponential."""
 
 import math
+from unittest.mock import DEFAULT, patch
 
 import numpy as np
 import pytest
@@ -31,12 +32,15 @@ def test_it_is_the_authors_method_pair_by_pair(rounds):
     policy_state = policy.init(context)
     eta, alpha = constants(graph)
     flow = expm(eta * np.array([[-1.0, 1.0], [1.0, -1.0]]))
-    x, tilde = X.numpy().copy(), X.numpy().copy()
+    x, tilde, mixed = X.numpy().copy(), X.numpy().copy(), []
     for t in range(6):
         U = torch.randn(8, 3, dtype=torch.float64, generator=generator)
         round = Round(t, X - U, U, X, algorithm=acid)
-        plan = policy.plan(round, policy_state, network)
-        acid.mix(round, plan, state, network)
+        plan, announced = policy.plan(round, policy_state, network), acid.rows_to_mix(round, state)
+        with patch.object(network, "mix", wraps=network.mix) as mix:
+            mix.side_effect = lambda rows, W: mixed.append(rows.clone()) or DEFAULT
+            acid.mix(round, plan, state, network)
+        torch.testing.assert_close(mixed[-rounds], announced, rtol=0, atol=1e-12)
         X = round.X_prime
         x, tilde = x - U.numpy(), tilde - U.numpy()
         for W in plan.params:
@@ -54,6 +58,19 @@ def test_constants_of_a_ring_in_closed_form(n):
     """Λ is half of the ring's Laplacian; an edge has the resistance (n − 1)/n of the ring of unit resistors."""
     gap, chi = 1 - math.cos(2 * math.pi / n), (n - 1) / n
     assert constants(graphs.ring(n)) == pytest.approx((0.5 * math.sqrt(gap / chi), 0.5 / math.sqrt(gap * chi)))
+
+
+@pytest.mark.parametrize("graph", [graphs.Graph(4, [(0, 1), (0, 2), (1, 2), (2, 3)]), graphs.social_network()])
+def test_constants_by_the_pseudoinverse(graph):
+    """Tr(Λ⁺ L) = Σ (e_i − e_j)ᵀ Λ⁺ (e_i − e_j) over the edges, with L the Laplacian of weights 1."""
+    L = np.diag(graph.adjacency.toarray().sum(axis=0)) - graph.adjacency.toarray()
+    degrees = np.diag(L)
+    Lambda = L / np.maximum.outer(degrees, degrees)
+    np.fill_diagonal(Lambda, 0)
+    np.fill_diagonal(Lambda, -Lambda.sum(axis=1))
+    chi = np.trace(np.linalg.pinv(Lambda) @ L) / (2 * len(graph.edges))
+    gap = np.linalg.eigvalsh(Lambda)[1]
+    assert constants(graph) == pytest.approx((0.5 * math.sqrt(gap / chi), 0.5 / math.sqrt(gap * chi)))
 
 
 @pytest.mark.parametrize(("graph", "rounds"), [(graphs.ring(16), 1), (graphs.ring(64), 2)])

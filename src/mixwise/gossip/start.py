@@ -73,9 +73,7 @@ class Parts:
         if options.rejoin not in ("neighbor", "own"):
             raise TrainingError(f'rejoin = {options.rejoin!r}; choose "neighbor" or "own"')
         if not isinstance(options.links, Link | None):
-            raise TrainingError(
-                f"links is {kind_of(options.links)}; pass one such as mixwise.network.Link(0.02, 1.25e6)"
-            )
+            raise TrainingError(f"links is {kind_of(options.links)}; pass one: mixwise.network.Link(0.02, 1.25e6)")
         if options.elastic:
             _check_elastic(policy)
         if options.log_every is not None and options.elastic:
