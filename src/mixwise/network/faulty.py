@@ -60,7 +60,7 @@ class FaultyNetwork:
     @step.setter
     def step(self, step: int | None) -> None:
         self.network.step, self._now, self._small = step, step or 0, 0
-        self._told = 0  # exchanges in this step
+        self.hostile.begin(self._now)
         self._failed: dict[tuple[Graph, int], BoolArray] = {}  # links, in the order of a graph's arcs or entries
         self._away = self._nodes_away(self._now)
         self._late = down(self._ids, self._now, self.faults.stragglers, None, stream(self.seed, "late"))
@@ -94,19 +94,17 @@ class FaultyNetwork:
         nothing = float("nan") if small and messages.is_floating_point() else 0
         with self.traffic.pause():
             arrived = self.network.exchange(messages, graph, cargo=cargo)
-        if messages.is_floating_point() and self.hostile.kinds:
-            self._told += 1
-            arrived = self.hostile.corrupted(arrived, graph, self._now, self._told)
+        if messages.is_floating_point():
+            arrived = self.hostile.corrupted(arrived, graph)
         return arrived.masked_fill_(missing, nothing)
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows of all nodes, with the mean of those that arrive in place of the others."""
         gathered = self.network.gather(rows)
         if self.traffic.paused:
-            return gathered[torch.from_numpy(self.hostile.honest)] if self.hostile.kinds else gathered
-        if self.hostile.kinds and gathered.is_floating_point():
-            self._told += 1
-            gathered = self.hostile.replaced(gathered, self._ids, self._now, self._told)
+            return self.hostile.honest_rows(gathered)
+        if gathered.is_floating_point():
+            gathered = self.hostile.replaced(gathered, self._ids)
         lost = down(self._ids, self._now, self.faults.message_loss, None, self._next_small()) | self._away | self._late
         self.traffic.messages += len(lost)
         self.traffic.lost += int(lost.sum())
@@ -116,12 +114,8 @@ class FaultyNetwork:
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
         """The mean of all rows: nothing is lost. What is measured is about honest nodes."""
-        if self.hostile.kinds and self.traffic.paused:
-            return self.network.average(rows[torch.from_numpy(self.hostile.honest)])
-        if self.hostile.kinds:
-            self._told += 1
-            rows = self.hostile.replaced(rows, self._ids, self._now, self._told)
-        return self.network.average(rows)
+        seen = self.hostile.honest_rows(rows) if self.traffic.paused else self.hostile.replaced(rows, self._ids)
+        return self.network.average(seen)
 
     def figures(self) -> dict[str, Any]:
         """Return what a record holds about faults: the share of messages lost so far, and the nodes away now."""

@@ -37,6 +37,7 @@ class HostileNodes:
 
     def __init__(self, corrupt: Mapping[Corruption, int | list[int]] | None, graph: Graph, seed: int) -> None:
         self.graph, self.seed = graph, seed
+        self.begin(0)
         given = corrupt or {}
         named = [node for nodes in given.values() if not isinstance(nodes, int) for node in nodes]
         free = [int(i) for i in np.argsort(hashed(np.arange(graph.n), stream(seed, "hostile"))) if i not in named]
@@ -53,23 +54,36 @@ class HostileNodes:
         bad = [node for nodes in self.kinds.values() for node in nodes]
         self.honest: IntArray = np.setdiff1d(np.arange(graph.n), bad)
 
+    def begin(self, step: int) -> None:
+        """Begin a step; the messages depend on it, and on how many calls came before in it."""
+        self._step, self._calls = step, 0
+
+    def honest_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the rows (n, d) without those of hostile nodes."""
+        return rows[torch.from_numpy(self.honest)] if self.kinds else rows
+
     def turn_gradients(self, G: torch.Tensor) -> None:
         """Turn the gradients (n, d) of nodes whose updates are sign-flipped, in place: they train uphill."""
         G[self.kinds.get("flip", [])] *= -1
 
-    def replaced(self, rows: torch.Tensor, senders: IntArray, step: int, number: int) -> torch.Tensor:
-        """Return rows with noise or NaN in place of those from hostile senders; `number` counts calls in a step."""
-        rows = rows.clone()
+    def replaced(self, rows: torch.Tensor, senders: IntArray) -> torch.Tensor:
+        """Return rows with noise or NaN in place of those from hostile senders, in a new tensor if there are any."""
+        if not self.kinds:
+            return rows
+        rows, self._calls = rows.clone(), self._calls + 1
+        draw = generator(self.seed, "noise", self._step, self._calls)
         for kind in (kind for kind in ("noise", "nan") if kind in self.kinds):
             theirs = torch.from_numpy(np.isin(senders, self.kinds[kind]))
-            draws = torch.randn(int(theirs.sum()), rows.shape[1], generator=generator(self.seed, "noise", step, number))
+            draws = torch.randn(int(theirs.sum()), rows.shape[1], generator=draw)
             rows[theirs] = draws.to(rows) if kind == "noise" else float("nan")
         return rows
 
-    def corrupted(self, arrived: torch.Tensor, graph: Graph, step: int, number: int) -> torch.Tensor:
+    def corrupted(self, arrived: torch.Tensor, graph: Graph) -> torch.Tensor:
         """Return the messages (A, w) that arrive along the arcs of a graph, those of hostile senders corrupted."""
+        if not self.kinds:
+            return arrived
         senders, receivers = (ends[graph.arcs.by_receiver] for ends in graph.arcs[:2])
-        changed = self.replaced(arrived, senders, step, number)
+        changed = self.replaced(arrived, senders)
         one = dict(zip(senders.tolist(), range(len(senders)), strict=True))  # a message of each node that sends one
         for e in np.flatnonzero(np.isin(senders, self.kinds.get("dissensus", []))).tolist():
             near = self.graph.neighbors(int(receivers[e]))
