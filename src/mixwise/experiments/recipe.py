@@ -132,7 +132,7 @@ def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment
         for topology, place in topologies.items()
         for name, changes in recipe.variants.items()
     }
-    for key, value in for_runs:
+    for key, value in sorted(for_runs, key=lambda change: not change[0].endswith(".kind")):  # new kinds, then options
         _override(merged, key, value)
     if nodes is not None:
         from mixwise.graphs.spec import sized  # with it SciPy, which most listings do not need
@@ -203,6 +203,8 @@ def _override(configs: dict[str, dict[str, Any]], key: str, value: Any) -> None:
                     f"{key}={value}: in variant {name}, {'.'.join(path[:depth])} is {at!r} and has no keys; "
                     f"change the variants that have it: VARIANT.{'.'.join(path)}={value}"
                 )
+        if path[-1] == "kind" and path[0] in ("task", "algorithm", "policy") and at.get("kind", value) != value:
+            at.clear()  # another part has other options
         at[path[-1]] = value
         if path in (["steps"], ["epochs"]):  # one of them is enough
             config.pop("epochs" if path == ["steps"] else "steps", None)
