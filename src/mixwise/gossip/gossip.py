@@ -102,10 +102,8 @@ class Gossip:
             return Parts(model, unwrapped(optimizer), graph, policy, algorithm, options)
 
         self._log = None if log is None else GossipLog(log, log_every)
-        every = None if log is None else log_every
-        options = Options(
-            local_steps, buffers, overlap, wire_dtype, links, seed, elastic, rejoin, robust, on_bad, every
-        )
+        kept = local_steps, buffers, overlap, wire_dtype, links, seed, elastic, rejoin, robust, on_bad
+        options = Options(*kept, None if log is None else log_every)
         grouped = network is None and process_count() is not None
         parts = make() if elastic else agreed(make, Transport(None, timeout) if grouped else None)
         self.model, self.optimizer, self.local_steps, self.buffers = model, optimizer, local_steps, buffers
@@ -121,8 +119,7 @@ class Gossip:
             self.network = connected(graph, options, timeout) if network is None else guarded(network, robust, on_bad)
             self.network.traffic.reset()
             begin_together(self.row, self.network)
-        self._make_driver()
-        self.driver.begin_at(t)
+        self._make_driver(t)
         self.steps = Steps(parts.optimizer, self.row, self.driver)
         self.steps.on_loss = self._continue if elastic else None
         self.plan: Plan | None = None  # the weights of the last mixing
@@ -131,10 +128,10 @@ class Gossip:
         self._note = watched(None if elastic else transport_of(self.network))  # of every collective call
         self._start_early()
 
-    def _make_driver(self) -> None:
-        context = Context(self.network.graph, seed=self.seed, links=self.links)
-        kind = driver_for(self.algorithm)
+    def _make_driver(self, t: int) -> None:
+        kind, context = driver_for(self.algorithm), Context(self.network.graph, seed=self.seed, links=self.links)
         self.driver = kind(self.network, self.policy, self.algorithm, self.row.X, context, local_steps=self.local_steps)
+        self.driver.begin_at(t)
 
     @property
     def t(self) -> int:
@@ -201,20 +198,18 @@ class Gossip:
             raise error
         (t, self._asked), self.network, self.policy = self._elastic.meet(at or (self.t, self._asked), self.network)
         self.plan = None
-        self._make_driver()
+        self._make_driver(t)
         self.steps.driver = self.driver
-        self.driver.begin_at(t)
 
     def _mix(self) -> None:
         self._mixing = True
         self.steps.begin()
         if self.driver.steps == 0:
             self.steps.rest()
-        X = self.row.X
-        G = self.row.gradients() if self.driver.looks else X  # only a policy that looks may read it
+        G = self.row.gradients() if self.driver.looks else self.row.X  # only a policy that looks may read it
         B = self.row.buffer_row() if self.buffers == "averaged" else None
         self.network.step = self.t
-        round = self.driver.round(X, G, B)
+        round = self.driver.round(self.row.X, G, B)
         self.plan = self.driver.plan(round)
         self.driver.mix(round, self.plan)
         if B is not None:
@@ -270,8 +265,7 @@ class Gossip:
     def metrics(self) -> dict[str, float]:
         """Loss, consensus distance, mixing error, p, bytes per node; collective. Empty if a rank was lost meanwhile."""
         loss = math.nan if self._loss is None else float(self._loss)
-        answer = self._answered("metrics()", lambda: metrics(self.row, self._models, self.plan, self.network, loss))
-        return answer or {}
+        return self._answered("metrics()", lambda: metrics(self.row, self._models, self.plan, self.network, loss)) or {}
 
     def _answered(self, call: str, question: Callable[[], Answer]) -> Answer | None:
         """The common answer of all ranks; None if a rank was lost when others had it already and have continued."""

@@ -33,9 +33,9 @@ from mixwise.graphs import Graph
 from mixwise.mixing.gme_qp import EdgeQP, RawSolution, solve_by_cvxpy
 from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, check_kind, column_sums, row_sums
 from mixwise.mixing.metrics import error_after_mixing
-from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme, need_doubly
+from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme
 from mixwise.mixing.neighborhoods import exchange_here
-from mixwise.mixing.solution import TIE_BREAK, GmeSolution, SolveStatus, check_regularization, tie_broken
+from mixwise.mixing.solution import TIE_BREAK, GmeSolution, SolveStatus, check_regularization, need_doubly, tie_broken
 
 Solver: TypeAlias = Literal["auto", "piqp", "cvxpy", "local"]
 

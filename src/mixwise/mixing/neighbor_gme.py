@@ -40,7 +40,7 @@ import numpy.typing as npt
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
-from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix
+from mixwise.mixing.matrix import FloatArray, MixingMatrix
 from mixwise.mixing.neighbor_objective import Blocks, Candidate, ScaledObjective, Verdict, on_simplex
 from mixwise.mixing.neighborhoods import Exchange, Group, Neighborhoods
 from mixwise.mixing.solution import GmeSolution, SolveStatus, check_regularization
@@ -298,9 +298,3 @@ class Jumps:
         for weight, point in zip(alpha / alpha.sum(), points[1:], strict=True):
             target += weight * point  # a matrix product would round differently with other nodes beside them
         return target
-
-
-def need_doubly(kind: Kind) -> None:
-    """Raise `MixingError` unless the weights are doubly stochastic, the only kind that a local solve finds."""
-    if kind != "doubly":
-        raise MixingError(f'solver="local" finds doubly stochastic weights only; for kind = {kind!r} use solver="auto"')

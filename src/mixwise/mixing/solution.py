@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mixwise.errors import MixingError, SolverError
-from mixwise.mixing.matrix import MixingMatrix
+from mixwise.mixing.matrix import Kind, MixingMatrix
 
 TIE_BREAK = 1e-8  # λ₀ on the scaled Γ: of all optimal W, it picks the one of smallest ‖W‖_F, which mixes the most
 
@@ -77,3 +77,9 @@ class GmeSolution:
                 f'(residual {self.residual:.1e}); keep the previous weights, or try solver="cvxpy"'
             )
         return self.weights
+
+
+def need_doubly(kind: Kind) -> None:
+    """Raise `MixingError` unless the weights are doubly stochastic, the only kind that a local solve finds."""
+    if kind != "doubly":
+        raise MixingError(f'solver="local" finds doubly stochastic weights only; for kind = {kind!r} use solver="auto"')

@@ -15,7 +15,8 @@ from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, lazy, uniform_
 from mixwise.mixing.gme import Solver, check_solver
 from mixwise.mixing.matrix import FloatArray, Kind
 from mixwise.mixing.metrics import error_after_mixing
-from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, need_doubly
+from mixwise.mixing.neighbor_gme import MAX_ITERATIONS
+from mixwise.mixing.solution import need_doubly
 from mixwise.parts import Count, NonNegative, Unit, part, words
 from mixwise.policies.choice import Nested, as_policy
 from mixwise.policies.estimates import GramEstimate, NeighborEstimate, Objective
