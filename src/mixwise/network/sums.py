@@ -103,7 +103,7 @@ def _sums_of_few_rows(X: Array, graph: Graph, weights: FloatArray) -> Array:
     """Wᵀ X: one step of summation for all receivers together."""
     order = _order(graph)
     products = X[order.senders] * weights[order.entries, None].astype(X.dtype)
-    sums = products[: graph.n]
+    sums: Array = products[: graph.n]
     for first, last in pairwise(order.bounds[1:]):
         sums[: last - first] += products[first:last]
     return sums if order.ranks is None else sums[order.ranks]
