@@ -106,7 +106,8 @@ class Task(greenlet):
             raise KilledError
         self.true, self.deadline = true, self.simulation.now + seconds
         self.simulation.at(self.deadline, self)
-        differentiates = torch.is_grad_enabled()  # a setting of the thread that all tasks share
+        differentiates = torch.is_grad_enabled()  # a setting of the thread, which all tasks and the scheduler share
+        torch.set_grad_enabled(True)
         self.simulation.scheduler.switch()
         torch.set_grad_enabled(differentiates)
         if self.process.dead:

@@ -85,7 +85,9 @@ def test_overrides_reach_all_variants_or_the_one_that_is_named():
     assert digits.policy == {"kind": "pairs", "rounds": 8}  # in the recipe, its name alone
 
 
-@pytest.mark.parametrize("changes", itertools.permutations(["task.partition.kind=dirichlet", "task.partition.alpha=1"]))
+@pytest.mark.parametrize(
+    "changes", [*itertools.permutations(["task.partition.kind=dirichlet", "task.partition.alpha=1"])]
+)
 def test_another_kind_drops_the_options_of_the_former_one(changes):
     run = plan_experiment(load_recipe("digits"), ["variants=pairs", *changes]).runs["pairs"]
     assert run.task["partition"] == {"kind": "dirichlet", "alpha": 1}  # in the recipe: by-label with labels_per_node

@@ -296,7 +296,7 @@ def test_mixwise_run_agnews(mixwise, folders, tmp_path, no_pictures):
 def test_mixwise_run_agnews_small(mixwise, folders, tmp_path, cache, no_pictures):
     """Lower blocks frozen and kept as features; again with --resume there is nothing to do."""
     where = [f"data_dir={folders['bert'].parent}", f"model_dir={folders['bert']}", "topology=torus", "graph=ring:4"]
-    part = ["task.data.options.train_samples=40", "task.data.options.test_samples=10", "task.partition.alpha=10"]
+    part = ["task.data.options.train_samples=40", "task.data.options.test_samples=10"]
     command = ["run", "agnews-small", *where, *TINY, *part, "steps=3", "variants=dadam,ha-dadam,qg-adam-auto"]
     done = mixwise(*command, "--out", "run")
     assert done.returncode == 0, done.stderr

@@ -22,7 +22,7 @@ from mixwise.mixing.matrix import FloatArray, entries_of
 # (i, j), to those that arrive at them, sorted by (j, i).
 Exchange: TypeAlias = Callable[[npt.NDArray[Any], Graph], npt.NDArray[Any]]
 
-_POWERS_UP_TO = 32  # sizes are rounded up to powers of two up to here, then to multiples
+_EXACT_UP_TO, _POWERS_UP_TO = 8, 32  # sizes are kept, rounded up to powers of two, then to multiples of 32
 
 
 def exchange_here(messages: npt.NDArray[Any], graph: Graph) -> npt.NDArray[Any]:
@@ -108,7 +108,9 @@ class Neighborhoods:
 
 
 def _rounded_up(size: int) -> int:
-    """A power of two or a multiple of 32: few groups, little padding."""
+    """The size itself, a power of two or a multiple of 32: few groups, little padding."""
+    if size <= _EXACT_UP_TO:
+        return size
     return 1 << (size - 1).bit_length() if size <= _POWERS_UP_TO else -(-size // _POWERS_UP_TO) * _POWERS_UP_TO
 
 

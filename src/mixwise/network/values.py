@@ -6,6 +6,8 @@ and nothing is sent. They are checked again when they arrive: a node may be brok
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -33,7 +35,7 @@ def is_bad(length: FloatArray, own: FloatArray, dtype: torch.dtype) -> BoolArray
 def check_leaving(rows: torch.Tensor, nodes: range, step: int | None) -> None:
     """Reject rows that are not finite as they travel; a node has one, or as many as it has arcs."""
     # A sum passes on every NaN and infinity, at a twentieth of the cost of looking at each entry.
-    if not rows.is_floating_point() or bool(torch.isfinite(rows.sum(dtype=_wide(rows)))):
+    if not rows.is_floating_point() or math.isfinite(rows.sum(dtype=_wide(rows))):
         return
     bad = ~torch.isfinite(rows).all(dim=1)
     if bool(bad.any()):
