@@ -24,6 +24,7 @@ def test_no_order_of_events_breaks_a_run(first):
     """None is stuck, no mixing has two sets of members, no node has two partners, the mean is conserved."""
     for seed in range(first, first + 20):
         run_seed(seed)
+    assert torch.is_grad_enabled()  # tasks share the settings of their thread, and must leave them as they were
 
 
 @pytest.mark.parametrize("seed", [6, 10])  # the second with pairs, which depend on the rows
