@@ -39,10 +39,12 @@ def in_python(X, graph, weights):
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=str)
 @pytest.mark.parametrize("limit", ["_LONG", "_BLOCK", "neither"])
-def test_bits_are_those_of_one_rounding_per_product_and_sum(graph, limit, monkeypatch):
-    """Few rows, many rows (which do not fit one block), pairs, and long rows."""
+@pytest.mark.parametrize("equal", [False, True])
+def test_bits_are_those_of_one_rounding_per_product_and_sum(graph, limit, equal, monkeypatch):
+    """Few rows, many rows (which do not fit one block), pairs, and long rows; with equal weights as well."""
     monkeypatch.setattr(sums, limit, 1, raising=False)
-    weights = np.random.default_rng(0).standard_normal(len(graph.pattern.rows))
+    size = len(graph.pattern.rows)
+    weights = np.full(size, 1 / 3) if equal else np.random.default_rng(0).standard_normal(size)
     X, out = random_rows(graph.n, 13), torch.empty(graph.n, 13, dtype=torch.float64)
     mix_rows(X, graph, weights, out)
     assert torch.equal(out, in_python(X, graph, weights))

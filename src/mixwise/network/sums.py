@@ -9,7 +9,7 @@ Legend: X (n, d) rows; w_ij the weight of sender i at receiver j; k_j how many s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -84,11 +84,7 @@ def mix_rows(X: torch.Tensor, graph: Graph, weights: FloatArray, out: torch.Tens
     """
     (n, d), in_place, array = X.shape, out.data_ptr() == X.data_ptr(), as_array(X)
     if d >= _LONG:
-        for columns, mixed in _sums_of_long_rows(X, graph, weights):
-            if add:
-                out[:, columns] += mixed
-            else:
-                out[:, columns] = mixed
+        _sum_long_rows(X, graph, weights, out, add)
     elif array is not None and (n + len(graph.arcs.senders)) * d <= _BLOCK:
         mixed = torch.from_numpy(_sums_of_few_rows(array, graph, weights))
         out.add_(mixed) if add else out.copy_(mixed)
@@ -158,18 +154,38 @@ def _average_pairs(X: torch.Tensor, graph: Graph, weights: FloatArray) -> None:
             X.index_copy_(0, j, mixed)
 
 
-def _sums_of_long_rows(X: torch.Tensor, graph: Graph, weights: FloatArray) -> Iterator[tuple[slice, torch.Tensor]]:
-    """The same, one receiver after the other: each sum stays in the cache."""
+def _sum_long_rows(X: torch.Tensor, graph: Graph, weights: FloatArray, out: torch.Tensor, add: bool) -> None:
+    """The same, some columns at a time and one receiver after the other: each sum stays in the cache."""
     (n, d), terms = X.shape, _terms_of(graph, weights)
     memory = torch.empty(n + 1, block_width(d, n), dtype=X.dtype, device=X.device)
-    rows, places = (tensor if (array := as_array(tensor)) is None else array for tensor in (X, memory))
-    for columns in column_blocks(d, n):
-        width = columns.stop - columns.start
-        sources, (*sums, product) = list(rows[:, columns]), places[:, :width]
-        with np.errstate(over="ignore", invalid="ignore"):  # rows that are only measured need not be finite
+    tensors = (X, out, memory)
+    rows, mixed, places = (tensor if (array := as_array(tensor)) is None else array for tensor in tensors)
+    rounded = torch.tensor(weights, dtype=X.dtype)
+    equal = not add and bool((rounded == rounded[0]).all())
+    with np.errstate(over="ignore", invalid="ignore"):  # rows that are only measured need not be finite
+        for columns in column_blocks(d, n):
+            sources, targets = list(rows[:, columns]), mixed[:, columns]
+            *sums, product = places[:, : targets.shape[1]]
+            if equal:
+                _sum_products(sources, float(weights[0]), terms, targets, sums)
+                continue
             for total, heard in zip(sums, terms, strict=True):
                 sum_terms(sources, heard, total, product)
-        yield columns, memory[:n, :width]
+            for target, total in zip(targets, sums, strict=True):
+                target[:] = target + total if add else total
+
+
+def _sum_products(X: Any, weight: float, terms: Sequence[Terms], out: Any, products: Any) -> None:
+    """The sums of a block where all weights are equal, as on a ring: w x is taken once, not once per receiver."""
+    multiply, plus = (torch.mul, torch.add) if isinstance(X, torch.Tensor) else (np.multiply, np.add)
+    for x, product in zip(X, products, strict=True):
+        multiply(x, weight, out=product)
+    for target, ((first, _), *others) in zip(out, terms, strict=True):
+        total = products[first]
+        for position, _ in others:
+            total = plus(total, products[position], out=target)
+        if not others:
+            target[:] = total
 
 
 def _terms_of(graph: Graph, weights: FloatArray) -> tuple[Terms, ...]:
