@@ -122,11 +122,34 @@ class Sequences(nn.Module):
         return self.last(h.flatten(1)) + self.shift
 
 
+def chain():
+    """Linear layers on three axes, one without bias, in a chain inside of a chain; softmax is not element-wise."""
+    inner = nn.Sequential(nn.Unflatten(1, (4, 2)), nn.Linear(2, 3, bias=False), nn.Softmax(1), nn.Linear(3, 3))
+    return nn.Sequential(inner, nn.GELU(), nn.Flatten(), nn.Linear(12, 4))
+
+
+def frozen_chain():
+    """A chain whose first layer is not trained."""
+    module = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 4))
+    module[0].requires_grad_(False)
+    return module
+
+
+def hooked_chain():
+    """A chain in which a hook changes what a linear layer returns."""
+    module = nn.Sequential(nn.Linear(8, 4))
+    module[0].register_forward_hook(lambda layer, inputs, y: 2 * y.softmax(-1))
+    return module
+
+
 @pytest.mark.usefixtures("directly")
 @pytest.mark.parametrize("gradients", ["loop", "stacked"])
 @pytest.mark.parametrize(
     ("module", "data"),
-    [*((module, None) for module in (dense, Tied, Sequences)), (small_conv, images()), (evo_conv, images())],
+    [
+        *((module, None) for module in (dense, Tied, Sequences, chain, frozen_chain, hooked_chain)),
+        *((module, images()) for module in (small_conv, evo_conv)),
+    ],
 )
 def test_gradients_are_those_of_plain_pytorch(module, data, gradients):
     task = make_task(lambda: seeded(module, 0), data, gradients=gradients)
