@@ -27,7 +27,7 @@ def stream(seed: int, *names: Name) -> int:
     False
     """
     # repr distinguishes 1 from "1"; the separator distinguishes ("ab", "c") from ("a", "bc").
-    key = "\x1f".join(repr(part if isinstance(part, str) else int(part)) for part in (seed, *names))
+    key = "\x1f".join([repr(part if isinstance(part, str) else int(part)) for part in (seed, *names)])
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
 
 

@@ -7,6 +7,7 @@ and nothing is sent. They are checked again when they arrive: a node may be brok
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -48,9 +49,9 @@ def check_leaving(rows: torch.Tensor, nodes: range, step: int | None) -> None:
 
 def check_lengths(rows: torch.Tensor, graph: Graph, weights: FloatArray, step: int | None) -> None:
     """Reject rows (n, d) of all nodes that must not leave, or be mixed into another, with weights on graph.pattern."""
-    length = lengths(rows)
-    if length.max(initial=0.0) <= _most(rows.dtype):  # NaN fails every comparison
+    if _is_harmless(rows):
         return
+    length = lengths(rows)
     check_leaving(rows, range(graph.n), step)
     senders, receivers = graph.pattern.rows, graph.pattern.cols
     bad = is_bad(length[senders], length[receivers], rows.dtype) & (weights != 0) & (senders != receivers)
@@ -61,10 +62,9 @@ def check_lengths(rows: torch.Tensor, graph: Graph, weights: FloatArray, step: i
 
 def check_arrived(arrived: torch.Tensor, own: torch.Tensor, senders: IntArray, nodes: range, step: int | None) -> None:
     """Reject rows that have arrived and must not be mixed into any of the owned rows."""
-    length = lengths(arrived)
-    if length.max(initial=0.0) <= _most(own.dtype):
+    if _is_harmless(arrived):
         return
-    owned = lengths(own)
+    length, owned = lengths(arrived), lengths(own)
     bad = is_bad(length, np.full(len(length), owned.max()), own.dtype)
     if bad.any():
         e = int(bad.argmax())
@@ -82,6 +82,14 @@ def rejected(sender: int, receiver: int, length: float, own: float, step: int | 
     )
 
 
+def _is_harmless(rows: torch.Tensor) -> bool:
+    """Whether even all rows together are so short that each of them may be mixed into any other."""
+    entries = rows.detach().reshape(-1)
+    if not rows.dtype.itemsize >= 4:  # rare, and their squares overflow
+        entries = entries.to(_wide(rows))
+    return bool(torch.dot(entries, entries) <= _most(entries.dtype) ** 2)  # NaN fails every comparison
+
+
 def _at(step: int | None) -> str:
     return "" if step is None else f"step {step}: "
 
@@ -90,6 +98,7 @@ def _wide(rows: torch.Tensor) -> torch.dtype:
     return torch.promote_types(rows.dtype, torch.float32)
 
 
+@lru_cache
 def _most(dtype: torch.dtype) -> float:
     """1/ε, 8·10⁶ in float32 and below, where sums are rounded to float32."""
     return 1 / torch.finfo(torch.promote_types(dtype, torch.float32)).eps
