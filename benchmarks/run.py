@@ -25,27 +25,26 @@ def suite(name: str) -> Callable[..., Iterator[Benchmark]]:
 
 
 def run(names: Sequence[str], out: Path = OUT, show: Callable[[str], object] = print) -> list[Result]:
-    """Run some suites, the short ones by default; show each result, and save all of them as JSON."""
+    """Run some suites, the short ones by default; show each result, and save it as JSON."""
     names = list(SUITES) if "all" in names else list(names or SHORT)
     if unknown := sorted(set(names) - set(SUITES)):
         raise ValueError(f"no suite is called {', '.join(unknown)}; choose from all, {', '.join(SUITES)}")
     surroundings = environment()  # before we add to the load ourselves
-    suites: dict[str, list[Result]] = {}
-    for name in names:
-        show(f"{name}: {SUITES[name]}\n")
-        suites[name] = []
-        for benchmark in suite(name)():
-            suites[name].append(result := measured(benchmark))
-            show(in_words(result))
     record = {
         "date": datetime.now(UTC).isoformat(timespec="minutes"),
         "command": f"mixwise bench {' '.join(names)}",
         "environment": surroundings,
-        "suites": {name: [asdict(result) for result in results] for name, results in suites.items()},
+        "suites": (suites := {name: [] for name in names}),
     }
+    results: list[Result] = []
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    results = [result for found in suites.values() for result in found]
+    for name in names:
+        show(f"{name}: {SUITES[name]}\n")
+        for benchmark in suite(name)():
+            results.append(result := measured(benchmark))
+            suites[name].append(asdict(result))
+            out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            show(in_words(result))
     met = [result.met for result in results if result.met is not None]
     show(f"{sum(met)} of {len(met)} bars met; all samples: {out}")
     load, cpus = surroundings["load"], surroundings["cpus"]
