@@ -114,9 +114,11 @@ def spread(samples: Sequence[float] | np.ndarray, unit: str) -> str:
 
 
 def digits(number: float) -> str:
-    """Three significant digits, or two below 1.
+    """Three significant digits, or two below 1, and at most three decimals.
 
-    >>> digits(1234.5), digits(12.345), digits(0.0123)
-    ('1,234', '12.3', '0.012')
+    >>> digits(1234.5), digits(12.345), digits(0.0123), digits(0.00456)
+    ('1,234', '12.3', '0.012', '0.005')
     """
-    return f"{number:,.0f}" if number >= 1000 else f"{number:.{3 if number >= 1 else 2}g}"
+    if number >= 1000:
+        return f"{number:,.0f}"
+    return f"{number:.{3 if number >= 1 else 2}g}" if number >= 0.01 else f"{round(number, 3):g}"
