@@ -14,9 +14,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Self, TypeAlias
+from functools import lru_cache
+from typing import Annotated, Any, Self, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from annotated_types import Interval
 
@@ -58,7 +60,8 @@ class RandomSketch(ABC):
 
     def fresh(self, t: int) -> Self:
         """The sketch of mixing t: same kind and size, independent draws."""
-        return replace(self, seed=stream(self.seed, "sketch", t))
+        fresh: Self = _fresh(self, t)
+        return fresh
 
     def __call__(self, G: Rows) -> Rows:
         """The sketches (m, k) of the rows G (m, d)."""
@@ -119,9 +122,7 @@ class CountSketch(RandomSketch):
         return _COORDINATES
 
     def _block_map(self, b: int, c: int) -> BlockMap:
-        k = self.dim
-        short = np.uint16 if 2 * k <= 1 << 16 else np.uint32  # short draws are faster
-        signed_bucket = numpy_generator(self.seed, "count", b).integers(2 * k, size=c, dtype=short).astype(np.intp)
+        k, signed_bucket = self.dim, _signed_buckets(self.seed, self.dim, b, c)
 
         def signed_sums(U: FloatArray) -> FloatArray:  # one number after the other, each row in its own buckets
             buckets = signed_bucket if len(U) == 1 else (signed_bucket + 2 * k * np.arange(len(U))[:, None]).ravel()
@@ -129,6 +130,13 @@ class CountSketch(RandomSketch):
             return (T[:, :k] - T[:, k:]).astype(np.float64, copy=False)
 
         return signed_sums
+
+
+@lru_cache(maxsize=1)  # X and X′ are sketched one after the other
+def _signed_buckets(seed: int, k: int, b: int, c: int) -> npt.NDArray[np.intp]:
+    """r_j of the coordinates in block b."""
+    short = np.uint16 if 2 * k <= 1 << 16 else np.uint32  # short draws are faster
+    return numpy_generator(seed, "count", b).integers(2 * k, size=c, dtype=short).astype(np.intp)
 
 
 @part("gaussian", "sketch", title="Gaussian sketches of {dim} numbers", cite="the paper, Algorithm CE-GME")
@@ -164,6 +172,11 @@ class GaussianSketch(RandomSketch):
             return S / math.sqrt(self.dim)
 
         return product
+
+
+@lru_cache(maxsize=8)  # a mixing asks for it twice, and validating the options takes most of the time
+def _fresh(sketch: RandomSketch, t: int) -> Any:
+    return replace(sketch, seed=stream(sketch.seed, "sketch", t))
 
 
 def _in_blocks(pieces: Iterable[Array | torch.Tensor], length: int) -> Iterator[Array | torch.Tensor]:
