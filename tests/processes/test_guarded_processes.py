@@ -49,16 +49,19 @@ def test_guarded_runs_in_two_processes_are_those_of_a_simulation():
 
 
 def with_a_broken_buffer(rank, world, way):
-    """The error of each rank after rank 1 has got NaN into the statistics of its norm, or a huge gradient."""
+    """The error of each rank after rank 1 has NaN in the statistics of its norm, or numbers that are too large."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    model = torch.nn.Sequential(torch.nn.Linear(3, 40), torch.nn.BatchNorm1d(40))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    gossip = mw.Gossip(model, optimizer, mw.graphs.chain(2), buffers="averaged", timeout=5)
+    options = {"buffers": "averaged", "timeout": 5, "wire_dtype": torch.bfloat16 if way == "wire" else None}
+    gossip = mw.Gossip(model, optimizer, mw.graphs.chain(2), "lazy-metropolis-hastings", **options)
     model(torch.randn(8, 3)).square().mean().backward()
     if rank == 1 and way == "buffer":
         model[1].running_mean[0] = float("nan")
     if rank == 1 and way == "gradient":
         model[0].weight.grad[0, 0] = 1e30
+    if rank == 1 and way == "wire":
+        model[0].weight.data[0, 0] = 3.4e38  # more than bfloat16 can hold
     try:
         gossip.step()
     except ValueError as error:
@@ -67,10 +70,11 @@ def with_a_broken_buffer(rank, world, way):
 
 
 def test_poison_stops_where_it_is_and_the_rank_that_has_it_is_named():
-    other, broken = run_in_processes(2, with_a_broken_buffer, "buffer")
-    assert broken[0] == "TrainingError"
-    assert "step 0: node 1 would send NaN or infinity" in broken[1]
-    assert other is not None
+    for way in ("buffer", "wire"):
+        other, broken = run_in_processes(2, with_a_broken_buffer, way)
+        assert broken[0] == "TrainingError"
+        assert "step 0: node 1 would send NaN or infinity" in broken[1]
+        assert other is not None
     other, broken = run_in_processes(2, with_a_broken_buffer, "gradient")
     assert other[0] == "TrainingError"
     assert "step 0: node 1 sent node 0 a row" in other[1]
