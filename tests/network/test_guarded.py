@@ -1,5 +1,7 @@
 """Nodes that do not trust their neighbors: what is conserved, how far a hostile node reaches, and what is stopped."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,7 @@ from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.network import Faults, FaultyNetwork, GuardedNetwork, SimulatedNetwork
 from mixwise.network.arcs import lower_median
 from mixwise.policies import AwarePairs, HeterogeneityAware
+from mixwise.state import decode, encode
 from mixwise.tasks import QuadraticTask, random_quadratics
 from mixwise.training import Training
 from planning import Planner, assert_runs_resume
@@ -211,6 +214,28 @@ def test_bad_sketches_are_named_or_left_out():
         plan = Planner(policy, guarded(on_bad="skip", corrupt={"nan": [5]})).plan(0, rows=rows)
         if isinstance(policy, AwarePairs):
             assert not plan.params[0].graph.neighbors(5)
+
+
+def test_a_node_whose_sketch_is_lost_is_not_blamed_for_a_bad_one():
+    """The mean of those that arrive replaces a lost sketch; a bad one is no part of it."""
+    network = guarded(on_bad="exclude", corrupt={"nan": [5]}, message_loss=0.4)
+    network.step = 0
+    for _ in range(20):
+        assert bool(torch.isfinite(network.gather(random_rows(16, 6))).all())
+    assert network.network.traffic.lost > 50
+    assert network.state.shared["excluded"] == (5,)
+
+
+def test_excluded_nodes_stay_excluded_after_a_resume():
+    network = guarded(on_bad="exclude", corrupt={"nan": [5]})
+    network.gather(random_rows(16, 6))
+    encoded = encode(network.state, network.nodes)
+    resumed = GuardedNetwork(SimulatedNetwork(TORUS), on_bad="exclude")
+    resumed.state.load(decode(encoded.tensors, json.loads(json.dumps(encoded.values)), network.nodes))
+    X, changed = rows_with(5, 1.0), rows_with(5, 30.0)
+    honest = [node for node in range(16) if node != 5]
+    assert torch.equal(resumed.mix(X, W)[honest], resumed.mix(changed, W)[honest])
+    assert torch.equal(resumed.gather(X)[5], X[honest].mean(0))
 
 
 def test_a_node_cannot_draw_all_pairs_to_itself_by_its_claims():

@@ -6,7 +6,7 @@ import torch
 import mixwise as mw
 from mixwise.mixing import metropolis_hastings
 from mixwise.network import DistributedNetwork, SimulatedNetwork
-from mixwise.policies import AwarePairs, Pairs
+from mixwise.policies import AwarePairs, HeterogeneityAware, Pairs
 from mixwise.tasks import random_quadratics
 from mixwise.training import Training
 from process_pool import in_processes, run_in_processes
@@ -46,6 +46,49 @@ def test_guarded_runs_in_two_processes_are_those_of_a_simulation():
         assert (figures["rows_clipped"] > 0) == (name != "trimmed")
         for found in results:
             assert found[name][1:] == (figures, traffic)
+
+
+class SketchIsBroken:
+    """The sketch of node 4 is NaN at step 1; its rows are not."""
+
+    def gather(self, rows):
+        if self.step == 1 and 4 in self.nodes and not self.traffic.paused:
+            rows = rows.index_fill(0, torch.tensor([4 - self.nodes.start]), float("nan"))
+        return super().gather(rows)
+
+
+class BrokenSimulation(SketchIsBroken, SimulatedNetwork):
+    pass
+
+
+class BrokenProcesses(SketchIsBroken, DistributedNetwork):
+    pass
+
+
+def gathered(network):
+    """The rows after some steps and whom the nodes exclude; then a mixing in which node 4 sends two different rows."""
+    make = lambda rows: torch.optim.SGD(rows, lr=1e-4)  # noqa: E731
+    run = Training(random_quadratics(9, dim=150), network, HeterogeneityAware(), None, make, on_bad="exclude")
+    for _ in range(3):
+        run.step()
+    other = run.X + 30 * (torch.tensor(network.nodes) == 4)[:, None]
+    mixed = [run.network.mix(rows, metropolis_hastings(TORUS)) for rows in (run.X, other)]
+    return run.X, mixed, run.network.state.shared["excluded"], run.network.figures()
+
+
+def gathered_here(rank, world):
+    return gathered(BrokenProcesses(TORUS, timeout=30))
+
+
+def test_a_bad_sketch_that_all_have_gathered_excludes_its_node_on_all_processes():
+    results, simulated = run_in_processes(2, gathered_here), gathered(BrokenSimulation(TORUS))
+    torch.testing.assert_close(torch.cat([found[0] for found in results]), simulated[0], rtol=0, atol=1e-12)
+    for _, _, excluded, figures in (*results, simulated):
+        assert excluded == (4,)
+        assert figures["rows_stopped"] == 1
+    before, after = (torch.cat([found[1][k] for found in results]) for k in (0, 1))
+    honest = [node for node in range(9) if node != 4]
+    assert torch.equal(before[honest], after[honest])
 
 
 def with_a_broken_buffer(rank, world, way):

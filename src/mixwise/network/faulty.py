@@ -109,7 +109,8 @@ class FaultyNetwork:
         self.traffic.messages += len(lost)
         self.traffic.lost += int(lost.sum())
         missing = torch.from_numpy(lost).to(rows.device)
-        mean = gathered[~missing].mean(dim=0) if not lost.all() else torch.zeros_like(gathered[0])
+        heard = gathered[~missing & torch.isfinite(gathered).all(dim=1)]  # NaN would be blamed on a node that was lost
+        mean = heard.mean(dim=0) if len(heard) else torch.zeros_like(gathered[0])
         return torch.where(missing[:, None], mean, gathered)
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:

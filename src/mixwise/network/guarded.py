@@ -12,6 +12,7 @@ Legend: m owned nodes; rows (m, d); A arcs into them, sorted by (receiver, sende
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -61,10 +62,11 @@ class GuardedNetwork:
         network: the network without a guard.
         robust: "none", "clip" or "trim".
         on_bad: whether a row with NaN, infinity or an absurd length stops the run with an error that names its sender,
-            is left out ("skip"), or makes the receiver ignore that neighbor from then on ("exclude").
+            is left out ("skip"), or makes the receiver ignore that neighbor from then on ("exclude"). Rows that are
+            gathered reach all nodes, so all of them then ignore the sender.
 
     Attributes:
-        state: what it remembers: counts per node, and which arcs are excluded.
+        state: what it remembers: counts per node, which arcs are excluded, and the nodes that all exclude.
     """
 
     def __init__(self, network: Network, robust: Robust = "none", on_bad: OnBad = "stop") -> None:
@@ -140,23 +142,22 @@ class GuardedNetwork:
         return messages + D * _column(_bounded(lengths(D), arcs.owner, len(self.nodes)), D)
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the rows of all nodes; bad ones are replaced by the mean of the others, long ones are shortened."""
+        """Return the rows of all nodes; bad ones are replaced by the mean of the others, long ones are shortened.
+
+        Every process gathers the same rows and decides by them alone, so all of them leave out the same nodes.
+        """
         gathered = self.network.gather(rows)
         if self.traffic.paused or not gathered.is_floating_point():
             return gathered
-        length = lengths(gathered)
-        bad = ~np.isfinite(length)
-        if bad.any():
-            senders = (
-                np.flatnonzero(bad) if self.nodes.start == 0 or self.on_bad == "stop" else np.zeros(0, dtype=np.int64)
-            )
-            arcs = Arcs(senders, np.zeros_like(senders), self.nodes)
-            self._note(arcs, np.ones(len(senders), dtype=bool), length[senders], length[senders])
-            good = gathered[torch.from_numpy(~bad).to(gathered.device)]
-            gathered = torch.where(_column(bad, gathered).bool(), good.sum(dim=0) / max(1, len(good)), gathered)
+        unheard = ~np.isfinite(lengths(gathered))
+        self._note_gathered(np.flatnonzero(unheard))
+        unheard[list(self._excluded_by_all)] = True
+        if unheard.any():
+            heard = gathered[torch.from_numpy(~unheard).to(gathered.device)]
+            gathered = torch.where(_column(unheard, gathered).bool(), heard.sum(dim=0) / max(1, len(heard)), gathered)
         if self.robust == "none":
             return gathered
-        return gathered * _column(_bounded(lengths(gathered), np.zeros(len(bad), dtype=np.int64), 1), gathered)
+        return gathered * _column(_bounded(lengths(gathered), np.zeros(len(unheard), dtype=np.int64), 1), gathered)
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the mean of the rows of all nodes, as it is."""
@@ -202,9 +203,26 @@ class GuardedNetwork:
         if self.on_bad == "exclude":
             self.state.arcs["excluded"][np.isin(self._near.keys, arcs.keys[bad])] = 1
 
-    def _excluded(self, arcs: Arcs) -> BoolArray:
-        found: BoolArray = np.isin(arcs.keys, self._near.keys[self.state.arcs["excluded"][:, 0].numpy() > 0])
+    def _note_gathered(self, senders: IntArray) -> None:
+        """Stop, or count bad rows that every node has gathered and exclude their senders on all nodes."""
+        if not len(senders):
+            return
+        if self.on_bad == "stop":
+            raise rejected(int(senders[0]), self.nodes[0], math.nan, math.nan, self.step)
+        if self.nodes.start == 0:  # each is counted once, not by every process
+            self.state.rows["stopped"][0] += len(senders)
+        if self.on_bad == "exclude":
+            self.state.shared["excluded"] = tuple(sorted({*self._excluded_by_all, *senders.tolist()}))
+
+    @property
+    def _excluded_by_all(self) -> tuple[int, ...]:
+        found: tuple[int, ...] = self.state.shared.get("excluded", ())
         return found
+
+    def _excluded(self, arcs: Arcs) -> BoolArray:
+        """Which of the arcs are excluded: by their receiver, or because all nodes exclude the sender."""
+        by_receiver: BoolArray = np.isin(arcs.keys, self._near.keys[self.state.arcs["excluded"][:, 0].numpy() > 0])
+        return by_receiver | np.isin(arcs.senders, self._excluded_by_all)
 
     def _count(self, name: str, arcs: Arcs, which: BoolArray) -> None:
         self.state.rows[name] += torch.from_numpy(np.bincount(arcs.owner[which], minlength=len(self.nodes)))[:, None]
