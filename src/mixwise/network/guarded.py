@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import pairwise
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -26,7 +25,7 @@ from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
-from mixwise.network.arcs import Arcs, Route, lower_median, route_of
+from mixwise.network.arcs import Arcs, Route, bounded, column, lower_median, route_of, trimmed
 from mixwise.network.faulty import FaultyNetwork
 from mixwise.network.traffic import Cargo, Packing, message_bytes
 from mixwise.network.values import BoolArray, is_bad, lengths, rejected
@@ -38,7 +37,6 @@ Robust: TypeAlias = Literal["none", "clip", "trim"]
 OnBad: TypeAlias = Literal["stop", "skip", "exclude"]
 
 _RADIUS, _FALL = 1.5, 3  # of `clip`: the radius in medians, and how fast the weight falls beyond it
-_CLAIM = 2.0  # medians: the largest distance, or length, that a sketch may claim
 _SKETCH = CountSketch(64)  # from which a node knows the distance of neighbors that send no row in a round
 
 
@@ -106,18 +104,18 @@ class GuardedNetwork:
         bad = is_bad(distance, own, rows.dtype) & ~lost
         self._note(arcs, bad, distance, own)
         used = ~(bad | lost | self._excluded(arcs))
-        D.masked_fill_(_column(~used, D).bool(), 0.0)
+        D.masked_fill_(column(~used, D).bool(), 0.0)
         weights = np.where(used, route.weights, 0.0)
         self._count("heard", arcs, used)
         if self.robust == "trim":
-            moves = self._trimmed(D, used, route)
+            moves = trimmed(D, used, route)
         else:
             if self.robust == "clip":
                 radius = self._radius(rows, seen, route, np.where(used, distance, np.inf))[arcs.owner]
                 clipped = used & (distance > radius)
                 weights[clipped] *= (radius[clipped] / distance[clipped]) ** _FALL
                 self._count("clipped", arcs, clipped)
-            moves = torch.zeros_like(rows).index_add_(0, arcs.index(rows), D.mul_(_column(weights, D)))
+            moves = torch.zeros_like(rows).index_add_(0, arcs.index(rows), D.mul_(column(weights, D)))
         return (rows.clone() if out is None else out.copy_(rows)).add_(moves)
 
     def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> Later:
@@ -131,15 +129,14 @@ class GuardedNetwork:
             return arrived
         arcs, length = Arcs.into(graph, self.nodes), lengths(arrived)
         bad = ~np.isfinite(length) & ~self._lost(graph)
+        self._note(arcs, bad, length, length, remedy=cargo == "sketches")
         if cargo != "sketches":
-            self._note(arcs, bad, length, length, remedy=False)
             return arrived
-        self._note(arcs, bad, length, length)
-        arrived.masked_fill_(_column(bad | self._excluded(arcs), arrived).bool(), float("nan"))
+        arrived.masked_fill_(column(bad | self._excluded(arcs), arrived).bool(), float("nan"))
         if self.robust == "none" or graph.directed:
             return arrived
         D = arrived - messages  # of an undirected graph, arcs out of a node and into it are in the same order
-        return messages + D * _column(_bounded(lengths(D), arcs.owner, len(self.nodes)), D)
+        return messages + D * column(bounded(lengths(D), arcs.owner, len(self.nodes)), D)
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the rows of all nodes; bad ones are replaced by the mean of the others, long ones are shortened.
@@ -154,10 +151,10 @@ class GuardedNetwork:
         unheard[list(self._excluded_by_all)] = True
         if unheard.any():
             heard = gathered[torch.from_numpy(~unheard).to(gathered.device)]
-            gathered = torch.where(_column(unheard, gathered).bool(), heard.sum(dim=0) / max(1, len(heard)), gathered)
+            gathered = torch.where(column(unheard, gathered).bool(), heard.sum(dim=0) / max(1, len(heard)), gathered)
         if self.robust == "none":
             return gathered
-        return gathered * _column(_bounded(lengths(gathered), np.zeros(len(unheard), dtype=np.int64), 1), gathered)
+        return gathered * column(bounded(lengths(gathered), np.zeros(len(unheard), dtype=np.int64), 1), gathered)
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the mean of the rows of all nodes, as it is."""
@@ -240,23 +237,6 @@ class GuardedNetwork:
             self._radii = rows, _RADIUS * lower_median(distance, owner, len(self.nodes))
         return self._radii[1]
 
-    def _trimmed(self, D: torch.Tensor, used: BoolArray, route: Route) -> torch.Tensor:
-        """Return how far each owned row moves, (m, d)."""
-        moves = D.new_zeros(len(self.nodes), D.shape[1])
-        bounds = np.searchsorted(route.arcs.owner, np.arange(len(self.nodes) + 1))
-        for j, (first, last) in enumerate(pairwise(bounds.tolist())):
-            if 0 < last - first < 3:
-                raise TrainingError(
-                    f"robust: trim leaves out the extremes of three neighbors or more, but node {self.nodes[j]} hears "
-                    f"{last - first} in a round; use robust: clip, or metropolis-hastings on a graph with more edges"
-                )
-            arcs = first + np.flatnonzero(used[first:last])
-            k, b = len(arcs), max(1, len(arcs) // 4)
-            if k > 2 * b:
-                kept = D[torch.from_numpy(arcs).to(D.device)].sort(dim=0).values[b : k - b]
-                moves[j] = kept.mean(dim=0) * float(route.weights[arcs].sum())
-        return moves
-
 
 @dataclass(frozen=True)
 class Later:
@@ -284,14 +264,3 @@ def guarded(network: Network, robust: Robust, on_bad: OnBad) -> Network:
 def unguarded(network: Network) -> Network:
     """Return the network without its guard, if it has one."""
     return network.network if isinstance(network, GuardedNetwork) else network
-
-
-def _bounded(length: FloatArray, owner: IntArray, m: int) -> FloatArray:
-    """Return by how much rows of this length must be scaled to claim no more than their receiver's median allows."""
-    most = _CLAIM * lower_median(length, owner, m)[owner]
-    scale: FloatArray = np.where(length > most, most / np.where(length > most, length, 1.0), 1.0)
-    return scale
-
-
-def _column(values: FloatArray | BoolArray, like: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(values.astype(np.float64)).to(like)[:, None]
