@@ -180,6 +180,13 @@ def test_rows_are_checked_after_they_are_rounded_for_the_message():
     assert bool(torch.isfinite(X).all())
 
 
+@pytest.mark.parametrize("node", [0, 5, 15])
+def test_a_broken_node_under_a_guard_does_not_blame_its_neighbors(node):
+    X = rows_with(node, float("nan"))
+    for network in (guarded(robust="clip"), guarded(message_loss=0.1), guarded(robust="clip", corrupt={"noise": [3]})):
+        refused(TrainingError, f"node {node} would send NaN or infinity", network.mix, X, W)
+
+
 def test_a_row_that_would_erase_those_of_its_neighbors_is_stopped():
     """As after one gradient of 1e30, in float32: finite, and finite in every mixture."""
     X = rows_with(3, 5e28).float()

@@ -4,11 +4,13 @@ import pytest
 import torch
 
 import mixwise as mw
+from builders import random_rows
 from mixwise.mixing import metropolis_hastings
-from mixwise.network import DistributedNetwork, SimulatedNetwork
+from mixwise.network import DistributedNetwork, GuardedNetwork, SimulatedNetwork
 from mixwise.policies import AwarePairs, HeterogeneityAware, Pairs
 from mixwise.tasks import random_quadratics
 from mixwise.training import Training
+from planning import Planner
 from process_pool import in_processes, run_in_processes
 
 pytestmark = [in_processes, pytest.mark.timeout(200)]
@@ -46,6 +48,25 @@ def test_guarded_runs_in_two_processes_are_those_of_a_simulation():
         assert (figures["rows_clipped"] > 0) == (name != "trimmed")
         for found in results:
             assert found[name][1:] == (figures, traffic)
+
+
+def with_a_broken_row(rank, world):
+    """The error of each process after the row of node 4 has become NaN; no process knows all pairs."""
+    network = GuardedNetwork(DistributedNetwork(TORUS, timeout=5), on_bad="skip")
+    X = random_rows(len(network.nodes), 150, seed=rank)
+    W = Planner(AwarePairs(1), network).plan(0, rows=X).params[0]
+    assert not W.whole
+    if 4 in network.nodes:
+        X[4 - network.nodes.start] = float("nan")
+    try:
+        network.mix(X, W)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def test_a_node_with_a_broken_row_sends_nothing_where_no_process_knows_all_weights():
+    assert "node 4 would send NaN or infinity" in run_in_processes(2, with_a_broken_row)[0]
 
 
 class SketchIsBroken:
