@@ -223,6 +223,13 @@ def test_bad_sketches_are_named_or_left_out():
             assert not plan.params[0].graph.neighbors(5)
 
 
+def test_a_message_that_cannot_be_left_out_stops_the_run_and_says_so():
+    messages = random_rows(16, 3)[TORUS.arcs.senders.tolist()]
+    messages[TORUS.arcs.senders == 5] = float("nan")
+    says = r"node 5 sent node \d+ a row with NaN.*on_bad cannot leave out a message that all wait for"
+    refused(TrainingError, says, guarded(on_bad="skip").exchange, messages, TORUS, cargo="agreement")
+
+
 def test_a_node_whose_sketch_is_lost_is_not_blamed_for_a_bad_one():
     """The mean of those that arrive replaces a lost sketch; a bad one is no part of it."""
     network = guarded(on_bad="exclude", corrupt={"nan": [5]}, message_loss=0.4)

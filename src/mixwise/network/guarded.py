@@ -131,7 +131,7 @@ class GuardedNetwork:
             return arrived
         arcs, length = Arcs.into(graph, self.nodes), lengths(arrived)
         bad = ~np.isfinite(length) & ~self._lost(graph)
-        self._note(arcs, bad, length, length, remedy=cargo == "sketches")
+        self._note(arcs, bad, length, length, can_skip=cargo == "sketches")
         if cargo != "sketches":
             return arrived
         arrived.masked_fill_(column(bad | self._excluded(arcs), arrived).bool(), float("nan"))
@@ -191,13 +191,14 @@ class GuardedNetwork:
         arriving: BoolArray = lost[by_receiver] | lost if both else lost[by_receiver]
         return arriving
 
-    def _note(self, arcs: Arcs, bad: BoolArray, length: FloatArray, own: FloatArray, remedy: bool = True) -> None:
+    def _note(self, arcs: Arcs, bad: BoolArray, length: FloatArray, own: FloatArray, can_skip: bool = True) -> None:
         """Stop, or count rows that must not be mixed and exclude their senders."""
         if not bad.any():
             return
         e = int(bad.argmax())
-        if self.on_bad == "stop" or not remedy:
-            raise rejected(int(arcs.senders[e]), arcs.receiver(e), float(length[e]), float(own[e]), self.step)
+        if self.on_bad == "stop" or not can_skip:
+            ends = int(arcs.senders[e]), arcs.receiver(e)
+            raise rejected(*ends, float(length[e]), float(own[e]), self.step, can_skip)
         self._count("stopped", arcs, bad)
         if self.on_bad == "exclude":
             self.state.arcs["excluded"][np.isin(self._near.keys, arcs.keys[bad])] = 1
