@@ -95,7 +95,7 @@ class FaultyNetwork:
         with self.traffic.pause():
             arrived = self.network.exchange(messages, graph, cargo=cargo)
         if messages.is_floating_point():
-            arrived = self.hostile.corrupted(arrived, graph)
+            arrived = self.hostile.corrupted(arrived, graph, sketches=small)
         return arrived.masked_fill_(missing, nothing)
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
@@ -104,7 +104,7 @@ class FaultyNetwork:
         if self.traffic.paused:
             return self.hostile.honest_rows(gathered)
         if gathered.is_floating_point():
-            gathered = self.hostile.replaced(gathered, self._ids)
+            gathered = self.hostile.replaced(gathered, self._ids, sketches=True)
         lost = down(self._ids, self._now, self.faults.message_loss, None, self._next_small()) | self._away | self._late
         self.traffic.messages += len(lost)
         self.traffic.lost += int(lost.sum())
