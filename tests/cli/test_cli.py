@@ -76,6 +76,7 @@ GME = ["weights", "ring:4", "--scheme", "gme"]
     (["run", "nowhere.yaml"], "nowhere.yaml"),
     (["run", "quadratics", "--seeds", "x"], "0-9"),
     (["run", "quadratics", "--resume"], "--resume needs the folder of the interrupted run; name it with --out"),
+    (["sweep", "quadratics", "--resume"], "--resume needs the folder of the interrupted sweep; name it with --out"),
     (["run", "quadratics", "--bogus"], "see mixwise run --help"),
     (["run"], "'recipe'; see mixwise run --help"),
     (["bogus"], "see mixwise --help"),

@@ -6,17 +6,16 @@ import struct
 import threading
 import time
 from http.client import HTTPConnection
-from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 import psutil
 import pytest
 import torch
+import yaml
 
 from builders import refused
 from mixwise.cli.weights_command import _gradients
-from mixwise.data.files import hub_folder
 from mixwise.data.standard import _read_idx
 from mixwise.errors import ConfigError, DataError, MixwiseError
 from mixwise.experiments import Recipe, load_run, run_experiment
@@ -135,8 +134,9 @@ def test_an_interrupted_run_with_two_seeds_is_loaded(step, complete, tmp_path):
     assert run.curve("a", "loss")[1].shape == (2, step + 1)
 
 
-def test_a_sweep_is_resumed_without_repeating_what_is_finished(tmp_path):
-    recipe = Recipe.model_validate(small_recipe({"a": MH}, metrics=["accuracy"], **TASK, task=classification()))
+def test_a_sweep_is_resumed_without_repeating_what_is_finished(tmp_path, mixwise):
+    plain = small_recipe({"a": MH}, metrics=["accuracy"], **TASK, task=classification())
+    recipe = Recipe.model_validate(plain)
     grid, steps = ["lr=0.01,0.1", "task.data.validation=0.2"], []
 
     def stop(progress):
@@ -150,6 +150,10 @@ def test_a_sweep_is_resumed_without_repeating_what_is_finished(tmp_path):
         resumed = sweep(recipe, grid, tmp_path / "s", resume=True)
     assert taken.call_count == 4  # of the second point, from its checkpoint after four steps
     assert resumed == sweep(recipe, grid, tmp_path / "whole")
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(plain))
+    words = ("sweep", "recipe.yaml", *grid, "--out", "s")
+    assert mixwise(*words).returncode == 2
+    assert mixwise(*words, "--resume").returncode == 0
 
 
 def test_disk_errors_end_in_one_line(mixwise, tmp_path, monkeypatch):
@@ -219,9 +223,16 @@ def test_the_revision_of_a_dataset_on_the_hub_is_passed_on(tmp_path, monkeypatch
     asked = []
 
     def download(name, **options):
-        asked.append(options["revision"])
+        asked.append((name, options["revision"]))
         return str(tmp_path)
 
+    def stop(folder, config):
+        assert folder == tmp_path
+        raise StoppedError
+
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    assert hub_folder("owner/data", "dataset", revision="0123abc") == Path(tmp_path)
-    assert asked == ["0123abc"]
+    monkeypatch.setattr("mixwise.data.hub._loaded", stop)
+    data = "task.data={kind: hugging-face, options: {name: owner/data, revision: 0123abc}}"
+    with pytest.raises(StoppedError):
+        prepare(experiment(data, task=classification()).runs["a"], 0)
+    assert asked == [("owner/data", "0123abc")]

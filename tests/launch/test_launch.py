@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from mixwise.launch.supervisor import supervise
 from mixwise.network.board import Board
 from mixwise.network.world import Processes
 from process_pool import in_processes
-from programs import alive, free_port, wait_for
+from programs import alive, free_port, run_program, running, wait_for
 
 THERE = ("10.0.0.1", 29500)
 needs_torchft = pytest.mark.skipif(find_spec("torchft") is None, reason="torchft is not installed")
@@ -113,7 +114,7 @@ def test_a_signal_ends_the_wait_for_machine_0():
     assert time.monotonic() - start < 15
 
 
-# --- the supervisor ---
+# --- machines that meet ---
 @pytest.fixture
 def script(tmp_path):
     def written(text):
@@ -124,6 +125,43 @@ def script(tmp_path):
     return written
 
 
+MEMBER = "from mixwise.network.membership import Membership; Membership.from_environment(600.0).await_start()"
+EITHER = pytest.mark.parametrize("on_loss", ["stop", pytest.param("continue", marks=needs_torchft)])
+
+
+def of_machine(here, port, on_loss, *command):
+    options = ["--nproc-per-node", 1, "--machines", 2, "--machine", here, "--on-loss", on_loss]
+    return ["-m", "mixwise", "launch", *options, "--master", f"127.0.0.1:{port}", "--", *command]
+
+
+@in_processes
+@EITHER
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_launch_that_waits_for_machine_0(script, tmp_path, on_loss, number):
+    """With stop, the launcher itself waits; with continue, its worker waits for the lighthouse of machine 0."""
+    with socket.create_server(("127.0.0.1", 0)) as machine_0:
+        command = of_machine(1, machine_0.getsockname()[1], on_loss, script(MEMBER))
+        with running([sys.executable, *command], tmp_path) as launched:
+            machine_0.settimeout(200)
+            machine_0.accept()[0].close()  # it asks for machine 0, which does not answer, now and later
+            machine_0.close()
+            launched.send_signal(number)
+            printed, _ = launched.communicate(timeout=100)
+            assert launched.returncode not in (0, -signal.SIGKILL), printed
+
+
+@in_processes
+@EITHER
+def test_a_port_in_use_is_one_line(tmp_path, on_loss):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run_program(*of_machine(0, port, on_loss, "run", "digits"), cwd=tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert f"cannot listen on 127.0.0.1:{port} (Address already in use)" in done.stderr
+
+
+# --- the supervisor ---
 @pytest.fixture
 def supervised(script, capfd):
     """Runs a script under a supervisor in this process; tells how it ended and what was printed."""
@@ -197,7 +235,7 @@ else:
     name = "worker"
 path = pathlib.Path(sys.argv[1], f"{name}-{os.environ['RANK']}")
 path.with_suffix(".new").write_text(str(os.getpid())); path.with_suffix(".new").rename(path)
-time.sleep(60)
+time.sleep(300)
 """
 
 
@@ -213,7 +251,7 @@ def pids(folder, launched, names):
     [
         pytest.param("continue", signal.SIGKILL, marks=needs_torchft),
         pytest.param("continue", signal.SIGTERM, marks=[needs_torchft, pytest.mark.soak]),
-        pytest.param("stop", signal.SIGKILL, marks=pytest.mark.soak),
+        ("stop", signal.SIGKILL),
     ],
 )
 def test_no_worker_outlives_its_launcher(script, tmp_path, on_loss, number):
@@ -229,7 +267,7 @@ def test_no_worker_outlives_its_launcher(script, tmp_path, on_loss, number):
         assert launched.wait(100) == (128 + number if number == signal.SIGTERM else -number)
         # A kill cannot be passed on, so it reaches the workers alone.
         expected = workers + (children if number == signal.SIGTERM else [])
-        wait_for(lambda: not any(map(alive, expected)), [], tmp_path)
+        wait_for(lambda: not any(map(alive, expected)), [], tmp_path, seconds=60)
     finally:
         launched.kill()
         launched.stderr.close()

@@ -1,5 +1,7 @@
 """Nodes that do not trust their neighbors: what is conserved, how far a hostile node reaches, and what is stopped."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,7 @@ from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.network import Faults, FaultyNetwork, GuardedNetwork, SimulatedNetwork
 from mixwise.network.arcs import lower_median
 from mixwise.policies import AwarePairs, HeterogeneityAware
+from mixwise.state import decode, encode
 from mixwise.tasks import QuadraticTask, random_quadratics
 from mixwise.training import Training
 from planning import Planner, assert_runs_resume
@@ -104,6 +107,18 @@ def test_pairs_know_the_radius_from_sketches_of_all_neighbors_and_keep_it_for_al
     assert network.traffic.sketches > first
 
 
+def test_a_node_that_echoes_what_it_hears_is_outvoted_by_three_others_and_two_isolate_a_node():
+    """Echoes are at distance 0: with half of the neighbors, so is the median, and the node hears no one."""
+    X = random_rows(16, 6)
+    for count in (1, 2):
+        hostile = NEAR[:count]
+        network = guarded(robust="clip", corrupt={"echo": hostile})
+        moved = (network.mix(X, W) - X).norm(dim=1) > 0
+        isolated = [j for j in range(16) if sum(i in hostile for i in TORUS.neighbors(j)) == 2]
+        assert [j for j in range(16) if not moved[j]] == isolated
+        assert (5 in isolated) == (count == 2)
+
+
 @pytest.mark.parametrize("hostile", [-1e5, 1e5, 0.3])
 def test_trimmed_values_lie_between_those_of_honest_nodes(hostile):
     X = rows_with(5, hostile)
@@ -177,6 +192,13 @@ def test_rows_are_checked_after_they_are_rounded_for_the_message():
     assert bool(torch.isfinite(X).all())
 
 
+@pytest.mark.parametrize("node", [0, 5, 15])
+def test_a_broken_node_under_a_guard_does_not_blame_its_neighbors(node):
+    X = rows_with(node, float("nan"))
+    for network in (guarded(robust="clip"), guarded(message_loss=0.1), guarded(robust="clip", corrupt={"noise": [3]})):
+        refused(TrainingError, f"node {node} would send NaN or infinity", network.mix, X, W)
+
+
 def test_a_row_that_would_erase_those_of_its_neighbors_is_stopped():
     """As after one gradient of 1e30, in float32: finite, and finite in every mixture."""
     X = rows_with(3, 5e28).float()
@@ -213,6 +235,35 @@ def test_bad_sketches_are_named_or_left_out():
             assert not plan.params[0].graph.neighbors(5)
 
 
+def test_a_message_that_cannot_be_left_out_stops_the_run_and_says_so():
+    messages = random_rows(16, 3)[TORUS.arcs.senders.tolist()]
+    messages[TORUS.arcs.senders == 5] = float("nan")
+    says = r"node 5 sent node \d+ a row with NaN.*on_bad cannot leave out a message that all wait for"
+    refused(TrainingError, says, guarded(on_bad="skip").exchange, messages, TORUS, cargo="agreement")
+
+
+def test_a_node_whose_sketch_is_lost_is_not_blamed_for_a_bad_one():
+    """The mean of those that arrive replaces a lost sketch; a bad one is no part of it."""
+    network = guarded(on_bad="exclude", corrupt={"nan": [5]}, message_loss=0.4)
+    network.step = 0
+    for _ in range(20):
+        assert bool(torch.isfinite(network.gather(random_rows(16, 6))).all())
+    assert network.network.traffic.lost > 50
+    assert network.state.shared["excluded"] == (5,)
+
+
+def test_excluded_nodes_stay_excluded_after_a_resume():
+    network = guarded(on_bad="exclude", corrupt={"nan": [5]})
+    network.gather(random_rows(16, 6))
+    encoded = encode(network.state, network.nodes)
+    resumed = GuardedNetwork(SimulatedNetwork(TORUS), on_bad="exclude")
+    resumed.state.load(decode(encoded.tensors, json.loads(json.dumps(encoded.values)), network.nodes))
+    X, changed = rows_with(5, 1.0), rows_with(5, 30.0)
+    honest = [node for node in range(16) if node != 5]
+    assert torch.equal(resumed.mix(X, W)[honest], resumed.mix(changed, W)[honest])
+    assert torch.equal(resumed.gather(X)[5], X[honest].mean(0))
+
+
 def test_a_node_cannot_draw_all_pairs_to_itself_by_its_claims():
     rows = torch.from_numpy(normal_rows(16, 50))
     rows[5] *= 1e6
@@ -226,8 +277,20 @@ def test_a_node_cannot_draw_all_pairs_to_itself_by_its_claims():
     torch.testing.assert_close(gathered[5] / gathered[5].norm(), rows[5] / rows[5].norm())
 
 
+def test_false_sketches_come_with_honest_rows():
+    X = random_rows(16, 6)
+    network = FaultyNetwork(SimulatedNetwork(TORUS), Faults(corrupt={"sketch": [5]}), 1)
+    sent, factor = X[TORUS.arcs.senders.tolist()], torch.ones(16, 1).double().index_fill(0, torch.tensor([5]), 1e6)
+    came_from = TORUS.arcs.senders[TORUS.arcs.by_receiver].tolist()
+    assert torch.equal(network.exchange(sent, TORUS), X[came_from])
+    assert torch.equal(network.exchange(sent, TORUS, cargo="sketches"), (X * factor)[came_from])
+    assert torch.equal(network.gather(X), X * factor)
+
+
 # --- runs and recipes ---
-@pytest.mark.parametrize("corrupt", [{"noise": 1, "nan": 1}, {"flip": 2}, {"dissensus": [1, 4]}])
+@pytest.mark.parametrize(
+    "corrupt", [{"noise": 1, "nan": 1}, {"flip": 2}, {"dissensus": [1, 4]}, {"echo": 1, "sketch": 1}]
+)
 def test_attacks_repeat_themselves_and_resume(corrupt):
     def start():
         faults = Faults(corrupt=corrupt, message_loss=0.2)

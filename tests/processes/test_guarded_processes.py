@@ -4,11 +4,13 @@ import pytest
 import torch
 
 import mixwise as mw
+from builders import random_rows
 from mixwise.mixing import metropolis_hastings
-from mixwise.network import DistributedNetwork, SimulatedNetwork
-from mixwise.policies import AwarePairs, Pairs
+from mixwise.network import DistributedNetwork, GuardedNetwork, SimulatedNetwork
+from mixwise.policies import AwarePairs, HeterogeneityAware, Pairs
 from mixwise.tasks import random_quadratics
 from mixwise.training import Training
+from planning import Planner
 from process_pool import in_processes, run_in_processes
 
 pytestmark = [in_processes, pytest.mark.timeout(200)]
@@ -48,17 +50,82 @@ def test_guarded_runs_in_two_processes_are_those_of_a_simulation():
             assert found[name][1:] == (figures, traffic)
 
 
+def with_a_broken_row(rank, world):
+    """The error of each process after the row of node 4 has become NaN; no process knows all pairs."""
+    network = GuardedNetwork(DistributedNetwork(TORUS, timeout=5), on_bad="skip")
+    X = random_rows(len(network.nodes), 150, seed=rank)
+    W = Planner(AwarePairs(1), network).plan(0, rows=X).params[0]
+    assert not W.whole
+    if 4 in network.nodes:
+        X[4 - network.nodes.start] = float("nan")
+    try:
+        network.mix(X, W)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def test_a_node_with_a_broken_row_sends_nothing_where_no_process_knows_all_weights():
+    assert "node 4 would send NaN or infinity" in run_in_processes(2, with_a_broken_row)[0]
+
+
+class SketchIsBroken:
+    """The sketch of node 4 is NaN at step 1; its rows are not."""
+
+    def gather(self, rows):
+        if self.step == 1 and 4 in self.nodes and not self.traffic.paused:
+            rows = rows.index_fill(0, torch.tensor([4 - self.nodes.start]), float("nan"))
+        return super().gather(rows)
+
+
+class BrokenSimulation(SketchIsBroken, SimulatedNetwork):
+    pass
+
+
+class BrokenProcesses(SketchIsBroken, DistributedNetwork):
+    pass
+
+
+def gathered(network):
+    """The rows after some steps and whom the nodes exclude; then a mixing in which node 4 sends two different rows."""
+    make = lambda rows: torch.optim.SGD(rows, lr=1e-4)  # noqa: E731
+    run = Training(random_quadratics(9, dim=150), network, HeterogeneityAware(), None, make, on_bad="exclude")
+    for _ in range(3):
+        run.step()
+    other = run.X + 30 * (torch.tensor(network.nodes) == 4)[:, None]
+    mixed = [run.network.mix(rows, metropolis_hastings(TORUS)) for rows in (run.X, other)]
+    return run.X, mixed, run.network.state.shared["excluded"], run.network.figures()
+
+
+def gathered_here(rank, world):
+    return gathered(BrokenProcesses(TORUS, timeout=30))
+
+
+def test_a_bad_sketch_that_all_have_gathered_excludes_its_node_on_all_processes():
+    results, simulated = run_in_processes(2, gathered_here), gathered(BrokenSimulation(TORUS))
+    torch.testing.assert_close(torch.cat([found[0] for found in results]), simulated[0], rtol=0, atol=1e-12)
+    for _, _, excluded, figures in (*results, simulated):
+        assert excluded == (4,)
+        assert figures["rows_stopped"] == 1
+    before, after = (torch.cat([found[1][k] for found in results]) for k in (0, 1))
+    honest = [node for node in range(9) if node != 4]
+    assert torch.equal(before[honest], after[honest])
+
+
 def with_a_broken_buffer(rank, world, way):
-    """The error of each rank after rank 1 has got NaN into the statistics of its norm, or a huge gradient."""
+    """The error of each rank after rank 1 has NaN in the statistics of its norm, or numbers that are too large."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    model = torch.nn.Sequential(torch.nn.Linear(3, 40), torch.nn.BatchNorm1d(40))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    gossip = mw.Gossip(model, optimizer, mw.graphs.chain(2), buffers="averaged", timeout=5)
+    options = {"buffers": "averaged", "timeout": 5, "wire_dtype": torch.bfloat16 if way == "wire" else None}
+    gossip = mw.Gossip(model, optimizer, mw.graphs.chain(2), "lazy-metropolis-hastings", **options)
     model(torch.randn(8, 3)).square().mean().backward()
     if rank == 1 and way == "buffer":
         model[1].running_mean[0] = float("nan")
     if rank == 1 and way == "gradient":
         model[0].weight.grad[0, 0] = 1e30
+    if rank == 1 and way == "wire":
+        model[0].weight.data[0, 0] = 3.4e38  # more than bfloat16 can hold
     try:
         gossip.step()
     except ValueError as error:
@@ -67,10 +134,11 @@ def with_a_broken_buffer(rank, world, way):
 
 
 def test_poison_stops_where_it_is_and_the_rank_that_has_it_is_named():
-    other, broken = run_in_processes(2, with_a_broken_buffer, "buffer")
-    assert broken[0] == "TrainingError"
-    assert "step 0: node 1 would send NaN or infinity" in broken[1]
-    assert other is not None
+    for way in ("buffer", "wire"):
+        other, broken = run_in_processes(2, with_a_broken_buffer, way)
+        assert broken[0] == "TrainingError"
+        assert "step 0: node 1 would send NaN or infinity" in broken[1]
+        assert other is not None
     other, broken = run_in_processes(2, with_a_broken_buffer, "gradient")
     assert other[0] == "TrainingError"
     assert "step 0: node 1 sent node 0 a row" in other[1]

@@ -116,6 +116,37 @@ def test_survivors_find_the_optimum_of_their_own(tmp_path, launched, script, gra
     assert said in done.err.splitlines()[-1]
 
 
+# Some ranks are killed while the run starts: before the others hear of them, when they are known, and when the
+# members connect. Those that are left train on, in the end all three together.
+STARTING = GOSSIP.replace(
+    "torch.set_default_dtype",
+    """
+from mixwise.network.membership import Membership
+def die(*args):
+    os.kill(os.getpid(), signal.SIGKILL)
+if rank in (lost := {1: "__init__", 2: "await_start", 4: "_form"}):
+    setattr(Membership, lost[rank], die)
+torch.set_default_dtype""",
+).replace("elastic=True", "elastic=True, timeout=8.0")
+STARTING = STARTING.replace(
+    "    optimizer.zero_grad()",
+    """    while gossip.t == 20 and len(gossip._elastic.membership.view.members) < 3:
+        time.sleep(0.01)
+    optimizer.zero_grad()""",
+)
+
+
+def test_ranks_that_are_killed_while_starting_cost_no_healthy_rank(tmp_path, launched):
+    (tmp_path / "loop.py").write_text(STARTING)
+    done = launched(tmp_path / "loop.py", "ring:6", -1, "none", processes=6)
+    assert done.code == 0, done.err
+    found = results(done.out)
+    assert [(t, members) for t, members, _, _ in found] == [(150, "(0, 3, 5)")] * 3
+    assert all(own < 1e-8 for _, _, own, _ in found)
+    killed = ", ".join(f"rank {rank} (killed by SIGKILL)" for rank in (1, 2, 4))
+    assert f"3 of 6 processes finished; lost: {killed}" in done.err.splitlines()[-1]
+
+
 def test_a_lost_rank_joins_again_while_the_others_train(tmp_path, launched):
     (tmp_path / "loop.py").write_text(GOSSIP)
     done = launched(tmp_path / "loop.py", "ring:4", 0, "SIGKILL", "rejoins", processes=4, restarts=1)

@@ -46,7 +46,8 @@ class Faults:
             receiver uses its own row in place of one that is lost, and the mean drifts.
         corrupt: nodes that send something else than their rows, by kind: {"noise": [3, 7]}, or how many, drawn by the
             seed. "noise": standard normal numbers; "flip": their gradients are sign-flipped; "dissensus": rows that
-            drive each receiver away from its honest neighbors; "nan": NaN. Records are about the other nodes.
+            drive each receiver away from its honest neighbors; "nan": NaN; "echo": to each receiver its own row, or
+            sketch; "sketch": true rows, and sketches a million times too long. Records are about the other nodes.
     """
 
     message_loss: Unit = 0.0

@@ -95,7 +95,7 @@ class FaultyNetwork:
         with self.traffic.pause():
             arrived = self.network.exchange(messages, graph, cargo=cargo)
         if messages.is_floating_point():
-            arrived = self.hostile.corrupted(arrived, graph)
+            arrived = self.hostile.corrupted(arrived, graph, sketches=small)
         return arrived.masked_fill_(missing, nothing)
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
@@ -104,12 +104,13 @@ class FaultyNetwork:
         if self.traffic.paused:
             return self.hostile.honest_rows(gathered)
         if gathered.is_floating_point():
-            gathered = self.hostile.replaced(gathered, self._ids)
+            gathered = self.hostile.replaced(gathered, self._ids, sketches=True)
         lost = down(self._ids, self._now, self.faults.message_loss, None, self._next_small()) | self._away | self._late
         self.traffic.messages += len(lost)
         self.traffic.lost += int(lost.sum())
         missing = torch.from_numpy(lost).to(rows.device)
-        mean = gathered[~missing].mean(dim=0) if not lost.all() else torch.zeros_like(gathered[0])
+        heard = gathered[~missing & torch.isfinite(gathered).all(dim=1)]  # NaN would be blamed on a node that was lost
+        mean = heard.mean(dim=0) if len(heard) else torch.zeros_like(gathered[0])
         return torch.where(missing[:, None], mean, gathered)
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:

@@ -12,9 +12,9 @@ Legend: m owned nodes; rows (m, d); A arcs into them, sorted by (receiver, sende
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import pairwise
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -25,10 +25,10 @@ from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
-from mixwise.network.arcs import Arcs, Route, lower_median, route_of
+from mixwise.network.arcs import Arcs, Route, bounded, column, lower_median, route_of, trimmed
 from mixwise.network.faulty import FaultyNetwork
 from mixwise.network.traffic import Cargo, Packing, message_bytes
-from mixwise.network.values import BoolArray, is_bad, lengths, rejected
+from mixwise.network.values import BoolArray, check_leaving, is_bad, lengths, rejected
 from mixwise.network.wire import Wire
 from mixwise.protocols import Network, State
 from mixwise.sketch import CountSketch
@@ -37,7 +37,6 @@ Robust: TypeAlias = Literal["none", "clip", "trim"]
 OnBad: TypeAlias = Literal["stop", "skip", "exclude"]
 
 _RADIUS, _FALL = 1.5, 3  # of `clip`: the radius in medians, and how fast the weight falls beyond it
-_CLAIM = 2.0  # medians: the largest distance, or length, that a sketch may claim
 _SKETCH = CountSketch(64)  # from which a node knows the distance of neighbors that send no row in a round
 
 
@@ -61,10 +60,11 @@ class GuardedNetwork:
         network: the network without a guard.
         robust: "none", "clip" or "trim".
         on_bad: whether a row with NaN, infinity or an absurd length stops the run with an error that names its sender,
-            is left out ("skip"), or makes the receiver ignore that neighbor from then on ("exclude").
+            is left out ("skip"), or makes the receiver ignore that neighbor from then on ("exclude"). Rows that are
+            gathered reach all nodes, so all of them then ignore the sender.
 
     Attributes:
-        state: what it remembers: counts per node, and which arcs are excluded.
+        state: what it remembers: counts per node, which arcs are excluded, and the nodes that all exclude.
     """
 
     def __init__(self, network: Network, robust: Robust = "none", on_bad: OnBad = "stop") -> None:
@@ -99,23 +99,25 @@ class GuardedNetwork:
             return self.network.mix(rows, W, out=out, packing=packing)
         route, wire = self._routes(W), Wire.of(rows, self.wire_dtype)
         arcs, seen = route.arcs, rows if wire is None else wire.rounded(rows)
+        if self.on_bad == "stop" or not route.whole:  # a node whose own row is broken must not blame its neighbors
+            check_leaving(seen if wire is None or not wire.casts else seen.to(wire.dtype), self.nodes, self.step)
         D = self._exchanged(rows, route).sub_(seen[arcs.index(rows)])
         lost, distance, own = self._lost(route.graph), lengths(D), lengths(seen)[arcs.owner]
         bad = is_bad(distance, own, rows.dtype) & ~lost
         self._note(arcs, bad, distance, own)
         used = ~(bad | lost | self._excluded(arcs))
-        D.masked_fill_(_column(~used, D).bool(), 0.0)
+        D.masked_fill_(column(~used, D).bool(), 0.0)
         weights = np.where(used, route.weights, 0.0)
         self._count("heard", arcs, used)
         if self.robust == "trim":
-            moves = self._trimmed(D, used, route)
+            moves = trimmed(D, used, route)
         else:
             if self.robust == "clip":
                 radius = self._radius(rows, seen, route, np.where(used, distance, np.inf))[arcs.owner]
                 clipped = used & (distance > radius)
                 weights[clipped] *= (radius[clipped] / distance[clipped]) ** _FALL
                 self._count("clipped", arcs, clipped)
-            moves = torch.zeros_like(rows).index_add_(0, arcs.index(rows), D.mul_(_column(weights, D)))
+            moves = torch.zeros_like(rows).index_add_(0, arcs.index(rows), D.mul_(column(weights, D)))
         return (rows.clone() if out is None else out.copy_(rows)).add_(moves)
 
     def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> Later:
@@ -129,34 +131,32 @@ class GuardedNetwork:
             return arrived
         arcs, length = Arcs.into(graph, self.nodes), lengths(arrived)
         bad = ~np.isfinite(length) & ~self._lost(graph)
+        self._note(arcs, bad, length, length, can_skip=cargo == "sketches")
         if cargo != "sketches":
-            self._note(arcs, bad, length, length, remedy=False)
             return arrived
-        self._note(arcs, bad, length, length)
-        arrived.masked_fill_(_column(bad | self._excluded(arcs), arrived).bool(), float("nan"))
+        arrived.masked_fill_(column(bad | self._excluded(arcs), arrived).bool(), float("nan"))
         if self.robust == "none" or graph.directed:
             return arrived
         D = arrived - messages  # of an undirected graph, arcs out of a node and into it are in the same order
-        return messages + D * _column(_bounded(lengths(D), arcs.owner, len(self.nodes)), D)
+        return messages + D * column(bounded(lengths(D), arcs.owner, len(self.nodes)), D)
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the rows of all nodes; bad ones are replaced by the mean of the others, long ones are shortened."""
+        """Return the rows of all nodes; bad ones are replaced by the mean of the others, long ones are shortened.
+
+        Every process gathers the same rows and decides by them alone, so all of them leave out the same nodes.
+        """
         gathered = self.network.gather(rows)
         if self.traffic.paused or not gathered.is_floating_point():
             return gathered
-        length = lengths(gathered)
-        bad = ~np.isfinite(length)
-        if bad.any():
-            senders = (
-                np.flatnonzero(bad) if self.nodes.start == 0 or self.on_bad == "stop" else np.zeros(0, dtype=np.int64)
-            )
-            arcs = Arcs(senders, np.zeros_like(senders), self.nodes)
-            self._note(arcs, np.ones(len(senders), dtype=bool), length[senders], length[senders])
-            good = gathered[torch.from_numpy(~bad).to(gathered.device)]
-            gathered = torch.where(_column(bad, gathered).bool(), good.sum(dim=0) / max(1, len(good)), gathered)
+        unheard = ~np.isfinite(lengths(gathered))
+        self._note_gathered(np.flatnonzero(unheard))
+        unheard[list(self._excluded_by_all)] = True
+        if unheard.any():
+            heard = gathered[torch.from_numpy(~unheard).to(gathered.device)]
+            gathered = torch.where(column(unheard, gathered).bool(), heard.sum(dim=0) / max(1, len(heard)), gathered)
         if self.robust == "none":
             return gathered
-        return gathered * _column(_bounded(lengths(gathered), np.zeros(len(bad), dtype=np.int64), 1), gathered)
+        return gathered * column(bounded(lengths(gathered), np.zeros(len(unheard), dtype=np.int64), 1), gathered)
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the mean of the rows of all nodes, as it is."""
@@ -191,20 +191,38 @@ class GuardedNetwork:
         arriving: BoolArray = lost[by_receiver] | lost if both else lost[by_receiver]
         return arriving
 
-    def _note(self, arcs: Arcs, bad: BoolArray, length: FloatArray, own: FloatArray, remedy: bool = True) -> None:
+    def _note(self, arcs: Arcs, bad: BoolArray, length: FloatArray, own: FloatArray, can_skip: bool = True) -> None:
         """Stop, or count rows that must not be mixed and exclude their senders."""
         if not bad.any():
             return
         e = int(bad.argmax())
-        if self.on_bad == "stop" or not remedy:
-            raise rejected(int(arcs.senders[e]), arcs.receiver(e), float(length[e]), float(own[e]), self.step)
+        if self.on_bad == "stop" or not can_skip:
+            ends = int(arcs.senders[e]), arcs.receiver(e)
+            raise rejected(*ends, float(length[e]), float(own[e]), self.step, can_skip)
         self._count("stopped", arcs, bad)
         if self.on_bad == "exclude":
             self.state.arcs["excluded"][np.isin(self._near.keys, arcs.keys[bad])] = 1
 
-    def _excluded(self, arcs: Arcs) -> BoolArray:
-        found: BoolArray = np.isin(arcs.keys, self._near.keys[self.state.arcs["excluded"][:, 0].numpy() > 0])
+    def _note_gathered(self, senders: IntArray) -> None:
+        """Stop, or count bad rows that every node has gathered and exclude their senders on all nodes."""
+        if not len(senders):
+            return
+        if self.on_bad == "stop":
+            raise rejected(int(senders[0]), self.nodes[0], math.nan, math.nan, self.step)
+        if self.nodes.start == 0:  # each is counted once, not by every process
+            self.state.rows["stopped"][0] += len(senders)
+        if self.on_bad == "exclude":
+            self.state.shared["excluded"] = tuple(sorted({*self._excluded_by_all, *senders.tolist()}))
+
+    @property
+    def _excluded_by_all(self) -> tuple[int, ...]:
+        found: tuple[int, ...] = self.state.shared.get("excluded", ())
         return found
+
+    def _excluded(self, arcs: Arcs) -> BoolArray:
+        """Which of the arcs are excluded: by their receiver, or because all nodes exclude the sender."""
+        by_receiver: BoolArray = np.isin(arcs.keys, self._near.keys[self.state.arcs["excluded"][:, 0].numpy() > 0])
+        return by_receiver | np.isin(arcs.senders, self._excluded_by_all)
 
     def _count(self, name: str, arcs: Arcs, which: BoolArray) -> None:
         self.state.rows[name] += torch.from_numpy(np.bincount(arcs.owner[which], minlength=len(self.nodes)))[:, None]
@@ -221,23 +239,6 @@ class GuardedNetwork:
                 distance = np.where(self._excluded(self._near), np.inf, distance)
             self._radii = rows, _RADIUS * lower_median(distance, owner, len(self.nodes))
         return self._radii[1]
-
-    def _trimmed(self, D: torch.Tensor, used: BoolArray, route: Route) -> torch.Tensor:
-        """Return how far each owned row moves, (m, d)."""
-        moves = D.new_zeros(len(self.nodes), D.shape[1])
-        bounds = np.searchsorted(route.arcs.owner, np.arange(len(self.nodes) + 1))
-        for j, (first, last) in enumerate(pairwise(bounds.tolist())):
-            if 0 < last - first < 3:
-                raise TrainingError(
-                    f"robust: trim leaves out the extremes of three neighbors or more, but node {self.nodes[j]} hears "
-                    f"{last - first} in a round; use robust: clip, or metropolis-hastings on a graph with more edges"
-                )
-            arcs = first + np.flatnonzero(used[first:last])
-            k, b = len(arcs), max(1, len(arcs) // 4)
-            if k > 2 * b:
-                kept = D[torch.from_numpy(arcs).to(D.device)].sort(dim=0).values[b : k - b]
-                moves[j] = kept.mean(dim=0) * float(route.weights[arcs].sum())
-        return moves
 
 
 @dataclass(frozen=True)
@@ -266,14 +267,3 @@ def guarded(network: Network, robust: Robust, on_bad: OnBad) -> Network:
 def unguarded(network: Network) -> Network:
     """Return the network without its guard, if it has one."""
     return network.network if isinstance(network, GuardedNetwork) else network
-
-
-def _bounded(length: FloatArray, owner: IntArray, m: int) -> FloatArray:
-    """Return by how much rows of this length must be scaled to claim no more than their receiver's median allows."""
-    most = _CLAIM * lower_median(length, owner, m)[owner]
-    scale: FloatArray = np.where(length > most, most / np.where(length > most, length, 1.0), 1.0)
-    return scale
-
-
-def _column(values: FloatArray | BoolArray, like: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(values.astype(np.float64)).to(like)[:, None]

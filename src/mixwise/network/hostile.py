@@ -18,8 +18,9 @@ from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.seeding import generator, hashed, stream
 
-Corruption: TypeAlias = Literal["noise", "flip", "dissensus", "nan"]
+Corruption: TypeAlias = Literal["noise", "flip", "dissensus", "nan", "echo", "sketch"]
 _AWAY = 2.0  # dissensus: 1 undoes what honest neighbors contribute to a gossip step, more drives them apart
+_LONGER = 1e6  # sketch: by how much the sketches of such a node are too long
 
 
 class HostileNodes:
@@ -66,8 +67,8 @@ class HostileNodes:
         """Turn the gradients (n, d) of nodes whose updates are sign-flipped, in place: they train uphill."""
         G[self.kinds.get("flip", [])] *= -1
 
-    def replaced(self, rows: torch.Tensor, senders: IntArray) -> torch.Tensor:
-        """Return rows with noise or NaN in place of those from hostile senders, in a new tensor if there are any."""
+    def replaced(self, rows: torch.Tensor, senders: IntArray, *, sketches: bool = False) -> torch.Tensor:
+        """Return rows, or sketches, with those from hostile senders replaced, in a new tensor if there are any."""
         if not self.kinds:
             return rows
         rows, self._calls = rows.clone(), self._calls + 1
@@ -76,20 +77,23 @@ class HostileNodes:
             theirs = torch.from_numpy(np.isin(senders, self.kinds[kind]))
             draws = torch.randn(int(theirs.sum()), rows.shape[1], generator=draw)
             rows[theirs] = draws.to(rows) if kind == "noise" else float("nan")
+        if sketches:
+            rows[torch.from_numpy(np.isin(senders, self.kinds.get("sketch", [])))] *= _LONGER
         return rows
 
-    def corrupted(self, arrived: torch.Tensor, graph: Graph) -> torch.Tensor:
+    def corrupted(self, arrived: torch.Tensor, graph: Graph, *, sketches: bool) -> torch.Tensor:
         """Return the messages (A, w) that arrive along the arcs of a graph, those of hostile senders corrupted."""
         if not self.kinds:
             return arrived
         senders, receivers = (ends[graph.arcs.by_receiver] for ends in graph.arcs[:2])
-        changed = self.replaced(arrived, senders)
+        changed = self.replaced(arrived, senders, sketches=sketches)
         one = dict(zip(senders.tolist(), range(len(senders)), strict=True))  # a message of each node that sends one
-        for e in np.flatnonzero(np.isin(senders, self.kinds.get("dissensus", []))).tolist():
-            near = self.graph.neighbors(int(receivers[e]))
-            others = [one[i] for i in near if i in self.honest and i in one]
-            if int(receivers[e]) in one:
-                x = arrived[one[int(receivers[e])]]
+        echo, dissensus = (self.kinds.get(kind, []) for kind in ("echo", "dissensus"))
+        for e in np.flatnonzero(np.isin(senders, echo + dissensus) & np.isin(receivers, senders)).tolist():
+            changed[e] = x = arrived[one[int(receivers[e])]]
+            if senders[e] in dissensus:
+                near = self.graph.neighbors(int(receivers[e]))
+                others = [one[i] for i in near if i in self.honest and i in one]
                 share = _AWAY / max(1, sum(i not in self.honest for i in near))
-                changed[e] = x - share * (arrived[others] - x).sum(dim=0)
+                changed[e] -= share * (arrived[others] - x).sum(dim=0)
         return changed

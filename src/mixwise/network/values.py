@@ -71,15 +71,17 @@ def check_arrived(arrived: torch.Tensor, own: torch.Tensor, senders: IntArray, n
         raise rejected(int(senders[e]), nodes[int(owned.argmax())], float(length[e]), float(owned.max()), step)
 
 
-def rejected(sender: int, receiver: int, length: float, own: float, step: int | None) -> TrainingError:
-    """Return the error about a row that must not be mixed."""
+def rejected(
+    sender: int, receiver: int, length: float, own: float, step: int | None, can_skip: bool = True
+) -> TrainingError:
+    """Return the error about a row that must not be mixed; some messages cannot be left out, whatever `on_bad` is."""
     what = "with NaN, infinity or an overflow"
     if np.isfinite(length):
         what = f"of length {length:.3g}, next to which its own of {own:.3g} vanishes"
-    return TrainingError(
-        f"{_at(step)}node {sender} sent node {receiver} a row {what}; mend that node, lower the learning rate (lr), or "
-        f"continue without such rows: on_bad: skip, or exclude"
-    )
+    remedy = "mend that node, lower the learning rate (lr), or continue without such rows: on_bad: skip, or exclude"
+    if not can_skip:
+        remedy = "mend that node, or lower the learning rate (lr); on_bad cannot leave out a message that all wait for"
+    return TrainingError(f"{_at(step)}node {sender} sent node {receiver} a row {what}; {remedy}")
 
 
 def _is_harmless(rows: torch.Tensor) -> bool:
