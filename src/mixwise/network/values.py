@@ -87,7 +87,7 @@ def rejected(
 def _is_harmless(rows: torch.Tensor) -> bool:
     """Whether even all rows together are so short that each of them may be mixed into any other."""
     entries = rows.detach().reshape(-1)
-    if not rows.dtype.itemsize >= 4:  # rare, and their squares overflow
+    if rows.dtype.itemsize < 4:  # their squares overflow
         entries = entries.to(_wide(rows))
     return bool(torch.dot(entries, entries) <= _most(entries.dtype) ** 2)  # NaN fails every comparison
 
