@@ -38,7 +38,8 @@ def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray,
     if skew > _REPAIR * n:
         difference = f"by up to {skew / n:.1e} · Tr Γ, allowed is {_REPAIR:g}"
         raise MixingError(f"Γ is not symmetric: Γ and Γᵀ differ {difference}; {_REMEDY}")
-    Gamma = (Gamma + Gamma.T) / 2
+    if skew > 0:
+        Gamma = (Gamma + Gamma.T) / 2
     try:  # positive semidefinite up to a tenth of the tie-break: the program is convex as it is
         shifted = Gamma.copy()
         shifted.flat[:: n + 1] += 0.1 * TIE_BREAK

@@ -120,12 +120,12 @@ class SketchEstimate(Estimate):
 
     def solve(self, problem: GmeProblem, regularization: float, state: State) -> GmeSolution:
         """Return the best weights for the last look."""
-        Gamma, S = state.shared["gram"], state.shared["sketches"]
+        Gamma, S = state.shared["gram"], state.shared.get("sketches")  # older checkpoints have none
         return problem.solve(Gamma, regularization) if S is None else problem.solve_sketches(S, regularization)
 
     def relative_error(self, W: MixingMatrix, state: State) -> float:
         """Return Tr(WᵀΓW) / Tr Γ: the share of the disagreement that mixing leaves."""
-        Gamma, S = state.shared["gram"], state.shared["sketches"]
+        Gamma, S = state.shared["gram"], state.shared.get("sketches")  # older checkpoints have none
         if S is None:
             left, trace = error_after_mixing(Gamma, W), float(np.trace(Gamma))
         else:
