@@ -12,8 +12,7 @@ from scipy import sparse
 from mixwise.graphs import Graph, ring, social_network, torus
 from mixwise.mixing import GmeProblem, gram_matrix, minimize_gme
 from mixwise.mixing.gme_qp import EdgeQP, solve_by_cvxpy
-from mixwise.mixing.neighbor_gme import NeighborGme
-from mixwise.mixing.neighborhoods import exchange_here
+from mixwise.mixing.metrics import gram_entries
 from mixwise.mixing.solution import TIE_BREAK
 from mixwise.seeding import numpy_generator
 
@@ -93,25 +92,28 @@ def quadratic_form(gram: np.ndarray, graph: Graph) -> float:
 # --- the same program on the edges, from sketches ---
 def against_solvers(graph: Graph, kind: str) -> Contestants:
     """Sketches to weights. The solvers get Γ on the edges, and tolerances that are enough for the relative error."""
-    sketches = [drawn_sketches(graph.n, kind, i) for i in range(INPUTS)]
-    local, program = NeighborGme(graph, range(graph.n), exchange_here), EdgesOnly(graph)
-    optimum = GmeProblem(graph).solve(gram_matrix(sketches[0])).objective
+    sketches, program = [drawn_sketches(graph.n, kind, i) for i in range(INPUTS)], EdgesOnly(graph)
+    exact, early = GmeProblem(graph), GmeProblem(graph, tolerance=TOLERANCE)
+    local = GmeProblem(graph, solver="local", tolerance=TOLERANCE)
+    optimum = exact.solve_sketches(sketches[0]).objective
 
-    def ours(i: int) -> object:
-        return local.solve(blocks, tolerance=TOLERANCE) if (blocks := local.look(sketches[i % INPUTS])) else None
+    def ours(problem: GmeProblem) -> Contestant:
+        require_close("mixwise", problem.solve_sketches(sketches[0]).objective / optimum)
+        return Contestant(lambda i: problem.solve_sketches(sketches[i % INPUTS]))
 
-    found: dict[str, Contestant | Missing] = {"mixwise, solver=local": Contestant(ours)}
+    found: dict[str, Contestant | Missing] = {"mixwise": ours(early), "mixwise, solver=local": ours(local)}
     for name, solve in {"PIQP": by_piqp, "OSQP": by_osqp, "Clarabel": by_clarabel}.items():
         if importlib.util.find_spec(name.lower()) is None:
             found[name] = Missing(f"pip install {name.lower()}")
             continue
-        error = abs(program.objective(solve(*program.fill(sketches[0])), sketches[0]) / optimum - 1)
-        if error > TOLERANCE:
-            raise RuntimeError(f"{name} is off by {error:.1e}; tighten its tolerances")
+        require_close(name, program.objective(solve(*program.fill(sketches[0])), sketches[0]) / optimum)
         found[name] = Contestant(lambda i, solve=solve: solve(*program.fill(sketches[i % INPUTS])))
-    exact = GmeProblem(graph)
-    found["mixwise, solver=auto, to 1e-12"] = Contestant(lambda i: exact.solve(gram_matrix(sketches[i % INPUTS])))
-    return found
+    return found | {"mixwise, to 1e-12": ours(exact)}
+
+
+def require_close(name: str, ratio: float) -> None:
+    if not abs(ratio - 1) <= TOLERANCE:
+        raise RuntimeError(f"{name} is off by {abs(ratio - 1):.1e}; tighten its tolerances")
 
 
 def drawn_sketches(n: int, kind: str, seed: int) -> np.ndarray:
@@ -122,25 +124,21 @@ def drawn_sketches(n: int, kind: str, seed: int) -> np.ndarray:
 
 
 class EdgesOnly:
-    """½ xᵀPx, A x = 1, x ≥ 0: the program of `EdgeQP`, filled from sketches without Γ of all pairs."""
+    """½ xᵀPx, A x = 1, x ≥ 0: the program of `EdgeQP`, filled from sketches in the same way."""
 
     def __init__(self, graph: Graph) -> None:
         self._layout = layout = EdgeQP(graph)
-        self._rows, self._cols = np.divmod(layout._source, graph.n)
         self.P, self.A = layout._P.copy(), layout._A
 
     def fill(self, S: np.ndarray) -> tuple[sparse.csc_matrix, sparse.csc_matrix]:
-        C = S - S.mean(0)
-        entries = np.einsum("ek,ek->e", C[self._rows], C[self._cols])
-        self.P.data[:] = 2 * np.bincount(self._layout._slot, weights=entries) / np.square(C).sum() * len(S)
+        entries = gram_entries(S, *self._layout.pairs)
+        self.P.data[:] = 2 * self._layout._sums(entries) / entries[self._layout.loops].mean()
         self.P.data[self._layout._diagonal] += TIE_BREAK
         return self.P, self.A
 
     def objective(self, x: np.ndarray, S: np.ndarray) -> float:
         """Σ_j w_jᵀ Γ w_j."""
-        P = self.fill(S)[0]
-        full = P + sparse.triu(P, 1).T
-        return float(x @ (full @ x) / 2 * np.square(S - S.mean(0)).sum() / len(S))
+        return self._layout.error(gram_entries(S, *self._layout.pairs), x[self._layout._variable_of_weight])
 
 
 def by_piqp(P: sparse.csc_matrix, A: sparse.csc_matrix) -> np.ndarray:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from mixwise.context import Context
+from mixwise.mixing import gram_matrix
 from mixwise.needs import Needs
 from mixwise.policies import as_policy
 from mixwise.protocols import Algorithm
@@ -30,6 +31,12 @@ def observed(t, U=None, G=None, rows=None) -> Round:
     return Round(t, rows, rows if G is None else G, algorithm=_Shows(U))
 
 
+def gram_of(state: State):
+    """Γ of a policy's last look, which may have kept the sketches instead."""
+    gram = state.shared["gram"]
+    return gram_matrix(state.shared["sketches"]) if gram is None else gram
+
+
 class Planner:
     """A policy with its state on a network, in this context and for an algorithm with these needs."""
 
@@ -40,7 +47,7 @@ class Planner:
     @property
     def gram(self):
         """Γ of the last look."""
-        return self.state.shared["gram"]
+        return gram_of(self.state)
 
     def looks(self, t) -> bool:
         return self.policy.looks(t, self.state) is not None

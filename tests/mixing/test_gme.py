@@ -11,6 +11,7 @@ Scaled: Γ with mean diagonal 1, so Tr Γ = n.
 
 import json
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -290,7 +291,9 @@ def test_the_solver_that_is_named_is_the_one_that_solves(solver, monkeypatch):
 
 # --- reuse ---
 @pytest.mark.parametrize("graph", [g.ring(16), g.random_connected(16), g.social_network(), ONE_WAY])
-@pytest.mark.parametrize("options", [{}, {"symmetric": True}, {"kind": "sender", "least_heard": 0.2}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"symmetric": True}, {"kind": "sender", "least_heard": 0.2}, {"tolerance": 1e-4}], ids=str
+)
 def test_a_problem_reused_returns_the_same_bits_as_a_fresh_one(graph, options):
     if "symmetric" in options and graph.directed:
         return
@@ -318,14 +321,113 @@ def test_equal_graphs_share_a_prepared_problem():
     assert _problem.cache_info().misses == laid_out
 
 
+# --- from sketches ---
+def classes(n: int, k: int, seed: int = 0) -> np.ndarray:
+    """Sketches (n, k) of nodes that hold one of ten classes each."""
+    rng = np.random.default_rng(seed)
+    return 0.3 * rng.standard_normal((n, k)) + rng.standard_normal((10, k))[rng.integers(0, 10, n)]
+
+
+SKETCHED = [g.ring(16), g.torus(8, 8), g.random_connected(24, 0.2, 1), ONE_WAY, ONE_WAY_CHAIN, TWO_RINGS, g.complete(1)]
+
+
+@pytest.mark.parametrize("graph", SKETCHED, ids=str)
+@pytest.mark.parametrize("options", [{}, {"symmetric": True}, {"kind": "sender", "least_heard": 0.2}], ids=str)
+@pytest.mark.parametrize("k", [1, 9, 100, 5000])
+def test_sketches_give_the_same_bits_as_their_gram_matrix(graph, options, k):
+    """On 64 nodes, 5,000 columns are two blocks."""
+    if "symmetric" in options and graph.directed:
+        return
+    problem = mx.GmeProblem(graph, **options)
+    for S in (normal_rows(graph.n, k, seed=k), classes(graph.n, k) + 5, np.zeros((graph.n, k))):
+        for given_sketches in (S, torch.from_numpy(S), torch.from_numpy(S).float()):
+            whole, gram = problem.solve_sketches(given_sketches, 0.01), mx.gram_matrix(given_sketches)
+            expected = problem.solve(gram, 0.01)
+            assert whole.W == expected.W
+            assert (whole.status, whole.iterations) == (expected.status, expected.iterations)
+            assert whole.objective == pytest.approx(expected.objective, rel=1e-12)
+            assert whole.objective == pytest.approx(f(gram, whole.W.to_dense()), rel=1e-9, abs=1e-14 * np.trace(gram))
+
+
+def test_no_array_of_all_pairs_of_nodes_is_formed():
+    graph, S = g.ring(3000), normal_rows(3000, 10)
+    problem = mx.GmeProblem(graph)
+    tracemalloc.start()
+    solution = problem.solve_sketches(S)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert solution.solved
+    assert peak < graph.n**2  # a byte per pair
+
+
+@pytest.mark.parametrize("solver", ["local", "cvxpy"])
+def test_every_solver_takes_sketches(solver):
+    S = classes(9, 5)
+    whole, expected = mx.GmeProblem(g.torus(3, 3), solver=solver).solve_sketches(S), mx.gram_matrix(S)
+    best = mx.minimize_gme(expected, g.torus(3, 3)).objective
+    assert_feasible(whole, g.torus(3, 3))
+    assert best * (1 - 1e-6) <= whole.objective <= best * (1 + 1e-3)
+    assert whole.objective == pytest.approx(f(expected, whole.W.to_dense()), rel=1e-9)
+
+
+def with_entry(value: float) -> np.ndarray:
+    S = np.ones((4, 3))
+    S[2, 1] = value
+    return S
+
+
+@cases(
+    "S, message",
+    *(
+        (with_entry(x), f"the sketch of node 2 contains {y}; .* finite, and at most 1e\\+140: look for NaN in node 2's")
+        for x, y in ((np.nan, "±nan"), (-np.inf, "±inf"), (-1e200, r"±1e\+200"))
+    ),
+    (np.ones((5, 3)), r"sketches have shape \(5, 3\), but for 4 nodes it must be \(4, k\), one row per node"),
+    (np.ones(4), r"sketches have shape \(4,\), but"),
+)
+@pytest.mark.parametrize("solver", ["piqp", "cvxpy", "local"])
+def test_sketches_that_are_none_are_refused(S, message, solver):
+    refused(MixingError, message, mx.GmeProblem(g.ring(4), solver=solver).solve_sketches, S)
+
+
+# --- a tolerance ---
+@pytest.mark.parametrize("options", [{}, {"symmetric": True}, {"kind": "sender"}], ids=str)
+@pytest.mark.parametrize("tolerance", [0.5, 1e-2, 1e-4, 1e-6])
+def test_the_distance_from_the_optimum_is_at_most_the_tolerance(options, tolerance):
+    """Relative to the optimum, or to the cost of the tie-break: 1e-8 of 1 + λ per node."""
+    early = 0
+    for graph in (g.ring(16), g.torus(8, 8), g.social_network(), g.star(30), g.random_connected(16)):
+        exact, loose = mx.GmeProblem(graph, **options), mx.GmeProblem(graph, tolerance=tolerance, **options)
+        grams = [hard_gram(kind, graph.n) for kind in HARD_GRAMS]
+        grams += [mx.gram_matrix(rows(graph.n, 100)) for rows in (normal_rows, classes)]
+        for Gamma in map(scaled, grams):
+            for penalty in (0.0, 0.02):
+                best, found = exact.solve(Gamma, penalty), loose.solve(Gamma, penalty)
+                W = assert_feasible(found, graph, options.get("kind", "doubly"))
+                used = max(penalty, TIE_BREAK)
+                optimum, reached = (f(Gamma, V, used) - used for V in (best.W.to_dense(), W))  # λ ‖W − J‖²
+                assert reached - optimum <= max(tolerance * optimum, TIE_BREAK * graph.n * (1 + used))
+                early += found.iterations < best.iterations
+    assert early > 60  # of 120
+
+
+def test_where_the_distance_is_not_certified_the_program_is_solved_to_the_end(monkeypatch):
+    S = classes(16, 20)
+    exact = mx.GmeProblem(g.ring(16)).solve_sketches(S)
+    monkeypatch.setattr(mx.gme_qp, "_VIOLATION", 0.0)
+    again = mx.GmeProblem(g.ring(16), tolerance=1e-4).solve_sketches(S)
+    assert again.W == exact.W
+    assert again.iterations > exact.iterations  # both solves count
+
+
 # --- a solve that fails says so ---
 def solved_with(monkeypatch, shifts) -> mx.GmeSolution:
     """A solve in which PIQP has enough iterations with these shifts only."""
     prepared = mx.gme_qp._prepared
 
-    def limited(P, A, floor, shift):
-        solver = prepared(P, A, floor, shift)
-        solver.settings.max_iter = 250 if shift in shifts else 2
+    def limited(P, A, floor, attempt):
+        solver = prepared(P, A, floor, attempt)
+        solver.settings.max_iter = 250 if attempt.shift in shifts else 2
         return solver
 
     monkeypatch.setattr(mx.gme_qp, "_prepared", limited)

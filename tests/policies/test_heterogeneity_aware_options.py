@@ -17,7 +17,7 @@ from mixwise.policies import Alternating, HeterogeneityAware, HeterogeneityAware
 from mixwise.sketch import CountSketch, ExactSketch
 from mixwise.tasks import random_quadratics
 from mixwise.training import driver
-from planning import Planner, assert_runs_resume, observed
+from planning import Planner, assert_runs_resume, gram_of, observed
 
 N, D = 8, 5
 GRAPH = random_connected(N, keep=0.5, seed=3)
@@ -50,10 +50,6 @@ def assert_on(W, graph):
     """Doubly stochastic, which every such MixingMatrix is, and along edges of the graph."""
     assert W.kind == "doubly"
     assert set(W.graph.edges) <= set(graph.edges)
-
-
-def gram_of(training):
-    return training.driver.policy_state.shared["gram"]
 
 
 # --- for exact methods ---
@@ -117,7 +113,7 @@ def test_d2_lets_the_policy_see_what_it_mixes(algorithm, objective):
         psi = X - 0.03 * training.step().gradients
         phi = psi if psi_prev is None else psi + X - psi_prev
         seen = X - phi if objective == "updates" else phi
-        np.testing.assert_allclose(gram_of(training), gram(seen), rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(gram_of(training.driver.policy_state), gram(seen), rtol=1e-8, atol=1e-10)
         psi_prev = psi
 
 
@@ -297,7 +293,7 @@ def test_sketches_of_before_and_after_are_those_of_the_updates(algorithm, object
         training.driver.begin(training.X)
         copies.append("start" in training.driver.state().rows)
         training.step()
-        grams.append(gram_of(training))
+        grams.append(gram_of(training.driver.policy_state))
     np.testing.assert_allclose(*grams, rtol=0, atol=1e-10 * np.trace(grams[1]))
     assert copies == [algorithm not in (DSGD, GradientTracking), True]
 

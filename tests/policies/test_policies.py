@@ -11,7 +11,7 @@ import mixwise.mixing as mx
 import mixwise.policies as pol
 from builders import asymmetric, random_rows, refused
 from mixwise.errors import MixingError, SolverError
-from mixwise.graphs import Graph, complete, ring
+from mixwise.graphs import Graph, complete, directed_ring, ring, torus
 from mixwise.needs import Needs
 from mixwise.network import SimulatedNetwork
 from mixwise.parts import words
@@ -167,7 +167,9 @@ def test_the_objective_may_be_the_parameters_and_is_by_default_a_count_sketch_of
     assert pol.HeterogeneityAware() == pol.HeterogeneityAware(1, CountSketch(100), "updates")
 
 
-@pytest.mark.parametrize("options", [{"regularization": 0.05}, {"symmetric": True}, {"solver": "cvxpy"}])
+@pytest.mark.parametrize(
+    "options", [{"regularization": 0.05}, {"symmetric": True}, {"solver": "cvxpy"}, {"tolerance": 0.1}]
+)
 def test_options_reach_the_solver(options):
     assert weights(run(aware(**options), 1)) == [optimal(0, **options)]
     assert optimal(0, **options) != optimal(0)
@@ -184,6 +186,32 @@ def test_smoothing_keeps_a_share_of_the_old_gram_matrix(s):
             Gamma = new if Gamma is None else s * Gamma + (1 - s) * new
         np.testing.assert_array_equal(planner.gram, Gamma)
         assert plan.params == (mx.minimize_gme(Gamma, GRAPH).W,)
+
+
+@pytest.mark.parametrize("graph", [ring(12), torus(4, 4), directed_ring(11)], ids=str)
+def test_sketches_smaller_than_the_gram_matrix_are_kept_instead_of_it(graph):
+    """The weights have the same bits, and a checkpoint holds the sketches."""
+    seen_rows = [random_rows(graph.n, D, seed=t) for t in range(6)]
+    seen_rows[3:5] = [1.01 * seen_rows[2], seen_rows[2] + 0]  # the same directions: no reason to solve again
+    for options in ({}, {"growth": 1.5}, {"objective": "parameters"}, {"drop_below": 0.1}):
+        planner = Planner(aware(**options), CountingNetwork(graph))
+        for t, U in enumerate(seen_rows):
+            plan = planner.plan(t, U, U, U)
+            Gamma = mx.gram_matrix(U)
+            assert planner.state.shared["gram"] is None
+            if "growth" in options and t in (3, 4):
+                assert plan.solve is None
+            elif "drop_below" not in options and plan.solve:
+                assert plan.params == (mx.minimize_gme(Gamma, graph).W,)
+            assert plan.solve is None or plan.solve.objective == pytest.approx(
+                mx.gradient_mixing_error(U, plan.params[0]), rel=1e-9
+            )
+            U.mul_(-1)  # mixing changes the rows, but not what was seen
+            np.testing.assert_array_equal(planner.state.shared["sketches"], -U)
+        resumed = Planner(aware(**options), CountingNetwork(graph))
+        resumed.state.load(reloaded(planner.state, range(graph.n)))
+        U = random_rows(graph.n, D, seed=9)
+        assert resumed.plan(6, U, U, U).params == planner.plan(6, U, U, U).params
 
 
 # --- a warm-up from step size 0 ---

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -30,25 +31,27 @@ import torch
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
+from mixwise.mixing.gme_input import finite_sketches, mean_of, scaled_gram
 from mixwise.mixing.gme_qp import EdgeQP, RawSolution, solve_by_cvxpy
 from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, check_kind, column_sums, row_sums
-from mixwise.mixing.metrics import error_after_mixing
+from mixwise.mixing.metrics import Rows, error_after_mixing, gram_entries, gram_matrix
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme
+from mixwise.mixing.neighbor_objective import Blocks
 from mixwise.mixing.neighborhoods import exchange_here
-from mixwise.mixing.solution import TIE_BREAK, GmeSolution, SolveStatus, check_regularization, need_doubly, tie_broken
+from mixwise.mixing.solution import TOLERANCE, GmeSolution, SolveStatus, check_regularization, need_doubly, tie_broken
 
 Solver: TypeAlias = Literal["auto", "piqp", "cvxpy", "local"]
 
 SOLVERS: tuple[Solver, ...] = get_args(Solver)
-_REPAIR = 1e-6  # how far from symmetric positive semidefinite Γ may be, as a fraction of its trace
 _ROUNDING = 1e-12  # a violation that needs no repair
 _EXACT = 1e-9  # how far from 1 the sums of a returned W may be
-_REMEDY = "pass G @ G.T of centered rows"
 
 
 @dataclass(frozen=True, eq=False)
 class GmeProblem:
-    """GME-opt on one graph, prepared once and solved for many Gram matrices; see `minimize_gme` for the arguments.
+    """GME-opt on one graph, prepared once and solved for many updates; see `minimize_gme` for the arguments.
+
+    `solve` takes their Gram matrix, `solve_sketches` the updates or sketches of them.
 
     >>> from mixwise.graphs import Graph
     >>> ring = Graph(3, [(0, 1), (1, 2), (2, 0)])
@@ -63,14 +66,14 @@ class GmeProblem:
     kind: Kind = "doubly"
     least_heard: float = 0.0
     solver: Solver = "auto"
-    tolerance: float = 1e-3
+    tolerance: float | None = None
     max_iterations: int = MAX_ITERATIONS
     _program: EdgeQP | NeighborGme | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_solver(self.solver)
         check_kind(self.kind)
-        if not 0 < self.tolerance < 1:  # NaN fails every comparison
+        if self.tolerance is not None and not 0 < self.tolerance < 1:  # NaN fails every comparison
             raise MixingError(f"tolerance = {self.tolerance}; a distance relative to the optimum lies in (0, 1)")
         if self.max_iterations < 1:
             raise MixingError(f"max_iterations = {self.max_iterations}; a solve takes at least 1")
@@ -87,26 +90,67 @@ class GmeProblem:
             need_doubly(self.kind)
             program = NeighborGme(self.graph, range(self.graph.n), exchange_here)
         elif self.solver != "cvxpy":
-            program = EdgeQP(self.graph, self.symmetric, self.kind, self.least_heard)
+            program = EdgeQP(self.graph, self.symmetric, self.kind, self.least_heard, self.tolerance)
         vars(self)["_program"] = program
 
     def solve(self, gram: npt.ArrayLike | torch.Tensor, regularization: float = 0.0) -> GmeSolution:
         """The best weights for the Gram matrix `gram` (n, n) of the nodes' centered updates."""
-        start = time.perf_counter()
+        start, program = time.perf_counter(), self._program
         check_regularization(regularization)
         Gamma, scale = scaled_gram(gram, self.graph.n)
-        if isinstance(self._program, NeighborGme):
-            blocks, limits = self._program.blocks(Gamma), (self.tolerance, self.max_iterations)
-            solution, _ = self._program.solve(blocks, regularization, *limits, self.symmetric)
-            return replace(solution, objective=solution.objective * scale, seconds=time.perf_counter() - start)
+        if isinstance(program, NeighborGme):
+            return self._by_neighbors(program, program.blocks(Gamma), regularization, start, scale)
+        if program is not None:
+            return self._on_edges(program, Gamma[program.pairs], regularization, start, scale)
         penalty = tie_broken(regularization, scale)
-        if self._program is None:
-            raw = solve_by_cvxpy(self.graph, Gamma, penalty, self.symmetric, self.kind, self.least_heard)
-        else:
-            raw = self._program.solve(Gamma, penalty)
+        raw = solve_by_cvxpy(self.graph, Gamma, penalty, self.symmetric, self.kind, self.least_heard)
+        return self._checked(raw, partial(error_after_mixing, Gamma), start, scale)
+
+    def solve_sketches(self, sketches: Rows, regularization: float = 0.0) -> GmeSolution:
+        """The best weights for updates, or sketches of them, (n, k), one row per node; they need not be centered.
+
+        It returns the weights of `solve(gram_matrix(sketches))`, without forming an (n, n) array: only inner products
+        between nodes that send to a common node are computed. (With solver="cvxpy", which needs all of them, they are.)
+
+        >>> from mixwise.graphs import Graph
+        >>> S = np.array([[1.0], [-1.0], [1.0], [-1.0]])
+        >>> W = GmeProblem(Graph(4, [(0, 1), (1, 2), (2, 3)]), tolerance=1e-4).solve_sketches(S).W
+        >>> print(abs(W.to_dense().T @ S).max().round(3))
+        0.0
+        """
+        start, program = time.perf_counter(), self._program
+        check_regularization(regularization)
+        S = finite_sketches(sketches, self.graph.n)
+        if isinstance(program, NeighborGme):
+            blocks = program.look(S)
+            assert blocks is not None  # only asked not to look if zero
+            return self._by_neighbors(program, blocks, regularization, start)
+        if program is None:
+            return self.solve(gram_matrix(S), regularization)
+        entries = gram_entries(S, *program.pairs)
+        scale = mean_of(entries[program.loops])
+        return self._on_edges(program, entries / (scale or 1.0), regularization, start, scale)
+
+    def _by_neighbors(
+        self, program: NeighborGme, blocks: Blocks, regularization: float, start: float, scale: float = 1.0
+    ) -> GmeSolution:
+        tolerance = TOLERANCE if self.tolerance is None else self.tolerance
+        solution, _ = program.solve(blocks, regularization, tolerance, self.max_iterations, self.symmetric)
+        return replace(solution, objective=solution.objective * scale, seconds=time.perf_counter() - start)
+
+    def _on_edges(
+        self, program: EdgeQP, entries: FloatArray, regularization: float, start: float, scale: float
+    ) -> GmeSolution:
+        raw = program.solve(entries, tie_broken(regularization, scale))
+        return self._checked(raw, lambda W: program.error(entries, W.weights), start, scale)
+
+    def _checked(
+        self, raw: RawSolution, error: Callable[[MixingMatrix], float], start: float, scale: float
+    ) -> GmeSolution:
+        """The solution whose weights are checked, made feasible, and leave this error for the scaled Γ."""
         W, residual = self._feasible(raw)
         status = SolveStatus.INVALID if W is None and raw.status is SolveStatus.OPTIMAL else raw.status
-        objective = math.nan if W is None else error_after_mixing(Gamma, W) * scale
+        objective = math.nan if W is None else error(W) * scale
         return GmeSolution(W, objective, status, raw.iterations, time.perf_counter() - start, residual)
 
     def _feasible(self, raw: RawSolution) -> tuple[MixingMatrix | None, float]:
@@ -146,7 +190,7 @@ def minimize_gme(
     kind: Kind = "doubly",
     least_heard: float = 0.0,
     solver: Solver = "auto",
-    tolerance: float = 1e-3,
+    tolerance: float | None = None,
     max_iterations: int = MAX_ITERATIONS,
 ) -> GmeSolution:
     """The W on the graph that minimizes the gradient mixing error.
@@ -164,7 +208,8 @@ def minimize_gme(
         solver: "auto" and "piqp": a quadratic program on the edges (`EdgeQP`). "cvxpy": the paper's own formulation,
             slow, needs the package cvxpy. "local": the program that nodes solve by talking to their neighbors only
             (`NeighborGme`), on connected undirected graphs.
-        tolerance: of solver="local": how far from the optimum it may stop, relative to the optimum.
+        tolerance: how far from the optimum the solver may stop, relative to the optimum. By default 1e-3 with
+            solver="local", and as close as rounding allows otherwise; "cvxpy" is always as close as it gets.
         max_iterations: of solver="local": where it stops anyway; its status is then STOPPED_AT_LIMIT.
 
     Example:
@@ -187,38 +232,3 @@ def check_solver(solver: str) -> None:
         raise MixingError(f"solver = {solver!r}; choose {', '.join(SOLVERS)}")
     if solver == "cvxpy" and find_spec("cvxpy") is None:
         raise MixingError("solver = 'cvxpy' needs the package cvxpy: pip install cvxpy, or choose piqp")
-
-
-def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray, float]:
-    """Γ (n, n) scaled to mean diagonal 1 and made exactly symmetric positive semidefinite, and the scale."""
-    if isinstance(gram, torch.Tensor):
-        gram = gram.detach().cpu().double().numpy()  # NumPy has no bfloat16
-    Gamma: npt.NDArray[Any] = np.asarray(gram, dtype=np.float64)
-    if Gamma.shape != (n, n):
-        raise MixingError(f"the Gram matrix has shape {Gamma.shape}, but for {n} nodes it must be ({n}, {n})")
-    largest = float(np.abs(Gamma).max())
-    if not math.isfinite(largest):
-        i, j = np.argwhere(~np.isfinite(Gamma))[0]
-        raise MixingError(f"Γ[{i}, {j}] = {Gamma[i, j]}; a Gram matrix is finite: look for NaN in node {i}'s update")
-    if largest == 0:
-        return Gamma, 0.0
-    scale = float((Gamma.diagonal() / largest).sum()) / n * largest
-    if scale <= 0:
-        raise MixingError(f"Tr Γ = {scale * n:.3g}; a Gram matrix has a positive trace: {_REMEDY}")
-    Gamma = Gamma / scale
-    skew = float((Gamma - Gamma.T).max())  # the difference is antisymmetric: its largest entry is its largest modulus
-    if skew > _REPAIR * n:
-        difference = f"by up to {skew / n:.1e} · Tr Γ, allowed is {_REPAIR:g}"
-        raise MixingError(f"Γ is not symmetric: Γ and Γᵀ differ {difference}; {_REMEDY}")
-    Gamma = (Gamma + Gamma.T) / 2
-    try:  # positive semidefinite up to a tenth of the tie-break: the program is convex as it is
-        shifted = Gamma.copy()
-        shifted.flat[:: n + 1] += 0.1 * TIE_BREAK
-        np.linalg.cholesky(shifted)
-    except np.linalg.LinAlgError:
-        values, vectors = np.linalg.eigh(Gamma)
-        if values[0] < -_REPAIR * n:
-            smallest = f"{values[0] / n:.1e} · Tr Γ, allowed is {-_REPAIR:g}"
-            raise MixingError(f"Γ is indefinite: its smallest eigenvalue is {smallest}; {_REMEDY}") from None
-        Gamma = (vectors * values.clip(min=0)) @ vectors.T
-    return Gamma, scale

@@ -65,6 +65,18 @@ def gram_matrix(G: Rows) -> FloatArray:
     return np.triu(gram) + np.triu(gram, 1).T
 
 
+def gram_entries(G: Rows, i: IntArray, j: IntArray) -> FloatArray:
+    """Γ[i, j] for pairs of nodes (q,): some entries of `gram_matrix(G)`, bit for bit, without the others."""
+    entries = np.zeros(len(i))
+    for B in column_blocks(G):
+        C = np.ascontiguousarray(B - B.mean(0))
+        some = max(1, _PRODUCTS // C.shape[1])
+        for start in range(0, len(i), some):
+            pairs = slice(start, start + some)
+            entries[pairs] += np.multiply(C[i[pairs]], C[j[pairs]]).sum(axis=1)
+    return entries
+
+
 def error_after_mixing(gram: FloatArray, W: MixingMatrix) -> float:
     """Tr(WᵀΓW): the mixing error of updates with Gram matrix Γ (n, n), never below 0."""
     W.need_whole("the mixing error")

@@ -43,7 +43,7 @@ from mixwise.graphs import Graph
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
 from mixwise.mixing.neighbor_objective import Blocks, Candidate, ScaledObjective, Verdict, on_simplex
 from mixwise.mixing.neighborhoods import Exchange, Group, Neighborhoods
-from mixwise.mixing.solution import GmeSolution, SolveStatus, check_regularization
+from mixwise.mixing.solution import LARGEST, TOLERANCE, GmeSolution, SolveStatus, check_regularization
 from mixwise.mixing.weights import metropolis_hastings
 
 _BALANCE = 5.0  # how unequal the two parts of the gap may be before ρ is doubled or halved
@@ -56,7 +56,6 @@ _RELAXATION = 1.6  # α
 _BETWEEN_TESTS = 10  # iterations; a test takes three ways through the tree
 _BETWEEN_JUMPS = 20  # iterations; ρ changes at most this often, because steps of different ρ cannot be compared
 MAX_ITERATIONS = 5000  # by default; few solves come near it: Γ of rank 1 or 2 with an optimum near 0
-_LARGEST = 1e140  # the largest number in a sketch: its squares, and their sums, must be finite
 _BLOCK = 1 << 17  # numbers of the sketches that are multiplied at a time: they stay in the cache
 _EXACT = 1e-9  # how far from 1 the sums of a returned W may be
 
@@ -99,14 +98,14 @@ class NeighborGme:
         local = np.empty((len(S), k + 2))  # one copy of all sketches: fresh memory costs as much as the arithmetic
         values = local[:, :k]
         values[:] = S
-        bad = ~((values.max(axis=1) <= _LARGEST) & (values.min(axis=1) >= -_LARGEST))  # NaN fails every comparison
+        bad = ~((values.max(axis=1) <= LARGEST) & (values.min(axis=1) >= -LARGEST))  # NaN fails every comparison
         local[:, k] = values[:, :unless_zero].any(axis=1)
         local[:, k + 1] = np.where(bad, -np.arange(self.nodes.start, self.nodes.stop), -n)
         values[bad] = 0.0
         *sums, some, first = near.tree.total(local, maxima=1).tolist()
         if -first < n:
             remedy = "look for NaN in its update, or use smaller steps"
-            raise MixingError(f"the sketch of node {-first:.0f} is not finite, or above {_LARGEST:g}; {remedy}")
+            raise MixingError(f"the sketch of node {-first:.0f} is not finite, or above {LARGEST:g}; {remedy}")
         if unless_zero and not some:
             return None
         heard = np.empty((len(near.owners) + 1, S.shape[1]), dtype=S.dtype)  # the last row is the padding
@@ -151,7 +150,7 @@ class NeighborGme:
         self,
         blocks: Blocks,
         regularization: float = 0.0,
-        tolerance: float = 1e-3,
+        tolerance: float = TOLERANCE,
         max_iterations: int = MAX_ITERATIONS,
         symmetric: bool = False,
         start: Start | None = None,

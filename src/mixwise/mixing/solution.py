@@ -1,4 +1,4 @@
-"""Shared by all solvers of GME-opt: the tie-break, and the outcome as a value with a status."""
+"""Shared by all solvers of GME-opt: constants, the tie-break, and the outcome as a value with a status."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from mixwise.errors import MixingError, SolverError
 from mixwise.mixing.matrix import Kind, MixingMatrix
 
 TIE_BREAK = 1e-8  # λ₀ on the scaled Γ: of all optimal W, it picks the one of smallest ‖W‖_F, which mixes the most
+TOLERANCE = 1e-3  # of solver="local" by default: how far from the optimum it may stop, relative to the optimum
+LARGEST = 1e140  # the largest number in a sketch: its squares, and their sums, must be finite
 
 
 def tie_broken(regularization: float, scale: float) -> float:

@@ -26,7 +26,7 @@ import torch
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
-from mixwise.mixing.gme import scaled_gram
+from mixwise.mixing.gme_input import scaled_gram
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
 from mixwise.mixing.metrics import gram_matrix
 from mixwise.mixing.solution import check_regularization

@@ -1,4 +1,4 @@
-"""Estimates of the Gram matrix Γ of the nodes' updates from their sketches (paper, Algorithm 3).
+"""Estimates of the nodes' updates and of their Gram matrix Γ from sketches (paper, Algorithm 3).
 
 Legend: m nodes owned here, n in all; S (m, k) sketches.
 """
@@ -14,9 +14,11 @@ import numpy.typing as npt
 import torch
 
 from mixwise.graphs import Graph
-from mixwise.mixing import GmeSolution, gram_matrix
+from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, gram_matrix
 from mixwise.mixing.matrix import FloatArray
+from mixwise.mixing.metrics import error_after_mixing
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme, Start
+from mixwise.mixing.solution import TOLERANCE
 from mixwise.protocols import Context, Network, Round, State
 from mixwise.sketch import CountSketch, Sketch
 from mixwise.sketch.random import RandomSketch
@@ -61,6 +63,14 @@ class Estimate:
         """Return the sketches (m, k) of the updates, or of the parameters if the objective is only about them."""
         return sketch(round.rows) if self.objective == "parameters" else round.sketched_update(sketch)
 
+    def gathered(self, round: Round, state: State, network: Network) -> torch.Tensor:
+        """Return the sketches (n, k) of all nodes, of their gradients if nothing has moved."""
+        sketch: Sketch = state.scratch["sketch"].fresh(round.t)
+        S = network.gather(self.observed(round, sketch))
+        # A warm-up that starts from learning rate 0 gives U = 0; the gradients tell what the first real update will be.
+        state.shared["unsettled"] = not bool(S.any())
+        return network.gather(sketch(round.G)) if state.shared["unsettled"] else S
+
 
 @dataclass(frozen=True)
 class GramEstimate(Estimate):
@@ -74,19 +84,54 @@ class GramEstimate(Estimate):
 
     def look(self, round: Round, state: State, network: Network) -> FloatArray:
         """Sketch, gather, and return the inner products Γ (n, n)."""
-        sketch: Sketch = state.scratch["sketch"].fresh(round.t)
-        S = network.gather(self.observed(round, sketch))
         previous = None if state.shared["unsettled"] else state.shared["gram"]  # a Γ of gradients has another unit
-        # A warm-up that starts from learning rate 0 gives U = 0; the gradients tell what the first real update will be.
-        unsettled = state.shared["unsettled"] = not bool(S.any())
-        if unsettled:
-            S, previous = network.gather(sketch(round.G)), None
-        Gamma, s = gram_matrix(S), self.smoothing
-        if self.objective == "both" and not unsettled:
+        Gamma, s = gram_matrix(self.gathered(round, state, network)), self.smoothing
+        if state.shared["unsettled"]:
+            previous = None
+        elif self.objective == "both":
+            sketch: Sketch = state.scratch["sketch"].fresh(round.t)
             Gamma = Gamma + self.balance * gram_matrix(network.gather(sketch(round.rows)))
         state.shared["gram"] = Gamma if previous is None else s * previous + (1 - s) * Gamma
         smoothed: FloatArray = state.shared["gram"]
         return smoothed
+
+
+@dataclass(frozen=True)
+class SketchEstimate(Estimate):
+    """The gathered sketches, of which GME-opt needs few products; or Γ if it is smaller, or a sum of Gram matrices."""
+
+    def init(self, context: Context) -> State:
+        """Return the state before the first look; of "gram" and "sketches", one is always None."""
+        state = super().init(context)
+        state.shared |= {"gram": None, "sketches": None}
+        return state
+
+    def look(self, round: Round, state: State, network: Network) -> None:
+        """Sketch and gather."""
+        if self.smoothing > 0 or self.objective == "both":
+            GramEstimate(self.sketch, self.objective, self.smoothing, self.balance).look(round, state, network)
+            return
+        S = self.gathered(round, state, network)
+        if S.shape[1] >= len(S):
+            state.shared |= {"gram": gram_matrix(S), "sketches": None}
+        else:  # a copy: an exact sketch may be the rows themselves, which mixing changes
+            S = S.detach().to("cpu", torch.float64, copy=True)
+            state.shared |= {"gram": None, "sketches": S.numpy()}
+
+    def solve(self, problem: GmeProblem, regularization: float, state: State) -> GmeSolution:
+        """Return the best weights for the last look."""
+        Gamma, S = state.shared["gram"], state.shared.get("sketches")  # older checkpoints have none
+        return problem.solve(Gamma, regularization) if S is None else problem.solve_sketches(S, regularization)
+
+    def relative_error(self, W: MixingMatrix, state: State) -> float:
+        """Return Tr(WᵀΓW) / Tr Γ: the share of the disagreement that mixing leaves."""
+        Gamma, S = state.shared["gram"], state.shared.get("sketches")  # older checkpoints have none
+        if S is None:
+            left, trace = error_after_mixing(Gamma, W), float(np.trace(Gamma))
+        else:
+            C = S - S.mean(0)
+            left, trace = float(np.square(W.incoming @ C).sum()), float(np.square(C).sum())
+        return 0.0 if trace == 0 else left / trace
 
 
 @dataclass(frozen=True)
@@ -101,7 +146,7 @@ class NeighborEstimate(Estimate):
         max_iterations: the number of iterations after which it stops anyway, and reports so.
     """
 
-    tolerance: float = 1e-3
+    tolerance: float = TOLERANCE
     max_iterations: int = MAX_ITERATIONS
 
     def look(self, round: Round, state: State, network: Network) -> None:

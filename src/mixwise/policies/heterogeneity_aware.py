@@ -13,13 +13,12 @@ from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, lazy, uniform_sender
 from mixwise.mixing.gme import Solver, check_solver
-from mixwise.mixing.matrix import FloatArray, Kind
-from mixwise.mixing.metrics import error_after_mixing
+from mixwise.mixing.matrix import Kind
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS
-from mixwise.mixing.solution import need_doubly
+from mixwise.mixing.solution import TOLERANCE, need_doubly
 from mixwise.parts import Count, NonNegative, Unit, part, words
 from mixwise.policies.choice import Nested, as_policy
-from mixwise.policies.estimates import GramEstimate, NeighborEstimate, Objective
+from mixwise.policies.estimates import NeighborEstimate, Objective, SketchEstimate
 from mixwise.protocols import Context, Look, Network, Plan, Policy, Round, State
 from mixwise.sketch import CountSketch, Sketch
 
@@ -54,7 +53,9 @@ class HeterogeneityAware(Policy):
             are averaged with `uniform_sender`. Doubly stochastic weights do better wherever the graph has them.
         solver: of `minimize_gme`. With "local" the sketches are not gathered: they go to neighbors only, which agree on
             the weights by messages, and a process knows the weights of its own nodes only (docs/what-is-revealed.md).
-        tolerance, max_iterations: of solver="local", see `minimize_gme`.
+        tolerance: how far from the optimum the solver may stop, relative to it; by default 1e-3 with solver="local",
+            and as close as rounding allows otherwise.
+        max_iterations: of solver="local", see `minimize_gme`.
     """
 
     period: Count = 1
@@ -70,7 +71,7 @@ class HeterogeneityAware(Policy):
     graphs: Nested | None = None
     stochastic: Kind = "doubly"
     solver: Solver = "auto"
-    tolerance: Annotated[float, Interval(gt=0, lt=1)] = 1e-3
+    tolerance: Annotated[float, Interval(gt=0, lt=1)] | None = None
     max_iterations: Count = MAX_ITERATIONS
 
     def __post_init__(self) -> None:
@@ -85,11 +86,11 @@ class HeterogeneityAware(Policy):
                 )
 
     @property
-    def _estimate(self) -> GramEstimate | NeighborEstimate:
+    def _estimate(self) -> SketchEstimate | NeighborEstimate:
         options = self.sketch, self.objective, self.smoothing, self.balance
         if self.solver == "local":
-            return NeighborEstimate(*options, self.tolerance, self.max_iterations)
-        return GramEstimate(*options)
+            return NeighborEstimate(*options, self.tolerance or TOLERANCE, self.max_iterations)
+        return SketchEstimate(*options)
 
     def inside(self) -> dict[str, Policy]:
         """Return the nested policies by name."""
@@ -106,7 +107,9 @@ class HeterogeneityAware(Policy):
         state.shared |= {"W": None, "graph": None, "looked": -1, "error": 0.0}
         state.parts = {name: policy.init(context.at(name)) for name, policy in self.inside().items()}
         symmetric = self.symmetric or context.needs.symmetric
-        problem = partial(GmeProblem, symmetric=symmetric, kind=self.stochastic, solver=self.solver)
+        problem = partial(
+            GmeProblem, symmetric=symmetric, kind=self.stochastic, solver=self.solver, tolerance=self.tolerance
+        )
         # Prepared problems are kept, for graphs that come back.
         state.scratch |= {"symmetric": symmetric, "lazy": context.needs.lazy, "problem of": lru_cache(64)(problem)}
         return state
@@ -160,12 +163,12 @@ class HeterogeneityAware(Policy):
 
     def _has_grown(self, state: State) -> bool:
         """Whether the weights in use fit the current updates so much worse that new ones are worth a solve."""
-        shared = state.shared
+        shared, estimate = state.shared, self._estimate
         W: MixingMatrix | None = shared["W"]
-        if self.growth is None or W is None or shared["unsettled"]:
+        if self.growth is None or W is None or shared["unsettled"] or isinstance(estimate, NeighborEstimate):
             return True
         # An error near 0 may grow by any factor and still be negligible.
-        return _relative_error(shared["gram"], W) > self.growth * max(float(shared["error"]), 1e-3)
+        return estimate.relative_error(W, state) > self.growth * max(float(shared["error"]), 1e-3)
 
     # --- CE-GME ---
     def _optimize(self, graph: Graph, state: State) -> GmeSolution:
@@ -176,13 +179,13 @@ class HeterogeneityAware(Policy):
             solution = estimate.solve(self.regularization, state.scratch["symmetric"], state)
             shared |= {"W": self._usable(solution.W, state), "graph": graph}
             return solution
-        Gamma = shared["gram"]
-        solution = state.scratch["problem of"](graph).solve(Gamma, self.regularization)
+        problem_of = state.scratch["problem of"]
+        solution = estimate.solve(problem_of(graph), self.regularization, state)
         if solution.usable and self.drop_below > 0:
-            solution = self._thinned(solution.W, Gamma, state)
+            solution = estimate.solve(problem_of(self._thinned(solution.W)), self.regularization, state)
         if solution.usable or shared["W"] is None or graph != shared["graph"]:
             W = self._usable(solution.W, state)  # without weights, .W says what went wrong
-            shared |= {"W": W, "graph": graph, "error": _relative_error(Gamma, W) if self.growth else 0.0}
+            shared |= {"W": W, "graph": graph, "error": estimate.relative_error(W, state) if self.growth else 0.0}
         return solution
 
     def _usable(self, W: MixingMatrix, state: State) -> MixingMatrix:
@@ -192,23 +195,15 @@ class HeterogeneityAware(Policy):
             W = MixingMatrix(W.graph, (W.weights + even.weights) / 2, "sender", W.tolerance)
         return lazy(W) if state.scratch["lazy"] else W
 
-    def _thinned(self, W: MixingMatrix, Gamma: FloatArray, state: State) -> GmeSolution:
-        """Return the best weights on the arcs that matter."""
+    def _thinned(self, W: MixingMatrix) -> Graph:
+        """Return the graph of the arcs that matter."""
         pattern = W.graph.pattern
         kept = (W.weights >= self.drop_below) & (pattern.rows != pattern.cols)  # an edge: if either direction is
         arcs = np.stack([pattern.rows[kept], pattern.cols[kept]], axis=1)
-        thin = Graph(W.n, arcs, directed=W.graph.directed)
-        problem: GmeProblem = state.scratch["problem of"](thin)
-        return problem.solve(Gamma, self.regularization)
+        return Graph(W.n, arcs, directed=W.graph.directed)
 
 
 def _graph_of(plan: Plan) -> Graph:
     if len(plan.params) != 1:
         raise MixingError("`graphs` must be a policy with one matrix per mixing, whose graph is that of the moment")
     return plan.params[0].graph
-
-
-def _relative_error(Gamma: FloatArray, W: MixingMatrix) -> float:
-    """Tr(WᵀΓW) / Tr Γ: the share of the disagreement that mixing leaves."""
-    trace = float(np.trace(Gamma))
-    return 0.0 if trace == 0 else error_after_mixing(Gamma, W) / trace
