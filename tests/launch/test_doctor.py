@@ -34,7 +34,7 @@ def alone(monkeypatch):
 @in_processes
 def test_two_processes_mix(monkeypatch):
     monkeypatch.setattr(loopback, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": Program}))
-    processes = TwoProcesses(timeout=60)
+    processes = TwoProcesses(timeout=250)
     processes.wait()
     assert all(process.poll() == 0 for process in processes._processes)
 
@@ -44,14 +44,14 @@ def test_two_processes_that_are_not_done_in_time_are_ended():
     start = time.monotonic()
     processes = TwoProcesses(timeout=0.05)
     refused(NetworkError, r"process 0 was not done after 0\.05 s", processes.wait)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 100  # not the minutes that a process that hangs may take
     assert all(process.poll() is not None for process in processes._processes)
 
 
 @in_processes
 def test_the_last_words_of_a_process_that_fails_are_told(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    refused(NetworkError, "process 0 ended with exit code 1: no output", TwoProcesses(timeout=30).wait)
+    refused(NetworkError, "process 0 ended with exit code 1: no output", TwoProcesses(timeout=250).wait)
 
 
 def test_all_checks_pass_here(alone, mixwise):
