@@ -86,10 +86,10 @@ def rejected(
 
 def _is_harmless(rows: torch.Tensor) -> bool:
     """Whether even all rows together are so short that each of them may be mixed into any other."""
-    entries = rows.detach().reshape(-1)
+    entries = rows.reshape(-1)
     if rows.dtype.itemsize < 4:  # their squares overflow
         entries = entries.to(_wide(rows))
-    return bool(torch.dot(entries, entries) <= _most(entries.dtype) ** 2)  # NaN fails every comparison
+    return torch.dot(entries, entries).item() <= _most(entries.dtype) ** 2  # NaN fails every comparison
 
 
 def _at(step: int | None) -> str:
