@@ -108,6 +108,7 @@ TWO_CHAINS = Graph(N, [(0, 1), (1, 2), (3, 4), (4, 5)])
     (TWO_CHAINS, alg.DSGD(), pol.Fixed(metropolis_hastings(TWO_CHAINS))),
     (TWO_CHAINS, alg.DSGD(), pol.HeterogeneityAware()),
     (TWO_CHAINS, alg.DSGD(), pol.Matchings()),
+    (TWO_CHAINS, alg.DSGD(), pol.LearnedTopology(2, "updates", inside=True)),
     (TWO_CHAINS, alg.D2(), pol.Fixed(lazy(metropolis_hastings(TWO_CHAINS)))),
     (Graph(N, [(0, 1), (1, 2), (2, 0), (3, 4), (4, 5), (5, 3), (0, 3)], directed=True), alg.PushSum(), None),
 )
@@ -133,6 +134,12 @@ def test_many_components_are_not_all_listed():
 )
 def test_what_is_connected_over_time_is_enough(graph, algorithm, policy):
     make(algorithm, policy, graph=graph).step()
+
+
+def test_d_cliques_use_edges_of_their_own():
+    task = random_quadratics(N, dim=4)
+    task.label_counts = np.eye(N, dtype=np.int64)
+    make(alg.DecoupledDSGD(), pol.DCliques(size=3), graph=TWO_CHAINS, the_task=task).step()
 
 
 # --- weights that do not fit ---

@@ -118,7 +118,7 @@ class DCliques(Chosen):
         between: how cliques are connected.
     """
 
-    provides = Provides("two channels", changes=False, own_edges=True)
+    provides = Provides("two channels", changes=False)
 
     size: Count = 4
     between: Literal["ring", "full"] = "ring"
