@@ -2,8 +2,9 @@
 
     python benchmarks/kills.py --kills 150 --out runs/kills          digits, nodes with different labels, ring of 8
 
-The kinds take turns, and each waits until at least 6 ranks are back. Every rank writes one line per change of its
-group, and one per mixing that it has applied: its number, and the name and members of its group. Ranks that have
+The kinds take turns, and each waits until at least 6 ranks are back. Every rank writes one line when it leaves a
+group, because it has noticed a loss or a new rank, one per change of its group, and one per mixing that it has applied:
+its number, and the name and members of its group. Ranks that have
 applied the same mixing in different groups would be a split brain. A rank that takes 5 seconds for a step writes the
 stacks of its threads into the log.
 """
@@ -29,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 NODES = 8
 KINDS = ("SIGKILL", "SIGSTOP", "exception", "exit", "closed sockets", "lighthouse")
+TIMES = ("noticed", "continued", "pause")  # by all others; by all others; median over the others, between two steps
 SIGNALS = {"exception": signal.SIGUSR1, "exit": signal.SIGUSR2, "closed sockets": signal.SIGALRM}
 
 
@@ -68,7 +70,13 @@ def train(folder: Path, lr: float) -> None:
         finally:
             log.write(json.dumps({"group": view.name, "seconds": time.time() - start, "how": how}) + "\n")
 
-    Membership._form = logged
+    connect = Membership.connect
+
+    def noticed(self, *options):
+        log.write(json.dumps({"left": time.time()}) + "\n")
+        return connect(self, *options)
+
+    Membership._form, Membership.connect = logged, noticed
     gossip = mw.Gossip(model, optimizer, mw.graphs.ring(NODES), elastic=True)
     membership, group, batches = gossip._elastic.membership, None, torch.Generator().manual_seed(rank)
     applied = (folder / f"mixings-{rank}").open("a", buffering=1)
@@ -157,12 +165,11 @@ def kill_once(folder: Path, launcher: subprocess.Popen, kind: str, rank: int) ->
         (pid,) = [child.pid for child in children if listens(child, port)]
     else:
         pid = newest(folder)[rank]["pid"]
-    before, start = newest(folder), time.time()
+    others, start = present(folder) - {rank}, time.time()
     os.kill(pid, SIGNALS.get(kind) or getattr(signal, kind if kind.startswith("SIG") else "SIGKILL"))
     if kind == "lighthouse":  # no rank is lost: all of them must train on
         time.sleep(3)
         return {"kind": kind, "others": sum(line["at"] > start for line in newest(folder).values())}
-    others = {r for r in before if r != rank and r in before[r]["now"]}
 
     def continued() -> bool:
         now = newest(folder)
@@ -174,9 +181,11 @@ def kill_once(folder: Path, launcher: subprocess.Popen, kind: str, rank: int) ->
         os.kill(pid, signal.SIGCONT)
     if not in_time:
         return None
+    left = [next((line["left"] for line in lines(folder, r) if line.get("left", 0) > start), start) for r in others]
     after = [next(line for line in lines(folder, r) if line.get("at", 0) > start) for r in others]
     return {
-        "kind": kind, "rank": rank, "continued": max(line["at"] for line in after) - start,
+        "kind": kind, "rank": rank, "noticed": max(left) - start,
+        "continued": max(line["at"] for line in after) - start,
         "pause": median(line["pause"] for line in after), "killed_at": start,
     }  # fmt: skip
 
@@ -261,11 +270,10 @@ def main() -> None:
     for kind in KINDS:
         own = [result for result in found if result["kind"] == kind]
         if own and "pause" in own[0]:
-            continued, pause = [r["continued"] for r in own], [r["pause"] for r in own]
-            print(
-                f"{kind:15} {len(own):4}  all others continue after {median(continued):.2f} s "
-                f"(most {max(continued):.2f}), pause {median(pause):.2f} s (most {max(pause):.2f})"
+            told = (
+                f"{name} {median(r[name] for r in own):.2f} s (most {max(r[name] for r in own):.2f})" for name in TIMES
             )
+            print(f"{kind:15} {len(own):4}  {', '.join(told)}")
         elif own:
             print(f"{kind:15} {len(own):4}  ranks that changed their group: {sum(r['others'] for r in own)}")
     print(f"of {mixings} mixings {twice} were applied in two groups, {late} in a group that others had left")

@@ -17,7 +17,7 @@ WRONG = {
         "growth": [0.9, NAN], "drop_below": [0.5, -0.1], "tolerance": [2.0], "solver": ["osqp"],
     },
     pol.HeterogeneityAwareMatchings: {"rounds": [0]},
-    pol.AwarePairs: {"rounds": [0], "offers": [0]},
+    pol.AwarePairs: {"rounds": [0], "offers": [0], "iterations": [-1]},
     pol.EdgeSampling: {"probability": [2]},
     pol.Matcha: {"budget": [0]},
     pol.Cycle: {"sequence": [[]]},

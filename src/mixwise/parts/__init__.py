@@ -29,10 +29,21 @@ from mixwise.parts.declaration import (
     words,
 )
 from mixwise.parts.registry import build, entries, lookup, names, normalized
-from mixwise.parts.types import FAMILIES, Count, Family, NonNegative, OptionError, Positive, Probability, Share, Unit
+from mixwise.parts.types import (
+    FAMILIES,
+    Count,
+    Family,
+    Natural,
+    NonNegative,
+    OptionError,
+    Positive,
+    Probability,
+    Share,
+    Unit,
+)
 
 __all__ = [
-    "FAMILIES", "Bound", "Count", "Declaration", "Family", "NonNegative", "OptionError", "Positive", "Probability",
-    "Share", "Unit", "build", "declaration", "declared", "entries", "family", "is_reference", "kind", "lookup",
-    "names", "normalized", "part", "supply", "words",
+    "FAMILIES", "Bound", "Count", "Declaration", "Family", "Natural", "NonNegative", "OptionError", "Positive",
+    "Probability", "Share", "Unit", "build", "declaration", "declared", "entries", "family", "is_reference", "kind",
+    "lookup", "names", "normalized", "part", "supply", "words",
 ]  # fmt: skip

@@ -19,6 +19,8 @@ Positive: TypeAlias = Annotated[float, Gt(0)]
 """A number above 0."""
 NonNegative: TypeAlias = Annotated[float, Ge(0)]
 """A number of 0 or more."""
+Natural: TypeAlias = Annotated[int, Ge(0)]
+"""A whole number of 0 or more."""
 Count: TypeAlias = Annotated[int, Ge(1)]
 """A whole number of 1 or more."""
 

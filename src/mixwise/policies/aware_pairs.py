@@ -16,7 +16,7 @@ from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix, metropolis_hastings
 from mixwise.mixing.matrix import FloatArray
-from mixwise.parts import Count, part
+from mixwise.parts import Count, Natural, part
 from mixwise.policies.edge_coloring import InPairs
 from mixwise.policies.estimates import seeded
 from mixwise.protocols import Context, Look, Network, Plan, Round, State
@@ -24,6 +24,7 @@ from mixwise.seeding import hashed, stream
 from mixwise.sketch import CountSketch, Sketch
 
 _AT_ONCE = 1 << 12  # arcs whose sketches are compared at a time
+_SELECTED = 2.0**200  # raises selected pairs above all others and keeps their order
 _NOTHING, _OFFER, _TAKEN = 0, 1, 2  # what a node tells a neighbor, in one byte; a lost byte says nothing
 
 
@@ -37,25 +38,30 @@ class AwarePairs(InPairs):
     """At every mixing, `rounds` matchings one after the other, agreed on by neighbors; no node sees more than those.
 
     Every node sends the sketch s_i of its row to its neighbors. Averaging the pair i, j removes ½‖s_i − s_j‖² of the
-    disagreement. Every free node offers itself to the free neighbor with which it would remove most, `offers` times;
-    two nodes that offer themselves to each other are a pair. Ties are broken by a hash of the seed, the round and the
-    edge. A pair knows its new sketch, (s_i + s_j)/2, without its rows, and sends it on for the next round.
+    disagreement. Max-product messages, `iterations` of one number along every arc, find the pairs that remove most
+    together (`preferred`). Then every free node offers itself to the free neighbor that it prefers, `offers` times; two
+    nodes that offer themselves to each other are a pair. Ties are broken by a hash of the seed, the round and the edge.
+    A pair knows its new sketch, (s_i + s_j)/2, without its rows, and sends it on for the next round.
 
     Lost messages never give a node two partners: a neighbor whose sketch is lost is not considered in this round, and
     as an offer counts in both directions or in neither, the two ends of a pair always agree that they are one.
 
-    A round costs k numbers and `offers` bytes along every arc, whatever the number of nodes. The pairs are those of a
-    greedy matching, heaviest edge first; `HeterogeneityAwareMatchings` gathers all sketches for the heaviest matching.
+    A round costs k + `iterations` numbers and `offers` bytes along every arc, whatever the number of nodes.
+    `HeterogeneityAwareMatchings` gathers all sketches for the same purpose: its matchings are the heaviest ones, these
+    nearly so.
 
     Args:
         rounds: matchings per mixing. By default as many as fit into the bytes of ordinary gossip, where every node
             sends its row to all its neighbors: the mean degree, rounded down, and at most log₂ n rounded up.
         sketch: how a node's row is compressed; a new operator is drawn at each mixing, the same on all nodes.
         offers: how often free nodes offer themselves in a round.
+        iterations: messages about what a node could remove without its neighbor. With 0 the pairs are those of a greedy
+            matching, heaviest edge first, which leaves more nodes without a partner.
     """
 
     sketch: Sketch = CountSketch(100)
     offers: Count = 8
+    iterations: Natural = 24
 
     def init(self, context: Context) -> State:
         """Seed the sketch; algorithms that need symmetric weights allow one matching only."""
@@ -77,7 +83,8 @@ class AwarePairs(InPairs):
             sent = S[near.mine]
             heard = near.heard(sent, network)
             ties = stream(state.scratch["seed"], "ties", round.t, r)
-            partner = agree(_squared_distances(sent, heard), near, network, self.offers, ties)
+            worth = preferred(_squared_distances(sent, heard), near, network, self.iterations)
+            partner = agree(worth, near, network, self.offers, ties)
             paired = near.theirs == partner[near.mine]  # at most one arc per node
             S[near.mine[paired]] = (sent[paired] + heard[paired]) / 2
             rounds.append(near.matrix(partner))
@@ -120,13 +127,34 @@ class Neighborhood:
         return MixingMatrix(graph, np.where(rows == cols, kept[rows], 0.5 * paired), nodes=self.nodes)
 
 
+def preferred(worth: FloatArray, near: Neighborhood, network: Network, iterations: int) -> FloatArray:
+    """Return the worth w of each arc (A,), raised above all others for the pairs that the max-product messages select.
+
+    Node i tells j what it could remove without j, a_ij = max over its other neighbors l of (w_il − a_li)₊, and selects
+    the pair if w_ij > a_ij + a_ji. On trees these pairs are the heaviest matching as soon as the messages have crossed
+    the tree; on bipartite graphs after finitely many iterations (Bayati, Shah and Sharma 2008; Sanghavi, Malioutov and
+    Willsky 2011). On others they may stay undecided around odd cycles; the offers then decide.
+    """
+    worth = np.where(worth > 0, worth, 0)  # NaN: a sketch that was lost
+    a = heard = np.zeros_like(worth)  # a_ij and a_ji of each arc
+    for _ in range(iterations if len(worth) else 0):
+        gain = np.maximum(worth - heard, 0)
+        best = np.maximum.reduceat(gain, near.starts)[near.mine]
+        is_best = gain == best
+        single = np.add.reduceat(is_best, near.starts, dtype=int)[near.mine] == 1
+        second = np.maximum.reduceat(np.where(is_best, 0, gain), near.starts)[near.mine]
+        a = np.where(is_best & single, second, best)
+        told = near.heard(a[:, None], network)[:, 0]
+        heard = np.where(np.isnan(told), heard, told)  # a lost message leaves the one before
+    return np.where(worth > a + heard, _SELECTED, 1.0) * worth
+
+
 def agree(worth: FloatArray, near: Neighborhood, network: Network, offers: int, ties: int) -> IntArray:
     """Return the partner of each owned node (m,), −1 if it has none: mutual best offers, repeated among free nodes."""
     m = len(near.nodes)
     partner = np.full(m, -1)
     if not len(worth):
         return partner
-    worth = np.where(worth > 0, worth, 0)  # NaN: a sketch that was lost
     tie = hashed(near.edge, ties)
     for _ in range(offers):
         worth[partner[near.mine] >= 0] = 0
