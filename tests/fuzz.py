@@ -99,7 +99,7 @@ def mutated_value(draw, value):
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         places = [place for place in _places(value) if place[0]]
         if not places:
-            return draw.choice(VALUES)
+            return copy.deepcopy(draw.choice(VALUES))
         holder, key = draw.choice(places)
         way = draw.randrange(8)
         if way == 0:
@@ -111,7 +111,7 @@ def mutated_value(draw, value):
         elif way == 3 and isinstance(holder[key], int | float):
             holder[key] = holder[key] * draw.choice((0, -1, 2, 10, 1000, 10**6))
         else:
-            holder[key] = draw.choice(VALUES)
+            holder[key] = copy.deepcopy(draw.choice(VALUES))
     return value
 
 

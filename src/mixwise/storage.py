@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
 
@@ -23,31 +23,37 @@ _fsync = os.fsync
 
 
 # --- reading ---
-def contents(path: str | Path, most: int, *, follow: bool = True) -> bytes:
-    """Return the bytes of a regular file; every failure is an `OSError` whose `strerror` gives the reason.
+@contextmanager
+def opened(path: str | Path, *, follow: bool = True) -> Iterator[BinaryIO]:
+    """Open a regular file for reading; every failure is an `OSError` whose `strerror` gives the reason.
 
     Args:
         path: of the file.
-        most: a larger file is an error, before more of it is read.
         follow: whether the file may be a symbolic link.
     """
     flags = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # opening a FIFO must not wait for its writer
     if "\0" in str(path):
         raise OSError(errno.EINVAL, "its name contains a zero byte", "?")
     try:
-        file = os.open(path, os.O_RDONLY | flags | (0 if follow else getattr(os, "O_NOFOLLOW", 0)))
+        descriptor = os.open(path, os.O_RDONLY | flags | (0 if follow else getattr(os, "O_NOFOLLOW", 0)))
     except OSError as error:
         if error.errno == errno.ELOOP and not follow:
             raise OSError(errno.ELOOP, "it is a link, which is not followed", str(path)) from None
         raise
-    with open(file, "rb") as opened:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            reason = os.strerror(errno.EISDIR) if stat.S_ISDIR(status.st_mode) else "it is not a regular file"
+    with open(descriptor, "rb") as file:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            reason = os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "it is not a regular file"
             raise OSError(errno.EINVAL, reason, str(path))
-        if status.st_size > most:
+        yield file
+
+
+def contents(path: str | Path, most: int, *, follow: bool = True) -> bytes:
+    """Return the bytes of a regular file, as `opened` does; one of more than `most` bytes is an error."""
+    with opened(path, follow=follow) as file:
+        if os.fstat(file.fileno()).st_size > most:
             raise OSError(errno.EFBIG, f"it has more than {most / 1e6:.3g} MB", str(path))
-        return opened.read()
+        return file.read()
 
 
 def text(path: str | Path, most: int = MAX_TEXT, *, follow: bool = True) -> str:

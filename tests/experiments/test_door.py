@@ -6,6 +6,7 @@ import struct
 import threading
 import time
 from http.client import HTTPConnection
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
@@ -17,7 +18,7 @@ import yaml
 from builders import refused
 from mixwise.cli.weights_command import _gradients
 from mixwise.data.standard import _read_idx
-from mixwise.errors import ConfigError, DataError, MixwiseError
+from mixwise.errors import ConfigError, DataError, MixwiseError, TrainingError
 from mixwise.experiments import Recipe, load_run, run_experiment
 from mixwise.experiments.build import prepare
 from mixwise.experiments.sweep import sweep
@@ -117,6 +118,19 @@ def test_a_link_or_a_fifo_in_place_of_the_configuration_is_not_read(tmp_path):
     (folder / "config.yaml").unlink()
     os.mkfifo(folder / "config.yaml")
     assert "not a regular file" in read_folder(folder).problems[0]
+
+
+def test_a_run_is_not_resumed_through_links_in_place_of_its_records(tmp_path):
+    made, other = experiment(task=classification()), tmp_path / "other"
+    run_experiment(made, tmp_path / "run")
+    records = next((tmp_path / "run").glob("*/seed-0/metrics.jsonl"))
+    records.rename(other)
+    before = other.read_bytes()
+    for target in (other, Path("/dev/zero")):
+        records.unlink(missing_ok=True)
+        records.symlink_to(target)
+        refused(TrainingError, "it is a link", run_experiment, made, tmp_path / "run", resume=True)
+    assert other.read_bytes() == before
 
 
 @pytest.mark.parametrize(("step", "complete"), [(1, [0]), (5, [0, 1])])

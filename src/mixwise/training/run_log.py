@@ -37,7 +37,7 @@ from mixwise.parts import is_reference, kind, words
 from mixwise.protocols import Plan
 from mixwise.report.folder import Line, read_record
 from mixwise.sketch import CountSketch
-from mixwise.storage import sync, write_text
+from mixwise.storage import opened, sync, write_text
 from mixwise.tasks import ModuleTask
 from mixwise.training.loop import Record
 from mixwise.training.training import Training
@@ -128,7 +128,7 @@ def cut_run(place: Path, step: int) -> None:
 def records_before(path: Path, steps: int) -> tuple[list[dict[str, Any]], int]:
     """The records of the first `steps` steps, and their bytes, up to a line that is incomplete."""
     kept, size = [], 0
-    with suppress(FileNotFoundError), path.open("rb") as lines:
+    with suppress(FileNotFoundError), opened(path, follow=False) as lines:
         for line in lines:
             record = read_record(line, Line)
             if record is None or record["step"] >= steps or not line.endswith(b"\n"):
