@@ -18,7 +18,6 @@ from mixwise.network import SimulatedNetwork
 from mixwise.policies import EdgeColoring, Matchings, Pairs
 from mixwise.policies.aware_pairs import Neighborhood
 from mixwise.policies.edge_coloring import fastest_order, rounds_that_fit, steady_disagreement
-from mixwise.policies.pairs import ModeledNodes, best_pairs
 from mixwise.tasks import random_quadratics
 from planning import Planner
 from strategies import connected_graphs
@@ -38,17 +37,16 @@ def planned(policy, graph, mixings, needs=None):
     return [planner.plan(t).params for t in range(mixings)]
 
 
-def left_of_noise_and_drift(plans):
-    """Mean disagreement over the second half of the plans: of noise, new at every mixing, and of a constant drift."""
+def modeled_disagreement(plans):
+    """Mean Tr Γ over the second half of the plans, where every mixing adds I − J before its rounds."""
     n = plans[0][0].n
-    centered = np.eye(n) - 1 / n
-    noise, drift, seen = np.zeros((n, n)), np.zeros((n, n)), []
+    Gamma, seen = np.zeros((n, n)), []
     for rounds in plans:
-        noise, drift = noise + centered, drift + centered
+        Gamma = Gamma + np.eye(n) - 1 / n
         for W in rounds:
-            noise, drift = W.to_dense().T @ noise @ W.to_dense(), W.to_dense().T @ drift
-        seen.append((np.trace(noise), (drift**2).sum()))
-    return np.mean(seen[len(seen) // 2 :], axis=0)
+            Gamma = W.to_dense().T @ Gamma @ W.to_dense()
+        seen.append(np.trace(Gamma))
+    return np.mean(seen[len(seen) // 2 :])
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -103,21 +101,8 @@ def test_up_to_five_colors_are_in_the_best_order(graph):
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_planned_pairs_leave_no_more_than_colors_in_turn_do(graph, rounds):
-    colors, pairs = (left_of_noise_and_drift(planned(policy(rounds=rounds), graph, 120)) for policy in POLICIES)
-    assert pairs.sum() <= 1.1 * colors.sum()  # on a star of 6, 32 mixings that are repeated cost 9 %
-
-
-@pytest.mark.parametrize("graph", [graphs.social_network(), graphs.erdos_renyi(32, 0.16, seed=5)])
-def test_planning_for_drift_leaves_less_of_it_and_no_more_noise(graph):
-    """The control is planned for noise alone."""
-    Gamma, for_noise = np.zeros((graph.n, graph.n)), []
-    for _ in range(64):
-        Gamma = Gamma + np.eye(graph.n)
-        for_noise.append((best_pairs(graph, Gamma),))
-        Gamma = for_noise[-1][0].to_dense() @ Gamma @ for_noise[-1][0].to_dense()
-    noise, drift = left_of_noise_and_drift(planned(Pairs(rounds=1), graph, 64)) / left_of_noise_and_drift(for_noise)
-    assert noise < 1.03
-    assert drift < 0.9
+    colors, pairs = (modeled_disagreement(planned(policy(rounds=rounds), graph, 120)) for policy in POLICIES)
+    assert pairs <= 1.05 * colors  # on a star, repeating 32 mixings costs 4 %
 
 
 def test_on_a_torus_the_better_order_of_the_same_four_matchings_is_taken():
@@ -128,18 +113,7 @@ def test_on_a_torus_the_better_order_of_the_same_four_matchings_is_taken():
     a, b, c, d = {W: None for rounds in colors for W in rounds}
     along = [(W, X) for W in (a, c) for X in (b, d)]
     assert all(rounds in along or rounds[::-1] in along for rounds in pairs)
-    np.testing.assert_array_less(left_of_noise_and_drift(pairs), 0.98 * left_of_noise_and_drift([(a, c), (b, d)] * 32))
-
-
-def test_the_modeled_drift_has_exact_products_on_every_processor():
-    nodes, graph = ModeledNodes(graphs.social_network()), graphs.social_network()
-    for _ in range(64):
-        nodes.move_apart()
-        nodes.mix(best_pairs(graph, nodes.gram_matrix()))
-    whole = nodes.drift * 2**20
-    np.testing.assert_array_equal(whole, np.rint(whole))
-    D = whole.astype(np.int64)
-    np.testing.assert_array_equal(nodes.drift @ nodes.drift.T * 2**40, D @ D.T)
+    assert modeled_disagreement(pairs) < 0.98 * modeled_disagreement([(a, c), (b, d)] * 32)
 
 
 def test_the_steady_disagreement_of_a_full_average_and_of_no_mixing():
@@ -162,14 +136,13 @@ def test_a_schedule_repeats_its_last_32_mixings():
     social = graphs.social_network()
     plans = planned(Pairs(rounds=1), social, 130)
     assert plans[64:96] == plans[32:64] == plans[96:128]
-    colors = planned(EdgeColoring(rounds=1), social, 130)
-    np.testing.assert_array_less(left_of_noise_and_drift(plans), 0.4 * left_of_noise_and_drift(colors))
+    assert modeled_disagreement(plans) < 0.4 * modeled_disagreement(planned(EdgeColoring(rounds=1), social, 130))
 
 
 def test_above_256_nodes_gamma_is_kept_on_the_edges_only():
     torus = graphs.torus(16, 18)
     (plans, colors) = (planned(policy(rounds=1), torus, 24) for policy in (Pairs, EdgeColoring))
-    assert left_of_noise_and_drift(plans)[0] <= 1.02 * left_of_noise_and_drift(colors)[0]  # of noise
+    assert modeled_disagreement(plans) <= 1.02 * modeled_disagreement(colors)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

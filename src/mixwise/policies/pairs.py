@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -26,7 +25,6 @@ from mixwise.sketch import CountSketch, Sketch
 _PLANNED = 64  # mixings, the second half of which is then repeated
 _MANY = 4096  # nodes; with more, a quarter of that is planned: a matching takes 80 bytes per node
 _MOST_NODES = 256  # for which all of Γ is kept
-_QUANTUM = 2.0**-20  # of D: entries of D Dᵀ are sums up to 64² of multiples of 2⁻⁴⁰, exact whatever the processor
 
 
 @part(
@@ -38,11 +36,11 @@ class Pairs(InPairs):
     """At every mixing, `rounds` matchings in an order that suits the graph; all nodes know it without any message.
 
     The order is that of `HeterogeneityAwareMatchings` for nodes whose data is unknown: each matching removes the most
-    of a *modeled* Γ, that of nodes with noise of their own and a drift of their own, which stays the same at every
-    mixing as their data does (`ModeledNodes`). On an even ring this is even-odd averaging. 64 mixings are planned (16
-    if n > 4,096), when they are needed; then the second half of them is repeated. On regular bipartite graphs the
-    colors of an edge coloring take turns instead where that leaves less of the modeled disagreement. With more than
-    256 nodes only noise is modeled, and Γ kept on the edges, so that planning is linear in their number.
+    of a *modeled* Γ, to which every mixing adds I, noise of its own at every node, and which becomes WᵀΓW after
+    every round. On an even ring this is even-odd averaging. 64 mixings are planned (16 if n > 4,096), when they are
+    needed; then the second half of them is repeated. On regular bipartite graphs, such as even tori, the colors of an
+    edge coloring take turns instead where that leaves less of Γ. With more than 256 nodes Γ is kept on the edges only,
+    so that planning is linear in their number.
     Where the rounds suffice for an exact average (`mixing.exact_average`: n/2 on an even ring), they are one, with
     pairs that do not meet half way.
 
@@ -64,50 +62,8 @@ class Pairs(InPairs):
         return Plan(state.scratch["schedule"].rounds_of(round.t))
 
 
-class ModeledNodes:
-    """Γ = N + D Dᵀ of nodes whose data is unknown, which move apart in two ways, the same for all.
-
-    At every mixing a node adds noise of its own, N ← N + I, and moves on in a direction of its own, D ← D + I, which
-    stays the same because its data does. A round makes N ← WᵀNW and D ← WᵀD.
-    Γ is the same in all processes: sums of halves are rounded alike everywhere, and those of D Dᵀ are exact.
-    """
-
-    def __init__(self, graph: Graph) -> None:
-        n = graph.n
-        self.edges = None if n <= _MOST_NODES else graph.adjacency + sparse.eye_array(n)
-        self.noise: Any = np.zeros((n, n)) if self.edges is None else sparse.csr_array((n, n))
-        self.drift = np.zeros((n, n)) if self.edges is None else None
-
-    def move_apart(self) -> None:
-        """Take a step at every node."""
-        if self.drift is None:
-            self.noise = (self.noise + sparse.eye_array(self.noise.shape[0])).tocsr()
-        else:
-            self.noise, self.drift = self.noise + np.eye(len(self.noise)), self.drift + np.eye(len(self.noise))
-
-    def mix(self, W: MixingMatrix) -> None:
-        """Mix once; of large graphs, only N is kept, on the edges and the diagonal."""
-        if self.drift is None:
-            self.noise = (W.incoming @ self.noise @ W.sparse).multiply(self.edges).tocsr()
-        else:
-            self.noise = W.incoming @ (W.incoming @ self.noise).T
-            self.drift = np.rint(W.incoming @ self.drift / _QUANTUM) * _QUANTUM
-
-    def gram_matrix(self) -> FloatArray | sparse.csr_array:
-        """Return Γ; of large graphs N alone."""
-        Gamma: FloatArray | sparse.csr_array
-        Gamma = self.noise if self.drift is None else self.noise + self.drift @ self.drift.T
-        return Gamma
-
-    @property
-    def disagreement(self) -> float:
-        """Tr (I − J)Γ."""
-        Gamma = self.gram_matrix()
-        return float(Gamma.trace() - Gamma.mean() * Gamma.shape[0])
-
-
 class Schedule:
-    """Matchings of a graph, planned for modeled nodes as far as they were asked for.
+    """Matchings of a graph, planned from a modeled Γ as far as they were asked for.
 
     Args:
         graph: an undirected graph.
@@ -118,17 +74,18 @@ class Schedule:
     def __init__(self, graph: Graph, rounds: int, palindromes: bool) -> None:
         self.graph, self.rounds, self.palindromes = graph, rounds, palindromes
         self.planned: list[tuple[MixingMatrix, ...]] = []
-        self._nodes = ModeledNodes(graph)
+        self._kept = None if graph.n <= _MOST_NODES else graph.adjacency + sparse.eye_array(graph.n)
+        self._Gamma = sparse.csr_array((graph.n, graph.n))
         self.repeated: list[tuple[MixingMatrix, ...]] = []  # mixings in turn, in place of a plan
         average = exact_average(graph) if 2**rounds >= graph.n and not palindromes else None
         if average and len(average) <= rounds:
             self.repeated = [average]
-        elif _is_small_regular_and_bipartite(graph):
-            colors = EdgeColoring(rounds).plans(Context(graph, needs=Needs(symmetric=palindromes)))
-            in_turn = [plan.params for plan in colors]
-            left = _disagreement(graph, [self.rounds_of(t) for t in range(_PLANNED)])
-            if _disagreement(graph, [in_turn[t % len(in_turn)] for t in range(_PLANNED)]) < left:
-                self.repeated = in_turn
+        elif _has_perfect_colors(graph):
+            coloring = EdgeColoring(rounds).plans(Context(graph, needs=Needs(symmetric=palindromes)))
+            colors = [plan.params for plan in coloring]
+            planned = [self.rounds_of(t) for t in range(_PLANNED)]
+            if _left([colors[t % len(colors)] for t in range(_PLANNED)]) < _left(planned):
+                self.repeated = colors
 
     def rounds_of(self, t: int) -> tuple[MixingMatrix, ...]:
         """Return the matrices of mixing t."""
@@ -142,33 +99,39 @@ class Schedule:
         return self.planned[t]
 
     def _next(self) -> tuple[MixingMatrix, ...]:
-        self._nodes.move_apart()
+        self._Gamma = (self._Gamma + sparse.eye_array(self.graph.n)).tocsr()
         rounds = []
         for _ in range(self.rounds):
-            rounds.append(best_pairs(self.graph, self._nodes.gram_matrix()))
-            self._nodes.mix(rounds[-1])
+            rounds.append(best_pairs(self.graph, self._Gamma))
+            self._mix(rounds[-1])
         if not self.palindromes:
             return tuple(rounds)
         for W in rounds[-2::-1]:
-            self._nodes.mix(W)
+            self._mix(W)
         return palindrome(tuple(rounds))
 
+    def _mix(self, W: MixingMatrix) -> None:
+        """Γ ← WᵀΓW; of large graphs, on the edges and the diagonal."""
+        Gamma = W.incoming @ self._Gamma @ W.sparse
+        self._Gamma = Gamma if self._kept is None else Gamma.multiply(self._kept).tocsr()
 
-def _is_small_regular_and_bipartite(graph: Graph) -> bool:
-    """Whether the colors of an edge coloring leave no node out, so that they may be in a better order than a plan."""
-    one_degree = len(set(graph.degrees)) == 1 and graph.degrees[0] > 2  # a ring has one order only
-    return graph.n <= _MOST_NODES and one_degree and two_coloring(graph) is not None
+
+def _has_perfect_colors(graph: Graph) -> bool:
+    """Whether the graph is small, and the colors of an edge coloring leave no node out and have several orders."""
+    regular = len(set(graph.degrees)) == 1 and graph.degrees[0] > 2
+    return graph.n <= _MOST_NODES and regular and two_coloring(graph) is not None
 
 
-def _disagreement(graph: Graph, mixings: Sequence[tuple[MixingMatrix, ...]]) -> float:
-    """What modeled nodes disagree by after a mixing, over the second half of them, rounded so that equals are equal."""
-    nodes, left = ModeledNodes(graph), []
-    for rounds in mixings:
-        nodes.move_apart()
+def _left(mixings: Sequence[tuple[MixingMatrix, ...]]) -> float:
+    """Return the sum of Tr (I − J)Γ after the mixings of the second half, where each begins with Γ ← Γ + I."""
+    Gamma, left = np.zeros((mixings[0][0].n,) * 2), 0.0
+    for t, rounds in enumerate(mixings):
+        Gamma += np.eye(len(Gamma))
         for W in rounds:
-            nodes.mix(W)
-        left.append(nodes.disagreement)
-    return round_off(sum(left[len(left) // 2 :]))
+            Gamma = W.incoming @ (W.incoming @ Gamma).T
+        if 2 * t >= len(mixings):
+            left += np.trace(Gamma) - Gamma.mean() * len(Gamma)
+    return round_off(left)
 
 
 @lru_cache(maxsize=8)  # the runs of an experiment share it
