@@ -24,6 +24,7 @@ from mixwise.seeding import hashed, stream
 from mixwise.sketch import CountSketch, Sketch
 
 _AT_ONCE = 1 << 12  # arcs whose sketches are compared at a time
+_WHOLE = 2.0**30  # the share 1 in a message of the iterations
 _SELECTED = 2.0**200  # raises selected pairs above all others and keeps their order
 _NOTHING, _OFFER, _TAKEN = 0, 1, 2  # what a node tells a neighbor, in one byte; a lost byte says nothing
 
@@ -134,8 +135,11 @@ def preferred(worth: FloatArray, near: Neighborhood, network: Network, iteration
     the pair if w_ij > a_ij + a_ji. On trees these pairs are the heaviest matching as soon as the messages have crossed
     the tree; on bipartite graphs after finitely many iterations (Bayati, Shah and Sharma 2008; Sanghavi, Malioutov and
     Willsky 2011). On others they may stay undecided around odd cycles; the offers then decide.
+
+    More than w_ij makes no difference, so a message is a share of it, a whole number above 0: no node can claim more,
+    and a lost message is 0.
     """
-    worth = np.where(worth > 0, worth, 0)  # NaN: a sketch that was lost
+    worth = np.where(worth > 0, worth, 0.0)  # NaN: a sketch that was lost
     a = heard = np.zeros_like(worth)  # a_ij and a_ji of each arc
     for _ in range(iterations if len(worth) else 0):
         gain = np.maximum(worth - heard, 0)
@@ -143,9 +147,10 @@ def preferred(worth: FloatArray, near: Neighborhood, network: Network, iteration
         is_best = gain == best
         single = np.add.reduceat(is_best, near.starts, dtype=int)[near.mine] == 1
         second = np.maximum.reduceat(np.where(is_best, 0, gain), near.starts)[near.mine]
-        a = np.where(is_best & single, second, best)
-        told = near.heard(a[:, None], network)[:, 0]
-        heard = np.where(np.isnan(told), heard, told)  # a lost message leaves the one before
+        a = np.minimum(np.where(is_best & single, second, best), worth)
+        share = np.divide(a, worth, out=np.zeros_like(worth), where=worth > 0)
+        told = near.heard((1 + np.rint(_WHOLE * share)).astype(np.int32)[:, None], network)[:, 0]
+        heard = np.where(told > 0, (told - 1).astype(worth.dtype) / _WHOLE * worth, heard)  # lost: as it was before
     return np.where(worth > a + heard, _SELECTED, 1.0) * worth
 
 
