@@ -4,7 +4,7 @@ import pytest
 
 from mixwise import graphs
 from mixwise.network import Link, Links
-from mixwise.policies import Auto, Pairs, forecast
+from mixwise.policies import Auto, AwarePairs, Pairs, forecast
 from mixwise.protocols import Context, Needs
 
 SLOW = Links(Link(0.02, 1e6))
@@ -40,6 +40,23 @@ def test_with_links_the_fewest_rounds_that_leave_a_fifth_of_a_step(graph):
     left = {r: forecast(Pairs(r), graph, 1e4).disagreement for r in (chosen.rounds, chosen.rounds - 1) if r}
     assert left.pop(chosen.rounds) <= 0.2
     assert all(more > 0.2 for more in left.values())
+
+
+def test_pairs_are_chosen_by_the_data_on_irregular_graphs_where_that_takes_hardly_longer():
+    large, small = 4e8, 1e6
+    lan = Links(Link(1e-4, 1.25e9))
+
+    def chosen(graph, size, links, **needs):
+        return Auto().choose(Context(graph, needs=Needs(**needs), links=links, row_bytes=size, wire_bytes=size))
+
+    assert isinstance(chosen(IRREGULAR, large, lan), AwarePairs)
+    assert isinstance(chosen(IRREGULAR, small, lan), Pairs)
+    assert isinstance(chosen(IRREGULAR, small, SLOW), Pairs)
+    assert isinstance(chosen(graphs.torus(6, 6), large, lan), Pairs)
+    assert isinstance(
+        chosen(IRREGULAR, large, lan, symmetric=True), Pairs
+    )  # D²: several rounds must run forth and back
+    assert isinstance(Auto().choose(Context(IRREGULAR, row_bytes=large, wire_bytes=large)), Pairs)  # links unknown
 
 
 def test_rounds_that_run_forth_and_back_count_twice():

@@ -39,4 +39,4 @@ def test_plan_prints_the_alternatives_and_marks_the_choice_for_the_links(mixwise
     assert [line.split()[0] for line in told[1:3]] == ["metropolis-hastings", "pairs"]
     assert [line.split()[:4] for line in told if "(auto)" in line] == [["pairs", "(auto)", "int8", "3"]]
     told = mixwise("plan", "star:5", "--model-size", "100000000", "--latency", "0").stdout.splitlines()
-    assert [line.split()[:3] for line in told if "(auto)" in line] == [["pairs", "(auto)", "int8"]]
+    assert [line.split()[:3] for line in told if "(auto)" in line] == [["aware-pairs", "(auto)", "int8"]]

@@ -24,7 +24,8 @@ def plan(
 
     Disagreement is that of nodes that take independent random steps of variance 1, right after a mixing; with full
     averaging it is 0. Messages of a round travel at the same time, rounds one after the other. The line marked (auto)
-    is the choice of `policy: auto` and `wire_dtype: auto` for these links: the fewest rounds that leave at most 0.2.
+    is the choice of `policy: auto` and `wire_dtype: auto` for these links: the fewest rounds that leave at most 0.2, of
+    pairs chosen by the data on irregular graphs where that takes hardly longer.
 
     Example: mixwise plan torus:6x6 --latency 50 --bandwidth 100 --model-size 270000
     """
@@ -71,8 +72,9 @@ def plan(
             ("matchings", Matchings(rounds), None),
         ]
     choices.append(("metropolis-hastings", Fixed(metropolis_hastings), torch.int8))
-    chosen = auto.rounds or 1 if isinstance(auto, Pairs) else 1
+    chosen = auto.rounds or 1 if isinstance(auto, Pairs | AwarePairs) else 1
     choices += [("pairs", Pairs(rounds), torch.int8) for rounds in sorted({1, rounds_that_fit(g), chosen})]
+    choices += [("aware-pairs", auto, torch.int8)] if isinstance(auto, AwarePairs) else []
     rows = []
     for name, policy, wire in choices:
         f = forecast(policy, g, sizes[wire], links)
