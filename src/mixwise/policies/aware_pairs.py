@@ -106,8 +106,13 @@ class Neighborhood:
         self.graph, self.nodes = graph, nodes
         self.mine, self.theirs = senders[own] - nodes.start, receivers[own]
         self.starts: IntArray = np.searchsorted(self.mine, np.arange(len(nodes)))
+        self.degrees: IntArray = np.diff(self.starts, append=len(self.mine))
         ends = np.stack([senders[own], receivers[own]])
         self.edge: IntArray = ends.min(axis=0) * graph.n + ends.max(axis=0)
+
+    def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the value of the owned end of each arc (A,), of one value per owned node (m,)."""
+        return np.repeat(values, self.degrees)
 
     def heard(self, messages: npt.NDArray[Any], network: Network) -> npt.NDArray[Any]:
         """Send each neighbor its message (A, w) and return what the neighbors sent."""
@@ -140,17 +145,18 @@ def preferred(worth: FloatArray, near: Neighborhood, network: Network, iteration
     and a lost message is 0.
     """
     worth = np.where(worth > 0, worth, 0.0)  # NaN: a sketch that was lost
+    unit = worth / _WHOLE  # of the messages along each arc
+    per_unit = np.divide(1.0, unit, out=np.zeros_like(unit), where=unit >= np.finfo(unit.dtype).tiny)
     a = heard = np.zeros_like(worth)  # a_ij and a_ji of each arc
     for _ in range(iterations if len(worth) else 0):
         gain = np.maximum(worth - heard, 0)
-        best = np.maximum.reduceat(gain, near.starts)[near.mine]
-        is_best = gain == best
-        single = np.add.reduceat(is_best, near.starts, dtype=int)[near.mine] == 1
-        second = np.maximum.reduceat(np.where(is_best, 0, gain), near.starts)[near.mine]
-        a = np.minimum(np.where(is_best & single, second, best), worth)
-        share = np.divide(a, worth, out=np.zeros_like(worth), where=worth > 0)
-        told = near.heard((1 + np.rint(_WHOLE * share)).astype(np.int32)[:, None], network)[:, 0]
-        heard = np.where(told > 0, (told - 1).astype(worth.dtype) / _WHOLE * worth, heard)  # lost: as it was before
+        best = np.maximum.reduceat(gain, near.starts)
+        is_best = gain == near.spread(best)
+        single = np.add.reduceat(is_best, near.starts, dtype=np.int32) == 1
+        second = np.maximum.reduceat(np.where(is_best, 0, gain), near.starts)
+        a = np.minimum(np.where(is_best, near.spread(np.where(single, second, best)), near.spread(best)), worth)
+        told = near.heard(np.rint(a * per_unit).astype(np.int32)[:, None] + 1, network)[:, 0]
+        heard = np.where(told > 0, (told - 1).astype(worth.dtype) * unit, heard)  # lost: as it was before
     return np.where(worth > a + heard, _SELECTED, 1.0) * worth
 
 
