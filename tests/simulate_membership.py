@@ -216,7 +216,7 @@ class Simulation:
             model = torch.nn.Linear(2, 1, bias=False, dtype=torch.float64)
         target = torch.full((1, 2), float(rank), dtype=torch.float64)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        policy = AwarePairs(2, CountSketch(4)) if self.pairs else metropolis_hastings
+        policy = AwarePairs(2, CountSketch(4), iterations=3) if self.pairs else metropolis_hastings
         graph = mw.graphs.ring(self.world) if self.world > 2 else mw.graphs.complete(self.world)
         try:
             gossip = mw.Gossip(model, optimizer, graph, policy, elastic=True, timeout=TIMEOUT)
