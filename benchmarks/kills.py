@@ -4,9 +4,8 @@
 
 The kinds take turns, and each waits until at least 6 ranks are back. Every rank writes one line when it leaves a
 group, because it has noticed a loss or a new rank, one per change of its group, and one per mixing that it has applied:
-its number, and the name and members of its group. Ranks that have
-applied the same mixing in different groups would be a split brain. A rank that takes 5 seconds for a step writes the
-stacks of its threads into the log.
+its number, and the name and members of its group. Ranks that have applied the same mixing in different groups would be
+a split brain. A rank that takes 5 seconds for a step writes the stacks of its threads into the log.
 """
 
 from __future__ import annotations

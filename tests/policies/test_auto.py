@@ -53,9 +53,7 @@ def test_pairs_are_chosen_by_the_data_on_irregular_graphs_where_that_takes_hardl
     assert isinstance(chosen(IRREGULAR, small, lan), Pairs)
     assert isinstance(chosen(IRREGULAR, small, SLOW), Pairs)
     assert isinstance(chosen(graphs.torus(6, 6), large, lan), Pairs)
-    assert isinstance(
-        chosen(IRREGULAR, large, lan, symmetric=True), Pairs
-    )  # D²: several rounds must run forth and back
+    assert isinstance(chosen(IRREGULAR, large, lan, symmetric=True), Pairs)  # D²: rounds must run forth and back
     assert isinstance(Auto().choose(Context(IRREGULAR, row_bytes=large, wire_bytes=large)), Pairs)  # links unknown
 
 

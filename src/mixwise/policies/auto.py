@@ -18,7 +18,7 @@ from mixwise.protocols import Context, Look, Network, Plan, Policy, Provides, Ro
 from mixwise.sketch import CountSketch, Sketch
 
 _MOST_ROUNDS = 16  # per mixing, where no budget says otherwise
-_HARDLY = 1.1  # times as long may a mixing take that looks at the data
+_HARDLY = 1.1  # a mixing that looks at the data may take this many times as long
 _LEFT = 0.2  # of the disagreement that a step adds may be left where time counts
 
 
@@ -93,7 +93,7 @@ class Auto(Chosen):
         return AwarePairs(rounds, self.sketch) if self._may_look(rounds, context) else Pairs(rounds)
 
     def _may_look(self, rounds: int, context: Context) -> bool:
-        """Whether the data may help to choose the pairs, and the messages for that take hardly any time."""
+        """Whether the data is likely to help in choosing the pairs, at hardly any extra time."""
         graph, links, size = context.graph, context.links, context.wire_bytes
         if links is None or self.budget is not None or context.needs.symmetric or len(set(graph.degrees)) == 1:
             return False
