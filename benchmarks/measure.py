@@ -1,6 +1,6 @@
 """A benchmark is a question with contestants and a bar; all contestants take turns on the same inputs and threads.
 
-A round gives every contestant one turn, so that all see the same machine. A turn lasts 50 ms at least: short calls are
+A round gives every contestant one turn, so that all see the same machine. A turn lasts 0.2 s at least: short calls are
 repeated. Ratios are taken round by round; reported are medians and the middle half of the rounds (25 % to 75 %).
 """
 
@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-SHORTEST, MOST = 0.05, 1000  # seconds of a turn; calls in it
+SHORTEST, MOST = 0.2, 1000  # seconds of a turn; calls in it
 PACKAGES = ("mixwise", "torch", "numpy", "scipy", "piqp", "clarabel", "osqp", "cvxpy", "decent-dp")
 
 

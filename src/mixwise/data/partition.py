@@ -241,10 +241,13 @@ class NodeBatches:
         if batch < 1:
             raise DataError(f"batch = {batch}; it must be at least 1")
         self.partition, self.batch, self.seed = partition, batch, seed
-        self._orders: dict[int, dict[int, torch.Tensor]] = {}  # node -> pass -> dataset indices in that order
+        self._orders: dict[int, dict[int, IntArray]] = {}  # node -> pass -> dataset indices in that order
 
     def __call__(self, node: int, step: int) -> torch.Tensor:
         """Return the indices into the dataset of the batch of `node` at `step`, int64 (batch,)."""
+        return torch.from_numpy(self._batch(node, step))
+
+    def _batch(self, node: int, step: int) -> IntArray:
         if not 0 <= node < len(self.partition) or step < 0:
             rule = f"the partition has nodes 0 to {len(self.partition) - 1}, steps count from 0"
             raise DataError(f"node = {node}, step = {step}; {rule}")
@@ -253,13 +256,15 @@ class NodeBatches:
         known = self._orders.get(node, {})
         orders = {t: known[t] if t in known else self._order(node, t) for t in range(first, last + 1)}
         self._orders[node] = orders
-        return torch.cat([*orders.values()])[start - first * size :][: self.batch]
+        joined: IntArray = orders[first] if first == last else np.concatenate([*orders.values()])
+        return joined[start - first * size :][: self.batch]
 
-    def _order(self, node: int, number: int) -> torch.Tensor:
+    def _order(self, node: int, number: int) -> IntArray:
         """Return the indices of a node in the order of this pass."""
         own, draws = self.partition[node], generator(self.seed, "order", node, number)
-        return torch.from_numpy(own[torch.randperm(len(own), generator=draws, device="cpu").numpy()])
+        order: IntArray = own[torch.randperm(len(own), generator=draws, device="cpu").numpy()]
+        return order
 
     def all(self, nodes: Sequence[int], step: int) -> torch.Tensor:
         """Return the indices of the batches of several nodes at `step`, int64 (m, batch)."""
-        return torch.stack([self(node, step) for node in nodes])
+        return torch.from_numpy(np.stack([self._batch(node, step) for node in nodes]))

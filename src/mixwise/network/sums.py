@@ -156,36 +156,51 @@ def _average_pairs(X: torch.Tensor, graph: Graph, weights: FloatArray) -> None:
 
 def _sum_long_rows(X: torch.Tensor, graph: Graph, weights: FloatArray, out: torch.Tensor, add: bool) -> None:
     """The same, some columns at a time and one receiver after the other: each sum stays in the cache."""
-    (n, d), terms = X.shape, _terms_of(graph, weights)
+    (n, d), rounded = X.shape, torch.tensor(weights, dtype=X.dtype)
+    equal = not add and bool((rounded == rounded[0]).all())
+    terms = () if equal else _terms_of(graph, weights)
     memory = torch.empty(n + 1, block_width(d, n), dtype=X.dtype, device=X.device)
     tensors = (X, out, memory)
     rows, mixed, places = (tensor if (array := as_array(tensor)) is None else array for tensor in tensors)
-    rounded = torch.tensor(weights, dtype=X.dtype)
-    equal = not add and bool((rounded == rounded[0]).all())
     with np.errstate(over="ignore", invalid="ignore"):  # rows that are only measured need not be finite
         for columns in column_blocks(d, n):
-            sources, targets = list(rows[:, columns]), mixed[:, columns]
-            *sums, product = places[:, : targets.shape[1]]
+            block, targets = rows[:, columns], mixed[:, columns]
+            sums, product = places[:n, : targets.shape[1]], places[n, : targets.shape[1]]
             if equal:
-                _sum_products(sources, float(weights[0]), terms, targets, sums)
+                _sum_products(block, float(weights[0]), graph, targets, sums)
                 continue
+            sources = list(block)
             for total, heard in zip(sums, terms, strict=True):
                 sum_terms(sources, heard, total, product)
             for target, total in zip(targets, sums, strict=True):
                 target[:] = target + total if add else total
 
 
-def _sum_products(X: Any, weight: float, terms: Sequence[Terms], out: Any, products: Any) -> None:
+def _sum_products(X: Any, weight: float, graph: Graph, out: Any, products: Any) -> None:
     """The sums of a block where all weights are equal, as on a ring: w x is taken once, not once per receiver."""
     multiply, plus = (torch.mul, torch.add) if isinstance(X, torch.Tensor) else (np.multiply, np.add)
-    for x, product in zip(X, products, strict=True):
-        multiply(x, weight, out=product)
-    for target, ((first, _), *others) in zip(out, terms, strict=True):
-        total = products[first]
-        for position, _ in others:
-            total = plus(total, products[position], out=target)
+    multiply(X, weight, out=products)
+    for receivers, (first, *others) in _runs(graph):
+        total, target = products[first], out[receivers]
+        for senders in others:
+            total = plus(total, products[senders], out=target)
         if not others:
             target[:] = total
+
+
+@lru_cache(maxsize=64)
+def _runs(graph: Graph) -> list[tuple[slice, list[slice]]]:
+    """Receivers in a row whose senders are each one further than those of the one before, as in a ring; their senders.
+
+    One sum serves all of them, where calls take as long as the sums.
+    """
+    senders = graph.pattern.rows[graph.pattern.by_column]
+    heard = np.split(senders, np.cumsum(np.bincount(graph.pattern.cols, minlength=graph.n))[:-1])
+    starts = [j for j in range(graph.n) if j == 0 or not np.array_equal(heard[j], heard[j - 1] + 1)]
+    return [
+        (slice(first, last), [slice(int(i), int(i) + last - first) for i in heard[first]])
+        for first, last in pairwise([*starts, graph.n])
+    ]
 
 
 def _terms_of(graph: Graph, weights: FloatArray) -> tuple[Terms, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+import numpy as np
 import torch
 
 from mixwise.errors import TrainingError
@@ -70,12 +71,12 @@ class QuadraticTask(Task):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return f_i(x_i) and 2 A_iᵀ(A_i x_i + b_i) + ξ_i; the noise depends on the node's name and the step alone."""
         own = slice(nodes.start, nodes.stop) if isinstance(nodes, range) and nodes.step == 1 else list(nodes)
-        A, b = self.A[own], self.b[own]
-        residual = torch.bmm(A, X[:, :, None])[:, :, 0] + b  # einsum does the same in twice the time
-        G = 2 * torch.bmm(A.mT, residual[:, :, None])[:, :, 0]
+        A, b = self.A.numpy()[own], self.b.numpy()[own]  # in a third of the time of torch
+        residual = np.matvec(A, X.detach().numpy()) + b
+        G = torch.from_numpy(2 * np.vecmat(residual, A))
         if self.noise > 0:
             G += self.noise**0.5 * self._standard_noise(nodes, step)
-        return residual.square().sum(1), G
+        return torch.from_numpy(np.square(residual).sum(1)), G
 
     def full_gradients(self, x: torch.Tensor) -> torch.Tensor:
         """Return ∇f_i(x) of all nodes at one point x, (n, d), without noise."""
