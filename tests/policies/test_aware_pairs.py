@@ -80,17 +80,18 @@ def removed(X, edges):
     return sum(((X[i] - X[j]) ** 2).sum() for i, j in edges)
 
 
-def test_by_default_pairs_remove_nearly_as_much_as_the_heaviest_matchings():
-    """On average over random rows on the social network, which has odd cycles."""
-    social, share = graphs.social_network(), {0: 0.0, 24: 0.0}
+@pytest.mark.parametrize("graph", [graphs.social_network(), graphs.complete(16)], ids=["social", "complete"])
+def test_by_default_pairs_remove_nearly_as_much_as_the_heaviest_matchings(graph):
+    """On average over random rows on graphs with odd cycles."""
+    share = {0: 0.0, 24: 0.0}
     for seed in range(10):
-        X = normal_rows(social.n, 3, seed)
+        X = normal_rows(graph.n, 30, seed)
         for iterations in share:
-            (W,) = planned(AwarePairs(1, ExactSketch(), iterations=iterations), social, X)
-            share[iterations] += removed(X, W.graph.edges) / removed(X, heaviest(social, X)) / 10
+            (W,) = planned(AwarePairs(1, ExactSketch(), iterations=iterations), graph, X)
+            share[iterations] += removed(X, W.graph.edges) / removed(X, heaviest(graph, X)) / 10
     assert AwarePairs().iterations == 24
     assert share[24] > 0.99
-    assert share[0] < 0.95  # greedy pairs
+    assert share[0] < 0.97  # greedy pairs
 
 
 @settings(max_examples=30)

@@ -25,7 +25,6 @@ from mixwise.sketch import CountSketch, Sketch
 
 _AT_ONCE = 1 << 12  # arcs whose sketches are compared at a time
 _WHOLE = 2.0**30  # the share 1 in a message of the iterations
-_SELECTED = 2.0**200  # raises selected pairs above all others and keeps their order
 _NOTHING, _OFFER, _TAKEN = 0, 1, 2  # what a node tells a neighbor, in one byte; a lost byte says nothing
 
 
@@ -39,9 +38,10 @@ class AwarePairs(InPairs):
     """At every mixing, `rounds` matchings one after the other, agreed on by neighbors; no node sees more than those.
 
     Every node sends the sketch s_i of its row to its neighbors. Averaging the pair i, j removes ½‖s_i − s_j‖² of the
-    disagreement. Max-product messages, `iterations` of one number along every arc, find the pairs that remove most
-    together (`preferred`). Then every free node offers itself to the free neighbor that it prefers, `offers` times; two
-    nodes that offer themselves to each other are a pair. Ties are broken by a hash of the seed, the round and the edge.
+    disagreement. Max-product messages, `iterations` of one number along every arc, tell how much of that the two could
+    not remove without each other (`advantage`). Then every free node offers itself to the free neighbor where that is
+    most, `offers` times; two nodes that offer themselves to each other are a pair. Ties are broken by a hash of the
+    seed, the round and the edge.
     A pair knows its new sketch, (s_i + s_j)/2, without its rows, and sends it on for the next round.
 
     Lost messages never give a node two partners: a neighbor whose sketch is lost is not considered in this round, and
@@ -84,8 +84,8 @@ class AwarePairs(InPairs):
             sent = S[near.mine]
             heard = near.heard(sent, network)
             ties = stream(state.scratch["seed"], "ties", round.t, r)
-            worth = preferred(_squared_distances(sent, heard), near, network, self.iterations)
-            partner = agree(worth, near, network, self.offers, ties)
+            worth = _squared_distances(sent, heard)
+            partner = agree(advantage(worth, near, network, self.iterations), near, network, self.offers, ties)
             paired = near.theirs == partner[near.mine]  # at most one arc per node
             S[near.mine[paired]] = (sent[paired] + heard[paired]) / 2
             rounds.append(near.matrix(partner))
@@ -133,49 +133,51 @@ class Neighborhood:
         return MixingMatrix(graph, np.where(rows == cols, kept[rows], 0.5 * paired), nodes=self.nodes)
 
 
-def preferred(worth: FloatArray, near: Neighborhood, network: Network, iterations: int) -> FloatArray:
-    """Return the worth w of each arc (A,), raised above all others for the pairs that the max-product messages select.
+def advantage(worth: FloatArray, near: Neighborhood, network: Network, iterations: int) -> FloatArray:
+    """Return by how much the pair of each arc (A,) removes more than its nodes could without each other.
 
-    Node i tells j what it could remove without j, a_ij = max over its other neighbors l of (w_il − a_li)₊, and selects
-    the pair if w_ij > a_ij + a_ji. On trees these pairs are the heaviest matching as soon as the messages have crossed
-    the tree; on bipartite graphs after finitely many iterations (Bayati, Shah and Sharma 2008; Sanghavi, Malioutov and
-    Willsky 2011). On others they may stay undecided around odd cycles; the offers then decide.
+    Node i tells j what it could remove without j, a_ij = max over its other neighbors l of (w_il − a_li)₊. The pair has
+    the advantage b_ij = w_ij − a_ij − a_ji; before the first message that is its worth w. On trees the pairs with b > 0
+    are the heaviest matching as soon as the messages have crossed the tree; on bipartite graphs after finitely many
+    iterations (Bayati, Shah and Sharma 2008; Sanghavi, Malioutov and Willsky 2011). On others the messages may go back
+    and forth around odd cycles; the pairs with the largest b are still good ones.
 
-    More than w_ij makes no difference, so a message is a share of it, a whole number above 0: no node can claim more,
-    and a lost message is 0.
+    A larger a_ij than w_ij makes no difference, so a message is a share of it, a whole number above 0: no node can
+    claim more, and a lost message is 0. A pair that would remove nothing has the advantage −∞.
     """
     worth = np.where(worth > 0, worth, 0.0)  # NaN: a sketch that was lost
     unit = worth / _WHOLE  # of the messages along each arc
     per_unit = np.divide(1.0, unit, out=np.zeros_like(unit), where=unit >= np.finfo(unit.dtype).tiny)
-    a = heard = np.zeros_like(worth)  # a_ij and a_ji of each arc
+    told = heard = np.zeros_like(worth)  # a_ij and a_ji of each arc, as shares
     for _ in range(iterations if len(worth) else 0):
-        gain = np.maximum(worth - heard, 0)
+        gain = np.maximum(worth - heard * unit, 0)
         best = np.maximum.reduceat(gain, near.starts)
         is_best = gain == near.spread(best)
         single = np.add.reduceat(is_best, near.starts, dtype=np.int32) == 1
         second = np.maximum.reduceat(np.where(is_best, 0, gain), near.starts)
         a = np.minimum(np.where(is_best, near.spread(np.where(single, second, best)), near.spread(best)), worth)
-        told = near.heard(np.rint(a * per_unit).astype(np.int32)[:, None] + 1, network)[:, 0]
-        heard = np.where(told > 0, (told - 1).astype(worth.dtype) * unit, heard)  # lost: as it was before
-    return np.where(worth > a + heard, _SELECTED, 1.0) * worth
+        told = np.rint(a * per_unit)
+        message = near.heard(told.astype(np.int32)[:, None] + 1, network)[:, 0]
+        heard = np.where(message > 0, (message - 1).astype(worth.dtype), heard)  # lost: as it was before
+    return np.where(worth > 0, worth - (told + heard) * unit, -np.inf)
 
 
-def agree(worth: FloatArray, near: Neighborhood, network: Network, offers: int, ties: int) -> IntArray:
+def agree(advantage: FloatArray, near: Neighborhood, network: Network, offers: int, ties: int) -> IntArray:
     """Return the partner of each owned node (m,), −1 if it has none: mutual best offers, repeated among free nodes."""
     m = len(near.nodes)
     partner = np.full(m, -1)
-    if not len(worth):
+    if not len(advantage):
         return partner
-    tie = hashed(near.edge, ties)
+    tie, left = hashed(near.edge, ties), advantage.copy()
     for _ in range(offers):
-        worth[partner[near.mine] >= 0] = 0
-        best = (worth > 0) & (worth == np.maximum.reduceat(worth, near.starts)[near.mine])
+        left[partner[near.mine] >= 0] = -np.inf
+        best = (left > -np.inf) & (left == np.maximum.reduceat(left, near.starts)[near.mine])
         offered = best & (tie == np.maximum.reduceat(np.where(best, tie, 0), near.starts)[near.mine])
         message = np.where(partner[near.mine] >= 0, _TAKEN, np.where(offered, _OFFER, _NOTHING)).astype(np.int8)
         heard = near.heard(message[:, None], network)[:, 0]
         mutual = np.flatnonzero(offered & (heard == _OFFER))
         partner[near.mine[mutual]] = near.theirs[mutual]
-        worth[heard == _TAKEN] = 0
+        left[heard == _TAKEN] = -np.inf
     return partner
 
 
