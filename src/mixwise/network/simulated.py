@@ -88,7 +88,7 @@ class SimulatedNetwork:
             self._check_leaving(messages)
         if self.links is not None:
             self.traffic.seconds += self.links.round(graph.arcs.senders, graph.arcs.receivers, size)
-        return messages[torch.tensor(order, device=messages.device)]  # a copy: the graph's order is read-only
+        return messages.index_select(0, torch.tensor(order, device=messages.device))  # a copy: the order is read-only
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows themselves: all of them are here. Counted as an all-gather: each row reaches n − 1 nodes."""

@@ -148,9 +148,9 @@ def advantage(worth: FloatArray, near: Neighborhood, network: Network, iteration
     worth = np.where(worth > 0, worth, 0.0)  # NaN: a sketch that was lost
     unit = worth / _WHOLE  # of the messages along each arc
     per_unit = np.divide(1.0, unit, out=np.zeros_like(unit), where=unit >= np.finfo(unit.dtype).tiny)
-    told = heard = np.zeros_like(worth)  # a_ij and a_ji of each arc, as shares
+    told = heard = np.zeros_like(worth)  # a_ij of each arc, as a share, and a_ji
     for _ in range(iterations if len(worth) else 0):
-        gain = np.maximum(worth - heard * unit, 0)
+        gain = np.maximum(worth - heard, 0)
         best = np.maximum.reduceat(gain, near.starts)
         is_best = gain == near.spread(best)
         single = np.add.reduceat(is_best, near.starts, dtype=np.int32) == 1
@@ -158,8 +158,8 @@ def advantage(worth: FloatArray, near: Neighborhood, network: Network, iteration
         a = np.minimum(np.where(is_best, near.spread(np.where(single, second, best)), near.spread(best)), worth)
         told = np.rint(a * per_unit)
         message = near.heard(told.astype(np.int32)[:, None] + 1, network)[:, 0]
-        heard = np.where(message > 0, (message - 1).astype(worth.dtype), heard)  # lost: as it was before
-    return np.where(worth > 0, worth - (told + heard) * unit, -np.inf)
+        heard = np.where(message > 0, (message - 1).astype(worth.dtype) * unit, heard)  # lost: as it was before
+    return np.where(worth > 0, worth - (told * unit + heard), -np.inf)
 
 
 def agree(advantage: FloatArray, near: Neighborhood, network: Network, offers: int, ties: int) -> IntArray:
