@@ -16,10 +16,25 @@ from typing import Any
 import numpy as np
 import torch
 
+from mixwise.errors import kind_of
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 
 Tensors = dict[str, torch.Tensor]
+
+
+def counts_like(known: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the saved counts with these names; a `ValueError` if one is of another kind, or below 0.
+
+    >>> counts_like({"t": 0, "seconds": 0.0}, {"t": 3, "seconds": 2})
+    {'t': 3, 'seconds': 2}
+    """
+    found = {name: saved[name] for name in known}
+    for name, value in found.items():
+        kinds = (int, float) if isinstance(known[name], float) else (type(known[name]),)
+        if type(value) not in kinds or value < 0:
+            raise ValueError(f"{name} is {kind_of(value)} in place of a count")
+    return found
 
 
 @dataclass

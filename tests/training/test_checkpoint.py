@@ -244,6 +244,19 @@ def test_a_checkpoint_of_0_2_0_has_no_checksum_and_is_read(tmp_path):
     assert advance(loaded("aware", path), 5) == advance(training, 5)
 
 
+@pytest.mark.parametrize("value", [[4], "4", 4.5, -4, None, True])
+@pytest.mark.parametrize("name", ["shared/t", "driver/shared/steps", "driver/shared/traffic.parameters"])
+def test_an_edited_position_is_one_line(name, value, tmp_path):
+    saved("aware", 4, path := tmp_path / "c")
+    file, tensors = the_file(path), load_file(the_file(path))
+    values = json.loads(header(path)["__metadata__"]["mixwise"])
+    del values["sha256"]
+    place, _, last = name.rpartition(".")
+    (values["values"][place]["json"] if place else values["values"])[last] = value
+    save_file(tensors, file, {"mixwise": json.dumps(values)})
+    refused(TrainingError, r"does not fit this run .*in place of a count.*delete its folder", loaded, "aware", path)
+
+
 def test_a_power_cut_at_any_moment_leaves_a_checkpoint(tmp_path):
     """After the sync of the folder that follows the renaming, the new one; before it, the one before."""
     path, training = tmp_path / "c", make("nesterov")

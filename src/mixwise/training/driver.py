@@ -29,6 +29,7 @@ from mixwise.network.traffic import Pending, message_bytes
 from mixwise.network.wire import Wire
 from mixwise.protocols import Algorithm, Context, Look, Network, Plan, Policy, Round, State
 from mixwise.sketch import CountSketch
+from mixwise.state import counts_like
 from mixwise.training.checks import check_connected, check_policy, check_unchanged, check_weights
 
 _POSITION = ("t", "began", "steps", "lr", "begun")  # what a checkpoint holds of a driver besides tensors and states
@@ -204,7 +205,7 @@ class Driver:
     def load_state(self, saved: State, device: torch.device) -> None:
         """Continue from such a state."""
         shared = saved.shared
-        vars(self).update({name: shared[name] for name in _POSITION})
+        vars(self).update(counts_like({name: getattr(self, name) for name in _POSITION}, shared))
         self.algorithm_state.load(saved.parts["algorithm"].to(device))
         self.policy_state.load(saved.parts["policy"])
         self._X = saved.rows["start"].to(device) if "start" in saved.rows else None
@@ -212,7 +213,8 @@ class Driver:
         if "sums.0" in saved.rows and (look := self.looks) is not None:
             counts = dict.fromkeys(sketch for sketch in look.sketches if isinstance(sketch, CountSketch))
             self._sums = {sketch: saved.rows[f"sums.{i}"].cpu().numpy() for i, sketch in enumerate(counts)}
-        vars(self.network.traffic).update(shared["traffic"])
+        traffic = vars(self.network.traffic)
+        traffic.update(counts_like(traffic, shared["traffic"]))
         if isinstance(self.network, GuardedNetwork):
             self.network.state.load(saved.parts["network"])
 

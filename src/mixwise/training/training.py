@@ -24,6 +24,7 @@ from mixwise.network.guarded import OnBad, Robust, guarded, unguarded
 from mixwise.network.survivors import keep_counting, restored_on_loss
 from mixwise.policies.choice import PolicyLike, as_algorithm, policy_for
 from mixwise.protocols import Algorithm, Context, Network, Plan, State, Task
+from mixwise.state import counts_like
 from mixwise.training import checks
 from mixwise.training.driver import driver_for
 from mixwise.training.optimizers import LONG, check_elementwise, clip_rows, fuse_where_safe, step_rows
@@ -217,7 +218,7 @@ class Training:
                 f"X is {tuple(X.shape)} of {X.dtype}, expected {tuple(self.X.shape)} of {self.X.dtype}: "
                 f"another task, graph or dtype"
             )
-        self.t = saved.shared["t"]
+        self.t = counts_like({"t": self.t}, saved.shared)["t"]
         self.driver.load_state(saved.parts["driver"], self.X.device)
         self._load_rows(saved)
 
