@@ -61,8 +61,8 @@ class AwarePairs(InPairs):
     """
 
     sketch: Sketch = CountSketch(100)
-    offers: Count = 8
-    iterations: Natural = 24
+    offers: Count = 6
+    iterations: Natural = 12
 
     def init(self, context: Context) -> State:
         """Seed the sketch; algorithms that need symmetric weights allow one matching only."""
