@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from mixwise.errors import kind_of
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 
@@ -33,7 +32,7 @@ def counts_like(known: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str,
     for name, value in found.items():
         kinds = (int, float) if isinstance(known[name], float) else (type(known[name]),)
         if type(value) not in kinds or value < 0:
-            raise ValueError(f"{name} is {kind_of(value)} in place of a count")
+            raise ValueError(f"{name} is {str(value)[:20]!r} in place of a count")
     return found
 
 

@@ -66,6 +66,7 @@ class QuadraticTask(Task):
         x0 = torch.randn(self.layout.dim, generator=generator(self.seed, "x0"), dtype=torch.float64, device="cpu")
         return x0.expand(len(nodes), -1).clone()
 
+    @np.errstate(over="ignore", invalid="ignore")  # a run that diverges: the error names the node
     def losses_and_gradients(
         self, X: torch.Tensor, nodes: Sequence[int], step: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
