@@ -190,9 +190,9 @@ def _sum_products(X: Any, weight: float, graph: Graph, out: Any, products: Any) 
 
 @lru_cache(maxsize=64)
 def _runs(graph: Graph) -> list[tuple[slice, list[slice]]]:
-    """Receivers in a row whose senders are each one further than those of the one before, as in a ring; their senders.
+    """Runs of receivers and of their senders, each one further than that of the receiver before, as on a ring.
 
-    One sum serves all of them, where calls take as long as the sums.
+    A run is summed in one call; a call for each receiver would take as long as its sum.
     """
     senders = graph.pattern.rows[graph.pattern.by_column]
     heard = np.split(senders, np.cumsum(np.bincount(graph.pattern.cols, minlength=graph.n))[:-1])

@@ -41,8 +41,8 @@ class AwarePairs(InPairs):
     disagreement. Max-product messages, `iterations` of one number along every arc, tell how much of that the two could
     not remove without each other (`advantage`). Then every free node offers itself to the free neighbor where that is
     most, `offers` times; two nodes that offer themselves to each other are a pair. Ties are broken by a hash of the
-    seed, the round and the edge.
-    A pair knows its new sketch, (s_i + s_j)/2, without its rows, and sends it on for the next round.
+    seed, the round and the edge. A pair knows its new sketch, (s_i + s_j)/2, without its rows, and sends it on for the
+    next round.
 
     Lost messages never give a node two partners: a neighbor whose sketch is lost is not considered in this round, and
     as an offer counts in both directions or in neither, the two ends of a pair always agree that they are one.
@@ -142,8 +142,8 @@ def advantage(worth: FloatArray, near: Neighborhood, network: Network, iteration
     iterations (Bayati, Shah and Sharma 2008; Sanghavi, Malioutov and Willsky 2011). On others the messages may go back
     and forth around odd cycles; the pairs with the largest b are still good ones.
 
-    A larger a_ij than w_ij makes no difference, so a message is a share of it, a whole number above 0: no node can
-    claim more, and a lost message is 0. A pair that would remove nothing has the advantage −∞.
+    An a_ij above w_ij makes no difference, so a message is a share of w_ij, a whole number above 0: no node can claim
+    more, and a lost message is 0. A pair that would remove nothing has the advantage −∞.
     """
     worth = np.where(worth > 0, worth, 0.0)  # NaN: a sketch that was lost
     unit = worth / _WHOLE  # of the messages along each arc
