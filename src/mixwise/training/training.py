@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from mixwise.algorithms import DSGD
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.network import FaultyNetwork
-from mixwise.network.guarded import OnBad, Robust, guarded, unguarded
+from mixwise.network.guarded import GuardedNetwork, OnBad, Robust, guarded, unguarded
 from mixwise.network.survivors import keep_counting, restored_on_loss
 from mixwise.policies.choice import PolicyLike, as_algorithm, policy_for
 from mixwise.protocols import Algorithm, Context, Network, Plan, State, Task
@@ -127,7 +127,7 @@ class Training:
         losses, G = self._local_step()
         computed = planned = mixed = time.perf_counter()
         plan = None
-        if (self.t + 1) % self.local_steps == 0:
+        if self._mixes:
             B = self.task.mixed_buffers
             rows = [self.X] if B is None else [self.X, B]
             try:
@@ -179,8 +179,19 @@ class Training:
         self._step_optimizer(G)
         if self.scheduler is not None:
             self.scheduler.step()
-        checks.check_parameters(X, G, nodes, t)  # here, before a sketch or a mixing passes it on to other nodes
+        if t == 0 or not self._checked_by_network:
+            checks.check_parameters(X, G, nodes, t)  # here, before a sketch passes it on to other nodes
         return losses, G
+
+    @property
+    def _mixes(self) -> bool:
+        """Whether a mixing follows the step of the optimizer."""
+        return (self.t + 1) % self.local_steps == 0
+
+    @property
+    def _checked_by_network(self) -> bool:
+        """Whether the network checks the rows next: all but one that guards against bad rows reject them as a whole."""
+        return self._mixes and self.driver.looks is None and not isinstance(self.network, GuardedNetwork)
 
     def _step_optimizer(self, G: torch.Tensor) -> None:
         if self._row_by_row:
