@@ -10,20 +10,19 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from mixwise.errors import ConfigError
 from mixwise.graphs.graph import IntArray
 from mixwise.network.hostile import Corruption
+from mixwise.network.values import BoolArray
 from mixwise.parts import Positive, Unit
 from mixwise.seeding import hashed, stream
 
-BoolArray = npt.NDArray[np.bool_]
 Returning: TypeAlias = Literal["own", "from-neighbor"]
-_STATES = {"off": True, "on": False}  # of a node, in a trace
+_STATES = {"off": 1, "on": 0}  # of a node, in a trace
 
 
 @dataclass(frozen=True)
@@ -74,16 +73,11 @@ class Faults:
             raise ConfigError("cyclic: true needs node_off and away, such as node_off: 0.1, away: 5")
         if self.trace is not None and self.node_off:
             raise ConfigError("trace and node_off both say which nodes are away; give one of them")
-        self._check_returning()
-
-    def _check_returning(self) -> None:
-        if self.returning == "own":
-            return
-        if self.returning != "from-neighbor":
+        if self.returning not in get_args(Returning):
             raise ConfigError(f"returning = {self.returning!r}; choose own or from-neighbor")
-        if not self.nodes_leave:
+        if self.returning == "from-neighbor" and not self.nodes_leave:
             raise ConfigError("returning = from-neighbor, but no node is ever away; give node_off or trace as well")
-        if self.corrupt:
+        if self.returning == "from-neighbor" and self.corrupt:
             raise ConfigError(
                 "returning = from-neighbor with corrupt: a returning node takes the model of a neighbor as it is, also "
                 "of a hostile one; give returning: own"
@@ -126,26 +120,11 @@ def down(items: IntArray, step: int, rate: float, length: float | None, seed: in
     return found
 
 
-# --- traces ---
-@dataclass(frozen=True)
-class Trace:
-    """When nodes leave and return: arrays sorted by step."""
+def read_trace(path: Path, n: int) -> tuple[IntArray, IntArray, IntArray]:
+    """Read a CSV file with the columns step, node and state (off or on).
 
-    n: int
-    steps: IntArray
-    nodes: IntArray
-    off: BoolArray
-
-    def away(self, step: int) -> BoolArray:
-        """Which nodes are away in a step."""
-        last = np.searchsorted(self.steps, step, side="right")
-        state = np.zeros(self.n, dtype=bool)
-        state[self.nodes[:last]] = self.off[:last]  # of several entries of a node, the last one counts
-        return state
-
-
-def read_trace(path: Path, n: int) -> Trace:
-    """Read a CSV file with the columns step, node and state (off or on)."""
+    Returns the steps, the nodes, and whether each leaves (1) or returns (0), sorted by step.
+    """
     try:
         lines = list(csv.DictReader(path.read_text("utf-8").splitlines(), strict=True))
         found = sorted((int(line["step"]), int(line["node"]), _STATES[line["state"]]) for line in lines)
@@ -156,4 +135,4 @@ def read_trace(path: Path, n: int) -> Trace:
             f"trace {path}: {error}; write lines such as 10,3,off below a first line step,node,state"
         ) from None
     steps, nodes, off = np.array(found, dtype=np.int64).reshape(-1, 3).T
-    return Trace(n, steps, nodes, off.astype(bool))
+    return steps, nodes, off
