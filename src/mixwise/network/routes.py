@@ -37,6 +37,12 @@ def block(n: int, rank: int, world: int) -> range:
     return range(start, start + size + (rank < larger))
 
 
+def arriving_at(nodes: range, graph: Graph) -> IntArray:
+    """The positions in `graph.arcs` of the arcs into these nodes, sorted by (receiver, sender)."""
+    _, receivers, by_receiver = graph.arcs
+    return by_receiver[slice(*np.searchsorted(receivers[by_receiver], [nodes.start, nodes.stop]))]
+
+
 @dataclass(frozen=True)
 class Route:
     """The rows that go to, or come from, one peer, in the order in which they travel.
@@ -156,12 +162,12 @@ class Router:
     def exchange(self, graph: Graph) -> ExchangeRoutes:
         """The routes of one row per arc."""
         senders, receivers, by_receiver = graph.arcs
-        own, start, stop = self.rank, self.nodes.start, self.nodes.stop
+        own = self.rank
         firsts = np.searchsorted(senders, self.starts)  # of the arcs out of the nodes of each process
-        first, last = np.searchsorted(senders, [start, stop])
+        first, last = np.searchsorted(senders, [self.nodes.start, self.nodes.stop])
         leaving = by_receiver[(by_receiver >= first) & (by_receiver < last)]  # by (j, i), as they will arrive
         peers = self._owner(receivers[leaving])
-        arriving = by_receiver[slice(*np.searchsorted(receivers[by_receiver], [start, stop]))]
+        arriving = arriving_at(self.nodes, graph)
         origins = self._owner(senders[arriving])
         outside = np.argsort(origins, kind="stable")
         outside = outside[origins[outside] != own]
