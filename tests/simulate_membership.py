@@ -4,8 +4,8 @@
     python tests/simulate_membership.py --seed 17      replays one, and prints what happened
 
 Every simulated process runs `Gossip`, its membership and its transport as they are. Clock, threads, lighthouse, stores,
-gloo and the server of states are replaced by the classes below, which behave as stated in `Presence` and as gloo was
-seen to. A task is a greenlet: one runs at a time, until it waits. Then the seed decides which one is next, how long
+gloo and the server of states are replaced by the classes below, which behave as stated in `Lighthouse.ask` and as gloo
+was seen to. A task is a greenlet: one runs at a time, until it waits. Then the seed decides which one is next, how long
 messages take, which are lost, and when processes are killed, stopped, started again, or lose their connections.
 """
 
@@ -417,7 +417,7 @@ class Queue:
 
 # --- the lighthouse ---
 class SimulatedLighthouse:
-    """Answers as torchft's does (`Presence`): one answer for all that ask, once all with a heartbeat have asked."""
+    """Answers as torchft's does: one answer for all that ask, once all with a heartbeat have asked."""
 
     STRAGGLERS = 2.0
 
@@ -483,7 +483,7 @@ class Question:
 
 
 class Client:
-    """A `Presence` of the simulated lighthouse."""
+    """The client of the simulated lighthouse."""
 
     contested = False
 
