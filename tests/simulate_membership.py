@@ -1,7 +1,7 @@
 """Elastic runs on a virtual clock: the code of `Gossip(elastic=True)`, with processes, messages and time simulated.
 
-    python tests/simulate_membership.py 10000          seeds 0 to 9999; stops at the first that fails
-    python tests/simulate_membership.py --seed 17      replays one, and prints what happened
+    python tests/simulate_membership.py 10000       seeds 0 to 9999; stops at the first that fails
+    python tests/simulate_membership.py 1 17        replays seed 17, and prints what happened
 
 Every simulated process runs `Gossip`, its membership and its transport as they are. Clock, threads, lighthouse, stores,
 gloo and the server of states are replaced by the classes below, which behave as stated in `Lighthouse.ask` and as gloo
@@ -11,7 +11,6 @@ messages take, which are lost, and when processes are killed, stopped, started a
 
 from __future__ import annotations
 
-import argparse
 import gc
 import heapq
 import itertools
@@ -23,7 +22,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -118,11 +117,11 @@ class Task(greenlet):
 class Simulation:
     """A run of some processes under faults, all of it decided by the seed."""
 
-    def __init__(self, seed: int, steps: int = STEPS, faults: int | None = None) -> None:
-        self.seed, self.steps, self.random, self.now = seed, steps, random.Random(seed), 0.0
+    def __init__(self, seed: int) -> None:
+        self.seed, self.random, self.now = seed, random.Random(seed), 0.0
         self.world = self.random.choice((2, 3, 3, 4, 4, 5))
         self.pairs = self.random.random() < 0.2 and self.world > 2  # weights of pairs that agree by offers
-        self.faults_left = self.random.choice((1, 2, 3, 4)) if faults is None else faults
+        self.faults_left = self.random.choice((1, 2, 3, 4))
         self.loss = self.random.choice((0.0, 0.0, 0.02, 0.1))  # of questions, answers and heartbeats
         self.tasks: list[Task] = []
         self.events: list[tuple[float, int, Task | Callable[[], None]]] = []  # of a task: its deadline
@@ -221,7 +220,7 @@ class Simulation:
         try:
             gossip = mw.Gossip(model, optimizer, graph, policy, elastic=True, timeout=TIMEOUT)
             member, last = gossip._elastic.membership, -1
-            while gossip.t < self.steps:
+            while gossip.t < STEPS:
                 wait(lambda: False, self.random.uniform(0.1, 0.7))  # the gradient
                 model.weight.grad = model.weight.detach() - target
                 t, group, before = gossip.t, member.group, model.weight.detach() * 0.9 + target * 0.1
@@ -760,43 +759,34 @@ def simulated() -> Iterator[None]:
         yield
 
 
-def run_seed(seed: int, **options: int) -> Simulation:
-    """Run one seed; raise an AssertionError if something does not hold."""
-    simulation = Simulation(seed, **options)
-    with simulated():
-        simulation.run()
+def run_seed(seed: int) -> Simulation:
+    """Run one seed; raise an AssertionError if something does not hold, and print what happened."""
+    simulation = Simulation(seed)
+    try:
+        with simulated():
+            simulation.run()
+    except BaseException:
+        print("\n".join(simulation.trace))
+        raise
     return simulation
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("seeds", type=int, nargs="?", default=200)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--seed", type=int)
-    args = parser.parse_args()
+def main(count: int = 200, first: int = 0) -> None:
     torch.set_num_threads(1)
     if sys.platform == "linux":  # one task runs at a time: on one core they take turns twice as fast
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    if args.seed is not None:
-        simulation = Simulation(args.seed)
-        try:
-            with simulated(), suppress(KeyboardInterrupt):
-                simulation.run()
-        finally:
-            print("\n".join(simulation.trace))
-        return
     start, mixings, groups, seconds = time.time(), 0, 0, 0.0
-    for seed in range(args.first, args.first + args.seeds):
+    for done, seed in enumerate(range(first, first + count), 1):
         simulation = run_seed(seed)
         mixings, groups = mixings + len(simulation.applied), groups + len(simulation.groups)
         seconds += simulation.now
-        if (seed + 1) % 500 == 0:
-            print(f"{seed + 1 - args.first} seeds", flush=True)
-    print(
-        f"{args.seeds} seeds: {mixings} mixings in {groups} groups, {seconds:.0f} virtual seconds, "
-        f"{time.time() - start:.0f} s"
-    )
+        if done % 500 == 0:
+            print(f"{done} seeds", flush=True)
+    if count == 1:
+        print("\n".join(simulation.trace))
+    took = f"{seconds:.0f} virtual seconds, {time.time() - start:.0f} s"
+    print(f"{count} seeds: {mixings} mixings in {groups} groups, {took}")
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))
