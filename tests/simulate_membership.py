@@ -131,7 +131,7 @@ class Simulation:
         self.processes: list[Process] = []
         self.stores: dict[int, Store] = {}
         self.servers: dict[int, StateServer] = {}
-        self.groups: dict[str, Group] = defaultdict(Group)
+        self.groups: dict[str, dict[int, End]] = defaultdict(dict)
         self.applied: dict[tuple[str, int], dict[int, Applied]] = defaultdict(dict)  # by group and mixing, then rank
         self.trace: list[str] = []
         self.offered: list[tuple[int, torch.Tensor]] = []
@@ -607,15 +607,10 @@ def fetch_state(host: str, port: int, timeout: float) -> tuple[dict[str, torch.T
 
 
 # --- process groups, as gloo's ---
-class Group:
-    def __init__(self) -> None:
-        self.ends: dict[int, End] = {}
-
-
 class End:
-    """One process in a group, and the messages that it was sent."""
+    """One process in a group, whose processes are known by their places, and the messages that it was sent."""
 
-    def __init__(self, group: Group, process: Process, place: int, size: int) -> None:
+    def __init__(self, group: dict[int, End], process: Process, place: int, size: int) -> None:
         self.group, self.process, self.rank, self.size = group, process, lambda: place, lambda: size
         self.closed: float | None = None  # when the others notice
         self.mail: dict[tuple[int, int], list[tuple[float, torch.Tensor]]] = defaultdict(list)
@@ -664,7 +659,7 @@ def end_here() -> End:
 
 def isend(tensor: torch.Tensor, peer: int, group: object, tag: int) -> Work:
     end, simulation = end_here(), task().simulation
-    other = end.group.ends[peer]
+    other = end.group[peer]
     if end.closed is None and other.closed is None:
         waiting = other.mail[end.rank(), tag]
         when = max(simulation.now + simulation.latency(), waiting[-1][0] if waiting else 0.0)
@@ -675,18 +670,18 @@ def isend(tensor: torch.Tensor, peer: int, group: object, tag: int) -> Work:
 
 def irecv(tensor: torch.Tensor, peer: int, group: object, tag: int) -> Work:
     end = end_here()
-    return Work(end, end.group.ends[peer], tensor, (peer, tag))
+    return Work(end, end.group[peer], tensor, (peer, tag))
 
 
 def connections(store: Store, rank: int, size: int, timeout: Any) -> End:
     """Connect to all others, as `ProcessGroupGloo` does: it waits five times the timeout for one that has left."""
     simulation, process = task().simulation, task().process
     group = simulation.groups[store.prefix]
-    assert rank not in group.ends, f"seed {simulation.seed}: the name of a group was used twice"
-    end = group.ends[rank] = End(group, process, rank, size)
+    assert rank not in group, f"seed {simulation.seed}: the name of a group was used twice"
+    end = group[rank] = End(group, process, rank, size)
 
     def all_met() -> bool:
-        return len(group.ends) == size and not any(other.closed or other.process.dead for other in group.ends.values())
+        return len(group) == size and not any(other.closed or other.process.dead for other in group.values())
 
     met = wait(all_met, 5 * timeout.total_seconds())
     wait(lambda: False, simulation.latency())

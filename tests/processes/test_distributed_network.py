@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import builders
-from builders import random_rows
+from builders import cases, random_rows
 from mixwise.algorithms import Quantize, TopK
 from mixwise.errors import MixwiseError, NetworkError, TrainingError
 from mixwise.graphs import Graph, complete, random_connected, ring, star
@@ -19,7 +19,7 @@ from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, 
 from mixwise.network import DistributedNetwork, SimulatedNetwork, block
 from mixwise.network.routes import Router
 from process_pool import Others, in_processes, run_in_processes
-from programs import run_program
+from programs import torchrun
 
 pytestmark = [in_processes, pytest.mark.timeout(400)]
 
@@ -328,12 +328,10 @@ def disagreeing(rank, world, what):
     return None
 
 
-@pytest.mark.parametrize(
-    ("what", "told"),
-    [
-        ("graph", "rank 2 differs from rank 0: the graph is a graph with 5 nodes and 5 edges"),
-        ("wire_dtype", "rank 0 differs from rank 1: wire_dtype is None instead of torch.bfloat16; all processes need"),
-    ],
+@cases(
+    "what, told",
+    ("graph", "rank 2 differs from rank 0: the graph is a graph with 5 nodes and 5 edges"),
+    ("wire_dtype", "rank 0 differs from rank 1: wire_dtype is None instead of torch.bfloat16; all processes need"),
 )
 def test_processes_that_do_not_agree_raise_an_error_everywhere(what, told):
     for found in run_in_processes(3, disagreeing, what):
@@ -491,6 +489,4 @@ def test_a_program_that_ends_while_it_is_under_way_ends_well(tmp_path):
     """The last average of a loop that mixes early is never waited for; its thread must not outlive Python."""
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
-    done = run_program(*torchrun, path, starts_programs=True)
-    assert done.returncode == 0, done.stderr
+    torchrun(4, path)
