@@ -17,8 +17,7 @@ from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
-from mixwise.network.faults import Faults, down, read_trace
-from mixwise.network.hostile import HostileNodes
+from mixwise.network.faults import Faults, HostileNodes, down, read_trace
 from mixwise.network.simulated import Arrived, SimulatedNetwork
 from mixwise.network.survivors import listed
 from mixwise.network.traffic import Cargo, Packing, message_bytes
