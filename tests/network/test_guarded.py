@@ -306,10 +306,9 @@ def test_wrong_options_are_one_line(changes, says):
 
 
 def test_methods_whose_messages_cannot_be_judged_are_refused():
-    for policy, algorithm in ((W, algorithms.Choco()), ("tree", algorithms.RelaySGD())):
-        run = simulated, policy, algorithm, TORUS
-        refused(TrainingError, r"robust: clip compares the rows of neighbors, but", *run, robust="clip")
-        refused(TrainingError, r"on_bad: skip compares the rows of neighbors, but", *run, on_bad="skip")
+    for option, value in (("robust", "clip"), ("on_bad", "skip")):
+        rule = f"{option}: {value} compares the rows of neighbors, but"
+        refused(TrainingError, rule, simulated, W, algorithms.Choco(), TORUS, **{option: value})
     run = simulated(W, algorithms.Choco(), network=faulty(TORUS, corrupt={"noise": 1}))
     refused(TrainingError, "compressed messages cannot mix", run.step)
     refused(TrainingError, "robust = 'no'; choose one of none, clip, trim", guarded, TORUS, "no")

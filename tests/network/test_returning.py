@@ -40,13 +40,10 @@ def test_a_node_asks_a_neighbor_that_was_present_or_else_another_node(trace):
     assert asked == [{}, {}, {}, {}, {1: 0, 2: 3}, {5: 1}]  # 0 and 4, next to 5, are away
     faults.step = 5
     assert faults.returned(1) == {1: 3, 2: 3, 5: 3}  # in a round of four steps: only 3 was present all the time
-
-
-def test_no_node_was_present(trace):
     lines = (f"{step},{node},{state}" for node in range(6) for step, state in ((1, "off"), (2, "on")))
     faults = network(trace=trace(*lines))
     faults.step = 2
-    assert faults.returned(1) == {}
+    assert faults.returned(1) == {}  # no node was present
 
 
 def test_it_continues_with_the_model_and_the_momentum_of_that_neighbor(trace):
