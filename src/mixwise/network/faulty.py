@@ -61,6 +61,7 @@ class FaultyNetwork:
     def step(self, step: int | None) -> None:
         self.network.step, self._now, self._small = step, step or 0, 0
         self.hostile.begin(self._now)
+        self._failed: dict[tuple[Graph, int], BoolArray] = {}  # links of this step, by a graph's arcs or entries
         self._away = self._nodes_away(self._now)
         self._late = down(self._ids, self._now, self.faults.stragglers, None, stream(self.seed, "late"))
 
@@ -87,7 +88,7 @@ class FaultyNetwork:
         if cargo == "agreement":
             return self.network.exchange(messages, graph, cargo=cargo)
         arcs, small = graph.arcs, cargo == "sketches"
-        lost = self._lost(arcs.senders, arcs.receivers, small)
+        lost = self._lost(graph, arcs.senders, arcs.receivers, small)
         size = message_bytes(messages, None) if small else self.network.row_bytes(messages)
         self._count(arcs.senders, arcs.receivers, lost, size, cargo)
         if small and not graph.directed:
@@ -139,7 +140,7 @@ class FaultyNetwork:
         if pairwise:  # by_column lists the entries of the opposite direction
             weights = (weights + weights[pattern.by_column]) / 2
         used = (senders != receivers) & (weights != 0)
-        lost = self._lost(senders, receivers, small=False) & used
+        lost = self._lost(W.graph, senders, receivers, small=False) & used
         self._count(senders[used], receivers[used], lost[used], size, "parameters")
         if pairwise:
             lost = lost | lost[pattern.by_column]
@@ -151,12 +152,16 @@ class FaultyNetwork:
             np.add.at(left, loops[senders[lost]], weights[lost])
         return left
 
-    def _lost(self, senders: IntArray, receivers: IntArray, small: bool) -> BoolArray:
+    def _lost(self, graph: Graph, senders: IntArray, receivers: IntArray, small: bool) -> BoolArray:
         """Which messages between these nodes do not arrive; entries with sender = receiver have no meaning."""
-        faults, links = self.faults, senders * self.graph.n + receivers
-        alone = small and faults.burst is None  # each small message is lost by itself
-        seed = self._next_small() if alone else stream(self.seed, "links")
-        failed = down(links, self._now, faults.message_loss, faults.burst, seed)
+        rate, burst, links = self.faults.message_loss, self.faults.burst, senders * self.graph.n + receivers
+        if small and burst is None:  # each small message is lost by itself
+            failed = down(links, self._now, rate, None, self._next_small())
+        else:  # the same in all rounds of a step: with bursts, drawing again takes longer than mixing 16 nodes
+            key = graph, len(senders)
+            if key not in self._failed:
+                self._failed[key] = down(links, self._now, rate, burst, stream(self.seed, "links"))
+            failed = self._failed[key]
         lost: BoolArray = failed | self._away[senders] | self._away[receivers] | self._late[senders]
         return lost
 
