@@ -68,9 +68,15 @@ class Links:
             return 0.0
         if not self.edges:
             return self.usual.seconds(size)
-        named = {(min(edge), max(edge)): link for edge, link in self.edges.items()}
-        pairs = {(min(arc), max(arc)) for arc in zip(senders.tolist(), receivers.tolist(), strict=True)}
-        return max(link.seconds(size) for link in {named.get(pair, self.usual) for pair in pairs})
+        low, high = np.minimum(senders, receivers), np.maximum(senders, receivers)
+        special = np.zeros(len(senders), dtype=bool)
+        longest = 0.0
+        for (i, j), link in self.edges.items():
+            here = (low == min(i, j)) & (high == max(i, j))
+            if here.any():
+                special |= here
+                longest = max(longest, link.seconds(size))
+        return longest if special.all() else max(longest, self.usual.seconds(size))
 
     def gather(self, graph: Graph, size: float) -> float:
         """Rows of so many bytes from every node to every other."""
