@@ -169,12 +169,12 @@ class Others:
         self._store.set(f"done/{rank}", "")
 
     def wait_for(self, *ranks: int) -> None:
-        """Until those ranks are done: a process that is silent for as long as anybody waits for it."""
+        """Until those ranks are done: this process is silent for as long as others wait for it."""
         self._store.wait([f"done/{rank}" for rank in ranks], timedelta(seconds=150))
 
 
 def _serve(connection: Connection, port: int) -> None:
-    """Do one job after the other; end when nobody is left who could give one."""
+    """Do one job after the other; end when the process that gives them is gone."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)

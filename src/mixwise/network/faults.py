@@ -3,7 +3,7 @@
 All of them are functions of the seed and the step, drawn for each link and node by a hash: no table of n × n numbers,
 nothing to save, and a resumed run has the same faults. `FaultyNetwork` lets them happen.
 
-Hostile nodes (`corrupt`) send something else than their rows. Their own rows are trained and mixed as usual; their
+Hostile nodes (`corrupt`) send corrupted messages. Their own rows are trained and mixed as usual; their
 messages depend on the seed, the step and the rows only.
 
 Legend: n nodes; A messages as they arrive, sorted by (receiver, sender).
@@ -52,7 +52,7 @@ class Faults:
         acknowledged: whether both ends of a link know what arrived. Two nodes then average only if the rows of both
             have arrived, with the same weight, (w_ij + w_ji)/2, so that the mean of all nodes is conserved. Otherwise a
             receiver uses its own row in place of one that is lost, and the mean drifts.
-        corrupt: nodes that send something else than their rows, by kind: {"noise": [3, 7]}, or how many, drawn by the
+        corrupt: nodes that send corrupted messages, by kind: {"noise": [3, 7]}, or how many, drawn by the
             seed. "noise": standard normal numbers; "flip": their gradients are sign-flipped; "dissensus": rows that
             drive each receiver away from its honest neighbors; "nan": NaN; "echo": to each receiver its own row, or
             sketch; "sketch": true rows, and sketches a million times too long. Records are about the other nodes.

@@ -23,7 +23,7 @@ from typing import Any
 
 from mixwise.errors import NetworkError
 
-Present = list[dict[str, Any]]  # what each process that is present tells about itself
+Present = list[dict[str, Any]]  # what each process that is present has announced
 
 _TICK = 20  # milliseconds between two looks of the lighthouse at its requests
 _STRAGGLERS = 2000  # milliseconds that it waits for a process with a heartbeat that does not ask
@@ -53,7 +53,7 @@ class Lighthouse:
         self._beats.start()
 
     def ask(self, me: dict[str, Any]) -> Present:
-        """Tell what this process is, and return what all are; processes that are in the same answer get the same one.
+        """Announce this process, and return what all present ones have announced; all in an answer get the same one.
 
         Returns once all processes that were in the last answer have asked again or are silent for the grace period.
         Raises a TimeoutError if it takes longer than a second, a NetworkError if no lighthouse can be reached.

@@ -42,7 +42,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Member:
-    """What a process tells about itself."""
+    """What a process announces about itself."""
 
     rank: int
     name: str  # unlike that of an earlier process with this rank
@@ -55,7 +55,7 @@ class Member:
 
     @classmethod
     def parsed(cls, told: dict[str, object]) -> Member | None:
-        """Return the member that is told of; None if it is none, but the words of a stranger."""
+        """Return the member that an announcement describes; None if it does not come from a member."""
         kinds = {"rank": int, "name": str, "born": float, "host": str, "store": int, "state": int, "phase": str}
         if {name: type(value) for name, value in told.items()} != kinds | {"groups": int}:
             return None
@@ -139,7 +139,7 @@ class Membership:
         return cls(rank, world, lambda name: Lighthouse(addresses, name, grace), host, grace, timeout, state(host))
 
     def close(self) -> None:
-        """Leave without a word; the others notice after the grace period, or by the closed connections."""
+        """Leave unannounced; the others notice after the grace period, or by the closed connections."""
         self._ended.set()
         self._presence.close()  # first: signs of life while the watch ends would delay the others
         self._watch.join()
