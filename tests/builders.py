@@ -15,7 +15,7 @@ import torch
 
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
-from mixwise.network import SimulatedNetwork
+from mixwise.network import Faults, FaultyNetwork, SimulatedNetwork
 from mixwise.protocols import Context
 from mixwise.tasks import QuadraticTask, random_quadratics
 from mixwise.training import Training
@@ -199,3 +199,15 @@ def simulated(
     task = random_quadratics(network.graph.n, noise=0.2, seed=1) if task is None else task
     optimizer = optimizer or (lambda rows: torch.optim.SGD(rows, lr=lr, momentum=momentum))
     return Training(task, network, policy, algorithm, optimizer, context=Context(network.graph, seed=seed), **options)
+
+
+def stepped(training: Training, steps: int) -> Training:
+    """The run, after so many steps."""
+    for _ in range(steps):
+        training.step()
+    return training
+
+
+def faulty(graph: Graph, seed: int = 0, links=None, wire_dtype=None, **faults) -> FaultyNetwork:
+    """A simulated network with these faults."""
+    return FaultyNetwork(SimulatedNetwork(graph, links, wire_dtype), Faults(**faults), seed)

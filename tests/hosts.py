@@ -1,4 +1,4 @@
-"""Hosts that are none: network namespaces with an address each, joined by a switch.
+"""Simulated hosts: network namespaces with an address each, joined by a switch.
 
     with Hosts(2) as hosts:
         hosts.run(0, f"ping -c1 {hosts.address(1)}")

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -59,15 +59,16 @@ class ProcessesError(AssertionError):
 def run_in_processes(world: int, function: Callable[..., Any], *args: Any, timeout: float = 200.0) -> list[Any]:
     """[function(rank, world, *args) for every rank], at the same time, in a process group of `world` processes."""
     global _pool
-    if _pool is None:
-        _pool = _Pool()
+    _pool = _pool or _Pool()
     try:
         outcomes = _pool.run(world, function, args, timeout)
-    except BaseException:  # an interrupt too: nobody knows what the processes are doing
+        if any(outcome.exitcode is not None for outcome in outcomes):
+            raise ProcessesError(_failures(outcomes))  # this pool has lost a process
+    except BaseException:  # an interrupt too: what the processes are doing is unknown
         _pool.kill()
         _pool = None
         raise
-    if failed := _failures(dict(enumerate(outcomes))):
+    if failed := _failures(outcomes):
         raise ProcessesError(failed)
     return [outcome.result for outcome in outcomes]
 
@@ -83,14 +84,9 @@ def run_in_fresh_processes(
         pool.kill()
 
 
-def _failures(outcomes: dict[int, Outcome]) -> str:
+def _failures(outcomes: Sequence[Outcome]) -> str:
     """The errors of the processes that failed, as text."""
-    return "\n".join(f"rank {rank}:\n{outcome.error}" for rank, outcome in outcomes.items() if outcome.error)
-
-
-def _path() -> list[str]:
-    """Where test modules are found, under the names that pytest gives them."""
-    return [*sys.path, str(Path(__file__).parent.parent)]
+    return "\n".join(f"rank {rank}:\n{outcome.error}" for rank, outcome in enumerate(outcomes) if outcome.error)
 
 
 class _Pool:
@@ -107,34 +103,23 @@ class _Pool:
         while len(self.workers) < world:
             self._start()
         self.calls += 1
-        workers = self.workers[:world]
-        for rank, (_, connection) in enumerate(workers):
+        path = [*sys.path, str(Path(__file__).parent.parent)]  # test modules have the names that pytest gives them
+        left = {connection: rank for rank, (_, connection) in enumerate(self.workers[:world])}
+        for connection, rank in left.items():
             job = (f"call-{self.calls}", rank, world, timeout, function, args)
-            connection.send_bytes(pickle.dumps((_path(), pickle.dumps(job))))
-        outcomes: dict[int, Outcome] = {}
+            connection.send_bytes(pickle.dumps((path, pickle.dumps(job))))
+        outcomes = [Outcome()] * world
         deadline = time.monotonic() + timeout
-        while len(outcomes) < world:
-            left = {workers[rank][1]: rank for rank in range(world) if rank not in outcomes}
+        while left:
             ready = wait(list(left), max(0.0, deadline - time.monotonic()))
             if not ready:
                 text = f"{function.__name__}: no answer from ranks {sorted(left.values())} within {timeout:g} s"
                 raise ProcessesError(f"{text}\n{_failures(outcomes)}")
-            for connection in ready:
-                rank = left[connection]  # type: ignore[index]
-                outcomes[rank] = self._answer(*workers[rank], may_die)
+            for rank in [left.pop(connection) for connection in ready]:  # type: ignore[call-overload]
+                outcomes[rank] = _answer(*self.workers[rank])
                 if outcomes[rank].error is not None and not may_die:
                     deadline = min(deadline, time.monotonic() + 10.0)  # the others wait for nothing
-        if not may_die and any(outcome.exitcode is not None for outcome in outcomes.values()):
-            raise ProcessesError(_failures(outcomes))  # this pool has lost a process
-        return [outcomes[rank] for rank in range(world)]
-
-    def _answer(self, process: mp.process.BaseProcess, connection: Connection, may_die: bool) -> Outcome:
-        try:
-            return pickle.loads(connection.recv_bytes())  # type: ignore[no-any-return]
-        except EOFError:
-            process.join(5)
-            text = None if may_die else f"the process ended with exit code {process.exitcode}"
-            return Outcome(error=text, exitcode=process.exitcode)
+        return outcomes
 
     def _start(self) -> None:
         here, there = mp.Pipe()
@@ -153,6 +138,14 @@ class _Pool:
         for process, _ in self.workers:
             process.join(10)
         self.workers = []
+
+
+def _answer(process: mp.process.BaseProcess, connection: Connection) -> Outcome:
+    try:
+        return pickle.loads(connection.recv_bytes())  # type: ignore[no-any-return]
+    except EOFError:
+        process.join(5)
+        return Outcome(error=f"the process ended with exit code {process.exitcode}", exitcode=process.exitcode)
 
 
 _pool: _Pool | None = None
@@ -176,12 +169,12 @@ class Others:
         self._store.set(f"done/{rank}", "")
 
     def wait_for(self, *ranks: int) -> None:
-        """Until those ranks are done: a process that is silent for as long as anybody waits for it."""
+        """Until those ranks are done: this process is silent for as long as others wait for it."""
         self._store.wait([f"done/{rank}" for rank in ranks], timedelta(seconds=150))
 
 
 def _serve(connection: Connection, port: int) -> None:
-    """Do one job after the other; end when nobody is left who could give one."""
+    """Do one job after the other; end when the process that gives them is gone."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)

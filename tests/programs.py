@@ -89,6 +89,14 @@ def run_program(
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
+def torchrun(processes: int, *arguments: object, cwd: Path | None = None) -> str:
+    """What a script prints under torchrun; its failure is an error here."""
+    command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", *arguments]
+    done = run_program(*command, cwd=cwd, starts_programs=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @contextmanager
 def running(
     command: list[object], cwd: Path, env: dict[str, str] | None = None, log: Path | None = None

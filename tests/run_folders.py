@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from mixwise.experiments import Recipe, plan_experiment, run_experiment
+from mixwise.experiments import Recipe, load_recipe, plan_experiment, run_experiment
 
 
 def small_recipe(variants, name="tiny", seeds=(0,), window=2, metrics=("loss", "consensus_distance"), **base):
@@ -22,6 +22,11 @@ def small_recipe(variants, name="tiny", seeds=(0,), window=2, metrics=("loss", "
 def planned(variants, *overrides, **options):
     """The experiment of such a recipe."""
     return plan_experiment(Recipe.model_validate(small_recipe(variants, **options)), overrides)
+
+
+def recipe_run(*overrides, recipe="quadratics", variant="dsgd-metropolis"):
+    """One variant of a recipe that comes with mixwise."""
+    return plan_experiment(load_recipe(recipe), [f"variants={variant}", *overrides]).runs[variant]
 
 
 def classification(dim=8, hidden=8, classes=4, samples=200, **options):

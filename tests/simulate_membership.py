@@ -1,17 +1,16 @@
 """Elastic runs on a virtual clock: the code of `Gossip(elastic=True)`, with processes, messages and time simulated.
 
-    python tests/simulate_membership.py 10000          seeds 0 to 9999; stops at the first that fails
-    python tests/simulate_membership.py --seed 17      replays one, and prints what happened
+    python tests/simulate_membership.py 10000       seeds 0 to 9999; stops at the first that fails
+    python tests/simulate_membership.py 1 17        replays seed 17, and prints what happened
 
 Every simulated process runs `Gossip`, its membership and its transport as they are. Clock, threads, lighthouse, stores,
-gloo and the server of states are replaced by the classes below, which behave as stated in `Presence` and as gloo was
-seen to. A task is a greenlet: one runs at a time, until it waits. Then the seed decides which one is next, how long
+gloo and the server of states are replaced by the classes below, which behave as stated in `Lighthouse.ask` and as gloo
+was seen to. A task is a greenlet: one runs at a time, until it waits. Then the seed decides which one is next, how long
 messages take, which are lost, and when processes are killed, stopped, started again, or lose their connections.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import heapq
 import itertools
@@ -23,7 +22,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -118,11 +117,11 @@ class Task(greenlet):
 class Simulation:
     """A run of some processes under faults, all of it decided by the seed."""
 
-    def __init__(self, seed: int, steps: int = STEPS, faults: int | None = None) -> None:
-        self.seed, self.steps, self.random, self.now = seed, steps, random.Random(seed), 0.0
+    def __init__(self, seed: int) -> None:
+        self.seed, self.random, self.now = seed, random.Random(seed), 0.0
         self.world = self.random.choice((2, 3, 3, 4, 4, 5))
         self.pairs = self.random.random() < 0.2 and self.world > 2  # weights of pairs that agree by offers
-        self.faults_left = self.random.choice((1, 2, 3, 4)) if faults is None else faults
+        self.faults_left = self.random.choice((1, 2, 3, 4))
         self.loss = self.random.choice((0.0, 0.0, 0.02, 0.1))  # of questions, answers and heartbeats
         self.tasks: list[Task] = []
         self.events: list[tuple[float, int, Task | Callable[[], None]]] = []  # of a task: its deadline
@@ -132,7 +131,7 @@ class Simulation:
         self.processes: list[Process] = []
         self.stores: dict[int, Store] = {}
         self.servers: dict[int, StateServer] = {}
-        self.groups: dict[str, Group] = defaultdict(Group)
+        self.groups: dict[str, dict[int, End]] = defaultdict(dict)
         self.applied: dict[tuple[str, int], dict[int, Applied]] = defaultdict(dict)  # by group and mixing, then rank
         self.trace: list[str] = []
         self.offered: list[tuple[int, torch.Tensor]] = []
@@ -221,7 +220,7 @@ class Simulation:
         try:
             gossip = mw.Gossip(model, optimizer, graph, policy, elastic=True, timeout=TIMEOUT)
             member, last = gossip._elastic.membership, -1
-            while gossip.t < self.steps:
+            while gossip.t < STEPS:
                 wait(lambda: False, self.random.uniform(0.1, 0.7))  # the gradient
                 model.weight.grad = model.weight.detach() - target
                 t, group, before = gossip.t, member.group, model.weight.detach() * 0.9 + target * 0.1
@@ -417,7 +416,7 @@ class Queue:
 
 # --- the lighthouse ---
 class SimulatedLighthouse:
-    """Answers as torchft's does (`Presence`): one answer for all that ask, once all with a heartbeat have asked."""
+    """Answers as torchft's does: one answer for all that ask, once all with a heartbeat have asked."""
 
     STRAGGLERS = 2.0
 
@@ -483,7 +482,7 @@ class Question:
 
 
 class Client:
-    """A `Presence` of the simulated lighthouse."""
+    """The client of the simulated lighthouse."""
 
     contested = False
 
@@ -608,15 +607,10 @@ def fetch_state(host: str, port: int, timeout: float) -> tuple[dict[str, torch.T
 
 
 # --- process groups, as gloo's ---
-class Group:
-    def __init__(self) -> None:
-        self.ends: dict[int, End] = {}
-
-
 class End:
-    """One process in a group, and the messages that it was sent."""
+    """One process in a group, whose processes are known by their places, and the messages that it was sent."""
 
-    def __init__(self, group: Group, process: Process, place: int, size: int) -> None:
+    def __init__(self, group: dict[int, End], process: Process, place: int, size: int) -> None:
         self.group, self.process, self.rank, self.size = group, process, lambda: place, lambda: size
         self.closed: float | None = None  # when the others notice
         self.mail: dict[tuple[int, int], list[tuple[float, torch.Tensor]]] = defaultdict(list)
@@ -665,7 +659,7 @@ def end_here() -> End:
 
 def isend(tensor: torch.Tensor, peer: int, group: object, tag: int) -> Work:
     end, simulation = end_here(), task().simulation
-    other = end.group.ends[peer]
+    other = end.group[peer]
     if end.closed is None and other.closed is None:
         waiting = other.mail[end.rank(), tag]
         when = max(simulation.now + simulation.latency(), waiting[-1][0] if waiting else 0.0)
@@ -676,18 +670,18 @@ def isend(tensor: torch.Tensor, peer: int, group: object, tag: int) -> Work:
 
 def irecv(tensor: torch.Tensor, peer: int, group: object, tag: int) -> Work:
     end = end_here()
-    return Work(end, end.group.ends[peer], tensor, (peer, tag))
+    return Work(end, end.group[peer], tensor, (peer, tag))
 
 
 def connections(store: Store, rank: int, size: int, timeout: Any) -> End:
     """Connect to all others, as `ProcessGroupGloo` does: it waits five times the timeout for one that has left."""
     simulation, process = task().simulation, task().process
     group = simulation.groups[store.prefix]
-    assert rank not in group.ends, f"seed {simulation.seed}: the name of a group was used twice"
-    end = group.ends[rank] = End(group, process, rank, size)
+    assert rank not in group, f"seed {simulation.seed}: the name of a group was used twice"
+    end = group[rank] = End(group, process, rank, size)
 
     def all_met() -> bool:
-        return len(group.ends) == size and not any(other.closed or other.process.dead for other in group.ends.values())
+        return len(group) == size and not any(other.closed or other.process.dead for other in group.values())
 
     met = wait(all_met, 5 * timeout.total_seconds())
     wait(lambda: False, simulation.latency())
@@ -760,43 +754,34 @@ def simulated() -> Iterator[None]:
         yield
 
 
-def run_seed(seed: int, **options: int) -> Simulation:
-    """Run one seed; raise an AssertionError if something does not hold."""
-    simulation = Simulation(seed, **options)
-    with simulated():
-        simulation.run()
+def run_seed(seed: int) -> Simulation:
+    """Run one seed; raise an AssertionError if something does not hold, and print what happened."""
+    simulation = Simulation(seed)
+    try:
+        with simulated():
+            simulation.run()
+    except BaseException:
+        print("\n".join(simulation.trace))
+        raise
     return simulation
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("seeds", type=int, nargs="?", default=200)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--seed", type=int)
-    args = parser.parse_args()
+def main(count: int = 200, first: int = 0) -> None:
     torch.set_num_threads(1)
     if sys.platform == "linux":  # one task runs at a time: on one core they take turns twice as fast
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    if args.seed is not None:
-        simulation = Simulation(args.seed)
-        try:
-            with simulated(), suppress(KeyboardInterrupt):
-                simulation.run()
-        finally:
-            print("\n".join(simulation.trace))
-        return
     start, mixings, groups, seconds = time.time(), 0, 0, 0.0
-    for seed in range(args.first, args.first + args.seeds):
+    for done, seed in enumerate(range(first, first + count), 1):
         simulation = run_seed(seed)
         mixings, groups = mixings + len(simulation.applied), groups + len(simulation.groups)
         seconds += simulation.now
-        if (seed + 1) % 500 == 0:
-            print(f"{seed + 1 - args.first} seeds", flush=True)
-    print(
-        f"{args.seeds} seeds: {mixings} mixings in {groups} groups, {seconds:.0f} virtual seconds, "
-        f"{time.time() - start:.0f} s"
-    )
+        if done % 500 == 0:
+            print(f"{done} seeds", flush=True)
+    if count == 1:
+        print("\n".join(simulation.trace))
+    took = f"{seconds:.0f} virtual seconds, {time.time() - start:.0f} s"
+    print(f"{count} seeds: {mixings} mixings in {groups} groups, {took}")
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

@@ -19,8 +19,8 @@ from mixwise.errors import NetworkError
 from mixwise.graphs import chain
 from mixwise.mixing import metropolis_hastings
 from mixwise.network import DistributedNetwork, Link, Links, SimulatedNetwork, loopback
+from mixwise.network.links import measured_links
 from mixwise.network.loopback import TwoProcesses
-from mixwise.network.measured_links import measured_links
 from process_pool import in_processes, run_in_processes
 from programs import Program
 
@@ -131,7 +131,7 @@ def test_simulated_links_are_measured_exactly():
 
 
 def measured(rank, world):
-    with mock.patch.multiple("mixwise.network.measured_links", _LONGEST=2**18, _MOST=9):
+    with mock.patch.multiple("mixwise.network.links", _LONGEST=2**18, _MOST=9):
         return measured_links(DistributedNetwork(chain(world)))
 
 

@@ -1,6 +1,7 @@
 """Faults in simulations: what is conserved whatever is lost, how often things fail, and what a recipe says about it."""
 
 import logging
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixwise as mw
-from builders import asymmetric, normal_rows, random_rows, refused
+from builders import asymmetric, cases, faulty, normal_rows, random_rows, refused, simulated, stepped
 from every_algorithm import quadratic_run, runs
 from mixwise import algorithms, graphs
 from mixwise.context import Context
 from mixwise.errors import ConfigError
-from mixwise.experiments import load_recipe, plan_experiment
 from mixwise.experiments.build import prepare
 from mixwise.mixing import metropolis_hastings, minimize_gme, symmetrized, uniform_sender
 from mixwise.network import Faults, FaultyNetwork, Link, Links, SimulatedNetwork
@@ -23,16 +23,12 @@ from mixwise.network.faults import down
 from mixwise.plan import Plan
 from mixwise.policies import AwarePairs, HeterogeneityAware, Pairs
 from mixwise.tasks import random_quadratics
-from mixwise.training import Training
 from planning import Planner, assert_runs_resume, mixed
+from run_folders import recipe_run
 from strategies import connected_graphs
 
 TORUS = graphs.torus(4, 4)
 LOSSES = st.sampled_from([0.0, 0.1, 0.5, 0.95])
-
-
-def faulty(graph, seed=0, links=None, **faults):
-    return FaultyNetwork(SimulatedNetwork(graph, links), Faults(**faults), seed)
 
 
 def weights_used(network, W):
@@ -55,10 +51,12 @@ def test_the_share_and_the_mean_length_of_failures_are_those_of_the_markov_chain
 
 
 def test_the_fate_of_a_link_depends_on_seed_step_and_link_and_on_nothing_else():
+    """So the rounds of one step share their losses, and products such as M N M stay symmetric."""
     network, W = faulty(TORUS, message_loss=0.3), metropolis_hastings(TORUS)
     drawn = []
     for network.step in (5, 9, 5):
         drawn.append(weights_used(network, W))
+        np.testing.assert_array_equal(weights_used(network, W), drawn[-1])  # in another round
     np.testing.assert_array_equal(drawn[0], drawn[2])
     assert (drawn[0] != drawn[1]).any()
     edges = [(i, j) for i, j in TORUS.edges if (i + j) % 3]
@@ -109,18 +107,6 @@ def test_pairs_are_still_found_where_messages_are_lost():
         pairs.append(len(planner.plan(network.step, rows=X).params[0].graph.edges))
     assert 22 < np.mean(pairs) < 32  # greedy matchings of a ring of 64 have 28 or so
     assert len(set(pairs)) > 1
-
-
-def test_the_rounds_of_one_step_share_their_losses_so_that_palindromes_stay_symmetric():
-    graph = graphs.ring(8)
-    network = faulty(graph, seed=2, message_loss=0.3)
-    even, odd = (metropolis_hastings(mw.Graph(8, graph.edge_array[start::2])) for start in (0, 1))
-    M, N = weights_used(network, even), weights_used(network, odd)
-    assert (even.to_dense() != M).any()
-    product = torch.eye(8, dtype=torch.float64)
-    for W in (even, odd, even):
-        product = network.mix(product, W)
-    np.testing.assert_allclose(product.numpy(), M @ N @ M, atol=1e-15)
 
 
 def test_without_acknowledgment_the_own_row_replaces_a_lost_one_and_the_mean_drifts():
@@ -194,10 +180,8 @@ def test_a_gathered_row_that_is_lost_is_the_mean_of_the_others_and_measurements_
 
 @pytest.mark.parametrize("solver", ["auto", "local"])
 def test_weights_are_found_however_much_is_lost(solver):
-    task, policy = random_quadratics(6), HeterogeneityAware(solver=solver)
-    sgd = lambda rows: torch.optim.SGD(rows, lr=1e-3)  # noqa: E731
     network = faulty(graphs.ring(6), message_loss=0.95)
-    assert len(list(mw.train(task, network, policy, optimizer=sgd, steps=4))) == 4
+    stepped(simulated(HeterogeneityAware(solver=solver), network=network, lr=1e-3), 4)
 
 
 # --- algorithms ---
@@ -205,15 +189,11 @@ def test_gradient_tracking_stays_exact_where_messages_are_lost():
     """Its correction keeps the mean 0, and all nodes reach the optimum; with one-sided mixing they do not."""
 
     def distance(**faults):
-        task = random_quadratics(8, seed=1)
-        sgd = lambda rows: torch.optim.SGD(rows, lr=0.02 / task.smoothness * 10)  # noqa: E731
-        network = faulty(graphs.ring(8), message_loss=0.2, **faults)
-        W, tracking = metropolis_hastings(graphs.ring(8)), algorithms.GradientTracking()
-        training = Training(task, network, W, tracking, sgd)
-        for _ in range(300):
-            training.step()
+        task, network = random_quadratics(8, seed=1), faulty(graphs.ring(8), message_loss=0.2, **faults)
+        tracking, options = algorithms.GradientTracking(), {"task": task, "lr": 0.2 / task.smoothness}
+        training = stepped(simulated(metropolis_hastings(network.graph), tracking, network=network, **options), 300)
         C = training.driver.algorithm_state.rows["C"]
-        return float(C.mean(0).norm() / C.norm()), training.task.evaluate(training.X)["distance_to_optimum"]
+        return float(C.mean(0).norm() / C.norm()), task.evaluate(training.X)["distance_to_optimum"]
 
     drift, error = distance()
     assert drift < 1e-12
@@ -269,9 +249,7 @@ def test_every_method_runs_with_all_faults_and_resumes_with_the_same_ones(name, 
     assert_runs_resume(start, before=3, after=3)
 
 
-def planned(*changes, variant="dsgd-metropolis"):
-    overrides = ["steps=20", f"variants={variant}", "graph=ring:16", *changes]
-    return plan_experiment(load_recipe("quadratics"), overrides).runs[variant]
+planned = partial(recipe_run, "steps=20", "graph=ring:16")
 
 
 def records(*changes):
@@ -287,20 +265,18 @@ def test_a_recipe_has_faults_and_repeats_itself():
     assert max(values["nodes_away"] for values in records("faults.node_off=0.3")) > 1
 
 
-@pytest.mark.parametrize(
-    ("faults", "says"),
-    [
-        ("{message_loss: 1.0}", "message_loss = 1.0: input should be less than 1"),
-        ("{loss: 0.1}", "unknown key 'loss'"),
-        ("{message_loss: 0.5, burst: 1.5}", r"burst = 1.5 .*at least 1 / \(1 − message_loss\) = 2"),
-        ("{burst: 5}", "give message_loss above 0"),
-        ("{node_off: 0.1, cyclic: true}", "cyclic: true needs node_off and away"),
-        ("{node_off: 0.1, trace: x.csv}", "give one of them"),
-        ("{returning: from-neighbor}", "no node is ever away; give node_off or trace as well"),
-        ("{node_off: 0.1, returning: fresh}", "input should be 'own' or 'from-neighbor'"),
-        ("{node_off: 0.1, returning: from-neighbor, corrupt: {flip: 1}}", "also of a hostile one; give returning: own"),
-        ("{trace: missing.csv}", "missing.csv: .*No such file.*; write lines such as 10,3,off"),
-    ],
+@cases(
+    "faults, says",
+    ("{message_loss: 1.0}", "message_loss = 1.0: input should be less than 1"),
+    ("{loss: 0.1}", "unknown key 'loss'"),
+    ("{message_loss: 0.5, burst: 1.5}", r"burst = 1.5 .*at least 1 / \(1 − message_loss\) = 2"),
+    ("{burst: 5}", "give message_loss above 0"),
+    ("{node_off: 0.1, cyclic: true}", "cyclic: true needs node_off and away"),
+    ("{node_off: 0.1, trace: x.csv}", "give one of them"),
+    ("{returning: from-neighbor}", "no node is ever away; give node_off or trace as well"),
+    ("{node_off: 0.1, returning: fresh}", "input should be 'own' or 'from-neighbor'"),
+    ("{node_off: 0.1, returning: from-neighbor, corrupt: {flip: 1}}", "also of a hostile one; give returning: own"),
+    ("{trace: missing.csv}", "missing.csv: .*No such file.*; write lines such as 10,3,off"),
 )
 def test_wrong_faults_are_one_line(faults, says):
     refused(ConfigError, says, records, f"faults={faults}")
@@ -318,25 +294,26 @@ def test_faults_said_twice_or_between_real_processes_are_refused():
     refused(ConfigError, "faults are for simulations", prepare, run, 0, SimpleNamespace(rank=0, size=2))
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
-def test_a_share_out_of_range_is_rejected(share):
-    refused(ConfigError, "lies in", Faults, stragglers=share)
+@cases(
+    "faults, says",
+    *(({"stragglers": share}, "lies in") for share in (-0.1, 1.0, float("nan"))),
+    ({"node_off": 0.1, "returning": "fresh"}, "returning = 'fresh'; choose own or from-neighbor"),
+)
+def test_python_checks_faults_as_recipes_do(faults, says):
+    refused(ConfigError, says, Faults, **faults)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "policy", "faults", "says"),
-    [
-        (algorithms.DSGD(), Pairs(), {}, None),
-        (algorithms.AllReduceSGD(), "none", {}, "loses nothing"),
-        (algorithms.Choco(), "metropolis-hastings", {}, "missing ever after"),
-        (algorithms.DSGD(), "metropolis-hastings", {"acknowledged": False}, "move the mean"),
-        (algorithms.PushSum(), "uniform-sender", {"acknowledged": False}, "loses mass"),
-        (algorithms.PushSum(), "uniform-sender", {}, None),
-        (algorithms.RelaySGD(), "tree", {}, "part of the tree"),
-    ],
+@cases(
+    "algorithm, policy, faults, says",
+    (algorithms.DSGD(), Pairs(), {}, None),
+    (algorithms.AllReduceSGD(), "none", {}, "loses nothing"),
+    (algorithms.Choco(), "metropolis-hastings", {}, "missing ever after"),
+    (algorithms.DSGD(), "metropolis-hastings", {"acknowledged": False}, "move the mean"),
+    (algorithms.PushSum(), "uniform-sender", {"acknowledged": False}, "loses mass"),
+    (algorithms.PushSum(), "uniform-sender", {}, None),
+    (algorithms.RelaySGD(), "tree", {}, "part of the tree"),
 )
 def test_faults_that_a_method_cannot_make_up_for_are_announced(algorithm, policy, faults, says, caplog):
-    network = faulty(graphs.ring(8), message_loss=0.1, **faults)
     with caplog.at_level(logging.WARNING, "mixwise"):
-        Training(random_quadratics(8), network, policy, algorithm, lambda rows: torch.optim.SGD(rows, lr=1e-3))
+        simulated(policy, algorithm, network=faulty(graphs.ring(8), message_loss=0.1, **faults))
     assert [says in message for message in caplog.messages] == [True] if says else not caplog.messages

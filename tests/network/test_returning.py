@@ -5,21 +5,19 @@ import torch
 from torch import nn
 
 import mixwise.algorithms as alg
-from builders import random_rows, refused
+from builders import cases, faulty, random_rows, simulated, stepped
 from mixwise import graphs
 from mixwise.data import gaussian_mixture, partition
-from mixwise.errors import ConfigError
 from mixwise.mixing import lazy, metropolis_hastings, uniform_sender
-from mixwise.network import Faults, FaultyNetwork, Link, Links, SimulatedNetwork
+from mixwise.network import Link, Links, SimulatedNetwork
 from mixwise.tasks import ModuleTask, random_quadratics
-from mixwise.training import Training
 
 RING = graphs.ring(6)
 MH = metropolis_hastings(RING)
 
 
-def network(graph=RING, returning="from-neighbor", links=None, **faults):
-    return FaultyNetwork(SimulatedNetwork(graph, links), Faults(returning=returning, **faults), 1)
+def network(graph=RING, returning="from-neighbor", **options):
+    return faulty(graph, 1, returning=returning, **options)
 
 
 @pytest.fixture
@@ -33,10 +31,6 @@ def trace(tmp_path):
     return write
 
 
-def sgd(lr, momentum=0.0):
-    return lambda rows: torch.optim.SGD(rows, lr=lr, momentum=momentum)
-
-
 # --- what a node takes ---
 def test_a_node_asks_a_neighbor_that_was_present_or_else_another_node(trace):
     lines = "2,2,off", "4,2,on", "2,1,off", "4,1,on", "4,5,off", "5,5,on", "5,0,off", "5,4,off"
@@ -46,28 +40,22 @@ def test_a_node_asks_a_neighbor_that_was_present_or_else_another_node(trace):
     assert asked == [{}, {}, {}, {}, {1: 0, 2: 3}, {5: 1}]  # 0 and 4, next to 5, are away
     faults.step = 5
     assert faults.returned(1) == {1: 3, 2: 3, 5: 3}  # in a round of four steps: only 3 was present all the time
-
-
-def test_no_node_was_present(trace):
-    faults = network(
-        trace=trace(*(f"{step},{node},{state}" for node in range(6) for step, state in ((1, "off"), (2, "on"))))
-    )
+    lines = (f"{step},{node},{state}" for node in range(6) for step, state in ((1, "off"), (2, "on")))
+    faults = network(trace=trace(*lines))
     faults.step = 2
-    assert faults.returned(1) == {}
+    assert faults.returned(1) == {}  # no node was present
 
 
 def test_it_continues_with_the_model_and_the_momentum_of_that_neighbor(trace):
     """As if its row and its momentum had been replaced by hand; the transfer is counted."""
     task, link = random_quadratics(6, noise=0.0), Link(0.01, 1e6)
+    options = {"links": Links(link), "trace": trace("2,2,off", "4,2,on")}
     own, taken = (
-        Training(
-            task, network(RING, returning, Links(link), trace=trace("2,2,off", "4,2,on")), MH, None, sgd(1e-3, 0.9)
-        )
+        simulated(MH, task=task, network=network(RING, returning, **options), lr=1e-3, momentum=0.9)
         for returning in ("own", "from-neighbor")
     )
     for run in (own, taken):
-        for _ in range(4):
-            run.step()
+        stepped(run, 4)
     assert torch.equal(own.X, taken.X)
     traffic = own.network.traffic
     assert (traffic.parameters, traffic.seconds) == (taken.network.traffic.parameters, taken.network.traffic.seconds)
@@ -86,7 +74,7 @@ def test_buffers_come_with_the_model(trace):
     data = gaussian_mixture(classes=2, dim=8, samples=60).train
     module = lambda: nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))  # noqa: E731
     task = ModuleTask(module, data, partition.iid(len(data), 6, 0), batch=4, gradients="loop")
-    run = Training(task, network(trace=trace("1,2,off", "3,2,on")), MH, None, sgd(0.1))
+    run = simulated(MH, task=task, network=network(trace=trace("1,2,off", "3,2,on")), lr=0.1)
     compute, seen = task.losses_and_gradients, []
 
     def spy(X, nodes, step):
@@ -94,8 +82,7 @@ def test_buffers_come_with_the_model(trace):
         return compute(X, nodes, step)
 
     task.losses_and_gradients = spy
-    for _ in range(4):
-        run.step()
+    stepped(run, 4)
     assert not torch.equal(seen[2][2], seen[2][1])
     assert torch.equal(seen[3][2], seen[3][1])
 
@@ -104,30 +91,26 @@ def test_an_average_over_all_nodes_includes_those_that_are_away():
     found = []
     for returning in ("own", "from-neighbor"):
         faults = network(RING, returning, node_off=0.4)
-        run = Training(random_quadratics(6), faults, "none", alg.LocalSGD(), sgd(1e-3), local_steps=3)
-        for _ in range(9):
-            run.step()
-        found.append(run.X)
+        run = simulated("none", alg.LocalSGD(), network=faults, lr=1e-3, local_steps=3)
+        found.append(stepped(run, 9).X)
     assert torch.equal(*found)
 
 
 # --- what is conserved ---
 @pytest.mark.parametrize("returning", ["own", "from-neighbor"])
-@pytest.mark.parametrize(
-    ("algorithm", "W", "conserved"),
-    [
-        (alg.GradientTracking(), MH, lambda X, rows: rows["C"].sum(0)),
-        (alg.MomentumTracking(), MH, lambda X, rows: rows["C"].sum(0)),
-        (alg.EXTRA(), MH, lambda X, rows: rows["D"].sum(0)),
-        (alg.D2(), lazy(MH), lambda X, rows: (X - rows["psi"]).sum(0)),
-        (alg.Choco(alg.TopK(0.4), 0.3), MH, lambda X, rows: (rows["mixed"] - rows["public"]).sum(0)),
-        (alg.PushSum(), uniform_sender(RING), lambda X, rows: rows["mass"].sum() - 6),
-    ],
+@cases(
+    "algorithm, W, conserved",
+    (alg.GradientTracking(), MH, lambda X, rows: rows["C"].sum(0)),
+    (alg.MomentumTracking(), MH, lambda X, rows: rows["C"].sum(0)),
+    (alg.EXTRA(), MH, lambda X, rows: rows["D"].sum(0)),
+    (alg.D2(), lazy(MH), lambda X, rows: (X - rows["psi"]).sum(0)),
+    (alg.Choco(alg.TopK(0.4), 0.3), MH, lambda X, rows: (rows["mixed"] - rows["public"]).sum(0)),
+    (alg.PushSum(), uniform_sender(RING), lambda X, rows: rows["mass"].sum() - 6),
     ids=lambda value: type(value).__name__ if isinstance(value, alg.Algorithm) else "",
 )
 def test_corrections_cancel_and_masses_add_up_although_nodes_leave_and_return(algorithm, W, conserved, returning):
     faults = network(RING, returning, node_off=0.3, away=2.0, message_loss=0.2)
-    run = Training(random_quadratics(6, dim=5), faults, W, algorithm, sgd(1e-3))
+    run = simulated(W, algorithm, task=random_quadratics(6, dim=5), network=faults, lr=1e-3)
     run.X.add_(random_rows(6, 5))
     run.driver.restart_algorithm(run.X)
     returns = 0
@@ -143,13 +126,9 @@ def test_public_copies_are_those_that_the_neighbors_hold_once_a_node_has_returne
     wrong = []
     for returning in ("own", "from-neighbor"):
         faults = network(RING, returning, trace=trace("2,2,off", "5,2,on"))
-        run = Training(random_quadratics(6), faults, MH, alg.Choco(alg.TopK(0.4), 0.3), sgd(1e-3))
-        for _ in range(8):
-            run.step()
-        rows = run.driver.algorithm_state.rows
-        wrong.append(
-            float((rows["mixed"] - SimulatedNetwork(RING).mix(rows["public"], MH)).norm() / rows["mixed"].norm())
-        )
+        run = stepped(simulated(MH, alg.Choco(alg.TopK(0.4), 0.3), network=faults, lr=1e-3), 8)
+        mixed, public = (run.driver.algorithm_state.rows[name] for name in ("mixed", "public"))
+        wrong.append(float((mixed - SimulatedNetwork(RING).mix(public, MH)).norm() / mixed.norm()))
     assert wrong[0] > 1e-3
     assert wrong[1] < 1e-12
 
@@ -158,7 +137,7 @@ def test_relayed_sums_and_counts_hold_every_node_once(trace):
     """As many steps after the return as the tree is wide; equal rows stay equal meanwhile."""
     tree = graphs.chain(6)
     faults = network(tree, trace=trace("4,2,off", "8,2,on"))
-    run = Training(random_quadratics(6), faults, "tree", alg.RelaySGD(), sgd(0.0))
+    run = simulated("tree", alg.RelaySGD(), network=faults, lr=0.0)
     run.X.fill_(3.0)
     for _ in range(8 + 5):
         run.step()
@@ -175,20 +154,7 @@ def test_relayed_sums_and_counts_hold_every_node_once(trace):
 )
 def test_exact_methods_reach_the_optimum_after_the_last_return(algorithm, W, trace):
     task = random_quadratics(6, noise=0.0, seed=1)
-    run = Training(
-        task,
-        network(trace=trace("50,2,off", "60,2,on", "70,4,off", "72,4,on")),
-        W,
-        algorithm,
-        sgd(0.2 / task.smoothness),
-    )
-    for _ in range(73):
-        run.step()
-    before = task.evaluate(run.X)["distance_to_optimum"]
-    for _ in range(1400):
-        run.step()
-    assert task.evaluate(run.X)["distance_to_optimum"] < 1e-6 * before
-
-
-def test_python_refuses_other_words():
-    refused(ConfigError, "returning = 'fresh'; choose own or from-neighbor", Faults, node_off=0.1, returning="fresh")
+    leaving = network(trace=trace("50,2,off", "60,2,on", "70,4,off", "72,4,on"))
+    run = simulated(W, algorithm, task=task, network=leaving, lr=0.2 / task.smoothness)
+    before, after = (task.evaluate(stepped(run, steps).X)["distance_to_optimum"] for steps in (73, 1400))
+    assert after < 1e-6 * before

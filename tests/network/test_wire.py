@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from builders import asymmetric, random_rows
+from builders import asymmetric, faulty, random_rows, refused
 from mixwise.errors import NetworkError
 from mixwise.graphs import complete, ring
 from mixwise.mixing import metropolis_hastings
-from mixwise.network import Faults, FaultyNetwork, SimulatedNetwork
+from mixwise.network import SimulatedNetwork
 from mixwise.network.wire import Wire, as_wire_dtype
 
 BOTH = pytest.mark.parametrize("wire", [torch.bfloat16, torch.int8])
@@ -55,9 +55,8 @@ def test_gossip_with_rounded_rows_conserves_the_mean_and_reaches_consensus_up_to
 @BOTH
 def test_the_mean_is_conserved_where_messages_are_lost_as_well(wire):
     W, X = metropolis_hastings(ring(6)), random_rows(6, 500, dtype=torch.float64)
-    network, mean = FaultyNetwork(SimulatedNetwork(W.graph, wire_dtype=wire), Faults(message_loss=0.3)), X.mean(dim=0)
-    for step in range(50):
-        network.step = step
+    network, mean = faulty(W.graph, wire_dtype=wire, message_loss=0.3), X.mean(dim=0)
+    for network.step in range(50):
         network.mix(X, W, out=X)
     torch.testing.assert_close(X.mean(dim=0), mean, rtol=0, atol=1e-13)
     assert network.traffic.lost > 0
@@ -95,5 +94,5 @@ def test_bytes_are_those_on_the_wire_and_an_average_of_all_nodes_is_exact():
 def test_precisions_have_names_and_others_are_rejected():
     assert as_wire_dtype("int8") == as_wire_dtype(torch.int8) == torch.int8
     assert as_wire_dtype(None) is None
-    with pytest.raises(NetworkError, match=r"wire_dtype = torch.float16; rows travel as they are \(None\), in bf"):
-        as_wire_dtype(torch.float16)
+    rule = r"wire_dtype = torch.float16; rows travel as they are \(None\), in bf"
+    refused(NetworkError, rule, as_wire_dtype, torch.float16)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import builders
-from builders import random_rows
+from builders import cases, random_rows
 from mixwise.algorithms import Quantize, TopK
 from mixwise.errors import MixwiseError, NetworkError, TrainingError
 from mixwise.graphs import Graph, complete, random_connected, ring, star
@@ -19,7 +19,7 @@ from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, 
 from mixwise.network import DistributedNetwork, SimulatedNetwork, block
 from mixwise.network.routes import Router
 from process_pool import Others, in_processes, run_in_processes
-from programs import run_program
+from programs import torchrun
 
 pytestmark = [in_processes, pytest.mark.timeout(400)]
 
@@ -60,35 +60,49 @@ MATRICES = {
 }
 
 
-def mixed(rank, world, cases, way):
-    results, in_place = [], way == "in place"
-    for W, d in cases:
-        network = DistributedNetwork(W.graph, timeout=20)
-        mine = own(random_rows(W.n, d), network)
-        if way == "scattered":  # its numbers do not lie beside each other
-            mine = torch.stack([mine, -mine], dim=2)[:, :, 0]
-        before = mine.clone()
-        out = network.mix(mine, W, out=mine if in_place else None)
-        assert (out is mine) == in_place
-        assert in_place or torch.equal(mine, before)
-        results.append((out, network.traffic))
+def mixed(network, X, W, way, start):
+    """The owned rows of Wᵀ X, or of start + (W − I)ᵀ X; the rows that were sent stay as they are unless in place."""
+    mine = own(X, network)
+    if way == "scattered":  # its numbers do not lie beside each other
+        mine = torch.stack([mine, -mine], dim=2)[:, :, 0]
+    if way == "moved":
+        target = own(start, network)
+        network.start_mix(mine, W).move(target)
+        return target
+    out = network.mix(mine, W, out=mine if way == "in place" else None)
+    assert (out is mine) == (way == "in place")
+    assert way == "in place" or torch.equal(mine, own(X, network))
+    return out
+
+
+def rows_and_start(W, d, dtype):
+    return random_rows(W.n, d, dtype=dtype), W, random_rows(W.n, d, seed=1, dtype=dtype)
+
+
+def mixed_here(rank, world, cases, way):
+    results = []
+    for case in cases:
+        (X, W, start), network = rows_and_start(*case), DistributedNetwork(case[0].graph, timeout=20)
+        results.append((mixed(network, X, W, way, start), network.traffic))
     return results
 
 
-@pytest.mark.parametrize("way", ["apart", "in place", "scattered"])
+@pytest.mark.numerics
+@pytest.mark.parametrize("way", ["apart", "in place", "scattered", "moved"])
 def test_mixing_is_that_of_a_simulation_in_any_division(way):
-    """To rounding of the simulation's product, and to the last bit for any number of processes."""
+    """To the last bit, for any number of processes, and Wᵀ X to rounding."""
     widths = [1, 7, 8_200]  # the longest travel without being packed
-    cases = [(W, d) for W in MATRICES.values() for d in widths]
-    results = {world: run_in_processes(world, mixed, cases, way) for world in (1, 2, 3, 4)}
-    for number, (W, d) in enumerate(cases):
-        simulated = SimulatedNetwork(W.graph)
-        expected = simulated.mix(random_rows(W.n, d), W)
-        found = {world: torch.cat([part[number][0] for part in parts]) for world, parts in results.items()}
-        torch.testing.assert_close(found[1], expected, rtol=0, atol=1e-14)
-        assert all(torch.equal(found[world], found[1]) for world in found)
-        traffic = [part[number][1] for parts in results.values() for part in parts]
-        assert all(counted == simulated.traffic for counted in traffic)
+    cases = [(W, d, DOUBLE) for W in MATRICES.values() for d in widths]
+    cases += [(MATRICES["asymmetric 4"], 150_000, dtype) for dtype in (SINGLE, DOUBLE)]  # several blocks of columns
+    results = {world: run_in_processes(world, mixed_here, cases, way) for world in (1, 2, 3, 4)}
+    for number, case in enumerate(cases):
+        (X, W, start), simulated = rows_and_start(*case), SimulatedNetwork(case[0].graph)
+        expected = mixed(simulated, X, W, way, start)
+        exact = torch.from_numpy(W.to_dense().T) @ X.double() + (start.double() - X.double()) * (way == "moved")
+        torch.testing.assert_close(expected.double(), exact, rtol=0, atol=1e-14 if case[2] == DOUBLE else 2e-6)
+        for parts in results.values():
+            assert torch.equal(torch.cat([part[number][0] for part in parts]), expected)
+            assert all(part[number][1] == simulated.traffic for part in parts)
 
 
 def new_weights_each_time(rank, world, X, matrices, rounds):
@@ -108,44 +122,6 @@ def test_a_new_matrix_at_every_step():
         expected = torch.from_numpy(matrices[t % 5].to_dense().T) @ expected
     found = torch.cat(run_in_processes(3, new_weights_each_time, X, matrices, 150))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
-
-
-def in_two_parts(rank, world, W, other, X):
-    """Two mixings and a gathering under way at once; each must get its own rows."""
-    network = DistributedNetwork(W.graph, timeout=20)
-    mine = own(X, network)
-    first, second = network.start_mix(mine, W), network.start_mix(2 * mine, other)
-    everything = network.gather(mine)
-    return second.wait(), first.wait(), everything
-
-
-def test_messages_of_several_operations_under_way_do_not_mix():
-    W, other, X = asymmetric(6, 1), asymmetric(6, 2), random_rows(6, 9_000)
-    results = run_in_processes(3, in_two_parts, W, other, X)
-    for place, expected in ((1, W.to_dense().T @ X.numpy()), (0, 2 * other.to_dense().T @ X.numpy())):
-        np.testing.assert_allclose(np.concatenate([part[place] for part in results]), expected, rtol=0, atol=1e-13)
-    assert all(torch.equal(everything, X) for _, _, everything in results)
-
-
-def moved(rank, world, W, X, X_prime):
-    network = DistributedNetwork(W.graph, timeout=20)
-    target = own(X_prime, network).clone()
-    network.start_mix(own(X, network).clone(), W).move(target)
-    return target
-
-
-@pytest.mark.numerics
-@pytest.mark.parametrize("dtype", [torch.float64, SINGLE])
-@pytest.mark.parametrize("d", [5, 150_000])  # more than one block of columns
-def test_rows_move_by_the_change_that_mixing_makes(dtype, d):
-    """X′ + (W − I)ᵀ X, the same bits for any number of processes, and those of a simulation."""
-    W, X, X_prime = asymmetric(4, 1), random_rows(4, d, dtype=dtype), random_rows(4, d, seed=1, dtype=dtype)
-    expected, simulated = X_prime + torch.from_numpy(W.to_dense().T).to(dtype) @ X - X, X_prime.clone()
-    SimulatedNetwork(W.graph).start_mix(X, W).move(simulated)
-    found = {world: torch.cat(run_in_processes(world, moved, W, X, X_prime)) for world in (2, 3, 4)}
-    assert all(torch.equal(found[world], found[2]) for world in found)
-    torch.testing.assert_close(found[2], expected, rtol=0, atol=1e-14 if dtype == torch.float64 else 2e-6)
-    assert torch.equal(found[2], simulated)
 
 
 def in_a_group(rank, world, W, X):
@@ -352,12 +328,10 @@ def disagreeing(rank, world, what):
     return None
 
 
-@pytest.mark.parametrize(
-    ("what", "told"),
-    [
-        ("graph", "rank 2 differs from rank 0: the graph is a graph with 5 nodes and 5 edges"),
-        ("wire_dtype", "rank 0 differs from rank 1: wire_dtype is None instead of torch.bfloat16; all processes need"),
-    ],
+@cases(
+    "what, told",
+    ("graph", "rank 2 differs from rank 0: the graph is a graph with 5 nodes and 5 edges"),
+    ("wire_dtype", "rank 0 differs from rank 1: wire_dtype is None instead of torch.bfloat16; all processes need"),
 )
 def test_processes_that_do_not_agree_raise_an_error_everywhere(what, told):
     for found in run_in_processes(3, disagreeing, what):
@@ -455,20 +429,22 @@ def test_the_mean_of_all_rows(world, dtype):
 
 # --- while it is under way ---
 def something_else_in_between(rank, world, X):
-    """Between setting out and waiting, other operations and a collective of torch, in another order on one rank."""
+    """An average and a mixing under way at once, meanwhile a collective of torch and a gathering."""
     network = DistributedNetwork(complete(world), timeout=20)
-    W, mine = uniform(network.graph), X[rank : rank + 1].clone()
+    J, W, mine = uniform(network.graph), asymmetric(world, 1), X[rank : rank + 1].clone()
     for turn in range(20):
         time.sleep(0.001 * (rank == turn % world))
-        pending = network.start_mix(mine, W)
+        average, mixing = network.start_mix(mine, J), network.start_mix(2 * mine, W)
         torch.distributed.barrier()
         everyone = network.gather(mine[:, :5])
-        torch.testing.assert_close(pending.wait()[0, :5], everyone.mean(dim=0), rtol=0, atol=1e-14)
+        expected = 2 * torch.from_numpy(W.to_dense().T[rank]) @ everyone
+        torch.testing.assert_close(mixing.wait()[0, :5], expected, rtol=0, atol=1e-13)
+        torch.testing.assert_close(average.wait()[0, :5], everyone.mean(dim=0), rtol=0, atol=1e-13)
         mine = mine * 1.1
     return True
 
 
-def test_other_operations_while_it_is_under_way():
+def test_messages_of_several_operations_under_way_do_not_mix():
     assert run_in_processes(4, something_else_in_between, random_rows(4, LONG)) == [True] * 4
 
 
@@ -513,6 +489,4 @@ def test_a_program_that_ends_while_it_is_under_way_ends_well(tmp_path):
     """The last average of a loop that mixes early is never waited for; its thread must not outlive Python."""
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
-    done = run_program(*torchrun, path, starts_programs=True)
-    assert done.returncode == 0, done.stderr
+    torchrun(4, path)

@@ -13,13 +13,14 @@ import torch
 from torch import nn
 
 import mixwise as mw
+from builders import cases
 from mixwise.data import Dataset, NodeBatches, partition
 from mixwise.errors import MixwiseError
 from mixwise.models import seeded
 from mixwise.sketch import CountSketch
 from mixwise.training import Training, records
 from process_pool import Others, in_processes, run_in_processes
-from programs import run_program
+from programs import torchrun
 from small_net import Net
 
 pytestmark = [in_processes, pytest.mark.timeout(400)]
@@ -316,18 +317,10 @@ def with_fewer_batches(rank, world, leaves):
         return told
 
 
-@pytest.mark.parametrize(
-    ("leaves", "expected"),
-    [
-        (
-            True,
-            r"rank 1 has left the process group after 2 collective calls while ranks? \d(, \d)? calls? gossip.step",
-        ),
-        (
-            False,
-            r"rank 1 (did not answer within 2 s.*last seen at test_gossip_processes.py:\d+, after \d coll|is missing)",
-        ),
-    ],
+@cases(
+    "leaves, expected",
+    (True, r"rank 1 has left the process group after 2 collective calls while ranks? \d(, \d)? calls? gossip.step"),
+    (False, r"rank 1 (did not answer within 2 s.*last seen at test_gossip_processes.py:\d+, after \d coll|is missing)"),
 )
 def test_without_join_a_rank_that_has_finished_is_named(leaves, expected):
     first, second, third = run_in_processes(3, with_fewer_batches, leaves)
@@ -423,14 +416,6 @@ def test_a_rank_that_is_done_first_may_leave(name):
 def blocks(page, language):
     text = (ROOT / page).read_text("utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-
-
-def torchrun(world, *arguments, cwd=None):
-    """Standard output of a script under torchrun."""
-    command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", *arguments]
-    done = run_program(*command, cwd=cwd, starts_programs=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def changed_loop(rank, world, page):

@@ -4,12 +4,11 @@ import pytest
 import torch
 
 import mixwise as mw
-from builders import random_rows
+from builders import random_rows, simulated, stepped
 from mixwise.mixing import metropolis_hastings
 from mixwise.network import DistributedNetwork, GuardedNetwork, SimulatedNetwork
 from mixwise.policies import AwarePairs, HeterogeneityAware, Pairs
 from mixwise.tasks import random_quadratics
-from mixwise.training import Training
 from planning import Planner
 from process_pool import in_processes, run_in_processes
 
@@ -26,13 +25,11 @@ RUNS = {  # 150 numbers are sketched where only pairs send rows
 
 def trained(network, name, steps=4):
     policy, robust = RUNS[name]
-    task = random_quadratics(9, dim=150)
-    make = lambda rows: torch.optim.SGD(rows, lr=1e-4)  # noqa: E731
-    run = Training(task, network, policy, None, make, robust=robust, on_bad="exclude")
+    options = {"task": random_quadratics(9, dim=150), "lr": 1e-4, "robust": robust, "on_bad": "exclude"}
+    run = simulated(policy, network=network, **options)
     if 4 in network.nodes:
         run.X[4 - network.nodes.start] += 30
-    for _ in range(steps):
-        run.step()
+    stepped(run, steps)
     return run.X, run.network.figures(), run.network.traffic
 
 
@@ -88,10 +85,8 @@ class BrokenProcesses(SketchIsBroken, DistributedNetwork):
 
 def gathered(network):
     """The rows after some steps and whom the nodes exclude; then a mixing in which node 4 sends two different rows."""
-    make = lambda rows: torch.optim.SGD(rows, lr=1e-4)  # noqa: E731
-    run = Training(random_quadratics(9, dim=150), network, HeterogeneityAware(), None, make, on_bad="exclude")
-    for _ in range(3):
-        run.step()
+    task = random_quadratics(9, dim=150)
+    run = stepped(simulated(HeterogeneityAware(), task=task, network=network, lr=1e-4, on_bad="exclude"), 3)
     other = run.X + 30 * (torch.tensor(network.nodes) == 4)[:, None]
     mixed = [run.network.mix(rows, metropolis_hastings(TORUS)) for rows in (run.X, other)]
     return run.X, mixed, run.network.state.shared["excluded"], run.network.figures()
@@ -102,9 +97,9 @@ def gathered_here(rank, world):
 
 
 def test_a_bad_sketch_that_all_have_gathered_excludes_its_node_on_all_processes():
-    results, simulated = run_in_processes(2, gathered_here), gathered(BrokenSimulation(TORUS))
-    torch.testing.assert_close(torch.cat([found[0] for found in results]), simulated[0], rtol=0, atol=1e-12)
-    for _, _, excluded, figures in (*results, simulated):
+    results, expected = run_in_processes(2, gathered_here), gathered(BrokenSimulation(TORUS))
+    torch.testing.assert_close(torch.cat([found[0] for found in results]), expected[0], rtol=0, atol=1e-12)
+    for _, _, excluded, figures in (*results, expected):
         assert excluded == (4,)
         assert figures["rows_stopped"] == 1
     before, after = (torch.cat([found[1][k] for found in results]) for k in (0, 1))

@@ -62,13 +62,11 @@ def one_dies(rank, world, name, d):
     return until_an_error(OPERATIONS[name], network, X)
 
 
-@pytest.mark.parametrize(
-    ("name", "d"),
-    [("mix", 10), ("average", 9), ("early", LONG)]
-    + [
-        pytest.param(*case, marks=pytest.mark.soak) for case in [("exchange", 10), ("gather", 10), ("all-reduce", LONG)]
-    ],
-)
+RARELY = ("exchange", 10), ("gather", 10), ("all-reduce", LONG)
+SOAKED = [pytest.param(*case, marks=pytest.mark.soak) for case in RARELY]
+
+
+@pytest.mark.parametrize(("name", "d"), [("mix", 10), ("average", 9), ("early", LONG), *SOAKED])
 def test_a_process_that_is_killed_is_named_at_once(name, d):
     """Also by those that are no neighbors of it and only see their neighbors give up."""
     outcomes = run_in_fresh_processes(4, one_dies, name, d)
@@ -95,10 +93,10 @@ def one_is_silent(rank, world, name):
     return outcome
 
 
-SOAK = [pytest.param(name, marks=pytest.mark.soak) for name in ("average", "early")]
+SOAKED = [pytest.param(name, marks=pytest.mark.soak) for name in ("average", "early")]
 
 
-@pytest.mark.parametrize("name", ["mix", "early, then gather", *SOAK])
+@pytest.mark.parametrize("name", ["mix", "early, then gather", *SOAKED])
 def test_a_process_that_is_silent_is_named_after_the_timeout(name):
     outcomes = run_in_fresh_processes(4, one_is_silent, name)
     operation = "average" if name == "average" else "mix"

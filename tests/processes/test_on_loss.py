@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from builders import cases
 from hosts import Hosts, why_not
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment
 from mixwise.launch import workers
@@ -94,15 +95,13 @@ def results(text):
     return [(int(t), members, float(own), float(mean)) for t, members, own, mean in found]
 
 
-@pytest.mark.parametrize(
-    ("script", "graph", "nodes", "lost", "how", "said"),
-    [
-        # A ring that loses one is a chain. Rank 0, no neighbor of it, must not wait for the timeout, which is 60 s.
-        ("tracking", "ring", 4, 2, "SIGKILL", "rank 2 (killed by SIGKILL)"),
-        ("averaging", "complete", 3, 0, "SIGSTOP", "rank 0 (stopped, then ended)"),
-        pytest.param("tracking", "ring", 3, 0, "SIGSTOP", "rank 0 (stopped, then ended)", marks=pytest.mark.soak),
-        pytest.param("averaging", "complete", 4, 2, "SIGKILL", "rank 2", marks=pytest.mark.soak),
-    ],
+@cases(
+    "script, graph, nodes, lost, how, said",
+    # A ring that loses one is a chain. Rank 0, no neighbor of it, must not wait for the timeout, which is 60 s.
+    ("tracking", "ring", 4, 2, "SIGKILL", "rank 2 (killed by SIGKILL)"),
+    ("averaging", "complete", 3, 0, "SIGSTOP", "rank 0 (stopped, then ended)"),
+    pytest.param("tracking", "ring", 3, 0, "SIGSTOP", "rank 0 (stopped, then ended)", marks=pytest.mark.soak),
+    pytest.param("averaging", "complete", 4, 2, "SIGKILL", "rank 2", marks=pytest.mark.soak),
 )
 def test_survivors_find_the_optimum_of_their_own(tmp_path, launched, script, graph, nodes, lost, how, said):
     (tmp_path / "loop.py").write_text(SCRIPTS[script])

@@ -10,8 +10,9 @@ import yaml
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+import builders
 import run_folders
-from mixwise.algorithms import DSGD
+from builders import stepped
 from mixwise.data import gaussian_mixture, partition
 from mixwise.errors import MixwiseError
 from mixwise.experiments import Recipe, plan_experiment, run_experiment, runner
@@ -22,9 +23,7 @@ from mixwise.models import seeded
 from mixwise.network import DistributedNetwork, SimulatedNetwork
 from mixwise.network.board import Board
 from mixwise.network.world import Processes
-from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask
-from mixwise.training import Training
 from mixwise.training.checkpoint import keep_only, load_checkpoint, newest_step, save_checkpoint
 from process_pool import in_processes, run_in_processes
 from programs import free_port, run_with_hook, running
@@ -139,12 +138,10 @@ def with_statistics(network, buffers, folder=None, load=False, save=False, steps
         return seeded(lambda: nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 4)), 0)
 
     task = ModuleTask(module, splits.train, parts, batch=5, test=splits.test, buffers=buffers, dtype=torch.float64)
-    policy = Fixed(metropolis_hastings(network.graph))
-    training = Training(task, network, policy, DSGD(), lambda rows: torch.optim.SGD(rows, lr=0.3))
+    training = builders.simulated(metropolis_hastings(network.graph), task=task, network=network, lr=0.3)
     if load:
         load_checkpoint(training, folder)
-    for _ in range(steps):
-        training.step()
+    stepped(training, steps)
     if save:
         save_checkpoint(training, folder)
     with network.traffic.pause():

@@ -64,7 +64,7 @@ def _check_installation() -> None:
 
 
 def _measure_network(spec: str | None, model_size: int) -> None:
-    from mixwise.network.measured_links import measured_links
+    from mixwise.network.links import measured_links
 
     with shared_world(60.0) as world:
         graph = graph_of_processes(spec, world.size)

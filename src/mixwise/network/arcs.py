@@ -16,6 +16,7 @@ from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
+from mixwise.network.routes import arriving_at
 from mixwise.network.values import BoolArray
 
 _CLAIM = 2.0  # medians: the largest distance, or length, that a sketch may claim
@@ -32,18 +33,13 @@ class Arcs:
     @classmethod
     def into(cls, graph: Graph, nodes: range) -> Arcs:
         """Return all arcs of a graph into these nodes."""
-        senders, receivers = (ends[graph.arcs.by_receiver] for ends in graph.arcs[:2])
-        here = (receivers >= nodes.start) & (receivers < nodes.stop)
-        return cls(senders[here], receivers[here] - nodes.start, nodes)
+        arriving = arriving_at(nodes, graph)
+        return cls(graph.arcs.senders[arriving], graph.arcs.receivers[arriving] - nodes.start, nodes)
 
     @property
     def keys(self) -> IntArray:
         """A number for each arc."""
         return self.senders * len(self.nodes) + self.owner
-
-    def receiver(self, e: int) -> int:
-        """The node at the end of arc e."""
-        return self.nodes[int(self.owner[e])]
 
     def index(self, rows: torch.Tensor) -> torch.Tensor:
         """The positions of the receivers, on the device of the rows."""
@@ -71,15 +67,13 @@ def route_of(W: MixingMatrix, graph: Graph, nodes: range) -> Route:
     if not W.graph.directed:
         weights = (weights + weights[pattern.by_column]) / 2
     apart = (pattern.rows != pattern.cols) & (weights != 0)
-    senders, receivers = pattern.rows[apart], pattern.cols[apart]
     used = W.graph
-    if len(senders) < len(pattern.rows) - W.n:
-        used = Graph(W.n, np.stack([senders, receivers], axis=1), directed=W.graph.directed)
-    arriving = pattern.by_column[apart[pattern.by_column]]
-    arriving = arriving[(pattern.cols[arriving] >= nodes.start) & (pattern.cols[arriving] < nodes.stop)]
-    arcs = Arcs(pattern.rows[arriving], pattern.cols[arriving] - nodes.start, nodes)
-    leaving = senders[(senders >= nodes.start) & (senders < nodes.stop)] - nodes.start
-    return Route(used, W.whole, W.whole and used == graph, leaving, arcs, weights[arriving])
+    if apart.sum() < len(pattern.rows) - W.n:
+        used = Graph(W.n, np.stack([pattern.rows[apart], pattern.cols[apart]], axis=1), directed=W.graph.directed)
+    senders = used.arcs.senders  # arcs are in the order of the pattern
+    leaving = senders[slice(*np.searchsorted(senders, [nodes.start, nodes.stop]))] - nodes.start
+    arcs, arriving = Arcs.into(used, nodes), arriving_at(nodes, used)
+    return Route(used, W.whole, W.whole and used == graph, leaving, arcs, weights[apart][arriving])
 
 
 def lower_median(values: FloatArray, owner: IntArray, m: int) -> FloatArray:

@@ -23,7 +23,7 @@ _left_behind: WeakSet[threading.Thread] = WeakSet()
 
 
 def until(true: Callable[[], object], seconds: float) -> bool:
-    """Whether it became true within so many seconds."""
+    """Wait until `true` holds; return whether it did within so many seconds."""
     last = time.monotonic() + seconds
     while not true():
         if time.monotonic() > last:
@@ -33,7 +33,7 @@ def until(true: Callable[[], object], seconds: float) -> bool:
 
 
 def bounded(call: Callable[[], Value], seconds: float, in_vain: Callable[[], bool] = lambda: False) -> Value:
-    """Return what a call returns that might wait forever; it runs in a thread, which is left behind if it does.
+    """Return the result of a call that might wait forever: it runs in a thread, which is left behind if it does.
 
     Raises a TimeoutError after so many seconds, or as soon as waiting is in vain.
     """
@@ -120,7 +120,7 @@ class Board:
         return self.within(lambda: self.store.add(f"mixwise/{name}", more))
 
     def within(self, call: Callable[[], Value]) -> Value:
-        """Return what a call of the store returns, or raise an error if its host does not answer."""
+        """Return the result of a call of the store, or raise an error if its host does not answer."""
         try:
             return bounded(call, self.answer)
         except TimeoutError:

@@ -2,6 +2,11 @@
 
 All of them are functions of the seed and the step, drawn for each link and node by a hash: no table of n × n numbers,
 nothing to save, and a resumed run has the same faults. `FaultyNetwork` lets them happen.
+
+Hostile nodes (`corrupt`) send corrupted messages. Their own rows are trained and mixed as usual; their
+messages depend on the seed, the step and the rows only.
+
+Legend: n nodes; A messages as they arrive, sorted by (receiver, sender).
 """
 
 from __future__ import annotations
@@ -10,20 +15,23 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-import numpy.typing as npt
+import torch
 
 from mixwise.errors import ConfigError
+from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
-from mixwise.network.hostile import Corruption
+from mixwise.network.values import BoolArray
 from mixwise.parts import Positive, Unit
-from mixwise.seeding import hashed, stream
+from mixwise.seeding import generator, hashed, stream
 
-BoolArray = npt.NDArray[np.bool_]
+Corruption: TypeAlias = Literal["noise", "flip", "dissensus", "nan", "echo", "sketch"]
 Returning: TypeAlias = Literal["own", "from-neighbor"]
-_STATES = {"off": True, "on": False}  # of a node, in a trace
+_STATES = {"off": 1, "on": 0}  # of a node, in a trace
+_AWAY = 2.0  # dissensus: 1 undoes what honest neighbors contribute to a gossip step, more drives them apart
+_LONGER = 1e6  # sketch: by how much the sketches of such a node are too long
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class Faults:
         acknowledged: whether both ends of a link know what arrived. Two nodes then average only if the rows of both
             have arrived, with the same weight, (w_ij + w_ji)/2, so that the mean of all nodes is conserved. Otherwise a
             receiver uses its own row in place of one that is lost, and the mean drifts.
-        corrupt: nodes that send something else than their rows, by kind: {"noise": [3, 7]}, or how many, drawn by the
+        corrupt: nodes that send corrupted messages, by kind: {"noise": [3, 7]}, or how many, drawn by the
             seed. "noise": standard normal numbers; "flip": their gradients are sign-flipped; "dissensus": rows that
             drive each receiver away from its honest neighbors; "nan": NaN; "echo": to each receiver its own row, or
             sketch; "sketch": true rows, and sketches a million times too long. Records are about the other nodes.
@@ -74,16 +82,11 @@ class Faults:
             raise ConfigError("cyclic: true needs node_off and away, such as node_off: 0.1, away: 5")
         if self.trace is not None and self.node_off:
             raise ConfigError("trace and node_off both say which nodes are away; give one of them")
-        self._check_returning()
-
-    def _check_returning(self) -> None:
-        if self.returning == "own":
-            return
-        if self.returning != "from-neighbor":
+        if self.returning not in get_args(Returning):
             raise ConfigError(f"returning = {self.returning!r}; choose own or from-neighbor")
-        if not self.nodes_leave:
+        if self.returning == "from-neighbor" and not self.nodes_leave:
             raise ConfigError("returning = from-neighbor, but no node is ever away; give node_off or trace as well")
-        if self.corrupt:
+        if self.returning == "from-neighbor" and self.corrupt:
             raise ConfigError(
                 "returning = from-neighbor with corrupt: a returning node takes the model of a neighbor as it is, also "
                 "of a hostile one; give returning: own"
@@ -126,26 +129,11 @@ def down(items: IntArray, step: int, rate: float, length: float | None, seed: in
     return found
 
 
-# --- traces ---
-@dataclass(frozen=True)
-class Trace:
-    """When nodes leave and return: arrays sorted by step."""
+def read_trace(path: Path, n: int) -> tuple[IntArray, IntArray, IntArray]:
+    """Read a CSV file with the columns step, node and state (off or on).
 
-    n: int
-    steps: IntArray
-    nodes: IntArray
-    off: BoolArray
-
-    def away(self, step: int) -> BoolArray:
-        """Which nodes are away in a step."""
-        last = np.searchsorted(self.steps, step, side="right")
-        state = np.zeros(self.n, dtype=bool)
-        state[self.nodes[:last]] = self.off[:last]  # of several entries of a node, the last one counts
-        return state
-
-
-def read_trace(path: Path, n: int) -> Trace:
-    """Read a CSV file with the columns step, node and state (off or on)."""
+    Returns the steps, the nodes, and whether each leaves (1) or returns (0), sorted by step.
+    """
     try:
         lines = list(csv.DictReader(path.read_text("utf-8").splitlines(), strict=True))
         found = sorted((int(line["step"]), int(line["node"]), _STATES[line["state"]]) for line in lines)
@@ -156,4 +144,81 @@ def read_trace(path: Path, n: int) -> Trace:
             f"trace {path}: {error}; write lines such as 10,3,off below a first line step,node,state"
         ) from None
     steps, nodes, off = np.array(found, dtype=np.int64).reshape(-1, 3).T
-    return Trace(n, steps, nodes, off.astype(bool))
+    return steps, nodes, off
+
+
+# --- hostile nodes ---
+class HostileNodes:
+    """The hostile nodes of a simulation and what they send.
+
+    Args:
+        corrupt: for each kind, the nodes, or how many, which are then drawn by the seed.
+        graph: the communication graph.
+        seed: of all draws.
+
+    Attributes:
+        kinds: the nodes of each kind.
+        honest: the other nodes.
+    """
+
+    def __init__(self, corrupt: Mapping[Corruption, int | list[int]] | None, graph: Graph, seed: int) -> None:
+        self.graph, self.seed = graph, seed
+        self.begin(0)
+        given = corrupt or {}
+        named = [node for nodes in given.values() if not isinstance(nodes, int) for node in nodes]
+        free = [int(i) for i in np.argsort(hashed(np.arange(graph.n), stream(seed, "hostile"))) if i not in named]
+        count = len(named) + sum(nodes for nodes in given.values() if isinstance(nodes, int))
+        if len(set(named)) < len(named) or not set(named) <= set(range(graph.n)) or not 0 <= count < graph.n:
+            raise ConfigError(
+                f"faults.corrupt = {dict(given)}: give a number of nodes, or a list of different nodes from 0 to "
+                f"{graph.n - 1}, and leave at least one honest"
+            )
+        self.kinds: dict[str, list[int]] = {
+            kind: sorted(free.pop() for _ in range(nodes)) if isinstance(nodes, int) else list(nodes)
+            for kind, nodes in given.items()
+        }
+        bad = [node for nodes in self.kinds.values() for node in nodes]
+        self.honest: IntArray = np.setdiff1d(np.arange(graph.n), bad)
+
+    def begin(self, step: int) -> None:
+        """Begin a step; the messages depend on it, and on how many calls came before in it."""
+        self._step, self._calls = step, 0
+
+    def honest_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the rows (n, d) without those of hostile nodes."""
+        return rows[torch.from_numpy(self.honest)] if self.kinds else rows
+
+    def turn_gradients(self, G: torch.Tensor) -> None:
+        """Turn the gradients (n, d) of nodes whose updates are sign-flipped, in place: they train uphill."""
+        G[self.kinds.get("flip", [])] *= -1
+
+    def replaced(self, rows: torch.Tensor, senders: IntArray, *, sketches: bool = False) -> torch.Tensor:
+        """Return rows, or sketches, with those from hostile senders replaced, in a new tensor if there are any."""
+        if not self.kinds:
+            return rows
+        rows, self._calls = rows.clone(), self._calls + 1
+        draw = generator(self.seed, "noise", self._step, self._calls)
+        for kind in (kind for kind in ("noise", "nan") if kind in self.kinds):
+            theirs = torch.from_numpy(np.isin(senders, self.kinds[kind]))
+            draws = torch.randn(int(theirs.sum()), rows.shape[1], generator=draw)
+            rows[theirs] = draws.to(rows) if kind == "noise" else float("nan")
+        if sketches:
+            rows[torch.from_numpy(np.isin(senders, self.kinds.get("sketch", [])))] *= _LONGER
+        return rows
+
+    def corrupted(self, arrived: torch.Tensor, graph: Graph, *, sketches: bool) -> torch.Tensor:
+        """Return the messages (A, w) that arrive along the arcs of a graph, those of hostile senders corrupted."""
+        if not self.kinds:
+            return arrived
+        senders, receivers = (ends[graph.arcs.by_receiver] for ends in graph.arcs[:2])
+        changed = self.replaced(arrived, senders, sketches=sketches)
+        one = dict(zip(senders.tolist(), range(len(senders)), strict=True))  # a message of each node that sends one
+        echo, dissensus = (self.kinds.get(kind, []) for kind in ("echo", "dissensus"))
+        for e in np.flatnonzero(np.isin(senders, echo + dissensus) & np.isin(receivers, senders)).tolist():
+            changed[e] = x = arrived[one[int(receivers[e])]]
+            if senders[e] in dissensus:
+                near = self.graph.neighbors(int(receivers[e]))
+                others = [one[i] for i in near if i in self.honest and i in one]
+                share = _AWAY / max(1, sum(i not in self.honest for i in near))
+                changed[e] -= share * (arrived[others] - x).sum(dim=0)
+        return changed

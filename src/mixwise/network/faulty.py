@@ -17,11 +17,11 @@ from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
-from mixwise.network.faults import BoolArray, Faults, down, read_trace
-from mixwise.network.hostile import HostileNodes
+from mixwise.network.faults import Faults, HostileNodes, down, read_trace
 from mixwise.network.simulated import Arrived, SimulatedNetwork
 from mixwise.network.survivors import listed
 from mixwise.network.traffic import Cargo, Packing, message_bytes
+from mixwise.network.values import BoolArray
 from mixwise.seeding import stream
 
 
@@ -61,7 +61,7 @@ class FaultyNetwork:
     def step(self, step: int | None) -> None:
         self.network.step, self._now, self._small = step, step or 0, 0
         self.hostile.begin(self._now)
-        self._failed: dict[tuple[Graph, int], BoolArray] = {}  # links, in the order of a graph's arcs or entries
+        self._failed: dict[tuple[Graph, int], BoolArray] = {}  # links of this step, by a graph's arcs or entries
         self._away = self._nodes_away(self._now)
         self._late = down(self._ids, self._now, self.faults.stragglers, None, stream(self.seed, "late"))
 
@@ -70,14 +70,17 @@ class FaultyNetwork:
         self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, packing: Packing | None = None
     ) -> torch.Tensor:
         """Wᵀ X with the weights of what arrives."""
-        self._need_guard()
-        weights = self._arriving(W, self.network.row_bytes(rows, packing))
-        return self.network.arrived(rows, W.graph, weights, packing).wait(out)
+        return self.start_mix(rows, W, packing).wait(out)
 
-    def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> Arrived:
+    def start_mix(self, rows: torch.Tensor, W: MixingMatrix, packing: Packing | None = None) -> Arrived:
         """Start a gossip step with the weights of what will arrive."""
-        self._need_guard()
-        return self.network.arrived(rows, W.graph, self._arriving(W, self.network.row_bytes(rows)))
+        if self.hostile.kinds and not self.traffic.paused:
+            raise TrainingError(
+                "faults.corrupt: hostile nodes send each neighbor a row of its own, which push-sum and compressed "
+                "messages cannot mix; use an algorithm such as dsgd, in Training or a GuardedNetwork"
+            )
+        weights = self._arriving(W, self.network.row_bytes(rows, packing))
+        return self.network.arrived(rows, W.graph, weights, packing)
 
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
         """The messages in the order of their receivers; 0, or NaN for a sketch, where one is lost."""
@@ -128,13 +131,6 @@ class FaultyNetwork:
             values["hostile"] = listed(sorted(set(self._ids.tolist()) - set(self.hostile.honest.tolist())))
         return values
 
-    def _need_guard(self) -> None:
-        if self.hostile.kinds and not self.traffic.paused:
-            raise TrainingError(
-                "faults.corrupt: hostile nodes send each neighbor a row of its own, which push-sum and compressed "
-                "messages cannot mix; use an algorithm such as dsgd, in Training or a GuardedNetwork"
-            )
-
     # --- what arrives ---
     def _arriving(self, W: MixingMatrix, size: int) -> FloatArray:
         """Count the messages of a gossip step, and return the weights that are left; their sums need not be 1."""
@@ -158,16 +154,15 @@ class FaultyNetwork:
 
     def _lost(self, graph: Graph, senders: IntArray, receivers: IntArray, small: bool) -> BoolArray:
         """Which messages between these nodes do not arrive; entries with sender = receiver have no meaning."""
-        faults, n = self.faults, self.graph.n
-        if small and faults.burst is None:
-            links = down(senders * n + receivers, self._now, faults.message_loss, None, self._next_small())
-        else:
+        rate, burst, links = self.faults.message_loss, self.faults.burst, senders * self.graph.n + receivers
+        if small and burst is None:  # each small message is lost by itself
+            failed = down(links, self._now, rate, None, self._next_small())
+        else:  # the same in all rounds of a step: with bursts, drawing again takes longer than mixing 16 nodes
             key = graph, len(senders)
             if key not in self._failed:
-                seed = stream(self.seed, "links")
-                self._failed[key] = down(senders * n + receivers, self._now, faults.message_loss, faults.burst, seed)
-            links = self._failed[key]
-        lost: BoolArray = links | self._away[senders] | self._away[receivers] | self._late[senders]
+                self._failed[key] = down(links, self._now, rate, burst, stream(self.seed, "links"))
+            failed = self._failed[key]
+        lost: BoolArray = failed | self._away[senders] | self._away[receivers] | self._late[senders]
         return lost
 
     def _next_small(self) -> int:
@@ -215,7 +210,10 @@ class FaultyNetwork:
         """Return which nodes are away in step t."""
         faults, nodes = self.faults, self._ids
         if self._trace is not None:
-            return self._trace.away(t)
+            steps, named, off = self._trace
+            last, away = np.searchsorted(steps, t, side="right"), np.zeros(len(nodes), dtype=bool)
+            away[named[:last]] = off[:last]  # of several entries of a node, the last one counts
+            return away
         if faults.cyclic and faults.away is not None:
             period = round(faults.away / faults.node_off)
             turn: BoolArray = (t + nodes * period // len(nodes)) % period < faults.away

@@ -197,8 +197,8 @@ class GuardedNetwork:
             return
         e = int(bad.argmax())
         if self.on_bad == "stop" or not can_skip:
-            ends = int(arcs.senders[e]), arcs.receiver(e)
-            raise rejected(*ends, float(length[e]), float(own[e]), self.step, can_skip)
+            sender, receiver = int(arcs.senders[e]), self.nodes[int(arcs.owner[e])]
+            raise rejected(sender, receiver, float(length[e]), float(own[e]), self.step, can_skip)
         self._count("stopped", arcs, bad)
         if self.on_bad == "exclude":
             self.state.arcs["excluded"][np.isin(self._near.keys, arcs.keys[bad])] = 1

@@ -19,34 +19,16 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 from importlib.machinery import PathFinder
-from typing import Any, Protocol
+from typing import Any
 
 from mixwise.errors import NetworkError
 
-Present = list[dict[str, Any]]  # what each process that is present tells about itself
+Present = list[dict[str, Any]]  # what each process that is present has announced
 
 _TICK = 20  # milliseconds between two looks of the lighthouse at its requests
 _STRAGGLERS = 2000  # milliseconds that it waits for a process with a heartbeat that does not ask
 _ANSWER = 1.0  # seconds until the question is asked again; it bounds how long the end of a process waits
 _AGAIN = 5.0  # seconds until a lighthouse that did not answer is tried again
-
-
-class Presence(Protocol):
-    """Tells which processes are present: by torchft's lighthouse, or in a simulation."""
-
-    contested: bool  # whether two parts of a broken network may each find an answer
-
-    def ask(self, me: dict[str, Any]) -> Present:
-        """Tell what this process is, and return what all are; processes that are in the same answer get the same one.
-
-        Returns once all processes that were in the last answer have asked again or are silent for the grace period.
-        Raises a TimeoutError if it takes longer than a second, a NetworkError if no lighthouse can be reached.
-        """
-        ...
-
-    def close(self) -> None:
-        """Give no more signs of life."""
-        ...
 
 
 class Lighthouse:
@@ -56,6 +38,9 @@ class Lighthouse:
         addresses: of the lighthouses, as ADDRESS:PORT, in the same order on all processes.
         name: of this process, unlike that of any other.
         grace: seconds that a process may be silent.
+
+    Attributes:
+        contested: whether two parts of a broken network may each find an answer.
     """
 
     def __init__(self, addresses: Sequence[str], name: str, grace: float) -> None:
@@ -68,7 +53,11 @@ class Lighthouse:
         self._beats.start()
 
     def ask(self, me: dict[str, Any]) -> Present:
-        """Return which processes are present, from the first lighthouse that answers."""
+        """Announce this process, and return what all present ones have announced; all in an answer get the same one.
+
+        Returns once all processes that were in the last answer have asked again or are silent for the grace period.
+        Raises a TimeoutError if it takes longer than a second, a NetworkError if no lighthouse can be reached.
+        """
         why = "none was tried"
         for address in self._addresses:
             if self.contested and time.monotonic() < self._resting.get(address, 0.0):
@@ -87,7 +76,7 @@ class Lighthouse:
         raise NetworkError(f"no lighthouse answers at {', '.join(self._addresses)}: {why}")
 
     def close(self) -> None:
-        """Stop the heartbeat; a thread that is inside of torchft when Python ends would abort the process."""
+        """Give no more signs of life; a thread that is inside of torchft when Python ends would abort the process."""
         self._ended.set()
         self._beats.join()
 

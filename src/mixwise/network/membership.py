@@ -1,9 +1,9 @@
 """Which processes take part: views that their members agree on, and a process group for each view.
 
-A thread keeps asking which processes are present (`Presence`). Those that take part are the members of a view. When
-one is lost or joins, all others get another view: they stop waiting for messages, leave their process group, and the
-members of the new view form another. Messages travel inside of a group only, a group is formed only when every member
-of its view is ready for it, and its name is unique to that view: processes with different views never mix.
+A thread keeps asking which processes are present (`Lighthouse.ask`). Those that take part are the members of a view.
+When one is lost or joins, all others get another view: they stop waiting for messages, leave their process group, and
+the members of the new view form another. Messages travel inside of a group only, a group is formed only when every
+member of its view is ready for it, and its name is unique to that view: processes with different views never mix.
 
     starting   waits for all ranks of the run; they become members together
     joining    the others are training already: it fetches their state, then becomes a member
@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from hashlib import blake2b
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -29,18 +30,19 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from mixwise.errors import NetworkError
 from mixwise.network.addresses import address_towards, listening_store
 from mixwise.network.board import Board, bounded, until
-from mixwise.network.lighthouse import Lighthouse, Presence, Present, torchft
+from mixwise.network.lighthouse import Lighthouse, Present, torchft
 from mixwise.network.transport import Transport, leave_at_once, make_default_group
 
 LIGHTHOUSES, GRACE = "MIXWISE_LIGHTHOUSES", "MIXWISE_GRACE"  # environment variables that `mixwise launch` sets
 _PERIOD = 0.1  # seconds between two questions
 _ANSWER = 1.0  # seconds beyond the grace period in which a process that is present answers
 STARTING, JOINING, MEMBER = "starting", "joining", "member"
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Member:
-    """What a process tells about itself."""
+    """What a process announces about itself."""
 
     rank: int
     name: str  # unlike that of an earlier process with this rank
@@ -53,7 +55,7 @@ class Member:
 
     @classmethod
     def parsed(cls, told: dict[str, object]) -> Member | None:
-        """Return the member that is told of; None if it is none, but the words of a stranger."""
+        """Return the member that an announcement describes; None if it does not come from a member."""
         kinds = {"rank": int, "name": str, "born": float, "host": str, "store": int, "state": int, "phase": str}
         if {name: type(value) for name, value in told.items()} != kinds | {"groups": int}:
             return None
@@ -94,7 +96,7 @@ class Membership:
         self,
         rank: int,
         world: int,
-        presence: Callable[[str], Presence],
+        presence: Callable[[str], Lighthouse],
         host: str,
         grace: float,
         timeout: float,
@@ -133,14 +135,11 @@ class Membership:
         addresses, grace = env[LIGHTHOUSES].split(","), float(env.get(GRACE, 0.7))
         first, _, port = addresses[0].rpartition(":")
         host = address_towards(first.strip("[]"), int(port))
-
-        def presence(name: str) -> Presence:
-            return Lighthouse(addresses, name, grace)
-
-        return cls(int(env["RANK"]), int(env["WORLD_SIZE"]), presence, host, grace, timeout, state(host))
+        rank, world = int(env["RANK"]), int(env["WORLD_SIZE"])
+        return cls(rank, world, lambda name: Lighthouse(addresses, name, grace), host, grace, timeout, state(host))
 
     def close(self) -> None:
-        """Leave without a word; the others notice after the grace period, or by the closed connections."""
+        """Leave unannounced; the others notice after the grace period, or by the closed connections."""
         self._ended.set()
         self._presence.close()  # first: signs of life while the watch ends would delay the others
         self._watch.join()
@@ -245,14 +244,8 @@ class Membership:
 
     def _next(self) -> View:
         """Return the newest view, which has this process as it is now."""
-        view = View()
-
-        def is_new() -> bool:
-            nonlocal view
-            view = self.view
-            return self.me in view.members
-
-        if not self._until(is_new, self.timeout):
+        view = self._until(lambda: self.view if self.me in self.view.members else None, self.timeout)
+        if view is None:
             raise NetworkError(
                 f"rank {self.me.rank} has waited {self.timeout:g} s for the other members of the run; no "
                 f"lighthouse answers at {os.environ.get(LIGHTHOUSES)}, or it does not count this process among them"
@@ -288,12 +281,13 @@ class Membership:
         transport = Transport(None, self.timeout, lambda: self.has_changed)
         return transport.gather(torch.tensor([list(at)]), "meeting").tolist()
 
-    def _until(self, true: Callable[[], bool], seconds: float) -> bool:
+    def _until(self, found: Callable[[], Value], seconds: float) -> Value:
+        """Return what is found as soon as it is true, or what is found after so many seconds."""
         with self._changed:
-            found = self._changed.wait_for(lambda: true() or self._replaced, seconds)
-        if self._replaced:
-            raise NetworkError(f"another process has taken the place of rank {self.me.rank}, so this one ends")
-        return found
+            self._changed.wait_for(lambda: found() or self._replaced, seconds)
+            if self._replaced:
+                raise NetworkError(f"another process has taken the place of rank {self.me.rank}, so this one ends")
+            return found()
 
     @property
     def _replaced(self) -> bool:

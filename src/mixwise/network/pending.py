@@ -152,10 +152,7 @@ class PendingMix:
     def _summed_in_place(self) -> torch.Tensor:
         """Σ_i w_i x_i in place of the one owned row, in no memory but that of the rows."""
         for columns in column_blocks(self._rows.shape[1], 1):
-            sources = self._sources(columns)
-            total = sum_in_place(sources, self._routes.terms[0])
-            if total is not sources[0]:
-                sources[0].copy_(total)
+            sum_in_place(self._sources(columns), self._routes.terms[0])
         return self._rows
 
     def _summed(self, out: torch.Tensor | None) -> torch.Tensor:

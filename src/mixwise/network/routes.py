@@ -8,23 +8,20 @@ Legend: m owned nodes; r rows that arrive; positions count owned rows 0..m-1, an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from mixwise.errors import NetworkError
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
-from mixwise.mixing.matrix import FloatArray
+from mixwise.mixing.matrix import entries_of
 from mixwise.network.sums import Terms, terms_by_receiver
 from mixwise.network.traffic import LONG_ROW
-
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
+from mixwise.network.values import BoolArray
 
 
 def block(n: int, rank: int, world: int) -> range:
@@ -38,6 +35,12 @@ def block(n: int, rank: int, world: int) -> range:
     size, larger = divmod(n, world)
     start = rank * size + min(rank, larger)
     return range(start, start + size + (rank < larger))
+
+
+def arriving_at(nodes: range, graph: Graph) -> IntArray:
+    """The positions in `graph.arcs` of the arcs into these nodes, sorted by (receiver, sender)."""
+    _, receivers, by_receiver = graph.arcs
+    return by_receiver[slice(*np.searchsorted(receivers[by_receiver], [nodes.start, nodes.stop]))]
 
 
 @dataclass(frozen=True)
@@ -92,16 +95,23 @@ class MixingRoutes(Routes):
         messages: rows that all nodes send to other nodes; if W is known in part, those that the owned ones send.
         senders: the nodes that the rows that arrive are from.
         nodes: the owned nodes.
-        terms: for each owned node the position and the weight of every row that it hears, senders ascending.
-        moves: the same for W − I: what has to be added to its own row.
+        terms: for each owned node the position and the weight of every row that it hears, its own included, senders
+            ascending.
         averages: whether every process has one row, and all give and get the same share: an average.
     """
 
     senders: IntArray
     nodes: range
     terms: tuple[Terms, ...]
-    moves: tuple[Terms, ...]
     averages: bool
+
+    @cached_property
+    def moves(self) -> tuple[Terms, ...]:
+        """The terms of W − I: what has to be added to the own row of each node."""
+        return tuple(
+            tuple((position, weight - (position == own)) for position, weight in terms if weight != (position == own))
+            for own, terms in enumerate(self.terms)
+        )
 
 
 @dataclass(frozen=True)
@@ -125,48 +135,39 @@ class Router:
     def __init__(self, n: int, rank: int, world: int) -> None:
         self.nodes, self.rank = block(n, rank, world), rank
         self.starts = np.array([block(n, peer, world).start for peer in range(world)])
-        self._arcs: tuple[Graph, IntArray, IntArray] | None = None
+        self._entries_of = lru_cache(1)(entries_of)  # a policy has new weights, not another graph
 
     def mixing(self, W: MixingMatrix) -> MixingRoutes:
         """The routes of the non-zero weights in the rows and columns of the owned nodes; no other weight is read."""
-        n, start, pattern = W.n, self.nodes.start, W.graph.pattern
-        touching = self._touching(W.graph)
-        outgoing, incoming = (entries[W.weights[entries] != 0] for entries in touching)
+        n, nodes, pattern = W.n, self.nodes, W.graph.pattern
+        used = (W.weights != 0) | (pattern.rows == pattern.cols)
+        outgoing, incoming = (entries[used[entries]] for entries in self._entries_of(W.graph, nodes))
         senders, receivers = pattern.rows[outgoing], pattern.cols[outgoing]
         peers = self._owner(receivers)
         away = np.unique(peers[peers != self.rank] * n + senders[peers != self.rank])  # each row once per peer
         heard = pattern.rows[incoming]
         arriving = np.unique(heard[~self._owns(heard)])
         origins = self._owner(arriving)
-        loops = pattern.rows[touching[1]] == pattern.cols[touching[1]]  # every node has one, of whatever weight
-        moving = W.weights[touching[1]] - loops
+        positions = np.where(self._owns(heard), heard - nodes.start, len(nodes) + np.searchsorted(arriving, heard))
         return MixingRoutes(
-            sends=_by_peer(away // n, away % n - start),
+            sends=_by_peer(away // n, away % n - nodes.start),
             receives=_by_peer(origins, arriving - self.starts[origins]),
             messages=W.messages if W.whole else int(np.count_nonzero(senders != receivers)),
             senders=arriving,
-            nodes=self.nodes,
-            terms=self._terms(W.graph, incoming, W.weights[incoming], arriving),
-            moves=self._terms(W.graph, touching[1][moving != 0], moving[moving != 0], arriving),
+            nodes=nodes,
+            terms=terms_by_receiver(pattern.cols[incoming], nodes, positions, W.weights[incoming]),
             averages=W.is_average and 2 < n == len(self.starts),
         )
-
-    def _terms(self, graph: Graph, entries: IntArray, weights: FloatArray, arriving: IntArray) -> tuple[Terms, ...]:
-        """Positions and weights by owned node, of entries of the pattern that are sorted by column."""
-        heard, hearing = graph.pattern.rows[entries], graph.pattern.cols[entries]
-        arrived = len(self.nodes) + np.searchsorted(arriving, heard)
-        positions = np.where(self._owns(heard), heard - self.nodes.start, arrived)
-        return terms_by_receiver(hearing, self.nodes, positions, weights)
 
     def exchange(self, graph: Graph) -> ExchangeRoutes:
         """The routes of one row per arc."""
         senders, receivers, by_receiver = graph.arcs
-        own, start, stop = self.rank, self.nodes.start, self.nodes.stop
+        own = self.rank
         firsts = np.searchsorted(senders, self.starts)  # of the arcs out of the nodes of each process
-        first, last = np.searchsorted(senders, [start, stop])
+        first, last = np.searchsorted(senders, [self.nodes.start, self.nodes.stop])
         leaving = by_receiver[(by_receiver >= first) & (by_receiver < last)]  # by (j, i), as they will arrive
         peers = self._owner(receivers[leaving])
-        arriving = by_receiver[slice(*np.searchsorted(receivers[by_receiver], [start, stop]))]
+        arriving = arriving_at(self.nodes, graph)
         origins = self._owner(senders[arriving])
         outside = np.argsort(origins, kind="stable")
         outside = outside[origins[outside] != own]
@@ -178,16 +179,6 @@ class Router:
             inside=(torch.from_numpy(leaving[peers == own] - first), torch.from_numpy(np.flatnonzero(origins == own))),
             outside=torch.from_numpy(outside),
         )
-
-    def _touching(self, graph: Graph) -> tuple[IntArray, IntArray]:
-        """Entries of the pattern in the rows of the owned nodes, and those in their columns, sorted by column."""
-        if self._arcs is None or self._arcs[0] != graph:
-            pattern = graph.pattern
-            first, last = pattern.indptr[[self.nodes.start, self.nodes.stop]]
-            columns = pattern.cols[pattern.by_column]
-            here = slice(*np.searchsorted(columns, [self.nodes.start, self.nodes.stop]))
-            self._arcs = graph, np.arange(first, last), pattern.by_column[here]
-        return self._arcs[1:]
 
     def _owns(self, nodes: IntArray) -> BoolArray:
         return (nodes >= self.nodes.start) & (nodes < self.nodes.stop)
