@@ -15,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import cases, normal_rows, refused
+from mixwise import sketch as sketches
 from mixwise.errors import SketchError
-from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, Sketch, random
-from mixwise.sketch.random import _COORDINATES as _BLOCK
+from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, Sketch
 from process_pool import in_processes
 from processors import DISPATCHED
 from programs import run_program
 
+_BLOCK = sketches._COORDINATES
 RANDOM = [GaussianSketch, CountSketch]
 ALL = [ExactSketch(), GaussianSketch(7, seed=3), CountSketch(7, seed=3)]
 
@@ -291,8 +292,8 @@ def test_any_cut_gives_the_bits_of_the_whole_rows(data):
     at = data.draw(st.lists(st.integers(0, d), max_size=12))  # twice the same place: an empty piece
     G = torch.from_numpy(normal_rows(m, d, seed=d)).to(dtype)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(random, "_COORDINATES", SHORT)
-        patch.setattr(random, "_NUMBERS", SHORT * k)
+        patch.setattr(sketches, "_COORDINATES", SHORT)
+        patch.setattr(sketches, "_NUMBERS", SHORT * k)
         sketch = kind(k, seed=1)
         whole, streamed = sketch(G), sketch.streamed(in_one_place(cut_at(G, at)))
         assert streamed.dtype == whole.dtype
@@ -303,10 +304,10 @@ def test_any_cut_gives_the_bits_of_the_whole_rows(data):
 
 @pytest.mark.parametrize("kind", RANDOM)
 def test_blocks_of_the_real_length(kind):
-    d = 2 * random._COORDINATES + 7 if kind is CountSketch else 9_001
+    d = 2 * _BLOCK + 7 if kind is CountSketch else 9_001
     G = torch.from_numpy(normal_rows(2, d)).float()
     sketch = kind(100, seed=1)
-    for at in ([1], [random._COORDINATES // 30], [d - 1], [d // 2, d // 2 + 1]):
+    for at in ([1], [_BLOCK // 30], [d - 1], [d // 2, d // 2 + 1]):
         assert torch.equal(sketch.streamed(cut_at(G, at)), sketch(G))
 
 

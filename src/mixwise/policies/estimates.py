@@ -20,8 +20,7 @@ from mixwise.mixing.metrics import error_after_mixing
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme, Start
 from mixwise.mixing.solution import TOLERANCE
 from mixwise.protocols import Context, Network, Round, State
-from mixwise.sketch import CountSketch, Sketch
-from mixwise.sketch.random import RandomSketch
+from mixwise.sketch import CountSketch, RandomSketch, Sketch
 
 Objective: TypeAlias = Literal["updates", "parameters", "both"]
 
