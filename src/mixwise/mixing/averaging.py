@@ -37,7 +37,7 @@ from scipy.sparse import csgraph
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
-from mixwise.graphs.coloring import dimensions
+from mixwise.graphs.matchings import dimensions
 from mixwise.mixing.matrix import MixingMatrix
 from mixwise.mixing.weights import from_edge_weights
 
