@@ -4,8 +4,10 @@ Legend: W (n, n) mixing matrices; G (n, d) rows; Γ (n, n) Gram matrices.
 """
 
 import os
+import tracemalloc
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 from xml.etree import ElementTree
 
 import networkx as nx
@@ -62,6 +64,15 @@ def laplacian(graph: Graph) -> np.ndarray:
 def normal_rows(n: int, d: int, seed: int = 0) -> np.ndarray:
     """Independent standard normal rows (n, d)."""
     return np.random.default_rng(seed).standard_normal((n, d))
+
+
+def peak_memory(call: Callable[[], Any]) -> tuple[Any, int]:
+    """The result of a call, and the most bytes that Python and NumPy held for it at a time."""
+    tracemalloc.start()
+    try:
+        return call(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def asymmetric(n: int, seed: int = 0, graph: Graph | None = None) -> MixingMatrix:

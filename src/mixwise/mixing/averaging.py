@@ -32,8 +32,6 @@ from itertools import combinations
 from typing import TypeAlias
 
 import numpy as np
-from scipy import sparse
-from scipy.sparse import csgraph
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
@@ -85,14 +83,11 @@ def _size_of_rings(matchings: tuple[Graph, ...]) -> int | None:
     """The nodes of the rings that two matchings form, or twice those of the paths; None if not all are alike."""
     if len(matchings) == 1:  # single edges
         return 2
-    edges = np.concatenate([matching.edge_array for matching in matchings])
-    n = matchings[0].n
-    union = sparse.csr_array((np.ones(len(edges)), edges.T), shape=(n, n))
-    part = csgraph.connected_components(union, directed=False)[1]
-    nodes, arcs = np.bincount(part), np.bincount(part[edges[:, 0]])
-    if len(matchings) > 2 or np.ptp(nodes) or np.ptp(arcs):
+    union = Graph(matchings[0].n, np.concatenate([matching.edge_array for matching in matchings]))
+    sizes, ends = {len(nodes) for nodes in union.components}, union.degrees.count(1)
+    if len(matchings) > 2 or len(sizes) > 1 or ends not in (0, 2 * len(union.components)):
         return None
-    return int(nodes[0]) if arcs[0] == nodes[0] else 2 * int(nodes[0])
+    return sizes.pop() * (2 if ends else 1)
 
 
 # --- Base-(k+1) graphs ---
