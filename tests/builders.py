@@ -4,8 +4,10 @@ Legend: W (n, n) mixing matrices; G (n, d) rows; Γ (n, n) Gram matrices.
 """
 
 import os
+import tracemalloc
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 from xml.etree import ElementTree
 
 import networkx as nx
@@ -62,6 +64,15 @@ def laplacian(graph: Graph) -> np.ndarray:
 def normal_rows(n: int, d: int, seed: int = 0) -> np.ndarray:
     """Independent standard normal rows (n, d)."""
     return np.random.default_rng(seed).standard_normal((n, d))
+
+
+def peak_memory(call: Callable[[], Any]) -> tuple[Any, int]:
+    """The result of a call, and the most bytes that Python and NumPy held for it at a time."""
+    tracemalloc.start()
+    try:
+        return call(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def asymmetric(n: int, seed: int = 0, graph: Graph | None = None) -> MixingMatrix:
@@ -140,40 +151,6 @@ def assert_feasible(solution, graph: Graph, kind: str = "doubly", least_heard: f
     assert columns.min() >= least_heard - 1e-9 if kind == "sender" else np.abs(columns - 1).max() <= 1e-9
     assert W.min() >= 0
     return W
-
-
-def on_graph(values: np.ndarray, graph: Graph) -> np.ndarray:
-    """The entries of arcs and loops, and ∞ elsewhere: what an assignment on the graph may cost."""
-    found = np.full(values.shape, np.inf)
-    found[graph.pattern.rows, graph.pattern.cols] = values[graph.pattern.rows, graph.pattern.cols]
-    return found
-
-
-def cvxpy_gme(Gamma, graph: Graph, penalty=0.0, symmetric=False, least_heard=None, same_image_as=None):
-    """min Tr(WᵀΓW) + λ ‖W‖²_F as the paper hands it to CVXPY, and a W that attains it.
-
-    Columns sum to 1, or to at least `least_heard`. With `same_image_as` = W*: min ‖W‖_F over R W = R W* instead.
-    """
-    import cvxpy as cp
-
-    n = graph.n
-    values, vectors = np.linalg.eigh((Gamma + penalty * np.eye(n)) / (1 + penalty))
-    R = (vectors * np.sqrt(values.clip(min=0))).T[values > 1e-12 * values[-1]]
-    off_graph = np.ones((n, n))
-    off_graph[graph.pattern.rows, graph.pattern.cols] = 0
-    W = cp.Variable((n, n))
-    columns = cp.sum(W, axis=0) == 1 if least_heard is None else cp.sum(W, axis=0) >= least_heard
-    constraints = [columns, cp.sum(W, axis=1) == 1, W >= 0, cp.multiply(off_graph, W) == 0]
-    if symmetric:
-        constraints.append(W == W.T)
-    objective = R @ W
-    if same_image_as is not None:
-        constraints.append(R @ same_image_as == R @ W)
-        objective = W
-    problem = cp.Problem(cp.Minimize(cp.sum_squares(objective)), constraints)
-    problem.solve(solver=cp.CLARABEL)
-    assert problem.status == cp.OPTIMAL
-    return float(problem.value) * (1 + penalty), W.value
 
 
 # --- runs ---

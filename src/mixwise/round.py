@@ -13,9 +13,7 @@ import torch
 
 from mixwise.errors import MixingError
 from mixwise.mixing.matrix import FloatArray
-from mixwise.sketch import CountSketch, Sketch
-from mixwise.sketch.base import as_sketch
-from mixwise.sketch.random import RandomSketch
+from mixwise.sketch import CountSketch, RandomSketch, Sketch, as_sketch
 from mixwise.state import State
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from builders import cases, refused
 from mixwise.errors import GraphError
-from mixwise.graphs import clique_skew, cliques, d_cliques
+from mixwise.graphs import clique_skew, d_cliques
 from mixwise.mixing import clique_averaging, consensus_factor, metropolis_hastings, relative_heterogeneity
 from mixwise.seeding import numpy_generator
 
@@ -45,14 +45,8 @@ def test_cliques_cover_the_nodes_and_the_graph_is_connected(n, classes, size, se
 
 
 @given(n=st.integers(4, 20), seed=st.integers(0, 1000))
-def test_every_swap_lowers_the_skew_and_in_the_end_none_does(n, seed):
+def test_in_the_end_no_swap_lowers_the_skew(n, seed):
     counts = counts_of(n, 5, 0.1, seed)
-    shares = counts / counts.sum(axis=1, keepdims=True)
-    groups = random_cliques(n, 4, seed)
-    values, C = [clique_skew(counts, groups)], shares - shares.mean(axis=0)
-    while any(cliques._best_swap(C, *pair) for pair in combinations(groups, 2)):
-        values.append(clique_skew(counts, groups))
-    assert (np.diff(values) < 0).all()
     final = d_cliques(counts, 4, seed).cliques
     least = clique_skew(counts, final)
     for i, j in combinations(range(n), 2):

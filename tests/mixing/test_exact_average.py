@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.sparse import csgraph
 
+from builders import cases
 from mixwise import graphs
 from mixwise.mixing import exact_average
 from mixwise.network import SimulatedNetwork
@@ -24,11 +24,15 @@ def product(rounds):
     return reduce(np.matmul, [W.to_dense() for W in rounds])
 
 
-@pytest.mark.parametrize("n", [*range(2, 40, 2), 64, 128])
-def test_a_ring_is_averaged_in_as_many_rounds_as_its_diameter(n):
-    rounds = exact_average(graphs.ring(n))
-    np.testing.assert_allclose(product(rounds), 1 / n, atol=1e-15)
-    assert len(rounds) == n // 2 == csgraph.shortest_path(graphs.ring(n).adjacency).max()
+@cases(
+    "graph, rounds",
+    *((graphs.ring(n), n // 2) for n in [*range(2, 40, 2), 64, 128]),
+    *((graphs.chain(n), n if n > 2 else 1) for n in [*range(2, 12), 33]),
+)
+def test_a_ring_takes_as_many_rounds_as_its_diameter_and_a_path_one_more(graph, rounds):
+    found = exact_average(graph)
+    np.testing.assert_allclose(product(found), 1 / graph.n, atol=1e-15)
+    assert len(found) == rounds == graph.diameter + (graph.n > 2 and not graph.is_regular)
 
 
 def test_a_value_spreads_over_a_ring_in_the_parts_of_the_proof():
@@ -44,13 +48,6 @@ def test_a_value_spreads_over_a_ring_in_the_parts_of_the_proof():
         np.testing.assert_allclose(reached[2::2] / reached[1:-1:2], second, rtol=1e-11)
 
 
-@pytest.mark.parametrize("n", [*range(2, 12), 33])
-def test_a_path_is_averaged_in_one_more_round_than_its_diameter(n):
-    rounds = exact_average(graphs.chain(n))
-    np.testing.assert_allclose(product(rounds), 1 / n, atol=1e-15)
-    assert len(rounds) == (n if n > 2 else 1)
-
-
 @pytest.mark.parametrize("graph", PRODUCTS)
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=5)
@@ -60,7 +57,7 @@ def test_a_product_is_averaged_however_its_nodes_are_numbered(graph, seed):
     np.testing.assert_allclose(product(rounds) if rounds else np.eye(1), 1 / graph.n, atol=1e-15)
     assert all(max(W.graph.degrees) == 1 and set(W.graph.edges) <= set(numbered.edges) for W in rounds)
     if graph.is_regular:  # rings and hypercubes: no method is faster
-        assert len(rounds) == csgraph.shortest_path(graph.adjacency).max()
+        assert len(rounds) == graph.diameter
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import tracemalloc
 from itertools import pairwise
 
 import numpy as np
@@ -14,26 +13,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import cases, normal_rows, refused
+from builders import cases, normal_rows, peak_memory, refused
+from mixwise import sketch as sketches
 from mixwise.errors import SketchError
-from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, Sketch, random
-from mixwise.sketch.random import _COORDINATES as _BLOCK
+from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch, Sketch
 from process_pool import in_processes
-from processors import DISPATCHED
+from processors import PROCESSORS, environment
 from programs import run_program
 
+_BLOCK = sketches._COORDINATES
 RANDOM = [GaussianSketch, CountSketch]
 ALL = [ExactSketch(), GaussianSketch(7, seed=3), CountSketch(7, seed=3)]
-
-
-def on_another_processor(code: str):
-    """Return the JSON that `code` prints in another interpreter that uses no vector extensions of the processor."""
-    without = {"ATEN_CPU_CAPABILITY": "default", "NPY_DISABLE_CPU_FEATURES": DISPATCHED}
-    without |= {"OPENBLAS_CORETYPE": "Sandybridge"}
-    run = subprocess.run(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, check=True, env={**os.environ, **without}
-    )
-    return json.loads(run.stdout)
 
 
 def extra_memory(prepare: str, call: str) -> int:
@@ -154,8 +144,9 @@ def test_the_same_operators_on_another_processor_and_with_other_defaults_of_torc
         u = np.arange(3000.0)[None] / 3000
         print(json.dumps([make(10, seed=6).fresh(2)(u)[0].tolist() for make in (GaussianSketch, CountSketch)]))
     """)
-    there = on_another_processor(code)
-    assert here == there
+    without = environment(*PROCESSORS["no vector extensions"][1:])
+    there = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True, env=os.environ | without)
+    assert here == json.loads(there.stdout)
 
 
 # --- one row does not know the others ---
@@ -291,8 +282,8 @@ def test_any_cut_gives_the_bits_of_the_whole_rows(data):
     at = data.draw(st.lists(st.integers(0, d), max_size=12))  # twice the same place: an empty piece
     G = torch.from_numpy(normal_rows(m, d, seed=d)).to(dtype)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(random, "_COORDINATES", SHORT)
-        patch.setattr(random, "_NUMBERS", SHORT * k)
+        patch.setattr(sketches, "_COORDINATES", SHORT)
+        patch.setattr(sketches, "_NUMBERS", SHORT * k)
         sketch = kind(k, seed=1)
         whole, streamed = sketch(G), sketch.streamed(in_one_place(cut_at(G, at)))
         assert streamed.dtype == whole.dtype
@@ -303,10 +294,10 @@ def test_any_cut_gives_the_bits_of_the_whole_rows(data):
 
 @pytest.mark.parametrize("kind", RANDOM)
 def test_blocks_of_the_real_length(kind):
-    d = 2 * random._COORDINATES + 7 if kind is CountSketch else 9_001
+    d = 2 * _BLOCK + 7 if kind is CountSketch else 9_001
     G = torch.from_numpy(normal_rows(2, d)).float()
     sketch = kind(100, seed=1)
-    for at in ([1], [random._COORDINATES // 30], [d - 1], [d // 2, d // 2 + 1]):
+    for at in ([1], [_BLOCK // 30], [d - 1], [d // 2, d // 2 + 1]):
         assert torch.equal(sketch.streamed(cut_at(G, at)), sketch(G))
 
 
@@ -322,11 +313,6 @@ def test_pieces_that_cannot_be_of_the_same_rows(kind):
 
 def test_pieces_of_short_rows_of_many_nodes_take_little_memory():
     pieces = [np.ones((20_000, 4), dtype=np.float32)] * 2
-    tracemalloc.start()
-    try:
-        S = CountSketch(10).streamed(pieces)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    S, peak = peak_memory(lambda: CountSketch(10).streamed(pieces))
     np.testing.assert_array_equal(S, CountSketch(10)(np.concatenate(pieces, axis=1)))
     assert peak < 50e6  # a block of 65,536 columns would take 5 GB

@@ -1,7 +1,6 @@
 """Communication graphs: an immutable `Graph` and ways to build one."""
 
 from mixwise.graphs.cliques import Cliques, clique_skew, d_cliques
-from mixwise.graphs.coloring import edge_coloring
 from mixwise.graphs.conversion import from_adjacency, from_edges, from_networkx, load
 from mixwise.graphs.families import (
     chain,
@@ -23,7 +22,13 @@ from mixwise.graphs.families import (
     torus,
 )
 from mixwise.graphs.graph import Graph, Pattern
-from mixwise.graphs.matchings import edge_sample, heaviest_matching, matching_decomposition, random_matching
+from mixwise.graphs.matchings import (
+    edge_coloring,
+    edge_sample,
+    heaviest_matching,
+    matching_decomposition,
+    random_matching,
+)
 from mixwise.graphs.spec import SPECS, parse
 from mixwise.graphs.trees import spanning_tree
 

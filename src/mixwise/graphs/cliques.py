@@ -52,18 +52,18 @@ def d_cliques(label_counts: npt.ArrayLike, size: int, seed: int = 0, between: Be
         between: "ring": one edge from each clique to the next. "full": one edge between any two cliques. Edges are
             distributed evenly over the nodes of a clique.
     """
-    P = _proportions(label_counts)
+    C = _centered_proportions(label_counts)
     if size != int(size) or size < 1:
         raise GraphError(f"size = {size}; a clique has a whole number of nodes, at least 1")
     if between not in ("ring", "full"):
         raise GraphError(f'between = {between!r}; cliques are joined by a "ring" or in "full"')
-    order = numpy_generator(seed, "d_cliques").permutation(len(P))
-    cliques = np.array_split(order, -(-len(P) // int(size)))
-    while sum([_best_swap(P - P.mean(axis=0), *pair) for pair in combinations(cliques, 2)]):
+    order = numpy_generator(seed, "d_cliques").permutation(len(C))
+    cliques = np.array_split(order, -(-len(C) // int(size)))
+    while sum([_best_swap(C, *pair) for pair in combinations(cliques, 2)]):
         pass  # until no swap lowers the skew
     groups = tuple(sorted(tuple(sorted(clique.tolist())) for clique in cliques))
     inside = [pair for group in groups for pair in combinations(group, 2)]
-    return Cliques(Graph(len(P), inside + _between(groups, between)), groups)
+    return Cliques(Graph(len(C), inside + _between(groups, between)), groups)
 
 
 def clique_skew(label_counts: npt.ArrayLike, cliques: Sequence[Sequence[int]]) -> float:
@@ -72,9 +72,8 @@ def clique_skew(label_counts: npt.ArrayLike, cliques: Sequence[Sequence[int]]) -
     >>> clique_skew([[5, 0], [0, 5], [9, 0], [0, 9]], [(0, 1), (2, 3)])
     0.0
     """
-    P = _proportions(label_counts)
-    centered = P - P.mean(axis=0)
-    return float(sum(np.abs(centered[list(clique)].mean(axis=0)).sum() for clique in cliques))
+    C = _centered_proportions(label_counts)
+    return float(sum(np.abs(C[list(clique)].mean(axis=0)).sum() for clique in cliques))
 
 
 def _best_swap(C: FloatArray, one: IntArray, other: IntArray) -> bool:
@@ -106,8 +105,8 @@ def _between(groups: tuple[tuple[int, ...], ...], between: Between) -> list[tupl
     return edges
 
 
-def _proportions(label_counts: npt.ArrayLike) -> FloatArray:
-    """P (n, classes) from label counts, checked."""
+def _centered_proportions(label_counts: npt.ArrayLike) -> FloatArray:
+    """C (n, classes), the rows of P without their mean, from label counts, checked."""
     counts = np.asarray(label_counts, dtype=np.float64)
     if counts.ndim != 2 or 0 in counts.shape:
         raise GraphError(f"expected one row of label counts per node, (n, classes); got shape {counts.shape}")
@@ -118,5 +117,6 @@ def _proportions(label_counts: npt.ArrayLike) -> FloatArray:
     totals = counts.sum(axis=1, keepdims=True)
     if not totals.all():
         raise GraphError(f"node {totals.argmin()} has no samples, so no label shares; give it data or leave it out")
-    P: FloatArray = counts / totals
-    return P
+    P = counts / totals
+    C: FloatArray = P - P.mean(axis=0)
+    return C

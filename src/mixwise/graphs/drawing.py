@@ -73,8 +73,7 @@ def _walk(graph: Graph) -> list[int] | None:
 def _spread_out(graph: Graph) -> Positions:
     import networkx as nx  # only pictures need it
 
-    g: nx.Graph[int] = nx.Graph()
-    g.add_nodes_from(range(graph.n))
+    g: nx.Graph[int] = nx.empty_graph(graph.n)
     g.add_edges_from(graph.edges)
     if graph.n <= _MAX_HOP_DISTANCES and nx.is_connected(g):
         # A small circle is added: eigenvectors may put several nodes on one spot, such as the leaves of a star, and

@@ -127,7 +127,7 @@ def _quick_chain(near: list[list[int]]) -> list[int] | None:
         draws = numpy_generator(0, "hamiltonian_path", attempt)
         path = [0 if attempt == 0 else int(draws.integers(n))]
         free = set(range(n)) - set(path)
-        for _ in range(20 * n):
+        for _ in range(20 * n + 1):
             if not free:
                 return path
             ends = near[path[-1]]
@@ -139,8 +139,6 @@ def _quick_chain(near: list[list[int]]) -> list[int] | None:
             path[a + 1 :] = path[:a:-1]
             if draws.random() < 0.1:
                 path.reverse()  # continue at the other end
-        if not free:
-            return path
     return None
 
 

@@ -1,7 +1,6 @@
 """Mixing matrices: a validated value, builders, metrics, and weights that fit the data."""
 
-from mixwise.mixing.averaging import exact_average
-from mixwise.mixing.base_graphs import base_graph
+from mixwise.mixing.averaging import base_graph, exact_average
 from mixwise.mixing.gap_weights import optimal_gap
 from mixwise.mixing.gme import GmeProblem, minimize_gme
 from mixwise.mixing.matcha_weights import MatchaWeights, matcha

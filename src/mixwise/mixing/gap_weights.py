@@ -46,6 +46,7 @@ _EDGE_ROUNDS = 80_000  # edges × rounds on larger graphs, so that they take hal
 _VECTORS = 4  # eigenvectors per end of the spectrum and round
 _KEPT = 20  # most recent cuts, which are kept besides the active ones
 _ZERO_NORM = 1e-9  # a norm that is 0 up to rounding
+_ACCURACY = 0.005  # a gain that matters, as a fraction of f or of 1 − f
 _SUFFICIENT = 0.1  # fraction of the predicted fall that moves ŵ
 
 
@@ -105,34 +106,25 @@ def approximate_weights(graph: Graph) -> FloatArray:
     """Edge weights (E,) by the bundle method, started from the better of two choices and never worse than either.
 
     These are Metropolis-Hastings weights and the best constant weight: 2 / (λ₂ + λ_n) of the plain Laplacian, but at
-    most 1/Δ.
+    most 1/Δ. The search stops when the model promises a gain of less than 0.5 % of f, or of the spectral gap 1 − f if
+    that is smaller.
     """
     degrees = np.asarray(graph.degrees)[graph.edge_array].max(axis=1)
     L = laplacian(graph.n, graph.edge_array, np.ones(len(degrees)))
     constant = min(2 / float(lowest(L, 1)[0][0] + highest(L, 1)[0][0]), 1 / max(graph.degrees))
     starts = (1 / (1 + degrees), np.full(len(degrees), constant))
-    return minimize_norm(graph, min(starts, key=lambda w: _cuts(graph, w)[0]))
-
-
-def minimize_norm(graph: Graph, start: FloatArray, accuracy: float = 0.005) -> FloatArray:
-    """Edge weights (E,) of small f by the bundle method, from feasible weights and never worse than them.
-
-    The search stops when the model promises a gain of less than `accuracy` times f, or times the spectral gap 1 − f if
-    that is smaller.
-    """
-    center = start
-    best, cuts = _cuts(graph, start)
+    best, cuts, center = min(((*_cuts(graph, w), w) for w in starts), key=lambda start: start[0])
+    if best <= _ZERO_NORM:
+        return center  # full averaging already
     at_node, crowded = abs(incidence(graph)), np.zeros(graph.n, dtype=bool)
     rho, failures = 0.05, 0
-    if best <= _ZERO_NORM:
-        return start  # full averaging already
-    for _ in range(max(_LEAST_ROUNDS, min(_ROUNDS, _EDGE_ROUNDS // len(start)))):
+    for _ in range(max(_LEAST_ROUNDS, min(_ROUNDS, _EDGE_ROUNDS // len(center)))):
         step = _solved_round(at_node, crowded, cuts, center, rho)
         if step is None:
             break  # the quadratic program stalled: return the best weights so far
         value, new_cuts = _cuts(graph, step.w)
         predicted, fall = best - step.bound, best - value
-        room = accuracy * min(1 - best, best)
+        room = _ACCURACY * min(1 - best, best)
         if predicted <= room:
             slope = rho * float(np.linalg.norm(step.w - center))
             if slope * 0.5 * float(np.linalg.norm(center)) <= room:

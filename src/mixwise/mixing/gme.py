@@ -31,14 +31,13 @@ import torch
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
-from mixwise.mixing.gme_input import finite_sketches, mean_of, scaled_gram
 from mixwise.mixing.gme_qp import EdgeQP, RawSolution, solve_by_cvxpy
 from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, check_kind, column_sums, row_sums
 from mixwise.mixing.metrics import Rows, error_after_mixing, gram_entries, gram_matrix
-from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme
+from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, TOLERANCE, NeighborGme
 from mixwise.mixing.neighbor_objective import Blocks
 from mixwise.mixing.neighborhoods import exchange_here
-from mixwise.mixing.solution import TOLERANCE, GmeSolution, SolveStatus, check_regularization, need_doubly, tie_broken
+from mixwise.mixing.solution import GmeSolution, SolveStatus, finite_sketches, mean_of, scaled_gram, tie_broken
 
 Solver: TypeAlias = Literal["auto", "piqp", "cvxpy", "local"]
 
@@ -71,8 +70,8 @@ class GmeProblem:
     _program: EdgeQP | NeighborGme | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_solver(self.solver)
         check_kind(self.kind)
+        check_solver(self.solver, self.kind)
         if self.tolerance is not None and not 0 < self.tolerance < 1:  # NaN fails every comparison
             raise MixingError(f"tolerance = {self.tolerance}; a distance relative to the optimum lies in (0, 1)")
         if self.max_iterations < 1:
@@ -87,7 +86,6 @@ class GmeProblem:
             raise MixingError(f'least_heard = {self.least_heard}, but columns sum to 1; drop it or use kind="sender"')
         program: EdgeQP | NeighborGme | None = None
         if self.solver == "local":
-            need_doubly(self.kind)
             program = NeighborGme(self.graph, range(self.graph.n), exchange_here)
         elif self.solver != "cvxpy":
             program = EdgeQP(self.graph, self.symmetric, self.kind, self.least_heard, self.tolerance)
@@ -96,7 +94,6 @@ class GmeProblem:
     def solve(self, gram: npt.ArrayLike | torch.Tensor, regularization: float = 0.0) -> GmeSolution:
         """The best weights for the Gram matrix `gram` (n, n) of the nodes' centered updates."""
         start, program = time.perf_counter(), self._program
-        check_regularization(regularization)
         Gamma, scale = scaled_gram(gram, self.graph.n)
         if isinstance(program, NeighborGme):
             return self._by_neighbors(program, program.blocks(Gamma), regularization, start, scale)
@@ -119,7 +116,6 @@ class GmeProblem:
         0.0
         """
         start, program = time.perf_counter(), self._program
-        check_regularization(regularization)
         S = finite_sketches(sketches, self.graph.n)
         if isinstance(program, NeighborGme):
             blocks = program.look(S)
@@ -226,9 +222,11 @@ def minimize_gme(
     return problem.solve(gram, regularization)
 
 
-def check_solver(solver: str) -> None:
-    """Raise `MixingError` if the solver does not exist or is not installed."""
+def check_solver(solver: str, kind: Kind) -> None:
+    """Raise `MixingError` if the solver does not exist, is not installed, or finds no weights of this kind."""
     if solver not in SOLVERS:
         raise MixingError(f"solver = {solver!r}; choose {', '.join(SOLVERS)}")
     if solver == "cvxpy" and find_spec("cvxpy") is None:
         raise MixingError("solver = 'cvxpy' needs the package cvxpy: pip install cvxpy, or choose piqp")
+    if solver == "local" and kind != "doubly":
+        raise MixingError(f'solver="local" finds doubly stochastic weights only; for kind = {kind!r} use solver="auto"')

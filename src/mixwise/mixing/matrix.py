@@ -145,8 +145,7 @@ class MixingMatrix:
 
     def to_dense(self) -> FloatArray:
         """W as a new (n, n) array."""
-        W = np.zeros((self.n, self.n))
-        W[self.graph.pattern.rows, self.graph.pattern.cols] = self.weights
+        W: FloatArray = self.sparse.toarray()
         return W
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[np.generic]:

@@ -122,10 +122,14 @@ def column_blocks(G: Rows) -> Iterator[FloatArray]:
         raise MixingError(f"expected one row per node, an array of shape (n, d); got shape {tuple(G.shape)}")
     width = max(_NARROWEST, _BLOCK // max(1, len(G)))
     for start in range(0, G.shape[1], width):
-        block = G[:, start : start + width]
-        if isinstance(block, torch.Tensor):
-            block = block.detach().to(device="cpu", dtype=torch.float64).numpy()
-        yield np.asarray(block, dtype=np.float64)
+        yield as_float64(G[:, start : start + width])
+
+
+def as_float64(values: npt.ArrayLike | torch.Tensor) -> FloatArray:
+    """An array or a tensor as a NumPy array in float64, not a copy if it is one."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().to(device="cpu", dtype=torch.float64).numpy()  # NumPy has no bfloat16
+    return np.asarray(values, dtype=np.float64)
 
 
 def _distance_from_averaging(W: Weights) -> float:
@@ -148,7 +152,7 @@ def _dense(W: Weights) -> FloatArray:
     if isinstance(W, MixingMatrix):
         W.need_whole("the effect of W on all nodes")
         return W.to_dense()
-    return np.asarray(W.detach().cpu().double() if isinstance(W, torch.Tensor) else W, dtype=np.float64)
+    return as_float64(W)
 
 
 # --- the ends of the spectrum of a weighted Laplacian L(w) = B diag(w) Bᵀ; B (n, E) the node-edge incidence matrix ---

@@ -43,7 +43,7 @@ from mixwise.graphs import Graph
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
 from mixwise.mixing.neighbor_objective import Blocks, Candidate, ScaledObjective, Verdict, on_simplex
 from mixwise.mixing.neighborhoods import Exchange, Group, Neighborhoods
-from mixwise.mixing.solution import LARGEST, TOLERANCE, GmeSolution, SolveStatus, check_regularization
+from mixwise.mixing.solution import LARGEST, GmeSolution, SolveStatus
 from mixwise.mixing.weights import metropolis_hastings
 
 _BALANCE = 5.0  # how unequal the two parts of the gap may be before ρ is doubled or halved
@@ -55,6 +55,7 @@ _PROGRESS = 0.9  # a jump needs steps that are shorter by this factor than at th
 _RELAXATION = 1.6  # α
 _BETWEEN_TESTS = 10  # iterations; a test takes three ways through the tree
 _BETWEEN_JUMPS = 20  # iterations; ρ changes at most this often, because steps of different ρ cannot be compared
+TOLERANCE = 1e-3  # by default: how far from the optimum it may stop, relative to the optimum
 MAX_ITERATIONS = 5000  # by default; few solves come near it: Γ of rank 1 or 2 with an optimum near 0
 _BLOCK = 1 << 17  # numbers of the sketches that are multiplied at a time: they stay in the cache
 _EXACT = 1e-9  # how far from 1 the sums of a returned W may be
@@ -162,7 +163,6 @@ class NeighborGme:
         upper bound of it.
         """
         began = time.perf_counter()
-        check_regularization(regularization)
         near, M = self._near, self._M
         work = ScaledObjective(near, M, blocks, regularization, symmetric)
         b, u, rho = M, np.zeros_like(M), 1.0

@@ -20,8 +20,8 @@ from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing.gme import GmeProblem
-from mixwise.mixing.gme_input import scaled_gram
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
+from mixwise.mixing.solution import scaled_gram
 from mixwise.seeding import numpy_generator
 
 

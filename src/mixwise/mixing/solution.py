@@ -1,4 +1,4 @@
-"""Shared by all solvers of GME-opt: constants, the tie-break, and the outcome as a value with a status."""
+"""Shared by all solvers of GME-opt: the checks of their input, the tie-break, and the outcome, which has a status."""
 
 from __future__ import annotations
 
@@ -6,16 +6,78 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+import numpy.typing as npt
+import torch
+
 from mixwise.errors import MixingError, SolverError
-from mixwise.mixing.matrix import Kind, MixingMatrix
+from mixwise.mixing.matrix import FloatArray, MixingMatrix
+from mixwise.mixing.metrics import Rows, as_float64
 
 TIE_BREAK = 1e-8  # λ₀ on the scaled Γ: of all optimal W, it picks the one of smallest ‖W‖_F, which mixes the most
-TOLERANCE = 1e-3  # of solver="local" by default: how far from the optimum it may stop, relative to the optimum
 LARGEST = 1e140  # the largest number in a sketch: its squares, and their sums, must be finite
+_REPAIR = 1e-6  # how far from symmetric positive semidefinite Γ may be, as a fraction of its trace
+_REMEDY = "pass G @ G.T of centered rows"
+
+
+# --- the input ---
+def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray, float]:
+    """Γ (n, n) scaled to mean diagonal 1 and made exactly symmetric positive semidefinite, and the scale."""
+    Gamma = as_float64(gram)
+    if Gamma.shape != (n, n):
+        raise MixingError(f"the Gram matrix has shape {Gamma.shape}, but for {n} nodes it must be ({n}, {n})")
+    largest = float(np.abs(Gamma).max())
+    if not math.isfinite(largest):
+        i, j = np.argwhere(~np.isfinite(Gamma))[0]
+        raise MixingError(f"Γ[{i}, {j}] = {Gamma[i, j]}; a Gram matrix is finite: look for NaN in node {i}'s update")
+    if largest == 0:
+        return Gamma, 0.0
+    scale = mean_of(Gamma.diagonal())
+    if scale <= 0:
+        raise MixingError(f"Tr Γ = {scale * n:.3g}; a Gram matrix has a positive trace: {_REMEDY}")
+    Gamma = Gamma / scale
+    skew = float((Gamma - Gamma.T).max())  # the difference is antisymmetric: its largest entry is its largest modulus
+    if skew > _REPAIR * n:
+        difference = f"by up to {skew / n:.1e} · Tr Γ, allowed is {_REPAIR:g}"
+        raise MixingError(f"Γ is not symmetric: Γ and Γᵀ differ {difference}; {_REMEDY}")
+    if skew > 0:
+        Gamma = (Gamma + Gamma.T) / 2
+    try:  # positive semidefinite up to a tenth of the tie-break: the program is convex as it is
+        shifted = Gamma.copy()
+        shifted.flat[:: n + 1] += 0.1 * TIE_BREAK
+        np.linalg.cholesky(shifted)
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(Gamma)
+        if values[0] < -_REPAIR * n:
+            smallest = f"{values[0] / n:.1e} · Tr Γ, allowed is {-_REPAIR:g}"
+            raise MixingError(f"Γ is indefinite: its smallest eigenvalue is {smallest}; {_REMEDY}") from None
+        Gamma = (vectors * values.clip(min=0)) @ vectors.T
+    return Gamma, scale
+
+
+def finite_sketches(sketches: Rows, n: int) -> FloatArray:
+    """The sketches (n, k) in float64; raise `MixingError` unless there is one per node, and all are finite."""
+    S = as_float64(sketches)
+    if S.ndim != 2 or len(S) != n:
+        raise MixingError(f"the sketches have shape {S.shape}, but for {n} nodes it must be ({n}, k), one row per node")
+    largest = np.abs(S).max(axis=1, initial=0.0)
+    if not largest.max() <= LARGEST:  # NaN fails every comparison, and is the largest for argmax
+        node = int(largest.argmax())
+        rule = f"numbers of a sketch are finite, and at most {LARGEST:g}"
+        remedy = f"look for NaN in node {node}'s update, or use smaller steps"
+        raise MixingError(f"the sketch of node {node} contains ±{largest[node]:.3g}; {rule}: {remedy}")
+    return S
+
+
+def mean_of(diagonal: FloatArray) -> float:
+    """The mean of the diagonal of Γ, whose sum may be too large for a float."""
+    largest = float(np.abs(diagonal).max())
+    return float((diagonal / largest).sum()) / len(diagonal) * largest if largest else 0.0
 
 
 def tie_broken(regularization: float, scale: float) -> float:
     """The λ that is solved for: at least λ₀, and 1 for Γ = 0, where any λ > 0 gives the W of smallest norm."""
+    check_regularization(regularization)
     return 1.0 if scale == 0 else max(regularization, TIE_BREAK)
 
 
@@ -25,6 +87,7 @@ def check_regularization(regularization: float) -> None:
         raise MixingError(f"regularization = {regularization}; λ is a finite number, 0 or larger")
 
 
+# --- the outcome ---
 class SolveStatus(StrEnum):
     """How a solve ended; each member is the string that records and log lines show."""
 
@@ -79,9 +142,3 @@ class GmeSolution:
                 f'(residual {self.residual:.1e}); keep the previous weights, or try solver="cvxpy"'
             )
         return self.weights
-
-
-def need_doubly(kind: Kind) -> None:
-    """Raise `MixingError` unless the weights are doubly stochastic, the only kind that a local solve finds."""
-    if kind != "doubly":
-        raise MixingError(f'solver="local" finds doubly stochastic weights only; for kind = {kind!r} use solver="auto"')

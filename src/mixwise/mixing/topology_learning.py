@@ -26,10 +26,9 @@ import torch
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
-from mixwise.mixing.gme_input import scaled_gram
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
-from mixwise.mixing.metrics import gram_matrix
-from mixwise.mixing.solution import check_regularization
+from mixwise.mixing.metrics import as_float64, gram_matrix
+from mixwise.mixing.solution import check_regularization, scaled_gram
 
 
 def learn_topology(
@@ -70,8 +69,8 @@ def topology_from_gram(
 
     `regularization` λ is in units of the mean diagonal of Γ, as in `minimize_gme`.
     """
-    n = allowed.n if allowed is not None else len(np.asarray(gram, dtype=np.float64))
-    Gamma, scale = scaled_gram(gram, n)
+    gram = as_float64(gram)
+    Gamma, scale = scaled_gram(gram, len(gram) if allowed is None else allowed.n)
     check_regularization(regularization)
     return _frank_wolfe(Gamma, 1.0 if scale == 0 else regularization, steps, allowed)
 

@@ -17,11 +17,9 @@ from mixwise.graphs import Graph
 from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, gram_matrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.mixing.metrics import error_after_mixing
-from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, NeighborGme, Start
-from mixwise.mixing.solution import TOLERANCE
+from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, TOLERANCE, NeighborGme, Start
 from mixwise.protocols import Context, Network, Round, State
-from mixwise.sketch import CountSketch, Sketch
-from mixwise.sketch.random import RandomSketch
+from mixwise.sketch import CountSketch, RandomSketch, Sketch
 
 Objective: TypeAlias = Literal["updates", "parameters", "both"]
 

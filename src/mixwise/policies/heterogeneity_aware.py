@@ -14,8 +14,7 @@ from mixwise.graphs import Graph
 from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, lazy, uniform_sender
 from mixwise.mixing.gme import Solver, check_solver
 from mixwise.mixing.matrix import Kind
-from mixwise.mixing.neighbor_gme import MAX_ITERATIONS
-from mixwise.mixing.solution import TOLERANCE, need_doubly
+from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, TOLERANCE
 from mixwise.parts import Count, NonNegative, Unit, part, words
 from mixwise.policies.choice import Nested, as_policy
 from mixwise.policies.estimates import NeighborEstimate, Objective, SketchEstimate
@@ -75,10 +74,9 @@ class HeterogeneityAware(Policy):
     max_iterations: Count = MAX_ITERATIONS
 
     def __post_init__(self) -> None:
-        check_solver(self.solver)
+        check_solver(self.solver, self.stochastic)
         if self.solver != "local":
             return
-        need_doubly(self.stochastic)
         for name, value in {"growth": self.growth, "drop_below": self.drop_below, "graphs": self.graphs}.items():
             if value:
                 raise MixingError(

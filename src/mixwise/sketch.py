@@ -1,11 +1,11 @@
-"""Random sketches, applied row by row, one block of coordinates after the other.
+"""Sketches: short rows that preserve the inner products of long ones, so that Γ costs k numbers per node, not d.
+
+Random sketches are applied row by row, one block of coordinates after the other. A row's sketch is the same to the last
+bit for any rows beside it, any memory layout and any number of threads. So only serial NumPy kernels touch it; a BLAS
+product would be faster, but its last bits change with the number of threads and with the rows beside it.
 
 Legend: G (m, d) rows, or pieces (m, c₁), (m, c₂), … of their columns; S (m, k) their sketches; U (r, c) some rows in
 one block of c coordinates.
-
-A row's sketch is the same to the last bit for any rows beside it, any memory layout and any number of threads. So only
-serial NumPy kernels touch it; a BLAS product would be faster, but its last bits change with the number of threads and
-with the rows beside it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, Self, TypeAlias
+from itertools import chain
+from typing import Annotated, Any, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,16 +24,52 @@ import torch
 from annotated_types import Interval
 
 from mixwise.errors import SketchError
-from mixwise.parts import part
+from mixwise.parts import family, part
 from mixwise.seeding import numpy_generator, stream
-from mixwise.sketch.base import Array, FloatArray, Rows, as_sketch, check_rows, checked_pieces, sketch_dtype
 
+__all__ = ["CountSketch", "ExactSketch", "GaussianSketch", "Sketch"]
+
+Array: TypeAlias = npt.NDArray[Any]
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+Rows = TypeVar("Rows", Array, torch.Tensor)  # NumPy rows have NumPy sketches, torch rows torch sketches
 BlockMap: TypeAlias = Callable[[FloatArray], FloatArray]  # U (r, c) -> its contribution to the sketches (r, k)
 
 # Both are part of the definition of the operators.
 _COORDINATES = 1 << 16  # that a count sketch draws at a time: 0.5 MB of indices
 _NUMBERS = 1 << 18  # of the Gaussian matrix in one block: 2 MB in float64
 _AT_ONCE = 1 << 16  # numbers of rows that are sketched together, which changes the speed but no bits
+
+
+@family("sketch")
+class Sketch(Protocol):
+    """A linear map u ↦ Su with E⟨Su, Sv⟩ = ⟨u, v⟩, the same for all rows; an immutable, hashable value."""
+
+    def fresh(self, t: int) -> Sketch:
+        """The sketch of mixing t: same kind and size, independent draws."""
+
+    def __call__(self, G: Rows) -> Rows:
+        """The sketches (m, k) of the rows G (m, d), on their device and in their dtype, but at least in float32."""
+
+
+@part("exact", "sketch", title="exact updates")
+@dataclass(frozen=True)
+class ExactSketch:
+    """S = u: the rows themselves, not a copy, unless they are shorter than float32.
+
+    >>> ExactSketch()(torch.tensor([[3.0, 4.0]]))
+    tensor([[3., 4.]])
+    """
+
+    def fresh(self, t: int) -> ExactSketch:
+        """The sketch itself, which has no random draws."""
+        return self
+
+    def __call__(self, G: Rows) -> Rows:
+        """The rows G (m, d)."""
+        check_rows(G)
+        if isinstance(G, torch.Tensor):
+            return G.detach() if G.itemsize >= 4 else G.detach().float()
+        return G.astype(sketch_dtype(G), copy=False)
 
 
 @dataclass(frozen=True)
@@ -69,8 +106,13 @@ class RandomSketch(ABC):
 
     def streamed(self, pieces: Iterable[Rows]) -> Rows:
         """The same sketches of rows that arrive as pieces of their columns, (m, c₁), (m, c₂), …, such as layers."""
-        like, pieces = checked_pieces(pieces)
-        return as_sketch(self._sum_over(_in_blocks(pieces, self._block_length)), like)
+        remaining = iter(pieces)
+        first = next(remaining, None)
+        if first is None:
+            raise SketchError("no pieces of rows were given; a sketch needs rows of length 1 or more")
+        check_rows(first, empty=True)
+        like = first[:, :0] + 0  # a copy: a view would keep the first piece in memory
+        return as_sketch(self._sum_over(_in_blocks(chain([first], remaining), like, self._block_length)), like)
 
     def sums(self, G: Array | torch.Tensor) -> FloatArray:
         """The sketches in float64, before rounding: sums(X) − sums(X′) is sums(X − X′), without that tensor."""
@@ -179,11 +221,17 @@ def _fresh(sketch: RandomSketch, t: int) -> Any:
     return replace(sketch, seed=stream(sketch.seed, "sketch", t))
 
 
-def _in_blocks(pieces: Iterable[Array | torch.Tensor], length: int) -> Iterator[Array | torch.Tensor]:
-    """The columns of the pieces in blocks of `length`; only blocks that span pieces are copied."""
+def _in_blocks(pieces: Iterable[Rows], like: Rows, length: int) -> Iterator[Array | torch.Tensor]:
+    """The columns of pieces of rows `like` these, in blocks of `length`; only blocks that span pieces are copied."""
     begun: list[Array] = []  # parts of the block that is not complete yet
     filled = 0
-    for G in pieces:
+    for number, G in enumerate(pieces):
+        check_rows(G, empty=True)
+        if G.dtype != like.dtype or len(G) != len(like):  # NumPy's dtypes differ from torch's
+            raise SketchError(
+                f"piece {number} has {len(G)} rows of {G.dtype}, the first {len(like)} of {like.dtype}; "
+                f"all pieces are columns of the same rows"
+            )
         start = 0
         while start < G.shape[1]:
             c = min(length - filled, G.shape[1] - start)
@@ -206,3 +254,28 @@ def _on_host(u: Array | torch.Tensor) -> Array:
         return u
     u = u.detach().cpu()
     return (u if u.dtype == torch.float64 else u.float()).numpy()  # NumPy has no bfloat16
+
+
+# --- rows ---
+def as_sketch(S: FloatArray, G: Rows) -> Rows:
+    """Sums as sketches of G: in its precision, on its device."""
+    rounded = S.astype(sketch_dtype(G), copy=False)  # before it is moved: some devices have no float64
+    return torch.from_numpy(rounded).to(G.device) if isinstance(G, torch.Tensor) else rounded
+
+
+def sketch_dtype(G: Array | torch.Tensor) -> type[np.floating[Any]]:
+    """float64 for rows in float64 (or longer), float32 for all shorter ones."""
+    return np.float64 if G.itemsize >= 8 else np.float32
+
+
+def check_rows(G: object, *, empty: bool = False) -> None:
+    """Raise `SketchError` unless G are rows that can be sketched; with `empty`, a piece of no columns is allowed."""
+    if not isinstance(G, np.ndarray | torch.Tensor):
+        raise SketchError(f"rows of type {type(G).__name__}; a sketch takes a NumPy array or a torch tensor (m, d)")
+    shape = tuple(G.shape)
+    if len(shape) != 2:
+        raise SketchError(f"rows of shape {shape}; a sketch takes one row per node, (m, d): pass u[None] for a vector")
+    if shape[1] == 0 and not empty:
+        raise SketchError(f"rows of shape {shape} have no coordinates to sketch; pass rows of length 1 or more")
+    if not (G.is_floating_point() if isinstance(G, torch.Tensor) else G.dtype.kind == "f"):
+        raise SketchError(f"rows of dtype {G.dtype}; a sketch takes real floating-point rows: convert them first")
