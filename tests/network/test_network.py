@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import asymmetric, random_rows, refused
-from mixwise.algorithms.compressors import TopK
+from mixwise.algorithms import TopK
 from mixwise.errors import ConfigError, MixingError, NetworkError
 from mixwise.experiments import load_recipe, plan_experiment
 from mixwise.experiments.build import prepare

@@ -92,6 +92,7 @@ def test_up_to_five_colors_are_in_the_best_order(graph):
     matchings = edge_coloring(graph)
     if len(matchings) > 5:
         return
+
     def left(order):
         return disagreement_left([(metropolis_hastings(matching),) for matching in order] * 3, len(order))
 

@@ -100,7 +100,7 @@ def fastest_order(matchings: Sequence[Graph]) -> tuple[Graph, ...]:
 
 
 def disagreement_left(mixings: Sequence[tuple[MixingMatrix, ...]], counted: int) -> float:
-    """Return the mean of Tr (I − J)Γ after each of the last mixings; each begins with Γ ← Γ + I, noise at every node."""
+    """Return the mean of Tr (I − J)Γ after the last mixings, where each begins with Γ ← Γ + I: noise at every node."""
     Gamma, left = np.zeros((mixings[0][0].n,) * 2), 0.0
     for t, rounds in enumerate(mixings):
         Gamma += np.eye(len(Gamma))

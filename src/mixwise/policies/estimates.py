@@ -112,7 +112,7 @@ class SketchEstimate(Estimate):
 
 
 def relative_error(W: MixingMatrix, state: State) -> float:
-    """Return Tr(WᵀΓW) / Tr Γ for the last look of a `SketchEstimate`: the share of the disagreement that mixing leaves."""
+    """Return Tr(WᵀΓW) / Tr Γ for the last look of a `SketchEstimate`: the share of the disagreement that W leaves."""
     Gamma, S = state.shared["gram"], state.shared.get("sketches")
     if S is None:
         left, trace = error_after_mixing(Gamma, W), float(np.trace(Gamma))
