@@ -1,4 +1,4 @@
-"""What the algorithms conserve, where two of them are the same, and what they send."""
+"""What the algorithms conserve, where two of them are the same, which rows they mix, and what they send."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings, uniform
 from mixwise.network import Faults, FaultyNetwork, Link, Links, SimulatedNetwork
 from mixwise.network.traffic import LONG_ROW
 from mixwise.plan import Plan
-from mixwise.policies import Decoupled, NoMixing, Product, Tree
+from mixwise.policies import Decoupled, EdgeColoring, NoMixing, Product, Tree
 from mixwise.tasks import random_quadratics
 from planning import mixed
 from strategies import graphs
@@ -108,6 +108,60 @@ for mu, nesterov in itertools.product((0.0, 0.3, 0.95), (False, True)):
 def test_two_methods_are_the_same(name):
     found, expected = map(run, SAME[name])
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+
+
+BETA = 0.7
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("policy", [W, EdgeColoring(2)], ids=["one matrix", "even-odd"])
+def test_with_fixed_weights_momentum_tracking_is_gradient_tracking_with_momentum(policy, nesterov):
+    """Both are linear filters of the gradients, and with a fixed W filters commute."""
+    sgd = lambda blocks: torch.optim.SGD(blocks, lr=LR, momentum=BETA, nesterov=nesterov)  # noqa: E731
+    graph = ring(N) if isinstance(policy, EdgeColoring) else GRAPH
+    tracked = run(make(alg.MomentumTracking(BETA, nesterov), policy, graph))
+    expected = run(make(alg.GradientTracking(), policy, graph, optimizer=sgd))
+    torch.testing.assert_close(tracked, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_with_weights_that_change_momentum_tracking_follows_the_papers_recursion_and_not_the_other():
+    """u ← βu + g;  x ← Wᵀ(x − η(u − c));  c ← Wᵀ(c − u) + u, with another W at every mixing."""
+    training, found = make(alg.MomentumTracking(BETA), EdgeColoring(1), ring(N)), []
+    x, u, c = training.X.clone(), torch.zeros(N, D), torch.zeros(N, D)
+    for t in range(12):
+        g = task().losses_and_gradients(x, range(N), t)[1]
+        P = torch.from_numpy(training.step().plan.params_product.T)
+        u = BETA * u + g
+        x, c = P @ (x - LR * (u - c)), P @ (c - u) + u
+        torch.testing.assert_close(training.X, x, rtol=0, atol=1e-11)
+        found.append(training.X.clone())
+    other = run(make(alg.GradientTracking(), EdgeColoring(1), ring(N), momentum=BETA), 12)
+    assert float((torch.stack(found) - other).abs().max()) > 1e-3
+
+
+# --- which rows are mixed ---
+ANNOUNCE = [alg.D2(), alg.EXTRA(), alg.ACiD(), alg.QuasiGlobalMomentum(), alg.QuasiGlobalMomentum(inner=alg.D2())]
+
+
+@pytest.mark.parametrize("algorithm", ANNOUNCE, ids=str)
+def test_the_announced_rows_from_which_aware_policies_choose_weights_are_mixed(algorithm, monkeypatch):
+    training, sent = make(algorithm), []
+    driver, mix, send = training.driver, training.driver.mix, training.network.mix
+    watched = lambda rows, W, **options: sent.append(rows.clone()) or send(rows, W, **options)  # noqa: E731
+    monkeypatch.setattr(training.network, "mix", watched)
+
+    def compare(round, plan):
+        announced = algorithm.rows_to_mix(round, driver.algorithm_state).clone()
+        before, after = (rows.clone() for rows in algorithm.update(round, driver.algorithm_state))
+        if not isinstance(algorithm, alg.EXTRA | alg.ACiD):  # of these the update is not mixed as it is
+            torch.testing.assert_close(round.before - announced, before - after, **CLOSE)
+        sent.clear()
+        mix(round, plan)
+        torch.testing.assert_close(sent[0], announced, **CLOSE)
+
+    monkeypatch.setattr(driver, "mix", compare)
+    for _ in range(4):
+        training.step()
 
 
 def test_channels_have_to_fit_the_algorithm():
