@@ -148,7 +148,7 @@ def test_above_256_nodes_gamma_is_kept_on_the_edges_only():
     assert modeled_disagreement(plans) <= 1.02 * modeled_disagreement(colors)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [*POLICIES, Matchings])
 @pytest.mark.parametrize("rounds", [1, 2, 4])
 def test_where_weights_must_be_symmetric_the_rounds_run_forth_and_back(policy, rounds):
     graph = graphs.random_connected(10, 0.4, seed=2)

@@ -22,7 +22,6 @@ from mixwise.plan import Plan
 from mixwise.round import Round
 from mixwise.state import State
 from mixwise.tasks import ModuleTask
-from mixwise.tasks.buffers import NodeBuffers, set_buffers
 from planning import assert_runs_resume
 
 NODES = 5
@@ -272,22 +271,6 @@ def test_a_checkpoint_of_another_module_is_refused():
         ),
     ):
         refused(TrainingError, message, task.load_state, State(rows, shared=state.shared))
-
-
-# --- the rows of buffers themselves ---
-
-
-def test_views_of_B():
-    module = Assigns()
-    rows = NodeBuffers(module, 3, torch.float32)
-    assert rows.B.shape == (3, 8 + 2)  # a shared buffer once, the counter not at all
-    other = copy.deepcopy(module)
-    set_buffers(other, rows.views(1))
-    rows.B[1] = torch.arange(10.0)
-    assert torch.equal(other.center, torch.arange(8.0))
-    assert other.again is other.center
-    assert torch.equal(other.scratch, torch.tensor([8.0, 9.0]))
-    assert rows.of(0)["calls"] == 0
 
 
 # --- recipes ---
