@@ -16,7 +16,7 @@ from scipy.linalg import block_diag
 
 import mixwise.algorithms as alg
 import mixwise.mixing as mx
-from builders import cases, refused, simulated, well_conditioned
+from builders import cases, refused, sgd, simulated, well_conditioned
 from mixwise.algorithms.exact import check_d2_stability
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph, chain, complete, random_connected, ring, social_network, torus
@@ -54,8 +54,10 @@ def optimum(seed=0):
 
 def make(algorithm, lr, *, policy=None, graph=None, seed=0, schedule=None, **options):
     scheduler = None if schedule is None else lambda o: torch.optim.lr_scheduler.LambdaLR(o, schedule)
-    sgd = lambda blocks: torch.optim.SGD(blocks, lr=lr, **options)  # noqa: E731
-    return simulated(policy or W, algorithm, graph or W.graph, task=task(seed), optimizer=sgd, scheduler=scheduler)
+    optimizer = sgd(lr, **options)
+    return simulated(
+        policy or W, algorithm, graph or W.graph, task=task(seed), optimizer=optimizer, scheduler=scheduler
+    )
 
 
 def settle(training, steps):
