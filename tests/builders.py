@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 import torch
 
+from mixwise.data import gaussian_mixture, partition
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.network import Faults, FaultyNetwork, SimulatedNetwork
 from mixwise.protocols import Context
-from mixwise.tasks import QuadraticTask, random_quadratics
+from mixwise.tasks import ModuleTask, QuadraticTask, random_quadratics
 from mixwise.training import Training
 
 ONE_WAY_RING = Graph(3, [(0, 1), (1, 2), (2, 0)], directed=True)
@@ -167,6 +168,18 @@ def well_conditioned(n: int, d: int, seed: int = 0) -> QuadraticTask:
     return QuadraticTask(A, torch.randn(n, d, generator=stream), noise=0.0, seed=seed)
 
 
+def mixture_task(module, nodes: int, **options) -> ModuleTask:
+    """Classification of 200 samples of four classes, 8 numbers each, divided over the nodes by label."""
+    splits = gaussian_mixture(classes=4, dim=8, samples=200)
+    parts = partition.dirichlet(splits.train.y, nodes, 0.5, seed=0)
+    return ModuleTask(module, splits.train, parts, test=splits.test, **options)
+
+
+def sgd(lr: float = 0.01, **options):
+    """A function that makes SGD for the rows of a run."""
+    return lambda rows: torch.optim.SGD(rows, lr=lr, **options)
+
+
 def simulated(
     policy, algorithm=None, graph=None, *, task=None, network=None, optimizer=None, lr=0.005, seed=0, momentum=0.0,
     **options,
@@ -174,7 +187,7 @@ def simulated(
     """A run on simulated nodes, of plain SGD on noisy quadratics unless there is another optimizer or task."""
     network = SimulatedNetwork(graph) if network is None else network
     task = random_quadratics(network.graph.n, noise=0.2, seed=1) if task is None else task
-    optimizer = optimizer or (lambda rows: torch.optim.SGD(rows, lr=lr, momentum=momentum))
+    optimizer = optimizer or sgd(lr, momentum=momentum)
     return Training(task, network, policy, algorithm, optimizer, context=Context(network.graph, seed=seed), **options)
 
 

@@ -4,6 +4,7 @@ import torch
 
 import mixwise.algorithms as alg
 import mixwise.policies as pol
+from builders import sgd
 from mixwise.data import gaussian_mixture, partition
 from mixwise.experiments.recipe import load_recipe, plan_experiment
 from mixwise.graphs import Graph, complete, random_connected, ring, spanning_tree
@@ -20,7 +21,7 @@ GRAPH = random_connected(N, 0.5, seed=3)
 MH = metropolis_hastings(GRAPH)
 ONE_WAY = Graph(N, [(i, (i + 1) % N) for i in range(N)] + [(0, 3), (5, 2)], directed=True)
 ADAM = {"optimizer": lambda blocks: torch.optim.Adam(blocks, lr=0.01)}
-NESTEROV = {"optimizer": lambda blocks: torch.optim.SGD(blocks, lr=0.005, momentum=0.9, nesterov=True)}
+NESTEROV = {"optimizer": sgd(0.005, momentum=0.9, nesterov=True)}
 
 
 def aware(**options):
@@ -91,7 +92,7 @@ def runs() -> dict:
 def quadratic_run(name, make_network=SimulatedNetwork, **options) -> Training:
     """One of these runs, on quadratics with noise."""
     algorithm, policy, graph, more = runs()[name]
-    options = {"optimizer": lambda blocks: torch.optim.SGD(blocks, lr=0.01), **more, **options}
+    options = {"optimizer": sgd(), **more, **options}
     return Training(random_quadratics(N, dim=6, noise=0.2), make_network(graph), policy, algorithm, **options)
 
 

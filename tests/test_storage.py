@@ -64,19 +64,16 @@ def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
     (tmp_path / "file").write_bytes(b"12345")
     (tmp_path / "link").symlink_to("file")
     assert contents(tmp_path / "link", 5) == b"12345"
-    with pytest.raises(OSError, match="more than"):
-        contents(tmp_path / "file", 4)
-    with pytest.raises(OSError, match="not a regular file"):
-        contents(tmp_path / "fifo", 4)
-    with pytest.raises(OSError, match="directory"):
-        contents(tmp_path, 4)
-    with pytest.raises(OSError, match="it is a link"):
-        contents(tmp_path / "link", 5, follow=False)
-    with pytest.raises(OSError, match="zero byte"):
-        contents("a\0b", 5)
+    for reason, path, most in (
+        ("more than", tmp_path / "file", 4),
+        ("not a regular file", tmp_path / "fifo", 4),
+        ("directory", tmp_path, 4),
+        ("zero byte", "a\0b", 5),
+    ):
+        refused(OSError, reason, contents, path, most)
+    refused(OSError, "it is a link", contents, tmp_path / "link", 5, follow=False)
     (tmp_path / "file").write_bytes(b"\xff")
-    with pytest.raises(OSError, match="UTF-8"):
-        text(tmp_path / "file")
+    refused(OSError, "UTF-8", text, tmp_path / "file")
 
 
 def test_a_file_is_synced_before_it_has_its_name_and_the_name_after(tmp_path):

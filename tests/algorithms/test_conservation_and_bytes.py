@@ -1,4 +1,4 @@
-"""What the algorithms conserve, where two of them are the same, and what they send."""
+"""What the algorithms conserve, where two of them are the same, which rows they mix, and what they send."""
 
 import itertools
 import math
@@ -98,6 +98,11 @@ SAME = {  # what is the same as what; each with the options of both runs
     "combine then adapt: gradients are taken where D-SGD takes them": (make(alg.CombineThenAdapt()), make(alg.DSGD())),
     "CHOCO with everything sent and a full step": (make(alg.Choco(alg.TopK(1.0), 1.0)), make(alg.DSGD())),
     "DecentLaM without momentum": (make(alg.DecentLaM(0.0)), make(alg.DSGD())),
+    # Both are linear filters of the gradients, and with a fixed W filters commute.
+    "momentum tracking with fixed weights": (
+        make(alg.MomentumTracking(0.7)),
+        make(alg.GradientTracking(), momentum=0.7),
+    ),
 }
 for mu, nesterov in itertools.product((0.0, 0.3, 0.95), (False, True)):
     without = alg.QuasiGlobalMomentum(beta=0.0, mu=mu, nesterov=nesterov)
@@ -108,6 +113,31 @@ for mu, nesterov in itertools.product((0.0, 0.3, 0.95), (False, True)):
 def test_two_methods_are_the_same(name):
     found, expected = map(run, SAME[name])
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+
+
+# --- which rows are mixed ---
+ANNOUNCE = [alg.D2(), alg.EXTRA(), alg.ACiD(), alg.QuasiGlobalMomentum(), alg.QuasiGlobalMomentum(inner=alg.D2())]
+
+
+@pytest.mark.parametrize("algorithm", ANNOUNCE, ids=str)
+def test_the_announced_rows_from_which_aware_policies_choose_weights_are_mixed(algorithm, monkeypatch):
+    training, sent = make(algorithm), []
+    driver, mix, send = training.driver, training.driver.mix, training.network.mix
+    watched = lambda rows, W, **options: sent.append(rows.clone()) or send(rows, W, **options)  # noqa: E731
+    monkeypatch.setattr(training.network, "mix", watched)
+
+    def compare(round, plan):
+        announced = algorithm.rows_to_mix(round, driver.algorithm_state).clone()
+        before, after = (rows.clone() for rows in algorithm.update(round, driver.algorithm_state))
+        if not isinstance(algorithm, alg.EXTRA | alg.ACiD):  # of these the update is not mixed as it is
+            torch.testing.assert_close(round.before - announced, before - after, **CLOSE)
+        sent.clear()
+        mix(round, plan)
+        torch.testing.assert_close(sent[0], announced, **CLOSE)
+
+    monkeypatch.setattr(driver, "mix", compare)
+    for _ in range(4):
+        training.step()
 
 
 def test_channels_have_to_fit_the_algorithm():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import asymmetric, cases, random_rows, refused
-from mixwise.algorithms.compressors import TopK
+from mixwise.algorithms import TopK
 from mixwise.errors import ConfigError, MixingError, NetworkError
 from mixwise.experiments.build import prepare
 from mixwise.graphs import Graph, complete, ring, torus

@@ -8,6 +8,7 @@ from torch import nn
 
 import mixwise as mw
 import mixwise.policies as pol
+from builders import sgd
 from every_algorithm import GRAPH, MH, N, runs
 from mixwise.algorithms import DSGD, QuasiGlobalMomentum
 from mixwise.network import Faults, FaultyNetwork, SimulatedNetwork
@@ -25,8 +26,8 @@ def test_parts_are_frozen_equal_and_hashable(name):
 
 
 def records(seed, algorithm, policy, network, options):
-    task, sgd = random_quadratics(N, seed=seed), lambda rows: torch.optim.SGD(rows, lr=1e-3)
-    run = mw.train(task, network, policy, algorithm, **{"optimizer": sgd, "steps": 6, **options})
+    task, options = random_quadratics(N, seed=seed), {"optimizer": sgd(1e-3), "steps": 6, **options}
+    run = mw.train(task, network, policy, algorithm, **options)
     return [record.values for record in run], vars(network.traffic).copy()
 
 

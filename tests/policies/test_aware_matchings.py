@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 import mixwise.policies as pol
 from builders import laplacian, refused, simulated
 from mixwise import algorithms, graphs
-from mixwise.context import Context
 from mixwise.errors import GraphError, MixingError
 from mixwise.graphs import Graph, heaviest_matching, matchings
 from mixwise.mixing import gram_matrix, metropolis_hastings
-from mixwise.needs import Needs
 from mixwise.network import SimulatedNetwork
 from mixwise.policies.edge_coloring import rounds_that_fit
 from mixwise.policies.pairs import removed_by_pairs
@@ -128,25 +126,7 @@ def test_how_many_rounds_fit():
     assert {graph: rounds_that_fit(graph) for graph in known} == known
 
 
-# --- which policy "auto" is, and what fits together ---
-@pytest.mark.parametrize("symmetric", [False, True])
-def test_auto_is_pairs_where_possible_and_otherwise_gme_of_updates_and_parameters(symmetric):
-    chosen = [
-        pol.Auto().choose(Context(graph, needs=Needs(symmetric=symmetric)))
-        for graph in (graphs.ring(4), graphs.star(4), graphs.directed_ring(4))
-    ]
-    gme = pol.HeterogeneityAware(objective="both", regularization=0.02)
-    assert chosen == [pol.Pairs(), pol.Pairs(), gme]
-
-
-@pytest.mark.parametrize("algorithm", [algorithms.D2, algorithms.EXTRA])
-@pytest.mark.parametrize("policy", ["auto", pol.EdgeColoring(3), pol.Matchings(3)])
-def test_pairs_run_forth_and_back_for_an_algorithm_that_needs_symmetric_weights(policy, algorithm):
-    rounds = simulated(policy, algorithm(), graphs.random_connected(8), lr=0.001).step().plan.params
-    assert len(rounds) in (3, 5)
-    assert rounds == rounds[::-1]
-
-
+# --- what fits together ---
 @pytest.mark.parametrize("policy", [pol.HeterogeneityAwareMatchings, pol.AwarePairs])
 def test_matchings_that_are_chosen_one_by_one_cannot_run_forth_and_back(policy):
     """Nor are there pairs on a directed graph."""

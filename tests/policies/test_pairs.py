@@ -17,7 +17,7 @@ from mixwise.needs import Needs
 from mixwise.network import SimulatedNetwork
 from mixwise.policies import EdgeColoring, Matchings, Pairs
 from mixwise.policies.aware_pairs import Neighborhood
-from mixwise.policies.edge_coloring import fastest_order, rounds_that_fit, steady_disagreement
+from mixwise.policies.edge_coloring import disagreement_left, fastest_order, rounds_that_fit
 from mixwise.tasks import random_quadratics
 from planning import Planner
 from strategies import connected_graphs
@@ -92,9 +92,11 @@ def test_up_to_five_colors_are_in_the_best_order(graph):
     matchings = edge_coloring(graph)
     if len(matchings) > 5:
         return
-    dense = [metropolis_hastings(matching).to_dense() for matching in matchings]
-    best = min(steady_disagreement([dense[c] for c in order]) for order in permutations(range(len(dense))))
-    chosen = steady_disagreement([metropolis_hastings(matching).to_dense() for matching in fastest_order(matchings)])
+
+    def left(order):
+        return disagreement_left([(metropolis_hastings(matching),) for matching in order] * 3, len(order))
+
+    chosen, best = left(fastest_order(matchings)), min(map(left, permutations(matchings)))
     assert chosen == pytest.approx(best, rel=1e-2)  # the phase in which the noise begins fades, but not at once
 
 
@@ -116,9 +118,10 @@ def test_on_a_torus_the_better_order_of_the_same_four_matchings_is_taken():
     assert modeled_disagreement(pairs) < 0.98 * modeled_disagreement([(a, c), (b, d)] * 32)
 
 
-def test_the_steady_disagreement_of_a_full_average_and_of_no_mixing():
-    assert steady_disagreement([np.full((4, 4), 0.25)]) == pytest.approx(0, abs=1e-12)
-    assert steady_disagreement([np.eye(4)]) == pytest.approx(3 * 3)  # Tr(I − J) = 3 more at each of three rounds
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_the_disagreement_that_is_left_over_by_dense_products(graph):
+    plans = planned(Pairs(rounds=2), graph, 12)
+    assert disagreement_left(plans, 6) == pytest.approx(modeled_disagreement(plans), rel=1e-9, abs=1e-12)
 
 
 @given(connected_graphs(min_nodes=2), st.data())
@@ -145,7 +148,7 @@ def test_above_256_nodes_gamma_is_kept_on_the_edges_only():
     assert modeled_disagreement(plans) <= 1.02 * modeled_disagreement(colors)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [*POLICIES, Matchings])
 @pytest.mark.parametrize("rounds", [1, 2, 4])
 def test_where_weights_must_be_symmetric_the_rounds_run_forth_and_back(policy, rounds):
     graph = graphs.random_connected(10, 0.4, seed=2)

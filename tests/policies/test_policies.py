@@ -295,26 +295,9 @@ def test_fixed_weights_are_the_same_at_every_mixing_and_gather_nothing():
     assert run(pol.Fixed(OTHER), 3) == [(Plan((OTHER,)), 0)] * 3
 
 
-def test_alternating_takes_turns():
-    matrices = [OTHER, mx.lazy(OTHER), mx.lazy(mx.lazy(OTHER))]
-    assert weights(run(pol.Alternating(matrices), 7)) == [*matrices, *matrices, OTHER]
-
-
 def test_alternating_hands_on_t_itself():
     """An aware policy at every second place sees t = 1, 3, 5, …: with H = 3, it looks at the first from 0, 3, 6, 9."""
     assert looked_at(run(pol.Alternating([OTHER, aware(3)]), 10)) == [1, 3, 7, 9]
-
-
-def test_a_product_applies_the_first_policy_first():
-    A = mx.MixingMatrix.from_dense(np.eye(N)[[1, 0, 2, 3, 4, 5]], complete(N))  # two permutations that do not commute
-    B = mx.MixingMatrix.from_dense(np.eye(N)[[0, 2, 1, 3, 4, 5]], complete(N))
-    ((plan, _),) = run(pol.Product([A, B]), 1)
-    assert plan.params == (A, B)
-    np.testing.assert_array_equal(plan.params_product, A.to_dense() @ B.to_dense())
-    assert (plan.params_product != B.to_dense() @ A.to_dense()).any()
-    network, X = SimulatedNetwork(complete(N)), rows(0, "X")
-    two_rounds = network.mix(network.mix(X, A), B)
-    np.testing.assert_array_equal(two_rounds.numpy(), plan.params_product.T @ X.numpy())
 
 
 def test_a_product_of_products_is_a_product_and_reports_its_solve():

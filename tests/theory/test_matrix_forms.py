@@ -231,12 +231,23 @@ def gradient_tracking(nodes, X):
         yield X
 
 
-def k_gt(nodes, X):
-    """z = Σ_k η (g + c);  c⁺ = c − z/(Kη) + P z/(Kη);  x⁺ = P (x − z) (Liu et al. 2023, Algorithm 1; K = τ)."""
-    c = 0.0
+def k_gt(nodes, X, beta=0.0, nesterov=False):
+    """z = Σ_k η (g + c);  c⁺ = c − z/(Kη) + P z/(Kη);  x⁺ = P (x − z) (Liu et al. 2023, Algorithm 1; K = τ).
+
+    Momentum tracking has u = βu + g in the place of g (Takezawa et al. 2022), or with Nesterov's look-ahead g + βu.
+    """
+    c = u = 0.0
+    followed = []
+
+    def follow(G):
+        nonlocal u
+        u = beta * u + G
+        followed.append((G + beta * u if nesterov else u) + c)
+        return followed[-1]
+
     while True:
-        followed = []
-        X = nodes.local(X, lambda G: followed.append(G + c) or followed[-1])  # noqa: B023
+        followed.clear()
+        X = nodes.local(X, follow)
         c, X = c + nodes.P @ np.mean(followed, 0) - np.mean(followed, 0), nodes.P @ X
         yield X
 
@@ -396,6 +407,12 @@ OWN_MOMENTUM = {  # so the optimizer has none
     "quasi-global adam": (QG_ADAM((0.9, 0.999), 1e-3), quasi_global_adam, asymmetric),
     "quasi-global adam, betas": (QG_ADAM((0.8, 0.95), 1e-3), partial(quasi_global_adam, betas=(0.8, 0.95)), asymmetric),
     "decentlam": (alg.DecentLaM(0.8), decentlam, asymmetric),
+    "momentum tracking": (alg.MomentumTracking(0.7), partial(k_gt, beta=0.7), asymmetric_in_turn),
+    "momentum tracking, Nesterov": (
+        alg.MomentumTracking(0.7, True),
+        partial(k_gt, beta=0.7, nesterov=True),
+        asymmetric,
+    ),
 }
 for name in ("combine while adapt", "d2", "extra", "gradient tracking", "relay", "push-sum", "local sgd"):
     algorithm, inner, weights = FORMS[name]

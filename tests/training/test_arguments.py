@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import mixwise as mw
-from builders import cases, refused
+from builders import cases, refused, sgd
 
 LR = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=0.1)
 X, Y = torch.randn(24, 6), torch.arange(24) % 3
@@ -15,19 +15,15 @@ DATA = mw.data.Dataset(X, Y, 3)
 PARTS = [list(range(node, 24, 4)) for node in range(4)]
 
 
-def sgd(rows):
-    return torch.optim.SGD(rows, lr=0.01)
-
-
 def last(**options):
     task = mw.tasks.random_quadratics(4)
-    *_, last = mw.train(**{"task": task, "graph": mw.graphs.ring(4), "optimizer": sgd, "steps": 2, **options})
+    *_, last = mw.train(**{"task": task, "graph": mw.graphs.ring(4), "optimizer": sgd(), "steps": 2, **options})
     return last.values
 
 
 def trained(module, **options):
     task = mw.tasks.ModuleTask(module, DATA, PARTS, batch=6, test=DATA, **options)
-    return next(mw.train(task, "ring:4", optimizer=sgd, steps=1))
+    return next(mw.train(task, "ring:4", optimizer=sgd(), steps=1))
 
 
 def test_graphs_and_algorithms_may_be_named():
@@ -96,7 +92,7 @@ def test_a_loss_is_an_object():
 
 def test_a_run_is_evaluated_once_unless_asked():
     task = mw.tasks.ModuleTask(nn.Linear(6, 3), DATA, PARTS, batch=6, test=DATA)
-    assert ["accuracy" in r.values for r in mw.train(task, "ring:4", optimizer=sgd, steps=3)] == [False, False, True]
+    assert ["accuracy" in r.values for r in mw.train(task, "ring:4", optimizer=sgd(), steps=3)] == [False, False, True]
 
 
 def test_gossip_explains_models_and_optimizers_of_another_kind():

@@ -9,8 +9,8 @@ from torch import nn
 
 import mixwise.algorithms as alg
 import mixwise.policies as pol
-from builders import refused, simulated
-from mixwise.data import NodeBatches, gaussian_mixture, partition
+from builders import mixture_task, refused, sgd, simulated
+from mixwise.data import NodeBatches, gaussian_mixture
 from mixwise.errors import TrainingError
 from mixwise.experiments import load_recipe, plan_experiment
 from mixwise.experiments.build import prepare
@@ -21,15 +21,12 @@ from mixwise.network import SimulatedNetwork
 from mixwise.plan import Plan
 from mixwise.round import Round
 from mixwise.state import State
-from mixwise.tasks import ModuleTask
-from mixwise.tasks.buffers import NodeBuffers, set_buffers
 from planning import assert_runs_resume
 
 NODES = 5
 GRAPH = ring(NODES)
 MH = metropolis_hastings(GRAPH)
-SPLITS = gaussian_mixture(classes=4, dim=8, samples=200)
-PARTS = partition.dirichlet(SPLITS.train.y, NODES, 0.5, seed=0)
+TEST = gaussian_mixture(classes=4, dim=8, samples=200).test
 SGD = {"lr": 0.1, "momentum": 0.9, "nesterov": True}
 # One step adds a few rounding errors of size 1e-16, and BatchNorm divides by standard deviations of size 1.
 CLOSE = {"rtol": 0, "atol": 1e-12}
@@ -59,20 +56,17 @@ class Assigns(nn.Module):
 
 
 def make_task(module=batch_norm, **options):
-    settings = {"batch": 5, "dtype": torch.float64, "test": SPLITS.test, **options}
-    return ModuleTask(module, SPLITS.train, PARTS, **settings)
+    return mixture_task(module, NODES, **{"batch": 5, "dtype": torch.float64, **options})
 
 
 def make_training(task, algorithm=None, policy=MH, graph=GRAPH):
     momentum = {} if algorithm else {"momentum": 0.9, "nesterov": True}  # some have a momentum of their own
-    return simulated(
-        policy, algorithm, graph, task=task, optimizer=lambda rows: torch.optim.SGD(rows, lr=0.1, **momentum)
-    )
+    return simulated(policy, algorithm, graph, task=task, optimizer=sgd(0.1, **momentum))
 
 
 def batches(task, node, t):
-    index = NodeBatches(PARTS, task.batch, task.seed)(node, t)
-    return SPLITS.train.x[index].to(task.dtype), SPLITS.train.y[index]
+    index = NodeBatches(task.partition, task.batch, task.seed)(node, t)
+    return task.data.x[index].to(task.dtype), task.data.y[index]
 
 
 def by_hand(task, steps, averaged):
@@ -99,8 +93,8 @@ def by_hand(task, steps, averaged):
 
 def accuracy(module):
     with torch.no_grad():
-        outputs = module.eval()(SPLITS.test.x.double())
-    return float((outputs.argmax(1) == SPLITS.test.y).double().mean())
+        outputs = module.eval()(TEST.x.double())
+    return float((outputs.argmax(1) == TEST.y).double().mean())
 
 
 # --- local ---
@@ -272,22 +266,6 @@ def test_a_checkpoint_of_another_module_is_refused():
         ),
     ):
         refused(TrainingError, message, task.load_state, State(rows, shared=state.shared))
-
-
-# --- the rows of buffers themselves ---
-
-
-def test_views_of_B():
-    module = Assigns()
-    rows = NodeBuffers(module, 3, torch.float32)
-    assert rows.B.shape == (3, 8 + 2)  # a shared buffer once, the counter not at all
-    other = copy.deepcopy(module)
-    set_buffers(other, rows.views(1))
-    rows.B[1] = torch.arange(10.0)
-    assert torch.equal(other.center, torch.arange(8.0))
-    assert other.again is other.center
-    assert torch.equal(other.scratch, torch.tensor([8.0, 9.0]))
-    assert rows.of(0)["calls"] == 0
 
 
 # --- recipes ---

@@ -9,16 +9,15 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import lr_scheduler
 
-from builders import refused, simulated
+from builders import mixture_task, refused, sgd, simulated
 from mixwise.algorithms import D2, DecoupledDSGD
-from mixwise.data import gaussian_mixture, partition
 from mixwise.errors import TrainingError
 from mixwise.graphs import ring
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.models import seeded
 from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware, RandomChoice
 from mixwise.sketch import CountSketch
-from mixwise.tasks import ModuleTask, random_quadratics
+from mixwise.tasks import random_quadratics
 from mixwise.training import factor, records
 from mixwise.training.checkpoint import keep_only, load_checkpoint, newest_step, save_checkpoint
 from planning import assert_same_state
@@ -26,9 +25,8 @@ from run_folders import power_cuts
 
 NODES = 6
 GRAPH = ring(NODES)
+NESTEROV = sgd(0.05, momentum=0.9, nesterov=True, weight_decay=1e-3)
 MH = metropolis_hastings(GRAPH)
-SPLITS = gaussian_mixture(classes=4, dim=8, samples=200)
-PARTS = partition.dirichlet(SPLITS.train.y, NODES, 0.5, seed=0)
 
 
 def module_task(dtype=torch.float32):
@@ -38,15 +36,11 @@ def module_task(dtype=torch.float32):
         return seeded(lambda: nn.Sequential(nn.Linear(8, 12), nn.Dropout(0.3), nn.ReLU(), nn.Linear(12, 4)), 0)
 
     groups = lambda name, parameter: int(parameter.ndim < 2)  # noqa: E731
-    return ModuleTask(module, SPLITS.train, PARTS, batch=5, test=SPLITS.test, group_of=groups, dtype=dtype)
+    return mixture_task(module, NODES, batch=5, group_of=groups, dtype=dtype)
 
 
 def quadratics():
     return random_quadratics(NODES, dim=5, noise=0.3)
-
-
-def sgd(blocks):
-    return torch.optim.SGD(blocks, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3)
 
 
 def adam(blocks):
@@ -106,7 +100,7 @@ CASES = {
 
 
 def make(case):
-    options = {"task": module_task, "policy": MH, "optimizer": sgd, **CASES[case]}
+    options = {"task": module_task, "policy": MH, "optimizer": NESTEROV, **CASES[case]}
     return simulated(graph=GRAPH, **{**options, "task": options["task"]()})
 
 

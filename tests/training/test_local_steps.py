@@ -1,4 +1,4 @@
-"""τ > 1 local steps between two mixings: where they lead, what the policy sees, and runs that stop amid them.
+"""τ > 1 local steps between two mixings: where they lead, and runs that stop amid them.
 
 The iterates themselves are compared with equations in tests/theory/test_matrix_forms.py.
 """
@@ -15,30 +15,16 @@ from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.policies import NoMixing, Tree
 from planning import assert_runs_resume
 
-N, D, TAU, ROUNDS, LR = 6, 5, 3, 12, 0.004
+N, D, TAU = 6, 5, 3
 GRAPH = random_connected(N, keep=0.6, seed=1)
 W = lazy(metropolis_hastings(GRAPH))
 TREE = Graph(N, [(2, 0), (2, 4), (4, 1), (4, 5), (5, 3)])
-AVERAGING = {"policy": NoMixing()}
-
-
-def schedule(t):
-    """It changes inside of a round."""
-    return 0.5 + 0.05 * t if t < 17 else 0.4
-
-
-def make(algorithm, policy=W, graph=GRAPH, *, at=schedule, **options):
-    rates = lambda o: torch.optim.lr_scheduler.LambdaLR(o, at)  # noqa: E731
-    return simulated(policy, algorithm, graph, **{"lr": LR, "local_steps": TAU, "scheduler": rates, **options})
-
-
-# --- where local steps lead ---
 NOISELESS = well_conditioned(N, D)
 
 
-def settled(algorithm, tau, rounds, rate=0.2, **options):
-    lr = rate / NOISELESS.smoothness
-    training = make(algorithm, task=NOISELESS, lr=lr, local_steps=tau, at=lambda t: 1.0, **options)
+# --- where local steps lead ---
+def settled(algorithm, tau, rounds, rate=0.2, policy=W, graph=GRAPH):
+    training = simulated(policy, algorithm, graph, task=NOISELESS, lr=rate / NOISELESS.smoothness, local_steps=tau)
     for _ in range(tau * rounds):
         training.step()
     return training
@@ -61,7 +47,12 @@ def local_sgd_limit(tau, rate=0.2):
 
 @pytest.mark.parametrize(
     ("algorithm", "options"),
-    [(alg.D2, {}), (alg.EXTRA, {}), (alg.RelaySGD, {"policy": Tree(TREE), "graph": TREE}), (alg.LocalSGD, AVERAGING)],
+    [
+        (alg.D2, {}),
+        (alg.EXTRA, {}),
+        (alg.RelaySGD, {"policy": Tree(TREE), "graph": TREE}),
+        (alg.LocalSGD, {"policy": NoMixing()}),
+    ],
 )
 def test_the_other_exact_methods_end_where_local_sgd_ends(algorithm, options):
     """They make the nodes agree, and the sum of the updates 0; with τ > 1 that is not the sum of the gradients."""
@@ -71,10 +62,12 @@ def test_the_other_exact_methods_end_where_local_sgd_ends(algorithm, options):
     np.testing.assert_allclose(local_sgd_limit(1), NOISELESS.optimum.numpy(), rtol=0, atol=1e-12)
 
 
-# --- what the policy sees ---
-
-
 # --- a run stops in the middle of a round and resumes bit for bit ---
+def schedule(t):
+    """It changes inside of a round."""
+    return 0.5 + 0.05 * t if t < 17 else 0.4
+
+
 @pytest.mark.parametrize(("tau", "before"), [(1, 5), (TAU, 6), (TAU, 7)])
 @pytest.mark.parametrize("name", runs())
 def test_a_run_may_stop_at_any_step_and_resume_bit_for_bit(name, tau, before):

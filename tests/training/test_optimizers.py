@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from builders import cases, random_rows, refused, simulated
-from mixwise.data import NodeBatches, gaussian_mixture, partition
+from builders import cases, mixture_task, random_rows, refused, sgd, simulated
+from mixwise.data import NodeBatches
 from mixwise.errors import TrainingError
 from mixwise.graphs import ring
 from mixwise.mixing import MixingMatrix
 from mixwise.models import mlp, seeded
-from mixwise.tasks import ModuleTask, QuadraticTask, random_quadratics
+from mixwise.tasks import QuadraticTask, random_quadratics
 from mixwise.training import factor
 from mixwise.training.optimizers import ELEMENTWISE, check_elementwise, clip_rows, fuse_where_safe, step_rows
 
@@ -37,10 +37,8 @@ def biases_apart(name, parameter):
 
 
 def make_task(**options):
-    data = gaussian_mixture(classes=4, dim=8, samples=200).train
-    parts = partition.dirichlet(data.y, NODES, 0.5, seed=0)
     module = lambda: seeded(lambda: mlp((8, 12, 4)), 0)  # noqa: E731
-    return ModuleTask(module, data, parts, **{"batch": 6, "dtype": torch.float64, **options})
+    return mixture_task(module, NODES, **{"batch": 6, "dtype": torch.float64, **options})
 
 
 def alone(task, optimizer, **options):
@@ -146,13 +144,13 @@ def test_clipping_is_torch_clipping_row_by_row():
 
 
 def test_a_clipped_run_is_that_of_clipped_modules():
-    sgd = lambda blocks: torch.optim.SGD(blocks, lr=0.5, momentum=0.9)  # noqa: E731
-    assert_same_steps(alone(make_task(), sgd, clip=1.5), lambda module: sgd(module.parameters()), clip=1.5)
+    make = sgd(0.5, momentum=0.9)
+    assert_same_steps(alone(make_task(), make, clip=1.5), lambda module: make(module.parameters()), clip=1.5)
 
 
 @pytest.mark.parametrize("clip", [0.0, -1.0, math.nan])
 def test_a_norm_that_is_no_bound_is_refused(clip):
-    refused(TrainingError, "clip", alone, make_task(), lambda blocks: torch.optim.SGD(blocks, lr=0.1), clip=clip)
+    refused(TrainingError, "clip", alone, make_task(), sgd(0.1), clip=clip)
 
 
 # --- schedules ---

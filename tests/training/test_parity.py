@@ -1,7 +1,7 @@
 """Several processes do what one does that simulates all nodes: the same sketches and weights, bit for bit, and the same
-rows up to rounding, for every algorithm, whoever owns which nodes.
+rows up to rounding, for every algorithm, however the nodes are divided over the processes.
 
-Every run is made of parts that are built anew in each process; nothing but the network differs.
+Every process builds the parts of a run itself; only the network differs.
 """
 
 from functools import partial
@@ -13,6 +13,7 @@ from torch import nn
 
 import mixwise.algorithms as alg
 import mixwise.policies as pol
+from builders import sgd
 from every_algorithm import KNOWN_IN_PART, quadratic_run, runs
 from mixwise.data import gaussian_mixture, partition
 from mixwise.graphs import chain, ring
@@ -28,14 +29,6 @@ from small_net import Tied
 pytestmark = [in_processes, pytest.mark.numerics, pytest.mark.usefixtures("one_thread")]
 
 STEPS = 10
-
-
-def sgd(blocks):
-    return torch.optim.SGD(blocks, lr=0.01)
-
-
-def momentum(blocks):
-    return torch.optim.SGD(blocks, lr=0.05, momentum=0.9, nesterov=True)
 
 
 def mlp():
@@ -64,7 +57,9 @@ def module_task(n, model):
 def module_run(n, model, name, make_network):
     algorithm, policy = runs()[name][:2]
     policy = pol.Fixed(metropolis_hastings(chain(n))) if name == "dsgd" else policy
-    return Training(module_task(n, model), make_network(chain(n)), policy, algorithm, momentum)
+    return Training(
+        module_task(n, model), make_network(chain(n)), policy, algorithm, sgd(0.05, momentum=0.9, nesterov=True)
+    )
 
 
 def history(make, make_network):
@@ -133,7 +128,7 @@ def test_modules_with_buffers_frozen_and_shared_parameters(world):
 
 def single(algorithm, make_network):
     policy = pol.NoMixing() if algorithm.needs.plan == "nothing" else pol.Fixed(metropolis_hastings(chain(1)))
-    return Training(random_quadratics(1, dim=3), make_network(chain(1)), policy, algorithm, sgd)
+    return Training(random_quadratics(1, dim=3), make_network(chain(1)), policy, algorithm, sgd())
 
 
 def test_one_node_in_one_process():
@@ -149,4 +144,4 @@ def test_more_nodes_than_the_simulation_multiplies_densely():
 def many(make_network):
     graph = ring(70)
     policy = pol.HeterogeneityAware(period=4, sketch=CountSketch(20, seed=0))
-    return Training(random_quadratics(70, dim=4), make_network(graph), policy, alg.DSGD(), sgd)
+    return Training(random_quadratics(70, dim=4), make_network(graph), policy, alg.DSGD(), sgd())

@@ -1,4 +1,4 @@
-"""The loop: the same seed gives the same records, records are JSON, and a run that cannot go on says where it ended."""
+"""The loop: the same seed gives the same records, records are JSON, and a run that cannot continue says why."""
 
 import json
 import re
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mixwise.mixing as mx
-from builders import random_rows, refused
+from builders import random_rows, refused, sgd
 from mixwise.algorithms import DSGD
 from mixwise.errors import TrainingError
 from mixwise.graphs import ring
@@ -23,14 +23,10 @@ GRAPH = ring(6)
 MH = mx.metropolis_hastings(GRAPH)
 
 
-def sgd(lr: float = 0.005, **options):
-    return lambda blocks: torch.optim.SGD(blocks, lr=lr, **options)
-
-
 def run(steps: int = 10, *, task=None, policy=None, optimizer=None, **options) -> list[Record]:
     task = task or random_quadratics(6, dim=5, seed=1)
     policy = policy or HeterogeneityAware(2, sketch=CountSketch(4), alternate_with=MH)
-    return list(begun(task, policy, optimizer or sgd(), steps=steps, **options))
+    return list(begun(task, policy, optimizer or sgd(0.005), steps=steps, **options))
 
 
 def begun(task, policy, optimizer, **options):
@@ -121,12 +117,12 @@ def test_counts_may_be_numbers_of_numpy():
 
 
 def test_the_loop_is_lazy():
-    """Records come one by one: a run can be watched, or left, while it goes on."""
-    going = begun(random_quadratics(6), Fixed(MH), sgd(), steps=10**9)
+    """Records come one by one: a run can be watched, or left, while it is under way."""
+    going = begun(random_quadratics(6), Fixed(MH), sgd(0.005), steps=10**9)
     assert [next(going).step for _ in range(3)] == [0, 1, 2]
 
 
-# --- a run that cannot start or cannot go on ---
+# --- a run that cannot start or cannot continue ---
 def test_the_task_and_the_graph_have_as_many_nodes():
     with pytest.raises(TrainingError, match="the task has 5 nodes, the graph 6; they must be the same"):
         run(1, task=random_quadratics(5))

@@ -6,7 +6,7 @@ import torch
 
 import mixwise.algorithms as alg
 import mixwise.policies as pol
-from builders import cases, refused, simulated
+from builders import cases, refused, sgd, simulated
 from mixwise.errors import GraphError, MixingError, MixwiseError, TrainingError
 from mixwise.graphs import Graph, chain, complete, directed_ring, ring
 from mixwise.layout import Layout
@@ -17,10 +17,6 @@ from mixwise.training.checks import check_connected
 N = 6
 GRAPH = ring(N)
 MH = metropolis_hastings(GRAPH)
-
-
-def sgd(**options):
-    return lambda blocks: torch.optim.SGD(blocks, lr=0.01, **options)
 
 
 def adam(**options):

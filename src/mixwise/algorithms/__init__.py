@@ -2,17 +2,13 @@
 
 from mixwise.algorithms.acid import ACiD
 from mixwise.algorithms.all_reduce import AllReduceSGD, LocalSGD
-from mixwise.algorithms.choco import Choco
-from mixwise.algorithms.compressors import Compressed, Compressor, Quantize, TopK
-from mixwise.algorithms.decentlam import DecentLaM
-from mixwise.algorithms.diffusion import CombineThenAdapt, CombineWhileAdapt
-from mixwise.algorithms.dsgd import DSGD, DAdam, DecoupledDSGD
+from mixwise.algorithms.choco import Choco, Compressed, Compressor, Quantize, TopK
+from mixwise.algorithms.dsgd import DSGD, CombineThenAdapt, CombineWhileAdapt, DAdam, DecoupledDSGD
 from mixwise.algorithms.exact import D2, EXTRA
-from mixwise.algorithms.gradient_tracking import GradientTracking
-from mixwise.algorithms.momentum_tracking import MomentumTracking
 from mixwise.algorithms.push_sum import PushSum
-from mixwise.algorithms.quasi_global import QuasiGlobalAdam, QuasiGlobalMomentum
+from mixwise.algorithms.quasi_global import DecentLaM, QuasiGlobalAdam, QuasiGlobalMomentum
 from mixwise.algorithms.relay import RelaySGD
+from mixwise.algorithms.tracking import GradientTracking, MomentumTracking
 from mixwise.protocols import Algorithm
 
 __all__ = [

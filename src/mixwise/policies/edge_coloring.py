@@ -90,40 +90,45 @@ def fastest_order(matchings: Sequence[Graph]) -> tuple[Graph, ...]:
     n = matchings[0].n if matchings else 0
     if n > _MOST_NODES or len(matchings) < 3:
         return tuple(matchings)
-    averages = [metropolis_hastings(matching).to_dense() for matching in matchings]
+    colors = [metropolis_hastings(matching) for matching in matchings]
     if math.factorial(len(matchings) - 1) <= _MOST_ORDERS:  # orders that differ in where they begin are the same
         orders = [(0, *rest) for rest in permutations(range(1, len(matchings)))]
     else:
-        orders = [tuple(range(len(matchings))), _greedy_order(averages)]
-    best = min(orders, key=lambda order: round_off(steady_disagreement([averages[c] for c in order])))
+        orders = [tuple(range(len(matchings))), _greedy_order(colors)]
+    best = min(orders, key=lambda order: disagreement_left([(colors[c],) for c in order] * 3, len(colors)))
     return tuple(matchings[c] for c in best)
 
 
-def steady_disagreement(averages: Sequence[FloatArray], turns: int = 3) -> float:
-    """Return the mean of Tr Γ over a turn, where Γ ← Mᵀ(Γ + I − J)M: each round, every node adds noise of its own."""
-    noise = np.eye(len(averages[0])) - 1 / len(averages[0])
-    Gamma, last = np.zeros_like(noise), 0.0
-    for _ in range(turns):
-        last = 0.0
-        for M in averages:
-            Gamma = M.T @ (Gamma + noise) @ M
-            last += float(np.trace(Gamma))
-    return last / len(averages)
+def disagreement_left(mixings: Sequence[tuple[MixingMatrix, ...]], counted: int) -> float:
+    """Return the mean of Tr (I − J)Γ after the last mixings, where each begins with Γ ← Γ + I: noise at every node."""
+    Gamma, left = np.zeros((mixings[0][0].n,) * 2), 0.0
+    for t, rounds in enumerate(mixings):
+        Gamma += np.eye(len(Gamma))
+        for W in rounds:
+            Gamma = mixed_gram(Gamma, W)
+        if t >= len(mixings) - counted:
+            left += np.trace(Gamma) - Gamma.mean() * len(Gamma)
+    return _round_off(left / counted)
 
 
-def round_off(value: float) -> float:
+def mixed_gram(Gamma: FloatArray, W: MixingMatrix) -> FloatArray:
+    """Return WᵀΓW, without BLAS: all processes must find the same pairs."""
+    mixed: FloatArray = W.incoming @ (W.incoming @ Gamma).T
+    return mixed
+
+
+def _round_off(value: float) -> float:
     """Return the value with ten digits, so that the rounding of a processor does not decide between equals."""
     return float(f"{value:.9e}")
 
 
-def _greedy_order(averages: Sequence[FloatArray]) -> tuple[int, ...]:
+def _greedy_order(colors: Sequence[MixingMatrix]) -> tuple[int, ...]:
     """At every place, the matching that leaves the least."""
-    noise = np.eye(len(averages[0])) - 1 / len(averages[0])
-    Gamma, order, left = np.zeros_like(noise), [], list(range(len(averages)))
+    Gamma, order, left = np.zeros((colors[0].n,) * 2), [], list(range(len(colors)))
     while left:
-        Gamma = Gamma + noise
-        best = min(left, key=lambda c: round_off(float(np.trace(averages[c] @ Gamma))))  # M = MᵀM: Tr MᵀΓM = Tr MΓ
-        Gamma = averages[best].T @ Gamma @ averages[best]
+        Gamma += np.eye(len(Gamma))
+        best = min(left, key=lambda c: _round_off(np.trace(colors[c].sparse @ Gamma)))  # M = MᵀM: Tr MᵀΓM = Tr MΓ
+        Gamma = mixed_gram(Gamma, colors[best])
         left.remove(best)
         order.append(best)
     return tuple(order)

@@ -31,7 +31,7 @@ def seeded(sketch: Sketch, context: Context) -> Sketch:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The observed rows and their sketches.
+    """The observed rows, their sketches, and Γ from the sketches of all nodes, smoothed over looks.
 
     Args:
         sketch: how a node's row is compressed; a new operator is drawn at each look, the same on all nodes.
@@ -51,7 +51,7 @@ class Estimate:
 
         "unsettled" says that the last Γ came from G, because U was 0, so that the next mixing should look again.
         """
-        return State(shared={"unsettled": False}, scratch={"sketch": seeded(self.sketch, context)})
+        return State(shared={"unsettled": False, "gram": None}, scratch={"sketch": seeded(self.sketch, context)})
 
     def sketches(self, t: int, state: State) -> tuple[Sketch, ...]:
         """Return the sketches of the update that a look at mixing t takes."""
@@ -69,18 +69,7 @@ class Estimate:
         state.shared["unsettled"] = not bool(S.any())
         return network.gather(sketch(round.G)) if state.shared["unsettled"] else S
 
-
-@dataclass(frozen=True)
-class GramEstimate(Estimate):
-    """Γ from gathered sketches, smoothed over looks."""
-
-    def init(self, context: Context) -> State:
-        """Return the state before the first look."""
-        state = super().init(context)
-        state.shared["gram"] = None
-        return state
-
-    def look(self, round: Round, state: State, network: Network) -> FloatArray:
+    def gram(self, round: Round, state: State, network: Network) -> FloatArray:
         """Sketch, gather, and return the inner products Γ (n, n)."""
         previous = None if state.shared["unsettled"] else state.shared["gram"]  # a Γ of gradients has another unit
         Gamma, s = gram_matrix(self.gathered(round, state, network)), self.smoothing
@@ -96,18 +85,15 @@ class GramEstimate(Estimate):
 
 @dataclass(frozen=True)
 class SketchEstimate(Estimate):
-    """The gathered sketches, of which GME-opt needs few products; or Γ if it is smaller, or a sum of Gram matrices."""
+    """The gathered sketches, of which GME-opt needs few products; or Γ if it is smaller, or a sum of Gram matrices.
 
-    def init(self, context: Context) -> State:
-        """Return the state before the first look; of "gram" and "sketches", one is always None."""
-        state = super().init(context)
-        state.shared |= {"gram": None, "sketches": None}
-        return state
+    Of "gram" and "sketches" in the state, one is None; "sketches" is missing while none were kept.
+    """
 
     def look(self, round: Round, state: State, network: Network) -> None:
         """Sketch and gather."""
         if self.smoothing > 0 or self.objective == "both":
-            GramEstimate(self.sketch, self.objective, self.smoothing, self.balance).look(round, state, network)
+            self.gram(round, state, network)
             return
         S = self.gathered(round, state, network)
         if S.shape[1] >= len(S):
@@ -116,20 +102,22 @@ class SketchEstimate(Estimate):
             S = S.detach().to("cpu", torch.float64, copy=True)
             state.shared |= {"gram": None, "sketches": S.numpy()}
 
-    def solve(self, problem: GmeProblem, regularization: float, state: State) -> GmeSolution:
-        """Return the best weights for the last look."""
-        Gamma, S = state.shared["gram"], state.shared.get("sketches")  # older checkpoints have none
+    def solve(self, graph: Graph, regularization: float, state: State) -> GmeSolution:
+        """Return the best weights on a graph for the last look."""
+        problem: GmeProblem = state.scratch["problem of"](graph)
+        Gamma, S = state.shared["gram"], state.shared.get("sketches")
         return problem.solve(Gamma, regularization) if S is None else problem.solve_sketches(S, regularization)
 
-    def relative_error(self, W: MixingMatrix, state: State) -> float:
-        """Return Tr(WᵀΓW) / Tr Γ: the share of the disagreement that mixing leaves."""
-        Gamma, S = state.shared["gram"], state.shared.get("sketches")  # older checkpoints have none
-        if S is None:
-            left, trace = error_after_mixing(Gamma, W), float(np.trace(Gamma))
-        else:
-            C = S - S.mean(0)
-            left, trace = float(np.square(W.incoming @ C).sum()), float(np.square(C).sum())
-        return 0.0 if trace == 0 else left / trace
+
+def relative_error(W: MixingMatrix, state: State) -> float:
+    """Return Tr(WᵀΓW) / Tr Γ for the last look of a `SketchEstimate`: the share of the disagreement that W leaves."""
+    Gamma, S = state.shared["gram"], state.shared.get("sketches")
+    if S is None:
+        left, trace = error_after_mixing(Gamma, W), float(np.trace(Gamma))
+    else:
+        C = S - S.mean(0)
+        left, trace = float(np.square(W.incoming @ C).sum()), float(np.square(C).sum())
+    return 0.0 if trace == 0 else left / trace
 
 
 @dataclass(frozen=True)
@@ -169,13 +157,13 @@ class NeighborEstimate(Estimate):
         if self.smoothing:
             state.rows["gram"] = torch.from_numpy(problem.by_node(blocks))
 
-    def solve(self, regularization: float, symmetric: bool, state: State) -> GmeSolution:
-        """Return the weights of the owned nodes for the last look."""
+    def solve(self, graph: Graph, regularization: float, state: State) -> GmeSolution:
+        """Return the weights of the owned nodes for the last look; `graph` is that of the network."""
         problem: NeighborGme = state.scratch["problem"][1]
         start = Start(state.rows["start"].numpy(), state.rows["dual"].numpy()) if "start" in state.rows else None
         solution, start = problem.solve(
             state.scratch["blocks"], regularization, tolerance=self.tolerance, max_iterations=self.max_iterations,
-            symmetric=symmetric, start=start,
+            symmetric=state.scratch["symmetric"], start=start,
         )  # fmt: skip
         state.rows |= {"start": torch.from_numpy(start.heard), "dual": torch.from_numpy(start.dual)}
         return solution

@@ -17,7 +17,7 @@ from mixwise.mixing.matrix import Kind
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, TOLERANCE
 from mixwise.parts import Count, NonNegative, Unit, part, words
 from mixwise.policies.choice import Nested, as_policy
-from mixwise.policies.estimates import NeighborEstimate, Objective, SketchEstimate
+from mixwise.policies.estimates import NeighborEstimate, Objective, SketchEstimate, relative_error
 from mixwise.protocols import Context, Look, Network, Plan, Policy, Round, State
 from mixwise.sketch import CountSketch, Sketch
 
@@ -161,29 +161,22 @@ class HeterogeneityAware(Policy):
 
     def _has_grown(self, state: State) -> bool:
         """Whether the weights in use fit the current updates so much worse that new ones are worth a solve."""
-        shared, estimate = state.shared, self._estimate
-        W: MixingMatrix | None = shared["W"]
-        if self.growth is None or W is None or shared["unsettled"] or isinstance(estimate, NeighborEstimate):
+        W: MixingMatrix | None = state.shared["W"]
+        if self.growth is None or W is None or state.shared["unsettled"]:
             return True
         # An error near 0 may grow by any factor and still be negligible.
-        return estimate.relative_error(W, state) > self.growth * max(float(shared["error"]), 1e-3)
+        return relative_error(W, state) > self.growth * max(float(state.shared["error"]), 1e-3)
 
     # --- CE-GME ---
     def _optimize(self, graph: Graph, state: State) -> GmeSolution:
         """Solve for new weights. A failed solve is reported, and keeps the previous ones if they are for this graph."""
         shared, estimate = state.shared, self._estimate
-        solution: GmeSolution
-        if isinstance(estimate, NeighborEstimate):  # always has weights, and a status
-            solution = estimate.solve(self.regularization, state.scratch["symmetric"], state)
-            shared |= {"W": self._usable(solution.W, state), "graph": graph}
-            return solution
-        problem_of = state.scratch["problem of"]
-        solution = estimate.solve(problem_of(graph), self.regularization, state)
+        solution = estimate.solve(graph, self.regularization, state)
         if solution.usable and self.drop_below > 0:
-            solution = estimate.solve(problem_of(self._thinned(solution.W)), self.regularization, state)
+            solution = estimate.solve(self._thinned(solution.W), self.regularization, state)
         if solution.usable or shared["W"] is None or graph != shared["graph"]:
             W = self._usable(solution.W, state)  # without weights, .W says what went wrong
-            shared |= {"W": W, "graph": graph, "error": estimate.relative_error(W, state) if self.growth else 0.0}
+            shared |= {"W": W, "graph": graph, "error": relative_error(W, state) if self.growth else 0.0}
         return solution
 
     def _usable(self, W: MixingMatrix, state: State) -> MixingMatrix:

@@ -10,7 +10,7 @@ import numpy as np
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix, lazy, learn_topology, symmetrized, topology_from_gram
 from mixwise.parts import Count, NonNegative, part
-from mixwise.policies.estimates import GramEstimate
+from mixwise.policies.estimates import Estimate
 from mixwise.protocols import Context, Look, Network, Plan, Policy, Provides, Round, State
 from mixwise.sketch import CountSketch, Sketch
 
@@ -47,8 +47,8 @@ class LearnedTopology(Policy):
         return Provides(changes=self.source == "updates" and self.observe > 1, own_edges=not self.inside)
 
     @property
-    def _estimate(self) -> GramEstimate:
-        return GramEstimate(self.sketch)
+    def _estimate(self) -> Estimate:
+        return Estimate(self.sketch)
 
     def init(self, context: Context) -> State:
         """Learn from the labels, or prepare to look at the updates."""
@@ -81,7 +81,7 @@ class LearnedTopology(Policy):
     def _learn(self, round: Round, state: State, network: Network) -> None:
         shared = state.shared
         if shared["looked"] < self.observe:
-            Gamma = self._estimate.look(round, state, network)
+            Gamma = self._estimate.gram(round, state, network)
             Gamma = Gamma / max(float(np.trace(Gamma)), 1e-300)
             shared["total"] = Gamma if shared["total"] is None else shared["total"] + Gamma
             shared["looked"] += 1

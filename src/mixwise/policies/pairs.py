@@ -5,7 +5,6 @@ Two nodes that average remove ½‖x_i − x_j‖² of Tr Γ, and a matching rem
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,8 +16,8 @@ from mixwise.graphs.trees import two_coloring
 from mixwise.mixing import MixingMatrix, exact_average, lazy, metropolis_hastings
 from mixwise.mixing.matrix import FloatArray
 from mixwise.parts import NonNegative, part
-from mixwise.policies.edge_coloring import EdgeColoring, InPairs, palindrome, round_off
-from mixwise.policies.estimates import GramEstimate, Objective
+from mixwise.policies.edge_coloring import EdgeColoring, InPairs, disagreement_left, mixed_gram, palindrome
+from mixwise.policies.estimates import Estimate, Objective
 from mixwise.protocols import Context, Look, Needs, Network, Plan, Round, State
 from mixwise.sketch import CountSketch, Sketch
 
@@ -84,7 +83,8 @@ class Schedule:
             coloring = EdgeColoring(rounds).plans(Context(graph, needs=Needs(symmetric=palindromes)))
             colors = [plan.params for plan in coloring]
             planned = [self.rounds_of(t) for t in range(_PLANNED)]
-            if _left([colors[t % len(colors)] for t in range(_PLANNED)]) < _left(planned):
+            in_turn = [colors[t % len(colors)] for t in range(_PLANNED)]
+            if disagreement_left(in_turn, _PLANNED // 2) < disagreement_left(planned, _PLANNED // 2):
                 self.repeated = colors
 
     def rounds_of(self, t: int) -> tuple[MixingMatrix, ...]:
@@ -120,18 +120,6 @@ def _has_perfect_colors(graph: Graph) -> bool:
     """Whether the graph is small, and the colors of an edge coloring leave no node out and have several orders."""
     regular = len(set(graph.degrees)) == 1 and graph.degrees[0] > 2
     return graph.n <= _MOST_NODES and regular and two_coloring(graph) is not None
-
-
-def _left(mixings: Sequence[tuple[MixingMatrix, ...]]) -> float:
-    """Return the sum of Tr (I − J)Γ after the mixings of the second half, where each begins with Γ ← Γ + I."""
-    Gamma, left = np.zeros((mixings[0][0].n,) * 2), 0.0
-    for t, rounds in enumerate(mixings):
-        Gamma += np.eye(len(Gamma))
-        for W in rounds:
-            Gamma = W.incoming @ (W.incoming @ Gamma).T
-        if 2 * t >= len(mixings):
-            left += np.trace(Gamma) - Gamma.mean() * len(Gamma)
-    return round_off(left)
 
 
 @lru_cache(maxsize=8)  # the runs of an experiment share it
@@ -171,8 +159,8 @@ class HeterogeneityAwareMatchings(InPairs):
     balance: NonNegative = 0.1
 
     @property
-    def _estimate(self) -> GramEstimate:
-        return GramEstimate(self.sketch, self.objective, balance=self.balance)
+    def _estimate(self) -> Estimate:
+        return Estimate(self.sketch, self.objective, balance=self.balance)
 
     def init(self, context: Context) -> State:
         """Return the state of the estimate; algorithms that need symmetric weights allow one matching only."""
@@ -186,12 +174,12 @@ class HeterogeneityAwareMatchings(InPairs):
 
     def plan(self, round: Round, state: State, network: Network) -> Plan:
         """Return the matchings of this mixing."""
-        Gamma, graph = self._estimate.look(round, state, network), network.graph
+        Gamma, graph = self._estimate.gram(round, state, network), network.graph
         rounds = []
         for _ in range(state.scratch["rounds"]):
             W = best_pairs(graph, Gamma)
             W = lazy(W) if state.scratch["lazy"] else W
-            Gamma = W.incoming @ (W.incoming @ Gamma).T  # WᵀΓW, without BLAS: all processes must find the same pairs
+            Gamma = mixed_gram(Gamma, W)
             rounds.append(W)
         return Plan(tuple(rounds))
 

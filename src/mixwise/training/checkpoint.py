@@ -176,20 +176,17 @@ def read_checkpoint(
     folder: Path, nodes: range | None = None, wanted: Callable[[str], bool] = lambda name: True, step: int | None = None
 ) -> tuple[Tensors, Header]:
     """Return the encoded tensors that belong to these nodes, by default to all, and the header of the first file."""
-    parts = _complete(folder).get(-1 if (newest := newest_step(folder) if step is None else step) is None else newest)
-    if parts is None:
-        raise TrainingError(
-            f"{folder} holds no complete checkpoint{'' if step is None else f' of step {step}'}; "
-            f"delete that folder to restart the run"
-        )
+    step = newest_step(folder) if step is None else step
+    paths = () if step is None else _complete(folder).get(step, ())
+    if not paths:
+        at = "" if step is None else f" of step {step}"
+        raise TrainingError(f"{folder} holds no complete checkpoint{at}; delete that folder to restart the run")
     pieces: dict[str, list[torch.Tensor]] = {}
-    first: Header | None = None
-    for path in parts:
+    headers = []
+    for path in paths:
         with must_fit(path):
-            header = _read_part(path, nodes, wanted, pieces)
-            first = first or header
-    assert first is not None
-    return {name: found[0] if len(found) == 1 else torch.cat(found) for name, found in pieces.items()}, first
+            headers.append(_read_part(path, nodes, wanted, pieces))
+    return {name: found[0] if len(found) == 1 else torch.cat(found) for name, found in pieces.items()}, headers[0]
 
 
 def _read_part(
