@@ -1,4 +1,4 @@
-"""The arguments of a `ModuleTask` and their defaults; what is of another kind is accepted if unambiguous, else explained.
+"""The arguments of a `ModuleTask` and their defaults; an argument of another kind is explained, or accepted if clear.
 
 Legend: a batch x (b, …), y (b,); a loss or a metric is a function of outputs and targets, averaged over the batch.
 """
