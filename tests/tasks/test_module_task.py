@@ -158,18 +158,6 @@ def test_gradients_are_those_of_plain_pytorch(module, data, gradients):
         assert_gradients_of_plain_pytorch(task, X, *task.losses_and_gradients(X, range(NODES), step), step)
 
 
-@pytest.mark.usefixtures("directly")
-def test_a_module_that_takes_gradients_itself_cannot_be_stacked():
-    class Penalty(OneLayer):
-        def forward(self, x):
-            y = self.linear(x)
-            (slope,) = torch.autograd.grad(y.sum(), [self.linear.weight], create_graph=True)
-            return y + slope.square().sum()
-
-    make_training(make_task(Penalty, gradients="loop")).step()
-    refused(TrainingError, r"use gradients = \"loop\"", make_training(make_task(Penalty, gradients="stacked")).step)
-
-
 # --- the choice between loop and stacked ---
 
 
@@ -180,13 +168,43 @@ def test_layers_that_cannot_be_stacked_are_named(module, named):
     make_training(make_task(module, gradients="loop")).step()
 
 
-def test_randomness_outside_of_layers_is_one_clear_error():
-    class Hidden(OneLayer):
-        def forward(self, x):
-            return nn.functional.dropout(self.linear(x), training=self.training)
+class Penalty(OneLayer):
+    """Takes gradients itself."""
 
-    training = make_training(make_task(Hidden, gradients="stacked"))
-    refused(TrainingError, r"random.*use gradients = \"loop\"", training.step)
+    def forward(self, x):
+        y = self.linear(x)
+        (slope,) = torch.autograd.grad(y.sum(), [self.linear.weight], create_graph=True)
+        return y + slope.square().sum()
+
+
+class Hidden(OneLayer):
+    """Is random outside of layers."""
+
+    def forward(self, x):
+        return nn.functional.dropout(self.linear(x), training=self.training)
+
+
+class CountsRows(OneLayer):
+    """Has a buffer that stacking would not keep."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rows", torch.tensor(0.0))
+
+    def forward(self, x):
+        self.rows += len(x)
+        return self.linear(x)
+
+
+@pytest.mark.usefixtures("directly")
+@cases("module, message", (Penalty, ""), (Hidden, "random"), (CountsRows, "buffer 'rows' changes in training"))
+def test_what_no_layer_shows_is_an_error_of_the_first_step_and_measured_as_a_loop(module, message):
+    stacked, measured = (make_training(make_task(module, gradients=way)) for way in ("stacked", "measure"))
+    refused(TrainingError, rf"{message}.*use gradients = \"loop\"", stacked.step)
+    measured.step()
+    assert measured.task.gradients == "loop"
+    if module is CountsRows:  # rows of the step alone, not of the measurement
+        assert measured.task.node_module(measured.X, 0).rows == measured.task.batch
 
 
 @cases(
@@ -216,28 +234,6 @@ def test_measuring_changes_nothing_of_the_run():
         torch.testing.assert_close(a.gradients, b.gradients, **CLOSE)
     assert measured.task.gradients in ("loop", "stacked")
     assert torch.equal(torch.get_rng_state(), before)
-
-
-class CountsRows(OneLayer):
-    """Has a buffer that stacking would not keep, which no layer shows."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("rows", torch.tensor(0.0))
-
-    def forward(self, x):
-        self.rows += len(x)
-        return self.linear(x)
-
-
-def test_a_module_with_a_buffer_that_changes_cannot_be_stacked():
-    training = make_training(make_task(CountsRows, gradients="stacked"))
-    refused(TrainingError, r"buffer 'rows' changes in training; use gradients = \"loop\"", training.step)
-    task = make_task(CountsRows, gradients="measure")
-    training = make_training(task)
-    training.step()
-    assert task.gradients == "loop"
-    assert task.node_module(training.X, 0).rows == task.batch  # of the step alone, not of the measurement
 
 
 @pytest.mark.parametrize("way", ["loop", "stacked"])
