@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from builders import refused
-from image_trees import encoded, image_tree, picture
+from image_trees import encoded, picture
 from mixwise.data import hugging_face, image_folder
 from mixwise.errors import DataError
 from run_folders import read_records
@@ -27,11 +27,6 @@ def save(folder, **splits):
     }
     datasets.DatasetDict(made).save_to_disk(str(folder))
     return folder
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    return image_tree(tmp_path_factory.mktemp("images"))
 
 
 @pytest.fixture(scope="module")
