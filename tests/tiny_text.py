@@ -1,4 +1,4 @@
-"""Folders with a random DistilBERT or BERT, a WordPiece tokenizer, and a small CSV file in the layout of AG News."""
+"""Folders with a random DistilBERT, BERT or ViT, a WordPiece tokenizer, and small CSV files as those of AG News."""
 
 import csv
 
@@ -23,42 +23,32 @@ def save_tokenizer(folder):
     PreTrainedTokenizerFast(tokenizer_object=backend, **names).save_pretrained(folder)
 
 
-def save_model(folder, kind="distilbert", classes=None, tokenizer=True):
-    """The encoder alone, or a classifier with a head for `classes`."""
+def save(folder, head, kind, **options):
+    """A random model of this kind, made by the class `head` of transformers."""
     import transformers
 
-    words = len(SPECIAL) + len(WORDS)
-    if kind == "distilbert":
-        config = transformers.DistilBertConfig(
-            vocab_size=words, dim=8, n_layers=3, n_heads=2, hidden_dim=16, max_position_embeddings=24
-        )
-    else:
-        config = transformers.BertConfig(
-            vocab_size=words, hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=16,
-            max_position_embeddings=24,
-        )  # fmt: skip
-    config.initializer_range = 0.5  # what random numbers of the usual size do is lost in rounding
-    make = transformers.AutoModel
-    if classes is not None:
-        config.num_labels, make = classes, transformers.AutoModelForSequenceClassification
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "hidden_dim": 16}  # DistilBERT: dim
+    config = transformers.AutoConfig.for_model(kind, **sizes, **options)
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        make.from_config(config).save_pretrained(folder)
-    if tokenizer:
-        save_tokenizer(folder)
+        getattr(transformers, head).from_config(config).save_pretrained(folder)
     return folder
+
+
+def save_model(folder, kind="distilbert", classes=None):
+    """The encoder alone, or a classifier with a head for `classes`, and its tokenizer."""
+    save_tokenizer(folder)
+    options = {"vocab_size": len(SPECIAL) + len(WORDS), "num_hidden_layers": 3, "max_position_embeddings": 24}
+    options["initializer_range"] = 0.5  # what random numbers of the usual size do is lost in rounding
+    if classes is None:
+        return save(folder, "AutoModel", kind, **options)
+    return save(folder, "AutoModelForSequenceClassification", kind, num_labels=classes, **options)
 
 
 def save_vit(folder, size, classes):
     """A tiny vision transformer for square images."""
-    import transformers
-
-    config = transformers.ViTConfig(
-        hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, image_size=size, patch_size=4,
-        num_labels=classes,
-    )  # fmt: skip
-    transformers.ViTForImageClassification(config).save_pretrained(folder)
-    return folder
+    options = {"num_hidden_layers": 2, "image_size": size, "patch_size": 4, "num_labels": classes}
+    return save(folder, "AutoModelForImageClassification", "vit", **options)
 
 
 def rows(count):
@@ -70,11 +60,11 @@ def rows(count):
     ]
 
 
-def save_csv(folder, train=48, test=12, classes=True):
+def save_csv(folder):
+    """48 records for training and 12 for testing."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, count in (("train", train), ("test", test)):
+    for name, count in (("train", 48), ("test", 12)):
         with (folder / f"{name}.csv").open("w", newline="") as file:
             csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(rows(count))
-    if classes:
-        (folder / "classes.txt").write_text("World\nSports\nBusiness\nSci/Tech\n")
+    (folder / "classes.txt").write_text("World\nSports\nBusiness\nSci/Tech\n")
     return folder

@@ -17,7 +17,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from builders import cases, refused
+from builders import TouchesAFile, cases, refused
 from mixwise import data
 from mixwise.data import Dataset, Splits, averaged_down, from_torch, holdout, normalized
 from mixwise.data.files import RemoteFile
@@ -266,19 +266,11 @@ def test_cifar10_from_folder_archive_and_download_is_the_same(layout, cifar10, t
     cifar10(tmp_path / "new", offline)  # downloaded once
 
 
-class Trap:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
 def test_a_pickle_that_calls_a_function_is_rejected_without_a_call(cifar10, tmp_path):
     files = cifar_files(PYTHON)
-    files[f"{PYTHON.folder}/data_batch_3"] = pickle.dumps({b"data": Trap(tmp_path / "trap")}, protocol=4)
+    files[f"{PYTHON.folder}/data_batch_3"] = pickle.dumps({b"data": TouchesAFile(tmp_path / "trap")}, protocol=4)
     write(tmp_path / "cifar10", files)
-    refused(DataError, r"data_batch_3: .*the pickle requires \w+.mkdir", cifar10, tmp_path, small(PYTHON))
+    refused(DataError, r"data_batch_3: .*the pickle requires \w+.system", cifar10, tmp_path, small(PYTHON))
     assert not (tmp_path / "trap").exists()
 
 

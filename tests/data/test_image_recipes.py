@@ -2,7 +2,6 @@
 
 import re
 
-import psutil
 import pytest
 import torch
 
@@ -19,11 +18,6 @@ TINY = (
     "graph=ring:4", "seeds=0", "task.batch=3", "task.partition.kind=iid", "task.data.options.size=16",
     "task.model.options.width=4", "task.model.options.small_images=true", "record_every=1",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    return image_tree(tmp_path_factory.mktemp("images"))
 
 
 # --- the recipe of Table 4 ---
@@ -53,17 +47,13 @@ def planned(root, *overrides):
     return plan_experiment(load_recipe("imagenet-small"), (f"data_dir={root}", *TINY, *overrides))
 
 
-def test_workers_and_an_interruption_change_no_bit_and_no_worker_is_left(root, tmp_path, no_pictures):
-    before, workers = psutil.Process().children(recursive=True), []
-
-    def count(progress):
-        workers.append(len(psutil.Process().children(recursive=True)) - len(before))
-
+def test_workers_and_an_interruption_change_no_bit_and_no_worker_is_left(root, tmp_path, workers_alive, no_pictures):
+    workers = []
     experiment = planned(root, "steps=6", "checkpoint_every=2", "task.data.options.workers=2")
     run_until(3, experiment, tmp_path / "run", "ha-dsgd-momentum")
-    run_experiment(experiment, tmp_path / "run", count, resume=True)
+    run_experiment(experiment, tmp_path / "run", lambda progress: workers.append(len(workers_alive())), resume=True)
     assert max(workers) == 2  # of one run after the other
-    assert psutil.Process().children(recursive=True) == before
+    assert not workers_alive()
     run_experiment(planned(root, "steps=6", "task.data.options.workers=0"), tmp_path / "whole")
     for path in (tmp_path / "whole").glob("*/seed-*/metrics.jsonl"):
         assert (tmp_path / "run" / path.relative_to(tmp_path / "whole")).read_bytes() == path.read_bytes()

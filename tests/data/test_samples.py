@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from builders import refused
+from builders import random_rows, refused
 from mixwise.data import Dataset, Samples, Splits, holdout, normalized, partition
 from mixwise.errors import DataError, TrainingError
 from mixwise.tasks import ModuleTask
@@ -40,22 +40,19 @@ def data(x):
 
 
 def task(x, **options):
-    return ModuleTask(
-        lambda: nn.Linear(5, 2), data(x), partition.iid(len(x), NODES, 0), batch=4, dtype=torch.float64, **options
-    )
+    parts = partition.iid(len(x), NODES, 0)
+    return ModuleTask(lambda: nn.Linear(5, 2), data(x), parts, batch=4, dtype=torch.float64, **options)
 
 
 @pytest.fixture
 def x():
-    return torch.randn(30, 5, generator=torch.Generator().manual_seed(0))
+    return random_rows(30, 5, dtype=torch.float32)
 
 
 def test_gradients_and_accuracies_are_those_of_the_tensor(x):
-    torch.manual_seed(0)
     in_memory = task(x, gradients="loop", test=data(x), test_batch=7)
-    torch.manual_seed(0)
     on_demand = task(Listed(x), test=data(Listed(x)), test_batch=7)
-    X = in_memory.initial(range(NODES)) + torch.randn(NODES, 12, dtype=torch.float64)
+    X = random_rows(NODES, 12)
     for step in (0, 1, 5):
         losses, G = (found.clone() for found in in_memory.losses_and_gradients(X, range(NODES), step))
         own_losses, own_G = on_demand.losses_and_gradients(X, range(NODES), step)
@@ -117,13 +114,8 @@ def test_a_part_is_held_out_without_reading(x):
 def test_operations_on_all_inputs_are_rejected(x):
     assert task(Listed(x), gradients="measure").gradients == task(Listed(x), gradients="auto").gradients == "loop"
     own, labels = data(Listed(x)), torch.zeros(30, dtype=torch.int64)
-    refused(
-        TrainingError,
-        r"cannot run list, .* piece by piece; use gradients = .loop",
-        task,
-        Listed(x),
-        gradients="stacked",
-    )
+    message = r"cannot run list, .* piece by piece; use gradients = .loop"
+    refused(TrainingError, message, task, Listed(x), gradients="stacked")
     refused(DataError, r"list \(rows of a list\) is read on demand", normalized, Splits(own, own))
     refused(DataError, "training data: .* of torch.float32 .*, test data: rows of a list", Splits, data(x), own)
     refused(DataError, r"x \(30, '…'\), y \(29,\)", Dataset, Listed(x), labels[:29], 1)

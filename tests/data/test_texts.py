@@ -198,9 +198,8 @@ def test_a_model_is_searched_among_the_data(tmp_path, monkeypatch, encoder):
     assert model_folder("tiny", data_dir=tmp_path) == encoder
     assert model_folder("else", model_dir=encoder) == encoder
     assert model_folder("tiny", model_dir=encoder.parent) == encoder
-    refused(
-        DataError, "model_dir = .*no is not a folder; give the one", model_folder, "tiny", model_dir=tmp_path / "no"
-    )
+    message = "model_dir = .*no is not a folder; give the one"
+    refused(DataError, message, model_folder, "tiny", model_dir=tmp_path / "no")
     refused(DataError, r"there is no folder \./nowhere", model_folder, "./nowhere")
 
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from builders import refused
+from builders import cases, refused
 from mixwise.data import ag_news, tokenized
 from mixwise.errors import ConfigError, DataError
 from mixwise.models import build, freeze, mlp, resnet20, small_cnn, text_classifier, with_features
@@ -266,12 +266,21 @@ def test_features_too_large_for_float16_are_rejected(folders, news):
 TINY = ("graph=ring:4", "seeds=0", "task.batch=3", "task.data.options.max_length=12", "optimizer.lr=0.01")
 
 
-def test_mixwise_run_agnews(mixwise, folders, tmp_path, no_pictures):
+@pytest.fixture
+def run_agnews(mixwise, folders, no_pictures):
+    """Runs one of the recipes with a small model."""
+
+    def run(recipe, kind, *words):
+        return mixwise("run", recipe, f"data_dir={folders[kind].parent}", f"model_dir={folders[kind]}", *TINY, *words)
+
+    return run
+
+
+def test_mixwise_run_agnews(run_agnews, mixwise, folders, tmp_path):
     """Table 3 in tiny: the loading code of DistilBERT and AG News, all parameters trained; the model is exported."""
     import transformers
 
-    where = [f"data_dir={folders['bert'].parent}", f"model_dir={folders['distilbert']}", "topology=ring"]
-    done = mixwise("run", "agnews", *where, *TINY, "steps=3", "record_every=1", "--out", "run")
+    done = run_agnews("agnews", "distilbert", "topology=ring", "steps=3", "record_every=1", "--out", "run")
     assert done.returncode == 0, done.stderr
     assert "has no head for 4 classes; a new one is created" in done.stderr
     assert done.stderr.count("a new one is created") == 1
@@ -293,35 +302,31 @@ def test_mixwise_run_agnews(mixwise, folders, tmp_path, no_pictures):
     assert "--out model is not empty" in mixwise("export", "run", "--variant", "dadam", "--out", "model").stderr
 
 
-def test_mixwise_run_agnews_small(mixwise, folders, tmp_path, cache, no_pictures):
-    """Lower blocks frozen and kept as features; again with --resume there is nothing to do."""
-    where = [f"data_dir={folders['bert'].parent}", f"model_dir={folders['bert']}", "topology=torus", "graph=ring:4"]
+def test_mixwise_run_agnews_small(run_agnews, tmp_path, cache):
+    """Lower blocks frozen and kept as features."""
     part = ["task.data.options.train_samples=40", "task.data.options.test_samples=10"]
-    command = ["run", "agnews-small", *where, *TINY, *part, "steps=3", "variants=dadam,ha-dadam,qg-adam-auto"]
-    done = mixwise(*command, "--out", "run")
+    command = ["agnews-small", "bert", "topology=torus", *part, "steps=3"]
+    done = run_agnews(*command, "variants=dadam,ha-dadam,qg-adam-auto", "--out", "run")
     assert done.returncode == 0, done.stderr
     assert {path.name.partition("-")[0] for path in cache.iterdir()} == {"tokens", "features"}
     scene = json.loads((tmp_path / "run/dadam/seed-0/scene.json").read_text())
     block, pooler, head = 4 * 72 + 2 * 136 + 8 + 4 * 8, 72, 36
     assert scene["dim"] == block + pooler + head
-    with_tokens = mixwise(*command[:-1], "variants=dadam", "task.cache_features=false", "--out", "tokens")
+    with_tokens = run_agnews(*command, "variants=dadam", "task.cache_features=false", "--out", "tokens")
     assert with_tokens.returncode == 0, with_tokens.stderr
     losses = [read_records(tmp_path / folder, "dadam")[-1]["loss"] for folder in ("run", "tokens")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-2)
     assert losses[0] != losses[1]  # float16
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        (["task.train=7"], "task.train = 7; this model has 3 blocks: choose all, head, or a number of blocks"),
-        (["task.cache_features=true"], "task.cache_features = True: nothing is frozen below what is trained"),
-        (["task.data.options.max_length=64"], "max_length = 64; the model has 24 positions"),
-        (["task.model.kind=resnet20", "task.model.options={}"], "texts become tokens of a model"),
-    ],
-)  # fmt: skip
-def test_mistakes_in_a_recipe_are_one_line(mixwise, folders, changes, says):
-    where = [f"data_dir={folders['bert'].parent}", f"model_dir={folders['distilbert']}", "topology=ring"]
-    done = mixwise("run", "agnews", *where, *TINY, "steps=2", "variants=dadam", *changes, "--out", "run")
+@cases(
+    "changes, says",
+    (["task.train=7"], "task.train = 7; this model has 3 blocks: choose all, head, or a number of blocks"),
+    (["task.cache_features=true"], "task.cache_features = True: nothing is frozen below what is trained"),
+    (["task.data.options.max_length=64"], "max_length = 64; the model has 24 positions"),
+    (["task.model.kind=resnet20", "task.model.options={}"], "texts become tokens of a model"),
+)
+def test_mistakes_in_a_recipe_are_one_line(run_agnews, changes, says):
+    done = run_agnews("agnews", "distilbert", "topology=ring", "steps=2", "variants=dadam", *changes, "--out", "run")
     assert done.returncode == 2
     assert says in done.stderr.splitlines()[-1]

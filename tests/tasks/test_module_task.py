@@ -18,7 +18,7 @@ from mixwise.network import SimulatedNetwork
 from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.gradients import faster
-from mixwise.training import Training, train
+from mixwise.training import Training
 from small_net import Tied
 
 NODES = 6
@@ -152,22 +152,13 @@ def hooked_chain():
     ],
 )
 def test_gradients_are_those_of_plain_pytorch(module, data, gradients):
-    task = make_task(lambda: seeded(module, 0), data, gradients=gradients)
+    """Also where a node has fewer samples than a batch, or a single one."""
+    data = points().train if data is None else data
+    parts = Partition(tuple(np.split(np.arange(len(data)), [1, 4, 20, 31, 43])))
+    task = make_task(lambda: seeded(module, 0), data, parts=parts, gradients=gradients)
     X = somewhere(task)
     for step in (0, 7):
         assert_gradients_of_plain_pytorch(task, X, *task.losses_and_gradients(X, range(NODES), step), step)
-
-
-@pytest.mark.usefixtures("directly")
-def test_a_module_that_takes_gradients_itself_cannot_be_stacked():
-    class Penalty(OneLayer):
-        def forward(self, x):
-            y = self.linear(x)
-            (slope,) = torch.autograd.grad(y.sum(), [self.linear.weight], create_graph=True)
-            return y + slope.square().sum()
-
-    make_training(make_task(Penalty, gradients="loop")).step()
-    refused(TrainingError, r"use gradients = \"loop\"", make_training(make_task(Penalty, gradients="stacked")).step)
 
 
 # --- the choice between loop and stacked ---
@@ -180,13 +171,43 @@ def test_layers_that_cannot_be_stacked_are_named(module, named):
     make_training(make_task(module, gradients="loop")).step()
 
 
-def test_randomness_outside_of_layers_is_one_clear_error():
-    class Hidden(OneLayer):
-        def forward(self, x):
-            return nn.functional.dropout(self.linear(x), training=self.training)
+class Penalty(OneLayer):
+    """Takes gradients itself."""
 
-    training = make_training(make_task(Hidden, gradients="stacked"))
-    refused(TrainingError, r"random.*use gradients = \"loop\"", training.step)
+    def forward(self, x):
+        y = self.linear(x)
+        (slope,) = torch.autograd.grad(y.sum(), [self.linear.weight], create_graph=True)
+        return y + slope.square().sum()
+
+
+class Hidden(OneLayer):
+    """Is random outside of layers."""
+
+    def forward(self, x):
+        return nn.functional.dropout(self.linear(x), training=self.training)
+
+
+class CountsRows(OneLayer):
+    """Has a buffer that stacking would not keep."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rows", torch.tensor(0.0))
+
+    def forward(self, x):
+        self.rows += len(x)
+        return self.linear(x)
+
+
+@pytest.mark.usefixtures("directly")
+@cases("module, message", (Penalty, ""), (Hidden, "random"), (CountsRows, "buffer 'rows' changes in training"))
+def test_what_no_layer_shows_is_an_error_of_the_first_step_and_measured_as_a_loop(module, message):
+    stacked, measured = (make_training(make_task(module, gradients=way)) for way in ("stacked", "measure"))
+    refused(TrainingError, rf"{message}.*use gradients = \"loop\"", stacked.step)
+    measured.step()
+    assert measured.task.gradients == "loop"
+    if module is CountsRows:  # rows of the step alone, not of the measurement
+        assert measured.task.node_module(measured.X, 0).rows == measured.task.batch
 
 
 @cases(
@@ -216,28 +237,6 @@ def test_measuring_changes_nothing_of_the_run():
         torch.testing.assert_close(a.gradients, b.gradients, **CLOSE)
     assert measured.task.gradients in ("loop", "stacked")
     assert torch.equal(torch.get_rng_state(), before)
-
-
-class CountsRows(OneLayer):
-    """Has a buffer that stacking would not keep, which no layer shows."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("rows", torch.tensor(0.0))
-
-    def forward(self, x):
-        self.rows += len(x)
-        return self.linear(x)
-
-
-def test_a_module_with_a_buffer_that_changes_cannot_be_stacked():
-    training = make_training(make_task(CountsRows, gradients="stacked"))
-    refused(TrainingError, r"buffer 'rows' changes in training; use gradients = \"loop\"", training.step)
-    task = make_task(CountsRows, gradients="measure")
-    training = make_training(task)
-    training.step()
-    assert task.gradients == "loop"
-    assert task.node_module(training.X, 0).rows == task.batch  # of the step alone, not of the measurement
 
 
 @pytest.mark.parametrize("way", ["loop", "stacked"])
@@ -288,6 +287,13 @@ def test_what_is_random_depends_on_seed_node_and_step_alone(options):
         assert not torch.equal(gradients([*range(NODES)], **change), together)
 
 
+def test_neither_a_step_nor_an_evaluation_touches_the_global_generator():
+    training, state = make_training(make_task(with_dropout, test=points().test)), torch.get_rng_state()
+    training.step()
+    training.task.evaluate(training.X)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_masks_differ_between_nodes_and_between_steps():
     # One sample, the same on every node and at every step: only the masks can make a difference.
     data = Dataset(torch.ones(NODES, 8), torch.zeros(NODES, dtype=torch.int64), 4)
@@ -298,17 +304,6 @@ def test_masks_differ_between_nodes_and_between_steps():
 
 
 # --- data ---
-
-
-@pytest.mark.usefixtures("directly")
-@pytest.mark.parametrize("gradients", ["loop", "stacked"])
-def test_nodes_with_different_numbers_of_samples(gradients):
-    data = points().train
-    cuts = np.split(np.arange(len(data)), [1, 4, 20])  # one has fewer samples than a batch, one has a single sample
-    task = make_task(data=data, nodes=4, parts=Partition(tuple(cuts)), gradients=gradients)
-    X = somewhere(task, 4)
-    for step in (0, 5):
-        assert_gradients_of_plain_pytorch(task, X, *task.losses_and_gradients(X, range(4), step), step)
 
 
 def test_bytes_of_images_are_shares_of_255():
@@ -327,21 +322,6 @@ def test_integers_stay_integers():
     task = make_task(lambda: nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(6, 4)), data, test=data)
     make_training(task).step()
     assert 0 <= task.evaluate(task.initial(range(NODES)))["accuracy"] <= 1
-
-
-# --- runs ---
-
-
-def test_a_run_depends_on_the_seed_alone():
-    generator = torch.get_rng_state()
-    runs = [make_training(make_task(with_dropout, seed=seed, test=points().test)) for seed in (0, 0, 1)]
-    for run in runs:
-        for _ in range(4):
-            run.step()
-        run.task.evaluate(run.X)
-    assert torch.equal(runs[0].X, runs[1].X)
-    assert not torch.equal(runs[0].X, runs[2].X)
-    assert torch.equal(torch.get_rng_state(), generator)
 
 
 # --- metrics ---
@@ -380,22 +360,19 @@ def test_invalid_arguments_are_rejected(call, message):
 
 
 # --- targets that are numbers ---
-def regression(nodes=4, targets=1, **options):
-    """Linear regression with a known solution, and its task."""
-    stream = torch.Generator().manual_seed(0)
-    x, A = (torch.randn(*shape, generator=stream) for shape in ((80, 3), (3, targets)))
+def regression(targets=1, **options):
+    """Linear regression, of float32 data in float64."""
+    x, A = random_rows(80, 3, dtype=torch.float32), random_rows(3, targets, seed=1, dtype=torch.float32)
     data = Dataset(x, x @ A, name="linear")
-    given = {"batch": 20, "test": data, "dtype": torch.float64, **options}
-    return A, ModuleTask(
-        lambda: seeded(lambda: nn.Linear(3, targets, bias=False), 0), data, partition.iid(80, nodes, seed=0), **given
-    )
+    make = lambda: nn.Linear(3, targets, bias=False)  # noqa: E731
+    return make_task(lambda: seeded(make, 0), data, parts=partition.iid(80, 4, seed=0), batch=20, test=data, **options)
 
 
 @pytest.mark.parametrize("gradients", ["loop", "stacked"])
-def test_regression_has_the_gradients_of_least_squares(gradients):
+def test_regression_has_the_gradients_of_least_squares_and_reports_its_error(gradients):
     """∂/∂W ‖x Wᵀ − y‖² / (b k) = 2 (x Wᵀ − y)ᵀ x / (b k), with k targets."""
-    _, task = regression(targets=2, gradients=gradients)
-    X = task.initial(range(4))
+    task = regression(targets=2, gradients=gradients)
+    X = somewhere(task, 4)
     losses, G = task.losses_and_gradients(X, range(4), 0)
     for i in range(4):
         x, y = task.inputs.one(i, 0)
@@ -403,17 +380,12 @@ def test_regression_has_the_gradients_of_least_squares(gradients):
         assert losses[i] == pytest.approx(float(residual.square().mean()), rel=1e-12)
         torch.testing.assert_close(G[i].view(2, 3), residual.T @ x / 20, rtol=1e-12, atol=1e-14)
     assert task.label_counts is None
-
-
-def test_regression_finds_the_solution_and_reports_its_error():
-    A, task = regression()
-    *_, last = train(
-        task, ring(4), "pairs", steps=300, evaluate_every=300, record_every=300,
-        optimizer=lambda rows: torch.optim.SGD(rows, lr=0.1),
-    )  # fmt: skip
-    assert last.values["test_loss"] < 1e-12
-    assert last.values["test_loss_worst"] >= last.values["test_loss"] >= last.values["test_loss_average_model"]
-    assert torch.linalg.norm(A) > 1
+    x, y = task.test.x.double(), task.test.y.double()
+    errors = [float((x @ row.view(2, 3).T - y).square().mean()) for row in (*X, X.mean(0))]
+    expected = (np.mean(errors[:4]), max(errors[:4]), errors[4])
+    found = task.evaluate(X)
+    names = ("test_loss", "test_loss_worst", "test_loss_average_model")
+    assert [found[name] for name in names] == pytest.approx(expected, rel=1e-12)
 
 
 def test_metrics_of_ones_own_are_means_over_samples_and_know_what_is_worse():
@@ -423,7 +395,7 @@ def test_metrics_of_ones_own_are_means_over_samples_and_know_what_is_worse():
         return (outputs - y).abs().mean()
 
     metrics = {"score": lambda outputs, y: -gap(outputs, y), "gap": gap}
-    _, task = regression(metrics=metrics, test_batch=30)
+    task = regression(metrics=metrics, test_batch=30)
     X = task.initial(range(4)) * torch.tensor([[1.0], [2.0], [3.0], [4.0]])
     gaps = [float((task.test.x.double() @ row[:, None] - task.test.y.double()).abs().mean()) for row in X]
     found = task.evaluate(X)
@@ -440,35 +412,28 @@ def test_outputs_that_would_be_broadcast_against_the_targets_are_refused():
 
 # --- several inputs ---
 class Sum(nn.Module):
-    """A linear layer for each input."""
+    """A linear layer for each input: those with these keys, or two parts of one tensor."""
 
-    def __init__(self, near, far):
+    def __init__(self, *keys):
         super().__init__()
-        self.keys, self.layers = (near, far), nn.ModuleList([nn.Linear(3, 1), nn.Linear(2, 1)])
+        self.keys, self.near, self.far = keys, nn.Linear(3, 1), nn.Linear(2, 1)
 
     def forward(self, inputs):
-        return sum(layer(inputs[key]) for layer, key in zip(self.layers, self.keys, strict=True))
+        near, far = (inputs[key] for key in self.keys) if self.keys else inputs.split([3, 2], 1)
+        return self.near(near) + self.far(far)
 
 
-class Joined(Sum):
-    """The same for inputs that are joined into one tensor."""
-
-    def forward(self, x):
-        return self.layers[0](x[:, :3]) + self.layers[1](x[:, 3:])
-
-
-@pytest.mark.parametrize("form", [dict, tuple])
+@cases("keys", ("near", "far"), (0, 1))
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_several_inputs_are_the_same_as_one_joined_input(form, accumulate):
-    stream = torch.Generator().manual_seed(0)
-    near, far = torch.randn(40, 3, generator=stream), torch.randn(40, 2, generator=stream)
-    inputs, keys = ({"near": near, "far": far}, ("near", "far")) if form is dict else ((near, far), (0, 1))
-    y, found = near.sum(1, keepdim=True), []
-    for x, make in ((Fields(inputs), Sum), (torch.cat([near, far], 1), Joined)):
-        data = Dataset(x, y).subset(range(39, 1, -1))
-        task = ModuleTask(
-            lambda make=make: seeded(lambda: make(*keys), 0), data, partition.iid(38, 4, seed=0), batch=7, test=data,
-            gradients="loop", accumulate=accumulate, dtype=torch.float64,
+def test_several_inputs_are_the_same_as_one_joined_input(keys, accumulate):
+    near, far = random_rows(40, 3), random_rows(40, 2, seed=1)
+    named = dict(zip(keys, (near, far), strict=True))
+    found = []
+    for x, used in ((Fields(named if keys[0] == "near" else (near, far)), keys), (torch.cat([near, far], 1), ())):
+        data = Dataset(x, near.sum(1, keepdim=True)).subset(range(39, 1, -1))
+        task = make_task(
+            lambda used=used: seeded(lambda: Sum(*used), 0), data, parts=partition.iid(38, 4, seed=0), batch=7,
+            test=data, gradients="loop", accumulate=accumulate,
         )  # fmt: skip
         X = task.initial(range(4))
         found.append((*task.losses_and_gradients(X, range(4), 2), task.evaluate(X)["test_loss"]))

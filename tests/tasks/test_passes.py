@@ -2,12 +2,13 @@
 
 import signal
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import nn
 
-from builders import refused
+from builders import cases, refused
 from every_algorithm import NODES, small_task
 from mixwise import doctor
 from mixwise.errors import TrainingError
@@ -87,64 +88,58 @@ REMEDY = "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
 
 
 @pytest.fixture
-def children(monkeypatch):
-    """The children that were started on a CPU that announces AMX; each ends with the `code` set on this list."""
-
-    class Children(list):
-        code = 0
-
-    started = Children()
-
-    def run(command, **options):
-        started.append(command)
-        return SimpleNamespace(returncode=started.code)
-
+def announced(monkeypatch):
+    """A CPU that announces AMX, of which nothing is known yet."""
     monkeypatch.setattr(devices, "_announces_amx", lambda: True)
-    monkeypatch.setattr(devices.subprocess, "run", run)
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
     devices.broken_bfloat16.cache_clear()
-    yield started
+    yield
     devices.broken_bfloat16.cache_clear()
 
 
-def test_a_product_that_kills_is_an_error_with_a_remedy(children):
-    children.code = -signal.SIGILL
-    with pytest.raises(TrainingError, match=rf"autocast = torch.bfloat16: .* \(SIGILL\), .*; {REMEDY}") as error:
-        task_of(normed, autocast=torch.bfloat16)
-    assert "\n" not in str(error.value)
+@pytest.fixture
+def child(announced, monkeypatch):
+    """The function that starts a child on such a CPU; the child ends with the `returncode` of its return value."""
+    started = Mock(return_value=SimpleNamespace(returncode=0))
+    monkeypatch.setattr(devices.subprocess, "run", started)
+    return started
+
+
+def test_a_product_that_kills_is_an_error_with_a_remedy(child):
+    child.return_value.returncode = -signal.SIGILL
+    message = rf"autocast = torch.bfloat16: .* \(SIGILL\), .*; {REMEDY}"
+    refused(TrainingError, message, task_of, normed, autocast=torch.bfloat16)
     (finding,) = doctor._bfloat16()
     assert (finding.topic, finding.ok) == ("bfloat16", False)
     assert "SIGILL" in finding.text
     assert finding.remedy.startswith(REMEDY)
-    assert len(children) == 1  # tried once
+    child.assert_called_once()
 
 
 @pytest.mark.parametrize(
     ("isa", "tried"), [("AVX512_CORE_BF16", False), ("avx2", False), ("", True), ("AVX512_CORE_AMX", True), ("?", True)]
 )
-def test_it_is_tried_only_where_onednn_may_use_amx(children, monkeypatch, isa, tried):
+def test_it_is_tried_only_where_onednn_may_use_amx(child, monkeypatch, isa, tried):
     task_of(normed)  # without autocast
-    assert children == []
+    child.assert_not_called()
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", isa)
     for _ in range(2):  # once
         task_of(normed, autocast=torch.bfloat16)
-    assert (list(doctor._bfloat16()), len(children)) == ([], tried)
+    assert (list(doctor._bfloat16()), child.call_count) == ([], tried)
     devices.broken_bfloat16.cache_clear()
     monkeypatch.setattr(devices, "_announces_amx", lambda: False)  # another processor
     assert devices.broken_bfloat16() is None
-    assert len(children) == tried
+    assert child.call_count == tried
 
 
-def test_a_child_killed_by_a_signal_is_noticed(monkeypatch):
-    monkeypatch.setattr(devices, "_announces_amx", lambda: True)
-    monkeypatch.setattr(devices, "_PRODUCT", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
-    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
-    devices.broken_bfloat16.cache_clear()
-    assert devices.broken_bfloat16() == "SIGILL"
-    monkeypatch.setattr(devices, "_PRODUCT", "raise SystemExit(1)")  # died of something else
-    devices.broken_bfloat16.cache_clear()
-    assert devices.broken_bfloat16() is None
-    devices.broken_bfloat16.cache_clear()
+@cases(
+    "product, found",
+    ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "SIGILL"),
+    ("raise SystemExit(1)", None),  # died of something else
+)
+def test_a_child_killed_by_a_signal_is_noticed(announced, monkeypatch, product, found):
+    monkeypatch.setattr(devices, "_PRODUCT", product)
+    assert devices.broken_bfloat16() == found
 
 
 def test_the_product_that_is_tried_is_a_bfloat16_product_of_torch():

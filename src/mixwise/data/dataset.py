@@ -7,10 +7,11 @@ return float32. Inputs that are read on demand are `Samples`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, replace
 from operator import index
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +52,26 @@ class Samples(Protocol):
         """Yield the batch of each request, in order; an implementation may read ahead in other processes."""
         for indices, draws in requests:
             yield self.take(indices, draws)
+
+
+class IndexedSamples(Samples):
+    """Samples of a source that is shared by all subsets, at the positions `index` in it.
+
+    Args:
+        count: the number of samples in the source.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.index = torch.arange(count)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def subset(self, indices: torch.Tensor) -> Self:
+        """Return the samples at these positions, in this order."""
+        part = copy.copy(self)
+        part.index = self.index[indices]
+        return part
 
 
 @dataclass(frozen=True, eq=False)

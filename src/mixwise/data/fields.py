@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mixwise.data.dataset import Samples
+from mixwise.data.dataset import IndexedSamples
 from mixwise.errors import DataError
 
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -61,7 +61,7 @@ class TupleBatch(FieldBatch, tuple[torch.Tensor, ...]):
         return self
 
 
-class Fields(Samples):
+class Fields(IndexedSamples):
     """N samples with several inputs, in memory.
 
     Args:
@@ -74,19 +74,13 @@ class Fields(Samples):
         sizes = [len(tensor) for tensor in self.inputs.tensors()]
         if len(set(sizes)) != 1:
             raise DataError(f"inputs of {sizes} samples; give tensors with one row for each sample")
+        super().__init__(sizes[0])
 
     @property
     def kind(self) -> str:
         """The shapes of the inputs of one sample."""
         return " and ".join(f"{tuple(tensor.shape[1:])} of {tensor.dtype}" for tensor in self.inputs.tensors())
 
-    def __len__(self) -> int:
-        return len(next(iter(self.inputs.tensors())))
-
     def take(self, indices: torch.Tensor, draws: int | None = None) -> Any:
         """Return the inputs at these positions, in the form in which they were given."""
-        return self.inputs.mapped(lambda tensor: tensor[indices])
-
-    def subset(self, indices: torch.Tensor) -> Fields:
-        """Return the samples at these positions."""
-        return Fields(self.take(indices))
+        return self.inputs.mapped(lambda tensor: tensor[self.index[indices]])

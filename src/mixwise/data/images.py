@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from mixwise.data.dataset import Dataset, Request, Samples, Splits
+from mixwise.data.dataset import Dataset, IndexedSamples, Request, Splits
 from mixwise.data.decoding import Source, decoded, reason
 from mixwise.data.files import Folder
 from mixwise.errors import DataError
@@ -67,7 +67,7 @@ class ImageForm:
             raise DataError(f"mean = {mean}, std = {std}; give three numbers each, std above 0, or None for both")
 
 
-class ImageSamples(Samples):
+class ImageSamples(IndexedSamples):
     """The `Samples` of an image source: (b, 3, size, size) in float32, or in uint8 without mean and std.
 
     Random crops depend only on the seed of a batch and the position in it, not on the number of workers.
@@ -77,33 +77,23 @@ class ImageSamples(Samples):
         form: the transformation of every image.
         workers: the number of processes that decode a stream; 0 decodes in this process. By default one per available
             core, up to 16, divided by the number of processes that torchrun started on this machine.
-        at: the positions in the source, in order; all by default.
     """
 
-    def __init__(
-        self, source: ImageSource, form: ImageForm, workers: int | None = None, at: torch.Tensor | None = None
-    ) -> None:
+    def __init__(self, source: ImageSource, form: ImageForm, workers: int | None = None) -> None:
+        super().__init__(len(source))
         if workers is not None and workers < 0:
             raise DataError(f"workers = {workers}; it must be a number of processes, 0 for none")
         self.source, self.form = source, form
         self.workers = default_workers() if workers is None else workers
-        self.at = torch.arange(len(source)) if at is None else at
 
     @property
     def kind(self) -> str:
         """A description of one sample."""
         return f"images of {self.form.size} × {self.form.size} pixels"
 
-    def __len__(self) -> int:
-        return len(self.at)
-
     def take(self, indices: torch.Tensor, draws: int | None = None) -> torch.Tensor:
         """Decode the images at these positions in this process; with draws, augmented if the form says so."""
-        return self._normalized(_Batches(self.source, self.form)[self.at[indices].tolist(), draws])
-
-    def subset(self, indices: torch.Tensor) -> ImageSamples:
-        """Return the images at these positions, in this order."""
-        return ImageSamples(self.source, self.form, self.workers, self.at[indices])
+        return self._normalized(_Batches(self.source, self.form)[self.index[indices].tolist(), draws])
 
     def stream(self, requests: Iterable[Request]) -> Iterator[torch.Tensor]:
         """Yield the batch of each request, in order; every worker decodes up to two batches ahead.
@@ -116,7 +106,7 @@ class ImageSamples(Samples):
         loader = DataLoader(
             _Batches(self.source, self.form),
             batch_size=None,  # an item is a batch already
-            sampler=((self.at[indices].tolist(), draws) for indices, draws in requests),
+            sampler=((self.index[indices].tolist(), draws) for indices, draws in requests),
             num_workers=self.workers,
             worker_init_fn=_ignore_warnings,  # of Pillow, about files that it can read nevertheless
             generator=torch.Generator(),  # by default it would draw from the global one

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -133,18 +133,15 @@ def dirichlet(labels: Labels, nodes: int, alpha: Positive = 0.1, seed: int = 0) 
     if not 0 < alpha <= 1e12:
         raise DataError(f"alpha = {alpha}; it must be above 0 and at most 1e12 (without skew, use `iid`)")
     stream = numpy_generator(seed, "partition")
-    order, cuts = stream.permutation(len(y)), _cuts(len(y), nodes)
-    dealt = []
+    slices, dealt = np.array_split(stream.permutation(len(y)), nodes), []
     for first in range(0, nodes, _GROUP):
         group = range(first, min(first + _GROUP, nodes))
-        own = order[cuts[group.start] : cuts[group.stop]]
-        own_labels = y[own]
-        order_by_label = own[np.argsort(own_labels, kind="stable")]
-        members = np.split(order_by_label, np.cumsum(np.unique(own_labels, return_counts=True)[1])[:-1])
+        own = np.concatenate(slices[group.start : group.stop])
+        members = [own[places] for places in _places(y[own])]
         counts = _skewed_counts([len(indices) for indices in members], group, alpha, stream)
         pieces = [np.split(indices, np.cumsum(row)[:-1]) for indices, row in zip(members, counts, strict=True)]
         dealt += [piece for node in zip(*pieces, strict=True) for piece in node]
-    return Partition(tuple(np.split(np.concatenate(dealt), cuts[1:-1])))
+    return Partition(tuple(np.array_split(np.concatenate(dealt), nodes)))
 
 
 def _skewed_counts(label_sizes: list[int], group: range, alpha: float, stream: np.random.Generator) -> IntArray:
@@ -177,20 +174,18 @@ def by_label(labels: Labels, nodes: int, labels_per_node: Count = 2, seed: int =
     """
     y = checked_labels(labels)
     _check_nodes(nodes, len(y))
-    values, frequency = np.unique(y, return_counts=True)
-    shards = nodes * labels_per_node
-    if not len(values) <= shards <= len(y):
+    places, shards = _places(y), nodes * labels_per_node
+    if not len(places) <= shards <= len(y):
         found = f"labels_per_node = {labels_per_node} on {nodes} nodes are {shards} shards"
-        raise DataError(f"{found}; use at least one for each of {len(values)} labels, at most one for {len(y)} samples")
-    per_label = np.ones(len(values), dtype=np.int64)
-    for _ in range(shards - len(values)):
+        raise DataError(f"{found}; use at least one for each of {len(places)} labels, at most one for {len(y)} samples")
+    frequency = np.array([len(indices) for indices in places])
+    per_label = np.ones_like(frequency)
+    for _ in range(shards - len(places)):
         per_label[np.argmax(frequency / per_label)] += 1
     stream = numpy_generator(seed, "partition")
-    cut = [
-        shard
-        for label, count in zip(values, per_label, strict=True)
-        for shard in np.array_split(stream.permutation(np.flatnonzero(y == label)), count)
-    ]
+    cut: list[IntArray] = []
+    for indices, count in zip(places, per_label, strict=True):
+        cut += np.array_split(stream.permutation(indices), count)
     dealt = stream.permutation(shards).reshape(nodes, labels_per_node)
     return Partition(tuple(np.concatenate([cut[shard] for shard in row]) for row in dealt))
 
@@ -204,14 +199,13 @@ def by_group(groups: npt.ArrayLike | torch.Tensor) -> Partition:
     owners = np.asarray(groups)
     if owners.ndim != 1 or owners.size == 0:
         raise DataError(f"groups of shape {owners.shape}; expected the id of an owner per sample, (N,)")
-    _, node = np.unique(owners, return_inverse=True)
-    return Partition(tuple(np.split(np.argsort(node, kind="stable"), np.cumsum(np.bincount(node))[:-1])))
+    return Partition(tuple(_places(owners)))
 
 
-def _cuts(samples: int, nodes: int) -> IntArray:
-    """Return the boundaries, (n + 1,), of n equal parts of 0 … N − 1; the first N mod n have one more."""
-    node = np.arange(nodes + 1, dtype=np.int64)
-    return node * (samples // nodes) + np.minimum(node, samples % nodes)
+def _places(values: npt.NDArray[Any]) -> list[IntArray]:
+    """Return the positions of each value that occurs, ascending, in the order of the values."""
+    _, counts = np.unique(values, return_counts=True)
+    return np.split(np.argsort(values, kind="stable"), np.cumsum(counts)[:-1])
 
 
 def checked_labels(labels: Labels) -> IntArray:

@@ -9,7 +9,6 @@ Legend: values (T, …), all rows one after the other; offsets (N + 1,), row i i
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import math
@@ -22,13 +21,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from mixwise.data.dataset import Samples
+from mixwise.data.dataset import IndexedSamples
 from mixwise.data.files import Folder, ProgressLog, data_folder, loading, model_folder, optional
 from mixwise.errors import DataError
 
@@ -41,17 +40,14 @@ _VALUES, _OFFSETS, _SEAL = "values.npy", "offsets.npy", "seal.json"
 _CHECKED = 1 << 26  # bytes; only the size of larger files is verified, or opening one would take as long as reading it
 
 
-class RaggedSamples(Samples):
-    """Rows of a `Ragged`, all of them or those at `index`, padded to the longest of a batch."""
+class RaggedSamples(IndexedSamples):
+    """Rows of a `Ragged`, padded to the longest of a batch."""
 
     dtype: npt.DTypeLike | None = None  # of a batch; by default that of the rows
 
-    def __init__(self, rows: Ragged, index: torch.Tensor | None = None, pad: int = 0) -> None:
+    def __init__(self, rows: Ragged, pad: int = 0) -> None:
+        super().__init__(len(rows))
         self.rows, self.pad = rows, pad
-        self.index = torch.arange(len(rows)) if index is None else index
-
-    def __len__(self) -> int:
-        return len(self.index)
 
     def take(self, indices: torch.Tensor, draws: int | None = None) -> torch.Tensor:
         """Return one batch (b, L, …), L the longest of these samples; nothing is random."""
@@ -62,12 +58,6 @@ class RaggedSamples(Samples):
             place[: len(row)] = row
         return torch.from_numpy(batch)
 
-    def subset(self, indices: torch.Tensor) -> Self:
-        """Return the samples at these positions, in this order."""
-        part = copy.copy(self)
-        part.index = self.index[indices]
-        return part
-
 
 class TokenSamples(RaggedSamples):
     """Tokens of texts, (b, L) int64, padded with `pad` to the longest of a batch.
@@ -76,13 +66,12 @@ class TokenSamples(RaggedSamples):
         rows: the tokens, (T,) int32.
         pad: the padding token.
         max_length: the largest number of tokens of a text.
-        index: the positions in `rows`; all by default.
     """
 
     dtype = np.int64  # as an embedding requires
 
-    def __init__(self, rows: Ragged, pad: int, max_length: int, index: torch.Tensor | None = None) -> None:
-        super().__init__(rows, index, pad)
+    def __init__(self, rows: Ragged, pad: int, max_length: int) -> None:
+        super().__init__(rows, pad)
         self.max_length = max_length
 
     @property
@@ -96,7 +85,6 @@ class FeatureSamples(RaggedSamples):
 
     Args:
         rows: (T, h).
-        index: the positions in `rows`; all by default.
     """
 
     @property

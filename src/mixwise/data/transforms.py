@@ -109,16 +109,11 @@ def random_crops(images: torch.Tensor, padding: int, generator: torch.Generator)
     _check_images(images)
     if padding < 0:
         raise DataError(f"padding = {padding}; it must be 0 or more pixels")
-    B, C, H, W = images.shape
-    device = images.device
-    corner = torch.randint(2 * padding + 1, (2, B), generator=generator, device=generator.device).to(device)
-    rows = corner[0, :, None] + torch.arange(H, device=device)  # (B, H)
-    columns = corner[1, :, None] + torch.arange(W, device=device)  # (B, W)
-    sample, channel = torch.arange(B, device=device), torch.arange(C, device=device)
+    B, _, H, W = images.shape
+    top, left = torch.randint(2 * padding + 1, (2, B), generator=generator, device=generator.device).to(images.device)
     padded = torch.nn.functional.pad(images, (padding,) * 4)
-    return padded[
-        sample[:, None, None, None], channel[None, :, None, None], rows[:, None, :, None], columns[:, None, None, :]
-    ]
+    windows = padded.unfold(2, H, 1).unfold(3, W, 1)  # (B, C, 2 padding + 1, 2 padding + 1, H, W), every crop as a view
+    return windows[torch.arange(B, device=images.device), :, top, left]
 
 
 def _check_images(images: torch.Tensor) -> None:

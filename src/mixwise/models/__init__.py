@@ -1,12 +1,10 @@
 """Models to train: plain `nn.Module` factories. None has BatchNorm, so none has buffers."""
 
-from mixwise.models.basic import logistic_regression, mlp, small_cnn
-from mixwise.models.factory import build, seeded
+from mixwise.models.basic import build, logistic_regression, mlp, seeded, small_cnn
 from mixwise.models.features import with_features
 from mixwise.models.freezing import freeze
 from mixwise.models.hugging_face import ImageClassifier, TextClassifier, image_classifier, text_classifier
-from mixwise.models.norms import EvoNormS0
-from mixwise.models.resnet import resnet18, resnet20
+from mixwise.models.resnet import EvoNormS0, resnet18, resnet20
 
 __all__ = [
     "EvoNormS0", "ImageClassifier", "TextClassifier", "build", "freeze", "image_classifier", "logistic_regression",

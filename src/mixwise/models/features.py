@@ -76,7 +76,7 @@ def with_features(data: Dataset, module: TextClassifier, precision: Precision = 
         write_rows(folder, lengths, (shape,), precision, parts())
 
     key = content_key("features", samples.rows.key, _lower_part(module, entry), precision)
-    features = FeatureSamples(cached_rows(key, write), samples.index)
+    features = FeatureSamples(cached_rows(key, write)).subset(samples.index)
     module.entry = entry
     return replace(data, x=features)
 

@@ -1,12 +1,13 @@
-"""The arguments of a `ModuleTask`: values of another kind are explained, and those that are unambiguous accepted.
+"""The arguments of a `ModuleTask` and their defaults; an argument of another kind is explained, or accepted if clear.
 
-Legend: a batch x (b, …), y (b,).
+Legend: a batch x (b, …), y (b,); a loss or a metric is a function of outputs and targets, averaged over the batch.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy.typing as npt
 import torch
@@ -14,8 +15,24 @@ from torch import nn
 
 from mixwise.data import Dataset, LabelStreams, Partition
 from mixwise.errors import DataError, TrainingError, kind_of
+from mixwise.tasks.gradients import Loss
+
+Metric: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor | float]
 
 NO_TEST = "there is no test set to evaluate on; give one with test=…"
+
+
+def accuracy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The share of samples whose largest output is that of their label."""
+    return (outputs.argmax(1) == labels).double().mean()
+
+
+def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The mean of (output − target)², for outputs and targets of the same shape."""
+    if outputs.shape != targets.shape:  # torch would broadcast (b, 1) and (b,) to (b, b)
+        shapes = f"outputs {tuple(outputs.shape)}, targets {tuple(targets.shape)}"
+        raise TrainingError(f"{shapes}; they must have the same shape: reshape the targets, or squeeze the outputs")
+    return nn.functional.mse_loss(outputs, targets)
 
 
 def made(module: Callable[[], nn.Module] | nn.Module) -> nn.Module:
@@ -36,18 +53,14 @@ def made(module: Callable[[], nn.Module] | nn.Module) -> nn.Module:
     return found
 
 
-def as_partition(value: Partition | LabelStreams | Sequence[npt.ArrayLike]) -> Partition | LabelStreams:
-    """Return a partition; a list of index lists is one."""
-    if isinstance(value, Partition | LabelStreams):
-        return value
-    if isinstance(value, list | tuple):
-        return Partition(tuple(value))  # it makes arrays of them
-    remedy = "such as mixwise.data.partition.by_label(data.y, nodes), or one list of indices per node"
-    raise DataError(f"partition is {kind_of(value)}; pass a partition, {remedy}")
-
-
-def check_data(data: Dataset, test: Dataset | None, loss: object) -> None:
-    """Reject data of another kind, and a loss class in the place of a loss."""
+def checked_arguments(
+    data: Dataset,
+    test: Dataset | None,
+    partition: Partition | LabelStreams | Sequence[npt.ArrayLike],
+    loss: Loss | None,
+    metrics: Mapping[str, Metric] | None,
+) -> tuple[Partition | LabelStreams, Loss, dict[str, Metric]]:
+    """Return the partition, of which a list of index lists is one, the loss and the metrics, with their defaults."""
     for name, value in (("data", data), ("test", test)):
         if isinstance(value, torch.utils.data.Dataset):
             raise DataError(f"{name} is {kind_of(value)}; convert it: mixwise.data.from_torch({name})")
@@ -55,6 +68,13 @@ def check_data(data: Dataset, test: Dataset | None, loss: object) -> None:
             raise DataError(f"{name} is {kind_of(value)}; pass mixwise.data.Dataset(x, y, classes)")
     if isinstance(loss, type):
         raise TrainingError(f"loss is {kind_of(loss)}; make one: {loss.__name__}()")
+    if isinstance(partition, list | tuple):
+        partition = Partition(tuple(partition))  # it makes arrays of them
+    elif not isinstance(partition, Partition | LabelStreams):
+        remedy = "such as mixwise.data.partition.by_label(data.y, nodes), or one list of indices per node"
+        raise DataError(f"partition is {kind_of(partition)}; pass a partition, {remedy}")
+    loss = loss or (nn.functional.cross_entropy if data.classes else squared_error)
+    return partition, loss, dict(metrics or ({"accuracy": accuracy} if data.classes else {"test_loss": loss}))
 
 
 def misfit(module: nn.Module, loss: object, classes: int, x: torch.Tensor, y: torch.Tensor) -> str | None:

@@ -21,12 +21,11 @@ from mixwise.errors import TrainingError
 from mixwise.protocols import State, Task
 from mixwise.report.records import higher_is_better
 from mixwise.seeding import stream
-from mixwise.tasks.arguments import NO_TEST, as_partition, check_data, made, misfit
+from mixwise.tasks.arguments import NO_TEST, Metric, accuracy, checked_arguments, made, misfit
 from mixwise.tasks.buffers import NodeBuffers, load_model_state, mean_row, model_state, set_buffers
 from mixwise.tasks.devices import checked_device, own_randomness
 from mixwise.tasks.gradients import Gradients, LocalPass, Loss, NodeByNode, faster
 from mixwise.tasks.inputs import Augment, Inputs
-from mixwise.tasks.metrics import Metric, accuracy, squared_error
 from mixwise.tasks.others import AllHere, Others
 from mixwise.tasks.rows import GroupOf, RowLayout
 from mixwise.tasks.stacked import Stacked, StackedBlocks, correct
@@ -90,23 +89,20 @@ class ModuleTask(Task):
     ) -> None:
         if buffers not in ("local", "averaged"):
             raise TrainingError(f'buffers = {buffers!r}; choose "local" or "averaged"')
-        check_data(data, test, loss)
-        partition = as_partition(partition)
-        loss = loss or (nn.functional.cross_entropy if data.classes else squared_error)
-        self.data, self.partition, self.test, self.loss = data, partition, test, loss
-        self.metrics = dict(metrics or ({"accuracy": accuracy} if data.classes else {"test_loss": loss}))
-        self.nodes, self.batch, self.seed, self.buffers = len(partition), batch, seed, buffers
+        self.partition, self.loss, self.metrics = checked_arguments(data, test, partition, loss, metrics)
+        self.data, self.test, self.nodes = data, test, len(self.partition)
+        self.batch, self.seed, self.buffers = batch, seed, buffers
         self.device, self.dtype = checked_device(device, dtype), dtype
         self.template = made(module).to(device=self.device, dtype=dtype)
         if not self.template.training:  # else a part that was put into eval mode, such as a frozen norm, stays there
             self.template.train()
         self.layout = RowLayout(self.template, group_of)
-        self.local = LocalPass(self.template, self.layout, loss, seed, accumulate, autocast)
+        self.local = LocalPass(self.template, self.layout, self.loss, seed, accumulate, autocast)
         self.local.check(batch, dtype, self.device)
         self.gradients = self.local.chosen(gradients, data)
         self._measures = self.gradients == "measure"
         self.test_batch = test_batch or (1000 if isinstance(data.x, torch.Tensor) else 100)
-        self.inputs = Inputs(data, partition, batch, augment, self.device, dtype, seed)
+        self.inputs = Inputs(data, self.partition, batch, augment, self.device, dtype, seed)
         self.node_accuracies: torch.Tensor | None = None  # (n,), of the last evaluation, for pictures
         self._runs = WeakTensorKeyDictionary()  # the rows of a run -> the run
         self._run: _Run | None = None  # the one that was started or continued last
@@ -142,11 +138,8 @@ class ModuleTask(Task):
         return run
 
     def _started(self, X: torch.Tensor, nodes: Sequence[int]) -> _Run:
-        run = self._runs[X] = _Run(list(nodes), self._new_buffers(X))
+        run = self._runs[X] = _Run(list(nodes), NodeBuffers(self.template, len(X), self.dtype))
         return run
-
-    def _new_buffers(self, X: torch.Tensor) -> NodeBuffers:
-        return NodeBuffers(self.template, len(X), self.dtype)
 
     def way(self, name: str, X: torch.Tensor, G: torch.Tensor, buffers: NodeBuffers) -> Way:
         """Return the way to compute the gradients of these rows, by name."""
@@ -168,13 +161,7 @@ class ModuleTask(Task):
     # --- models ---
     def module_of(self, row: torch.Tensor, buffers: Mapping[str, torch.Tensor] | None = None) -> nn.Module:
         """Return a copy of the module with the parameters of one row, and these buffers or those it started with."""
-        module = copy.deepcopy(self.template)
-        parameters = dict(module.named_parameters())
-        with torch.no_grad():
-            for name, view in self.layout.named_views(row):
-                parameters[name].copy_(view)
-        set_buffers(module, buffers or {})
-        return module
+        return copy.deepcopy(self._view(row.to(self.device, self.dtype), buffers or {}))
 
     def node_module(self, X: torch.Tensor, i: int) -> nn.Module:
         """Return the model of the node at row i: its parameters and its buffers, copied."""
@@ -186,7 +173,9 @@ class ModuleTask(Task):
 
     def _buffers(self, X: torch.Tensor) -> NodeBuffers:
         run = self._run_of(X)
-        return self._new_buffers(X) if run is None or len(run.nodes) != len(X) else run.buffers
+        if run is None or len(run.nodes) != len(X):
+            return NodeBuffers(self.template, len(X), self.dtype)
+        return run.buffers
 
     # --- metrics ---
     def evaluate(self, X: torch.Tensor, others: Others | None = None) -> dict[str, float]:
