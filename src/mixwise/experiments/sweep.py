@@ -111,7 +111,7 @@ def _tested(planned: PlannedRun, variant: str, seed: int, place: Path, world: Wo
     X, network = training.models, training.network
     distance = float(disagreements(X, network).sum(0)[0]) / network.graph.n
     values = {"step": training.t - 1, "consensus_distance": distance}
-    return Run(variant, seed, [values | training.task.evaluate(X, network)], prepared.method)
+    return Run(variant, seed, [values | training.task.evaluate(X, network)], prepared.method(training))
 
 
 def _write(folder: Path, experiment: Experiment, runs: list[Run], summary: Summary) -> None:
