@@ -1,5 +1,6 @@
 """Memory use is estimated before a run starts; a run that would not fit is rejected with alternatives."""
 
+import logging
 from dataclasses import replace
 
 import pytest
@@ -64,10 +65,10 @@ def test_small_runs_are_not_counted():
 
 
 @pytest.mark.parametrize("override", ["task.accumulate=1", "task.accumulate=2", "task.autocast=bfloat16"])
-def test_a_run_reports_its_need_with_rows_in_float32(override, looked_at, tmp_path):
-    heard = []
-    run_experiment(experiment(override), tmp_path / "run", on_need=heard.append)
-    (need,) = heard
+def test_a_run_reports_its_need_with_rows_in_float32(override, looked_at, tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "mixwise"):
+        run_experiment(experiment(override), tmp_path / "run")
+    (need,) = [record.args[0] for record in caplog.records]
     assert (need.nodes, need.dim, need.itemsize) == (4, 30 * 300 + 300 + 3010, 4)
     assert need.rows.optimizer == 2
     if override == "task.accumulate=1":

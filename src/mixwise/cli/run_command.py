@@ -21,7 +21,6 @@ from mixwise.errors import ConfigError, MixwiseError, TrainingError
 from mixwise.terminal import columns, err, notes_shown, out, progress_shown, summary_table
 
 if TYPE_CHECKING:
-    from mixwise.experiments.memory import Need
     from mixwise.network.world import World
 
 _RECIPE_HELP = "The name of a recipe (see mixwise recipes) or a YAML file."
@@ -57,14 +56,9 @@ def run(
         if resume and folder is None:
             raise ConfigError("--resume needs the folder of the interrupted run; name it with --out")
         folder = folder or _new_folder(experiment.recipe.name, world)
-
-        def on_need(need: Need) -> None:
-            if world.rank == 0:
-                err.print(f"memory: {need}")
-
         try:
             with progress_shown(world, len(experiment.recipe.seeds) * len(experiment.runs)) as on_progress:
-                summary = run_experiment(experiment, folder, on_progress, resume, world, on_need)
+                summary = run_experiment(experiment, folder, on_progress, resume, world)
         except KeyboardInterrupt:
             if world.rank == 0:
                 err.print(f"stopped; resume with: mixwise run {folder}/config.yaml --out {folder} --resume")

@@ -6,6 +6,7 @@ everything else.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,7 +18,6 @@ from mixwise.errors import ConfigError, MixwiseError, NetworkError, unknown
 from mixwise.experiments import experiment_folder as files
 from mixwise.experiments.build import Prepared
 from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock
-from mixwise.experiments.memory import Need
 from mixwise.experiments.recipe import Experiment
 from mixwise.network import block
 from mixwise.network.survivors import listed
@@ -31,6 +31,7 @@ from mixwise.storage import write_text
 from mixwise.training import Step, Training, run_log
 from mixwise.training.checkpoint import load_checkpoint, names_of_nodes, newest_step, read_state, save_checkpoint
 
+_log = logging.getLogger(__name__)
 _WATCHED = 1.0  # seconds after which new records are visible to readers of the folder
 
 
@@ -54,9 +55,10 @@ def run_experiment(
     on_progress: OnProgress = lambda progress: None,
     resume: bool = False,
     world: World | None = None,
-    on_need: Callable[[Need], None] = lambda need: None,
 ) -> Summary:
     """Run every variant with every seed; a wrong value is reported before anything is written.
+
+    The memory that the largest run needs, if that is much, is logged.
 
     Args:
         experiment: the runs.
@@ -65,15 +67,13 @@ def run_experiment(
         resume: whether the folder is one that an earlier call with the same experiment left behind. Finished runs are
             read, not run again, and an interrupted run resumes from its last checkpoint.
         world: the processes, which must all call this; by default this one alone.
-        on_need: called with the memory that the largest run needs, if that is much.
     """
     recipe, world = experiment.recipe, world or World()
-    with files.writing(folder), FolderLock(folder) as lock, ExitStack() as failed:
+    with files.writing(folder) as lock, ExitStack() as failed:
         cursor = RunCursor(world)
         while cursor.begin(0):
             try:
-                if (need := _check(experiment, world)) is not None:
-                    on_need(need)
+                _check(experiment, world)
                 files.open_folder(lock, experiment, resume, world)
                 break
             except NetworkError as error:
@@ -107,19 +107,21 @@ def _emptied_without_records(folder: Path) -> Iterator[None]:
         raise
 
 
-def _check(experiment: Experiment, world: World) -> Need | None:
-    """Find wrong values, and runs that do not fit, before anything is written; returns the largest need."""
+def _check(experiment: Experiment, world: World) -> None:
+    """Find wrong values, and runs that do not fit, before anything is written."""
     needs = []
     for seed in experiment.recipe.seeds:  # seeds first: the variants of one seed share its data
         for config in experiment.runs.values():
             prepared = config.prepare(seed, world)
             if prepared.tensorboard:
                 run_log.check_tensorboard()
-            needs.append(prepared.need)  # one by one: all would not fit
+            if prepared.need is not None:
+                needs.append(prepared.need)  # not the run: all of them would not fit
             for metric in experiment.recipe.metrics:
                 if prepared.metrics is not None and metric not in prepared.metrics:
                     raise ConfigError("metrics: " + unknown("metric", metric, prepared.metrics))
-    return max((need for need in needs if need is not None), key=lambda need: need.total, default=None)
+    if needs:
+        _log.info("memory: %s", max(needs, key=lambda need: need.total))
 
 
 # --- one run ---
@@ -141,7 +143,7 @@ def _run(prepared: Prepared, place: Path, cursor: RunCursor, stage: int, lock: F
             t = cursor.t if training is None else min(training.t, prepared.steps - 1)
             ahead = cursor.lose(error, stage, t)
             if cursor.world.rank == 0:
-                lock.hold(cursor.world)  # its process may be the lost one
+                lock.take(cursor.world)  # its process may be the lost one
 
 
 def _started(prepared: Prepared, place: Path, cursor: RunCursor) -> Training:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mixwise.errors import ConfigError
 from mixwise.experiments.config import Recipe
-from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock, writing
+from mixwise.experiments.experiment_folder import CHECKPOINT, writing
 from mixwise.experiments.recipe import Experiment, PlannedRun, plan_experiment
 from mixwise.experiments.runner import OnProgress, run_experiment
 from mixwise.network.world import World
@@ -76,7 +76,7 @@ def sweep(
     points = {",".join(point): point for point in product(*axes)}
     places = {name: folder / name.replace("/", "_over_") for name in points}
     grid = {name: on("validation", point) for name, point in points.items()}
-    with writing(folder), FolderLock(folder) as lock:
+    with writing(folder) as lock:
         lock.begin(world)
         found = {name: run_experiment(grid[name], places[name], on_progress, resume, world).rows for name in grid}
         better = max if higher_is_better(recipe.metrics[0]) else min
