@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mixwise.cli.completion import offer_overrides, offer_recipes
+from mixwise.cli.recipes_command import offer_overrides, offer_recipes
 from mixwise.errors import ConfigError, MixwiseError, TrainingError
 from mixwise.terminal import columns, err, notes_shown, out, progress_shown, summary_table
 
