@@ -49,6 +49,7 @@ def offer_schemes(incomplete: str) -> list[str]:
 
 # --- the command ---
 
+
 def recipes(
     name: Annotated[str | None, typer.Argument(help="Print this recipe.", autocompletion=offer_recipes)] = None,
 ) -> None:

@@ -94,7 +94,12 @@ def sweep(
         tested_runs = RunFolder(folder, head.name, metrics=head.metrics, variants=variants, seeds=head.seeds, runs=runs)
         summary = summarize(tested_runs, strict=True)
         if world.rank == 0:
-            _write(folder, experiment, runs, summary)
+            write_text(folder / "chosen.yaml", experiment.to_yaml())
+            records = ({"variant": run.variant, "seed": run.seed, **run.records[0]} for run in runs)
+            write_text(folder / "test.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+            write_text(folder / "summary.csv", summary.to_csv())
+            title = f"{experiment.recipe.name}: chosen on the validation split"
+            write_text(folder / "summary.md", summary.to_markdown(title))
         return SweepResult(chosen, summary)
 
 
@@ -112,12 +117,3 @@ def _tested(planned: PlannedRun, variant: str, seed: int, place: Path, world: Wo
     distance = float(disagreements(X, network).sum(0)[0]) / network.graph.n
     values = {"step": training.t - 1, "consensus_distance": distance}
     return Run(variant, seed, [values | training.task.evaluate(X, network)], prepared.method(training))
-
-
-def _write(folder: Path, experiment: Experiment, runs: list[Run], summary: Summary) -> None:
-    write_text(folder / "chosen.yaml", experiment.to_yaml())
-    tested = [{"variant": run.variant, "seed": run.seed, **run.records[0]} for run in runs]
-    write_text(folder / "test.jsonl", "".join(json.dumps(each) + "\n" for each in tested))
-    title = f"{experiment.recipe.name}: chosen on the validation split"
-    write_text(folder / "summary.csv", summary.to_csv())
-    write_text(folder / "summary.md", summary.to_markdown(title))
