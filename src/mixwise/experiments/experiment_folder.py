@@ -29,7 +29,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from mixwise.errors import ConfigError, TrainingError
+from mixwise.errors import ConfigError, MixwiseError, TrainingError
 from mixwise.experiments.recipe import Experiment
 from mixwise.network.world import World
 from mixwise.storage import make_folder, sync, write_text
@@ -72,13 +72,19 @@ def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
         )
 
 
-def empty(folder: Path) -> None:
-    """Remove all that a run without any record has written; its lock removes the folder."""
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != LOCK:
-            path.unlink()
+@contextmanager
+def emptied_without_records(folder: Path) -> Iterator[None]:
+    """Remove all that a run has written if it fails before its first record; its lock removes the folder."""
+    try:
+        yield
+    except MixwiseError:
+        if not any(path.stat().st_size for path in folder.glob(f"**/{METRICS}")):
+            for path in folder.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif path.name != LOCK:
+                    path.unlink()
+        raise
 
 
 @contextmanager

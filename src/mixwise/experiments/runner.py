@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mixwise.errors import ConfigError, MixwiseError, NetworkError, unknown
+from mixwise.errors import ConfigError, NetworkError, unknown
 from mixwise.experiments import experiment_folder as files
 from mixwise.experiments.build import Prepared
 from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock
@@ -79,7 +79,7 @@ def run_experiment(
             except NetworkError as error:
                 cursor.lose(error, 0, 0)
         if world.size == 1 and not resume:
-            failed.enter_context(_emptied_without_records(folder))
+            failed.enter_context(files.emptied_without_records(folder))
         runs = [(variant, config, seed) for variant, config in experiment.runs.items() for seed in recipe.seeds]
         for stage, (variant, config, seed) in enumerate(runs, 1):
             prepared = config.prepare(seed, world, check=False)
@@ -94,17 +94,6 @@ def run_experiment(
             save_curves(found)
             save_page([folder], folder / "report.html")
         return summary
-
-
-@contextmanager
-def _emptied_without_records(folder: Path) -> Iterator[None]:
-    """Leave no folder of a run that fails before its first record."""
-    try:
-        yield
-    except MixwiseError:
-        if not any(path.stat().st_size for path in folder.glob(f"**/{run_log.METRICS}")):
-            files.empty(folder)
-        raise
 
 
 def _check(experiment: Experiment, world: World) -> None:
@@ -128,8 +117,7 @@ def _check(experiment: Experiment, world: World) -> None:
 def _run(prepared: Prepared, place: Path, cursor: RunCursor, stage: int, lock: FolderLock) -> Iterator[dict[str, Any]]:
     """The records of one run: those in the folder, then new ones; after a loss of nodes, those of the others."""
     rows: State | None = None
-    ahead = cursor.begin(stage)
-    while ahead:
+    while cursor.begin(stage):
         training = None
         try:
             training = _started(prepared, place, cursor) if cursor.is_whole else _left(prepared, place, cursor, rows)
@@ -141,7 +129,7 @@ def _run(prepared: Prepared, place: Path, cursor: RunCursor, stage: int, lock: F
             rows = rows if training is None else training.state()
             # The last step is done again, so that the run ends with a record.
             t = cursor.t if training is None else min(training.t, prepared.steps - 1)
-            ahead = cursor.lose(error, stage, t)
+            cursor.lose(error, stage, t)
             if cursor.world.rank == 0:
                 lock.take(cursor.world)  # its process may be the lost one
 
@@ -234,18 +222,17 @@ class RunCursor:
         self.names: list[int] | None = None
 
     def begin(self, stage: int) -> bool:
-        """Whether a stage is still to be done: others may have been beyond it at a loss."""
+        """Whether a stage is to be begun, or, after a loss, still to be done: others may have been beyond it."""
         if stage > self.stage:
             self.stage, self.t, self.crew, self.names = stage, 0, self.world.members, None
         return stage == self.stage
 
-    def lose(self, error: NetworkError, stage: int, t: int) -> bool:
-        """Form a group with the remaining processes, or raise the error; whether the stage is still to be done."""
+    def lose(self, error: NetworkError, stage: int, t: int) -> None:
+        """Form a group with the remaining processes, or raise the error."""
         before = self.world.members
         self.stage, self.t = self.world.reform(error, (stage, t))
         if self.stage > stage:  # it was begun by all processes before the loss
             self.crew, self.names = before, None
-        return self.stage == stage
 
     @property
     def is_whole(self) -> bool:
