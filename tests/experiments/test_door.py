@@ -5,9 +5,9 @@ import os
 import struct
 import threading
 import time
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import psutil
@@ -15,7 +15,7 @@ import pytest
 import torch
 import yaml
 
-from builders import refused
+from builders import cases, refused
 from mixwise.cli.weights_command import _gradients
 from mixwise.data.standard import _read_idx
 from mixwise.errors import ConfigError, DataError, MixwiseError, TrainingError
@@ -26,8 +26,7 @@ from mixwise.graphs import parse
 from mixwise.report.folder import read_folder
 from mixwise.report.watch import WatchServer, _Handler
 from mixwise.tasks.pass_memory import evaluation_bytes
-from mixwise.training import Training
-from run_folders import StoppedError, classification, planned, run_until, small_recipe
+from run_folders import StoppedError, classification, counted_steps, planned, run_until, small_recipe
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 MH = {"policy": "metropolis-hastings"}
@@ -39,19 +38,17 @@ def experiment(*changes, **base):
 
 
 # --- sizes ---
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ("task.model.options.sizes=[8, 1000000000, 4]", r"the model does not fit into memory: 13000\.0 M parameters"),
-        ("task.model.options.sizes=[8, 9000000000000000000, 4]", "the model cannot be built .*overflow"),
-        ("task.batch=10000000", r"task\.batch = 10000000 is more than all 160"),
-        ("task.data.options.samples=100000000000", "1e.08 numbers"),
-        ("policy={kind: heterogeneity-aware, sketch: {dim: 10000000000}}", "less than or equal to 65536"),
-        ("graph=grid:+4x2000000", "allowed are 5e"),
-        ("graph=exponential:4000000", "allowed are 5e"),
-        ("task={kind: quadratics, dim: 100000}", "allowed are 1e"),
-        ("graph=ring:200000", "every node needs a sample: use 1 to 160 nodes"),
-    ],
+@cases(
+    "change, says",
+    ("task.model.options.sizes=[8, 1000000000, 4]", r"the model does not fit into memory: 13000\.0 M parameters"),
+    ("task.model.options.sizes=[8, 9000000000000000000, 4]", "the model cannot be built .*overflow"),
+    ("task.batch=10000000", r"task\.batch = 10000000 is more than all 160"),
+    ("task.data.options.samples=100000000000", "1e.08 numbers"),
+    ("policy={kind: heterogeneity-aware, sketch: {dim: 10000000000}}", "less than or equal to 65536"),
+    ("graph=grid:+4x2000000", "allowed are 5e"),
+    ("graph=exponential:4000000", "allowed are 5e"),
+    ("task={kind: quadratics, dim: 100000}", "allowed are 1e"),
+    ("graph=ring:200000", "every node needs a sample: use 1 to 160 nodes"),
 )
 def test_a_size_that_cannot_work_is_refused_before_memory_is_taken(change, says):
     def start():
@@ -135,12 +132,7 @@ def test_a_run_is_not_resumed_through_links_in_place_of_its_records(tmp_path):
 
 @pytest.mark.parametrize(("step", "complete"), [(1, [0]), (5, [0, 1])])
 def test_an_interrupted_run_with_two_seeds_is_loaded(step, complete, tmp_path):
-    def stop(progress):
-        if (progress.seed, progress.step) == (1, step):
-            raise StoppedError
-
-    with pytest.raises(StoppedError):
-        run_experiment(experiment(task=classification()), tmp_path / "run", stop)
+    run_until(step, experiment(task=classification()), tmp_path / "run", seed=1)
     run = load_run(tmp_path / "run")
     assert list(run.results["a"]) == [0, 1]
     assert list(run.summary.seeds) == complete
@@ -160,7 +152,7 @@ def test_a_sweep_is_resumed_without_repeating_what_is_finished(tmp_path, mixwise
 
     with pytest.raises(StoppedError):
         sweep(recipe, grid, tmp_path / "s", stop)
-    with patch.object(Training, "step", autospec=True, side_effect=Training.step) as taken:
+    with counted_steps() as taken:
         resumed = sweep(recipe, grid, tmp_path / "s", resume=True)
     assert taken.call_count == 4  # of the second point, from its checkpoint after four steps
     assert resumed == sweep(recipe, grid, tmp_path / "whole")
@@ -189,36 +181,37 @@ def test_disk_errors_end_in_one_line(mixwise, tmp_path, monkeypatch):
         assert done.stderr.startswith("error: ")
 
 
-def test_an_idle_connection_does_not_hold_a_thread(tmp_path, monkeypatch):
-    run_until(3, experiment(task=classification()), tmp_path / "run")
-    monkeypatch.setattr(_Handler, "timeout", 0.2)
-    with WatchServer([tmp_path / "run"]) as server:
+@contextmanager
+def idle_connections(count, folder):
+    """A watched folder with so many connections that ask for nothing; yields them, the server, and its threads."""
+    run_until(3, experiment(task=classification()), folder)
+    with WatchServer([folder]) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         before = threading.active_count()
-        idle = [HTTPConnection("127.0.0.1", server.server_port) for _ in range(20)]
+        idle = [HTTPConnection("127.0.0.1", server.server_port) for _ in range(count)]
         for connection in idle:
             connection.connect()
-        deadline = time.monotonic() + 30
-        while threading.active_count() > before and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert threading.active_count() <= before
+        yield idle, server, lambda: threading.active_count() - before
         for connection in idle:
             connection.close()
         server.shutdown()
 
 
+def test_an_idle_connection_does_not_hold_a_thread(tmp_path, monkeypatch):
+    monkeypatch.setattr(_Handler, "timeout", 0.2)
+    with idle_connections(20, tmp_path / "run") as (_, _, threads):
+        deadline = time.monotonic() + 30
+        while threads() > 0 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert threads() <= 0
+
+
 def test_no_more_than_so_many_connections_hold_a_thread(tmp_path, monkeypatch):
-    run_until(3, experiment(task=classification()), tmp_path / "run")
     monkeypatch.setattr(_Handler, "timeout", 600)
-    with WatchServer([tmp_path / "run"]) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        before = threading.active_count()
-        idle = [HTTPConnection("127.0.0.1", server.server_port) for _ in range(40)]
-        for connection in idle:
-            connection.connect()
+    with idle_connections(40, tmp_path / "run") as (idle, server, threads):
         idle[-1].sock.settimeout(60)  # it is closed at once, not after the time limit for idle ones
         assert idle[-1].sock.recv(1) == b""
-        assert threading.active_count() - before <= 32
+        assert threads() <= 32
         for connection in idle:
             connection.close()
         browser, deadline = HTTPConnection("127.0.0.1", server.server_port), time.monotonic() + 30
@@ -230,7 +223,6 @@ def test_no_more_than_so_many_connections_hold_a_thread(tmp_path, monkeypatch):
             except ConnectionError:
                 assert time.monotonic() < deadline
                 browser.close()
-        server.shutdown()
 
 
 def test_the_revision_of_a_dataset_on_the_hub_is_passed_on(tmp_path, monkeypatch):

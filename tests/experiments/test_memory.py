@@ -9,26 +9,23 @@ from torch import nn
 
 from builders import cases, refused
 from mixwise.errors import ConfigError, TrainingError
-from mixwise.experiments import build, memory, plan_experiment, run_experiment
-from mixwise.experiments.config import Recipe
+from mixwise.experiments import build, memory, run_experiment
 from mixwise.experiments.memory import GB, Need, _free_in_groups, alternatives, free_memory
 from mixwise.layout import Layout
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.devices import checked_device
 from mixwise.training.row_count import RowCount
-from run_folders import classification
+from run_folders import classification, planned
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
 TASK = classification(30, 300, 10, 100, partition={"kind": "iid"})
 BASE = {"graph": "ring:4", "steps": 2, "task": TASK, "optimizer": {"kind": "adam", "lr": 1e-3}}
-VARIANTS = {"ha": {"policy": {"kind": "heterogeneity-aware"}}}
-RECIPE = Recipe(name="memory", seeds=[0], metrics=["loss"], base=BASE, variants=VARIANTS)
 ADAM = RowCount(optimizer=2, algorithm=0, gradients=4, most=4)
 
 
 def experiment(*overrides):
-    return plan_experiment(RECIPE, overrides)
+    return planned({"ha": {"policy": {"kind": "heterogeneity-aware"}}}, *overrides, metrics=["loss"], **BASE)
 
 
 @pytest.fixture
