@@ -33,8 +33,9 @@ MH = {"policy": "metropolis-hastings"}
 TASK = {"steps": 8, "graph": "ring:4", "optimizer": {"lr": 0.05}, "checkpoint_every": 2, "evaluate_every": 4}
 
 
-def experiment(*changes, **base):
-    return planned({"a": MH, "b": MH}, *changes, seeds=[0, 1], metrics=["loss", "accuracy"], **TASK, **base)
+def experiment(*changes):
+    task = classification()
+    return planned({"a": MH, "b": MH}, *changes, seeds=[0, 1], metrics=["loss", "accuracy"], task=task, **TASK)
 
 
 # --- sizes ---
@@ -52,7 +53,7 @@ def experiment(*changes, **base):
 )
 def test_a_size_that_cannot_work_is_refused_before_memory_is_taken(change, says):
     def start():
-        prepare(next(iter(experiment(change, task=classification()).runs.values())), 0)
+        prepare(next(iter(experiment(change).runs.values())), 0)
 
     before = psutil.Process().memory_info().rss
     refused(MixwiseError, says, start)
@@ -71,7 +72,7 @@ def test_a_graph_of_a_million_edges_is_quick_and_right():
 
 def test_an_evaluation_is_estimated_without_its_memory():
     """The activations of the last layer would take 40 × 4,000,000 numbers, its weights 8 × 4,000,000."""
-    task = prepare(experiment("task.batch=1", task=classification()).runs["a"], 0).start().task
+    task = prepare(experiment("task.batch=1").runs["a"], 0).start().task
     task.template = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4_000_000, device="meta"))
     assert evaluation_bytes(task) > 40 * 4_000_000 * 4
 
@@ -90,7 +91,7 @@ def test_no_more_is_decompressed_than_an_idx_header_announces(tmp_path):
 def test_graphs_and_parts_that_once_were_tracebacks():
     assert parse("random-geometric:9,radius=1e308").n == 9
     refused(MixwiseError, "cannot be imported", parse, ".inf:hypercube:3")
-    refused(MixwiseError, "neither a class nor a function", experiment, "policy=os:abort", task=classification())
+    refused(MixwiseError, "neither a class nor a function", experiment, "policy=os:abort")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_a_link_or_a_fifo_in_place_of_the_configuration_is_not_read(tmp_path):
 
 
 def test_a_run_is_not_resumed_through_links_in_place_of_its_records(tmp_path):
-    made, other = experiment(task=classification()), tmp_path / "other"
+    made, other = experiment(), tmp_path / "other"
     run_experiment(made, tmp_path / "run")
     records = next((tmp_path / "run").glob("*/seed-0/metrics.jsonl"))
     records.rename(other)
@@ -132,7 +133,7 @@ def test_a_run_is_not_resumed_through_links_in_place_of_its_records(tmp_path):
 
 @pytest.mark.parametrize(("step", "complete"), [(1, [0]), (5, [0, 1])])
 def test_an_interrupted_run_with_two_seeds_is_loaded(step, complete, tmp_path):
-    run_until(step, experiment(task=classification()), tmp_path / "run", seed=1)
+    run_until(step, experiment(), tmp_path / "run", seed=1)
     run = load_run(tmp_path / "run")
     assert list(run.results["a"]) == [0, 1]
     assert list(run.summary.seeds) == complete
@@ -163,7 +164,7 @@ def test_a_sweep_is_resumed_without_repeating_what_is_finished(tmp_path, mixwise
 
 
 def test_disk_errors_end_in_one_line(mixwise, tmp_path, monkeypatch):
-    run_until(3, experiment(task=classification()), tmp_path / "run")
+    run_until(3, experiment(), tmp_path / "run")
 
     def full(file):
         raise OSError(28, "No space left on device")
@@ -184,7 +185,7 @@ def test_disk_errors_end_in_one_line(mixwise, tmp_path, monkeypatch):
 @contextmanager
 def idle_connections(count, folder):
     """A watched folder with so many connections that ask for nothing; yields them, the server, and its threads."""
-    run_until(3, experiment(task=classification()), folder)
+    run_until(3, experiment(), folder)
     with WatchServer([folder]) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         before = threading.active_count()
@@ -240,5 +241,5 @@ def test_the_revision_of_a_dataset_on_the_hub_is_passed_on(tmp_path, monkeypatch
     monkeypatch.setattr("mixwise.data.hub._loaded", stop)
     data = "task.data={kind: hugging-face, options: {name: owner/data, revision: 0123abc}}"
     with pytest.raises(StoppedError):
-        prepare(experiment(data, task=classification()).runs["a"], 0)
+        prepare(experiment(data).runs["a"], 0)
     assert asked == [("owner/data", "0123abc")]

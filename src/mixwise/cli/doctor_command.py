@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def doctor(
     network: Annotated[bool, typer.Option("--network", help="Measure the links between processes.")] = False,
-    processes: Annotated[int | None, typer.Option("--nproc-per-node", help="Start so many processes here.")] = None,
+    processes: Annotated[int | None, typer.Option("--nproc-per-node", help="Start this many processes here.")] = None,
     spec: Annotated[
         str | None, typer.Option("--graph", help="The links to measure; by default ring:PROCESSES.")
     ] = None,

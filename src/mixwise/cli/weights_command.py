@@ -128,7 +128,7 @@ def _gradients(path: Path, n: int) -> Any:
     try:
         G = np.load(path, allow_pickle=False)
     except Exception as error:  # NumPy parses the header as Python, and allocates what it announces
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is no .npy array of numbers"
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is not a .npy array"
         raise ConfigError(f"--gradients {path} cannot be read: {reason}") from None
     if not isinstance(G, np.ndarray) or G.ndim != 2 or len(G) != n or G.dtype.kind not in "fiu":
         held = f"an array of shape {G.shape}" if isinstance(G, np.ndarray) else "several arrays"

@@ -96,7 +96,7 @@ class Prepared:
         return {*thinned(evaluated, lines // 2), *thinned(self.recorded(steps), lines // 2)}
 
     def recorded(self, steps: int) -> list[int]:
-        """The steps that have a record, of the first so many steps."""
+        """The steps among the first `steps` that have a record."""
         every, evaluate = self.record_every, self.evaluate_every
         return [t - 1 for t in range(1, steps + 1) if t % every == 0 or t % evaluate == 0 or t == self.steps]
 

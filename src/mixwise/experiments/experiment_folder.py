@@ -9,7 +9,7 @@ DIR/<variant>/seed-<s>/nodes.jsonl        two numbers per model over time and th
 DIR/<variant>/seed-<s>/tensorboard/       with tensorboard=true: numbers, graph and weights for TensorBoard
 DIR/<variant>/seed-<s>/checkpoint/        the state to resume from; at the end, the result
 DIR/summary.csv, summary.md, figures/     the last window of every run, averaged over seeds; curves
-DIR/report.html                           all of it as a page
+DIR/report.html                           everything on one page
 DIR/run.lock                              while it runs: the process that uses the folder
 """
 
@@ -110,7 +110,7 @@ def clear_run(place: Path, nodes: int, recorded: Callable[[int], list[int]]) -> 
     Args:
         place: the folder.
         nodes: how many the run begins with.
-        recorded: the steps that have a record, of the first so many steps.
+        recorded: given a number of steps, those among the first ones that have a record.
 
     Returns the number of steps done until then, and the nodes that have done them.
     """

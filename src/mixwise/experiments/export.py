@@ -102,7 +102,7 @@ def _export_pretrained(run: Path, variant: str, state: dict[str, torch.Tensor], 
     model = task.options.get("model") if isinstance(task, Bound) else None
     if not isinstance(model, ModelSection) or model.kind not in PRETRAINED:
         raise ConfigError(
-            f"--out {out} is no .safetensors file, and only {' and '.join(PRETRAINED)} models are written as folders"
+            f"--out {out} is not a .safetensors file, and only {' and '.join(PRETRAINED)} models are written as folders"
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out {out} is not empty; choose a new folder")
