@@ -42,10 +42,10 @@ def no_waiting_for_disks():
 
 @pytest.fixture(scope="module")
 def no_pictures():
-    """Experiments leave no figures and no report: they take seconds, and few tests look at them."""
-    from mixwise.experiments import runner
+    """Experiments leave no figures and no report."""
+    import run_folders  # here: after the environment is set
 
-    with patch.object(runner, "save_curves"), patch.object(runner, "save_page"):
+    with run_folders.no_pictures():
         yield
 
 

@@ -33,7 +33,24 @@ from unittest.mock import patch
 
 import numpy as np
 import psutil
+import torch
 import yaml
+from PIL import Image
+
+from mixwise.cli.weights_command import _gradients
+from mixwise.data.ag_news import read_csv
+from mixwise.data.images import ImageForm, ImageSamples
+from mixwise.data.standard import _read_idx
+from mixwise.errors import MixwiseError
+from mixwise.experiments import Recipe, load_recipe, load_run, plan_experiment, run_experiment
+from mixwise.experiments.build import prepare
+from mixwise.experiments.export import export_model
+from mixwise.graphs import load, parse
+from mixwise.report.figures import save_paper_figures
+from mixwise.report.folder import read_folders
+from mixwise.report.page import page, page_data
+from mixwise.training.checkpoint import load_checkpoint
+from run_folders import no_pictures
 
 SECONDS, BYTES, LONGEST = 10, 1 << 30, 2500
 NUMBERS = (
@@ -149,9 +166,6 @@ RECIPE = {
 
 
 def recipe(draw, place):
-    from mixwise.experiments import load_recipe, plan_experiment
-    from mixwise.experiments.build import prepare
-
     text = yaml.safe_dump(mutated_value(draw, RECIPE) if draw.random() < 0.7 else RECIPE, sort_keys=False)
     (place / "r.yaml").write_text(mutated_text(draw, text) if draw.random() < 0.4 else text, "utf-8")
     key = draw.choice(("steps", "seeds", "variants", "graph", "aware.policy.period", "optimizer", "x", "optimizer.lr"))
@@ -169,8 +183,6 @@ SPECS = (
 
 
 def graph_spec(draw, place):
-    from mixwise.graphs import parse
-
     parse(mutated_text(draw, draw.choice(SPECS)).replace("file:", f"file:{place}/"), seed=0)
 
 
@@ -186,8 +198,6 @@ GRAPHS = {
 
 
 def graph_file(draw, place):
-    from mixwise.graphs import load
-
     suffix = draw.choice(list(GRAPHS))
     file = place / f"g.{draw.choice((suffix, suffix, suffix, 'edges', 'gml'))}"
     text = GRAPHS[suffix]
@@ -196,8 +206,6 @@ def graph_file(draw, place):
 
 
 def npy(draw, place):
-    from mixwise.cli.weights_command import _gradients
-
     file, rows = io.BytesIO(), np.arange(12.0).reshape(4, 3)
     np.savez_compressed(file, rows) if draw.random() < 0.2 else np.save(file, rows)
     data = file.getvalue()
@@ -209,8 +217,6 @@ def npy(draw, place):
 
 
 def idx(draw, place):
-    from mixwise.data.standard import _read_idx
-
     shape = [draw.choice((2, 3, 4, 2**16, 2**31, 0)) if draw.random() < 0.2 else 3 for _ in range(3)]
     data = bytes([0, 0, 8, 3]) + struct.pack(">3I", *shape) + bytes(draw.choice((27, 27, 27, 26, 10**6)))
     data = mutated_bytes(draw, data) if draw.random() < 0.6 else data
@@ -223,8 +229,6 @@ def idx(draw, place):
 
 
 def texts(draw, place):
-    from mixwise.data.ag_news import read_csv
-
     text = '"3","Wall St.","Reuters - ""Short"" sellers \\\\ $"\n"1","A","b"\n"4","C","d"\n'
     (place / "t.csv").write_bytes(mutated_text(draw, text).encode("utf-8", "replace"))
     read_csv(place / "t.csv", draw.choice((None, 4)))
@@ -232,8 +236,6 @@ def texts(draw, place):
 
 @cache
 def _encoded(form, mode):
-    from PIL import Image
-
     pixels = np.random.default_rng(0).integers(0, 255, (12, 9, 3), np.uint8)
     file = io.BytesIO()
     Image.fromarray(pixels).convert(mode).save(file, form)
@@ -241,8 +243,6 @@ def _encoded(form, mode):
 
 
 def image(draw, place):
-    from mixwise.data.images import ImageForm, ImageSamples
-
     form, mode = draw.choice(
         (("PNG", "RGB"), ("JPEG", "L"), ("GIF", "P"), ("BMP", "RGB"), ("TIFF", "L"), ("PPM", "RGB"))
     )
@@ -258,8 +258,6 @@ def image(draw, place):
         def name(self, index):
             return "image 0"
 
-    import torch
-
     form = ImageForm(size=draw.choice((1, 8)))
     ImageSamples(One(), form, workers=0).take(torch.tensor([0]), draw.choice((None, 3)))
 
@@ -267,19 +265,11 @@ def image(draw, place):
 @cache
 def _run():
     """A finished run of every variant, made once."""
-    from mixwise.experiments import Recipe, plan_experiment, run_experiment
-
     folder = Path(tempfile.mkdtemp(prefix="fuzz-run-")) / "run"
     experiment = plan_experiment(Recipe.model_validate(RECIPE), ["variants=plain,aware,adam"])
-    with _no_pictures():
+    with no_pictures():
         run_experiment(experiment, folder)
     return folder, experiment
-
-
-@contextmanager
-def _no_pictures():
-    with patch("mixwise.experiments.runner.save_curves"), patch("mixwise.experiments.runner.save_page"):
-        yield
 
 
 def _damaged(draw, place, files):
@@ -329,28 +319,19 @@ ALL = ("config.yaml", "metrics.jsonl", "weights.jsonl", "scene.json", "timings.j
 
 
 def report(draw, place):
-    from mixwise.report.folder import read_folders
-    from mixwise.report.page import page, page_data
-
     page(page_data(read_folders([_damaged(draw, place, ALL[:4])])))
 
 
 def figures(draw, place):
-    from mixwise.report.figures import save_paper_figures
-
     save_paper_figures(_damaged(draw, place, ALL[:4]), ("svg",))
 
 
 def loaded(draw, place):
-    from mixwise.experiments import load_run
-
     run = load_run(_damaged(draw, place, ALL[:3]))
     repr(run), list(run.rows()), run.summary, run.curve("plain", "loss")
 
 
 def exported(draw, place):
-    from mixwise.experiments.export import export_model
-
     folder = _damaged(draw, place, ALL[5:])
     found = sorted(path for path in folder.rglob("*.safetensors") if not path.is_symlink())
     for path in draw.sample(found, draw.choice((0, 4, 8))):
@@ -359,25 +340,19 @@ def exported(draw, place):
 
 
 def resumed(draw, place):
-    from mixwise.experiments import run_experiment
-
     folder, experiment = _damaged(draw, place, ALL), _run()[1]
-    with _no_pictures():
+    with no_pictures():
         run_experiment(experiment, folder, resume=True)
 
 
 @cache
 def _training():
-    from mixwise.experiments.build import prepare
-
-    for name in ("networkx", "PIL.Image", "matplotlib.figure", "scipy.sparse.csgraph", "mixwise.cli.weights_command"):
+    for name in ("networkx", "matplotlib.figure", "scipy.sparse.csgraph"):
         importlib.import_module(name)
     return prepare(_run()[1].runs["aware"], 0).start()
 
 
 def checkpoint(draw, place):
-    from mixwise.training.checkpoint import load_checkpoint
-
     for file in (_run()[0] / "aware" / "seed-0" / "checkpoint").iterdir():
         data = file.read_bytes()
         if draw.random() < 0.8:
@@ -424,8 +399,6 @@ def limits():
 
 def outcome(kind, seed, number):
     """valid, refused, or the description of a failure."""
-    from mixwise.errors import MixwiseError
-
     _training()  # the first input does not pay for imports
     draw = random.Random(f"{seed}/{kind}/{number}")
     with tempfile.TemporaryDirectory(prefix="fuzz-") as place, warnings.catch_warnings():
@@ -443,19 +416,12 @@ def outcome(kind, seed, number):
     return "valid"
 
 
-def campaign(kinds, seed, count, first=0):
-    """Yield (kind, number, failure) and return the counts."""
-    counts = {kind: {"valid": 0, "refused": 0, "failed": 0} for kind in kinds}
-    for number in range(first, first + count):
+def campaign(kinds, seed, count):
+    """Yield (kind, number, outcome) of every input."""
+    for number in range(count):
         for kind in kinds:
-            if number % SLOW.get(kind, 1):
-                continue
-            found = outcome(kind, seed, number)
-            if found not in ("valid", "refused"):
-                yield kind, number, found
-                found = "failed"
-            counts[kind][found] += 1
-    return counts
+            if number % SLOW.get(kind, 1) == 0:
+                yield kind, number, outcome(kind, seed, number)
 
 
 def main():
@@ -470,19 +436,18 @@ def main():
     if given.only is not None:
         print(*(outcome(kind, given.seed, given.only) for kind in kinds), sep="\n")
         return 0
-    running, failures = campaign(kinds, given.seed, given.count), 0
+    counts = {kind: dict.fromkeys(("valid", "refused", "failed"), 0) for kind in kinds}
     with patch("mixwise.storage._fsync"):
-        while True:
-            try:
-                kind, number, failure = next(running)
-            except StopIteration as end:
-                found = end.value
-                break
-            failures += 1
-            print(f"--- {kind} --seed {given.seed} --only {number}\n{failure}", flush=True)
-    for kind, counts in found.items():
-        print(f"{kind:12} {counts['valid']:7} valid {counts['refused']:7} refused {counts['failed']:7} failed")
-    total = sum(sum(counts.values()) for counts in found.values())
+        for kind, number, found in campaign(kinds, given.seed, given.count):
+            if found in counts[kind]:
+                counts[kind][found] += 1
+            else:
+                counts[kind]["failed"] += 1
+                print(f"--- {kind} --seed {given.seed} --only {number}\n{found}", flush=True)
+    for kind, each in counts.items():
+        print(f"{kind:12} {each['valid']:7} valid {each['refused']:7} refused {each['failed']:7} failed")
+    total = sum(sum(each.values()) for each in counts.values())
+    failures = sum(each["failed"] for each in counts.values())
     print(f"{total} inputs, {failures} failures, seed {given.seed}, {time.monotonic() - start:.0f} s")
     return min(1, failures)
 

@@ -17,26 +17,23 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
-from unittest.mock import patch
 
-RECIPE = {
-    "name": "kills", "seeds": [0, 1], "window": 2, "metrics": ["loss", "distance_to_optimum"],
-    "base": {"steps": 12, "graph": "ring:4", "optimizer": {"lr": 0.005}, "checkpoint_every": 2, "evaluate_every": 3},
-    "variants": {
-        "plain": {"policy": "metropolis-hastings", "optimizer": {"momentum": 0.9}},
-        "aware": {"policy": {"kind": "heterogeneity-aware", "period": 3, "smoothing": 0.5, "sketch": {"dim": 5}}},
-        "d2": {"policy": "lazy-metropolis-hastings", "algorithm": "d2", "record_every": 2},
-    },
-}  # fmt: skip
+from mixwise.experiments import run_experiment
+from run_folders import no_pictures, planned
+
+VARIANTS = {
+    "plain": {"policy": "metropolis-hastings", "optimizer": {"momentum": 0.9}},
+    "aware": {"policy": {"kind": "heterogeneity-aware", "period": 3, "smoothing": 0.5, "sketch": {"dim": 5}}},
+    "d2": {"policy": "lazy-metropolis-hastings", "algorithm": "d2", "record_every": 2},
+}
+OPTIONS = {"steps": 12, "graph": "ring:4", "optimizer": {"lr": 0.005}, "checkpoint_every": 2, "evaluate_every": 3}
 COMPARED = ("metrics.jsonl", "weights.jsonl", "scene.json", "config.yaml")
 
 
 def run(folder):
     """Run the recipe, or resume it."""
-    from mixwise.experiments import Recipe, plan_experiment, run_experiment
-
-    experiment = plan_experiment(Recipe.model_validate(RECIPE))
-    with patch("mixwise.experiments.runner.save_curves"), patch("mixwise.experiments.runner.save_page"):
+    experiment = planned(VARIANTS, seeds=[0, 1], metrics=["loss", "distance_to_optimum"], **OPTIONS)
+    with no_pictures():
         run_experiment(experiment, folder, resume=folder.exists())
 
 

@@ -10,7 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
-from mixwise.experiments import Recipe, load_recipe, plan_experiment, run_experiment
+from mixwise.experiments import Recipe, load_recipe, plan_experiment, run_experiment, runner
+from mixwise.training import Training
 
 
 def small_recipe(variants, name="tiny", seeds=(0,), window=2, metrics=("loss", "consensus_distance"), **base):
@@ -52,6 +53,13 @@ def approximately(records, rel=1e-11):
 
 
 @contextmanager
+def no_pictures():
+    """Experiments leave no figures and no report: they take seconds, and few tests look at them."""
+    with patch.object(runner, "save_curves"), patch.object(runner, "save_page"):
+        yield
+
+
+@contextmanager
 def power_cuts(folder, every=1):
     """Meanwhile, collect what a power cut would leave of a folder, after every so many syncs.
 
@@ -87,17 +95,22 @@ class StoppedError(Exception):
     """The run was interrupted."""
 
 
-def stop_at(step, variant=None):
-    """A callback that stops a run after the record of a step, of any variant or of one."""
+def stop_at(step, variant=None, seed=None):
+    """A callback that stops a run after the record of a step, of any variant and seed or of one."""
 
     def check(progress):
-        if progress.step == step and variant in (None, progress.variant):
+        if progress.step == step and variant in (None, progress.variant) and seed in (None, progress.seed):
             raise StoppedError
 
     return check
 
 
-def run_until(step, experiment, folder, variant=None, resume=False):
+def run_until(step, experiment, folder, variant=None, seed=None, resume=False):
     """Run an experiment and stop it."""
     with pytest.raises(StoppedError):
-        run_experiment(experiment, folder, stop_at(step, variant), resume)
+        run_experiment(experiment, folder, stop_at(step, variant, seed), resume)
+
+
+def counted_steps():
+    """A context with a mock that counts the steps taken in it."""
+    return patch.object(Training, "step", autospec=True, side_effect=Training.step)

@@ -15,15 +15,13 @@ import textwrap
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeAlias
 
-from mixwise.algorithms import DSGD
 from mixwise.errors import ConfigError, MixwiseError, TrainingError, unknown
 from mixwise.experiments import Experiment, Recipe, load_run, run_experiment
 from mixwise.experiments.build import Prepared
@@ -31,21 +29,27 @@ from mixwise.experiments.config import validated
 from mixwise.experiments.memory import check_memory
 from mixwise.experiments.run_folder import Run
 from mixwise.graphs import Graph, parse
+from mixwise.graphs.spec import as_graph
 from mixwise.network import Network, SimulatedNetwork
 from mixwise.network.agreement import describe
 from mixwise.network.world import World
-from mixwise.policies.choice import PolicyLike, policy_for
-from mixwise.protocols import Algorithm, Context, Task
+from mixwise.policies.choice import PolicyLike
+from mixwise.protocols import Context, Task
 from mixwise.seeding import stream
-from mixwise.training import Training, records
-from mixwise.training.run_log import method_words
-from mixwise.training.training import OptimizerFactory, SchedulerFactory
+from mixwise.training import Training, records, train
 
 TaskLike: TypeAlias = Task | Callable[[int], Task]
 GraphLike: TypeAlias = Graph | str | Callable[[int], Graph | Network]
 _EVALUATIONS = 20  # of a run, by default
 _PLAIN = (str, int, float, bool)
 _LESS_TELLING = ("_spread", "_average_model")
+_ARGUMENTS = {name: each.default for name, each in inspect.signature(train).parameters.items()}
+_OPTIONS = {  # of a method, with their defaults
+    **{name: default for name, default in _ARGUMENTS.items() if name not in ("task", "graph", "seed")},
+    "checkpoint_every": None,
+    "tensorboard": False,
+}
+_EXAMPLES = {"optimizer": "lambda rows: torch.optim.SGD(rows, lr=0.1)", "steps": "200"}
 
 
 def compare(
@@ -92,6 +96,8 @@ def compare(
             f"task is one object, so all {len(chosen)} seeds would have the same data, start and batches; pass a "
             f"function of the seed: lambda seed: ModuleTask(…, seed=seed)"
         )
+    if not isinstance(graph, str) and not callable(graph):
+        graph = as_graph(graph)
     runs = {name: _method(name, task, graph, {**options}, method) for name, method in methods.items()}
     if not runs:
         raise ConfigError('methods is empty; name at least one, such as {"gossip": "metropolis-hastings"}')
@@ -119,20 +125,18 @@ def compare(
 
 def _method(name: str, task: TaskLike, graph: GraphLike, options: dict[str, Any], method: Any) -> OwnRun:
     options |= method if isinstance(method, Mapping) else {"policy": method}
-    known = {field.name: field.default for field in fields(OwnRun) if field.name not in ("task", "graph")}
     for key in options:
-        if key not in known:
-            raise ConfigError(f"method {name}: " + unknown("option", key, known))
-    for key, default in known.items():
-        if default is MISSING and key not in options:
-            example = "lambda rows: torch.optim.SGD(rows, lr=0.1)" if key == "optimizer" else "200"
+        if key not in _OPTIONS:
+            raise ConfigError(f"method {name}: " + unknown("option", key, _OPTIONS))
+    for key, example in _EXAMPLES.items():
+        if key not in options:
             raise ConfigError(f"method {name}: {key} is missing; give it to all methods: compare(…, {key}={example})")
-    return OwnRun(task, graph, **options)
+    return OwnRun(task, graph, {**_OPTIONS, **options})
 
 
 def _rehearse(name: str, run: OwnRun, seed: int) -> dict[str, Any]:
     """The values of the record of one step."""
-    every = run.local_steps  # the first mixing
+    every = run.options["local_steps"]  # the first mixing
     try:
         return next(records(run.prepare(seed, World()).start(), every, every, every)).values
     except MixwiseError as error:
@@ -150,25 +154,19 @@ def _default_metrics(recorded: dict[str, Any]) -> list[str]:
 # --- runs of your own objects ---
 @dataclass(frozen=True)
 class OwnRun:
-    """One method of `mixwise.compare`; the arguments are those of `mixwise.train`.
+    """One method of `mixwise.compare`.
 
-    `task` and `graph` may be functions of the seed. The run is evaluated about 20 times and keeps about 4 checkpoints,
-    unless `evaluate_every` and `checkpoint_every` say otherwise.
+    The run is evaluated about 20 times and keeps about 4 checkpoints, unless `evaluate_every` and `checkpoint_every`
+    say otherwise.
+
+    Attributes:
+        task, graph: those of `compare`.
+        options: the arguments of `mixwise.train`, `checkpoint_every` and `tensorboard`, with their defaults.
     """
 
     task: TaskLike
     graph: GraphLike
-    optimizer: OptimizerFactory
-    steps: int
-    policy: PolicyLike = "auto"
-    algorithm: Algorithm | None = None
-    scheduler: SchedulerFactory | None = None
-    clip: float | None = None
-    local_steps: int = 1
-    record_every: int = 1
-    evaluate_every: int | None = None
-    checkpoint_every: int | None = None
-    tensorboard: bool = False
+    options: Mapping[str, Any]
 
     def prepare(self, seed: int, world: World, *, check: bool = True) -> Prepared:
         """Build the run of a seed; with `check`, it is started once to see that its parts fit together."""
@@ -177,46 +175,33 @@ class OwnRun:
         task = self.task if isinstance(self.task, Task) else self.task(seed)
         if not isinstance(task, Task):
             raise TrainingError(f"task(seed) is {task!r}; return a Task, such as mixwise.tasks.ModuleTask(…)")
-        network = self._network(seed)
-        make = partial(
-            Training,
-            policy=self.policy,
-            algorithm=self.algorithm,
-            optimizer=self.optimizer,
-            scheduler=self.scheduler,
-            clip=self.clip,
-            local_steps=self.local_steps,
-            context=Context(network.graph, seed=seed),
-        )
+        network, options = self._network(seed), self.options
+        arguments = {name: options[name] for name in inspect.signature(Training).parameters if name in options}
 
-        def start(nodes: Sequence[int] = ()) -> Training:
-            return make(task, network)
+        def start(nodes: Sequence[int] = (), task: Task = task, network: Network = network) -> Training:
+            return Training(task, network, **arguments, context=Context(network.graph, seed=seed))
 
         need = None
         if check:
-            need = check_memory(task, network.graph, world, lambda short: make(short, self._network(seed)))
+            need = check_memory(task, network.graph, world, lambda short: start((), short, self._network(seed)))
             start()
-        algorithm = DSGD() if self.algorithm is None else self.algorithm
-        policy = policy_for(self.policy, network.graph, algorithm.needs)
         graph = self.graph if isinstance(self.graph, str) else f"a graph with {len(network.graph.edges)} edges"
+        steps = options["steps"]
         return Prepared(
-            self.steps, network.graph.n, self.record_every, self.evaluate_every or max(1, self.steps // _EVALUATIONS),
-            method_words(graph, "given", policy, algorithm), start, need,
-            self.checkpoint_every or max(1, self.steps // 4), self.tensorboard,
+            steps, network.graph.n, options["record_every"], options["evaluate_every"] or max(1, steps // _EVALUATIONS),
+            graph, "given", start, need, options["checkpoint_every"] or max(1, steps // 4), options["tensorboard"],
         )  # fmt: skip
 
     def _network(self, seed: int) -> Network:
         graph = self.graph
         if isinstance(graph, str):
             return SimulatedNetwork(parse(graph, seed=stream(seed, "graph")))  # as in a recipe
-        if not isinstance(graph, Graph) and not callable(graph):
-            raise TrainingError(f"graph = {graph!r}; pass a graph, its name, or a function of the seed")
         found = graph if isinstance(graph, Graph) else graph(seed)
         return SimulatedNetwork(found) if isinstance(found, Graph) else found
 
     def described(self) -> dict[str, Any]:
         """Return the run as config.yaml holds it."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {"task": self.task, "graph": self.graph, **self.options}
         steps = values.pop("steps")
         return {
             "steps": steps,

@@ -37,7 +37,7 @@ def fail(message: str, status: int = 2) -> int:
 
 @contextmanager
 def notes_shown(prints: bool) -> Iterator[None]:
-    """Print the library's log messages meanwhile, each once, if `prints`."""
+    """Inside the context, print each of the library's log messages once, if `prints`."""
     log, handler = logging.getLogger("mixwise"), _Notes() if prints else logging.NullHandler()
     level = log.level
     log.addHandler(handler)

@@ -5,9 +5,9 @@ import os
 import struct
 import threading
 import time
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import psutil
@@ -15,7 +15,7 @@ import pytest
 import torch
 import yaml
 
-from builders import refused
+from builders import cases, refused
 from mixwise.cli.weights_command import _gradients
 from mixwise.data.standard import _read_idx
 from mixwise.errors import ConfigError, DataError, MixwiseError, TrainingError
@@ -26,36 +26,34 @@ from mixwise.graphs import parse
 from mixwise.report.folder import read_folder
 from mixwise.report.watch import WatchServer, _Handler
 from mixwise.tasks.pass_memory import evaluation_bytes
-from mixwise.training import Training
-from run_folders import StoppedError, classification, planned, run_until, small_recipe
+from run_folders import StoppedError, classification, counted_steps, planned, run_until, small_recipe
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 MH = {"policy": "metropolis-hastings"}
 TASK = {"steps": 8, "graph": "ring:4", "optimizer": {"lr": 0.05}, "checkpoint_every": 2, "evaluate_every": 4}
 
 
-def experiment(*changes, **base):
-    return planned({"a": MH, "b": MH}, *changes, seeds=[0, 1], metrics=["loss", "accuracy"], **TASK, **base)
+def experiment(*changes):
+    task = classification()
+    return planned({"a": MH, "b": MH}, *changes, seeds=[0, 1], metrics=["loss", "accuracy"], task=task, **TASK)
 
 
 # --- sizes ---
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ("task.model.options.sizes=[8, 1000000000, 4]", r"the model does not fit into memory: 13000\.0 M parameters"),
-        ("task.model.options.sizes=[8, 9000000000000000000, 4]", "the model cannot be built .*overflow"),
-        ("task.batch=10000000", r"task\.batch = 10000000 is more than all 160"),
-        ("task.data.options.samples=100000000000", "1e.08 numbers"),
-        ("policy={kind: heterogeneity-aware, sketch: {dim: 10000000000}}", "less than or equal to 65536"),
-        ("graph=grid:+4x2000000", "allowed are 5e"),
-        ("graph=exponential:4000000", "allowed are 5e"),
-        ("task={kind: quadratics, dim: 100000}", "allowed are 1e"),
-        ("graph=ring:200000", "every node needs a sample: use 1 to 160 nodes"),
-    ],
+@cases(
+    "change, says",
+    ("task.model.options.sizes=[8, 1000000000, 4]", r"the model does not fit into memory: 13000\.0 M parameters"),
+    ("task.model.options.sizes=[8, 9000000000000000000, 4]", "the model cannot be built .*overflow"),
+    ("task.batch=10000000", r"task\.batch = 10000000 is more than all 160"),
+    ("task.data.options.samples=100000000000", "1e.08 numbers"),
+    ("policy={kind: heterogeneity-aware, sketch: {dim: 10000000000}}", "less than or equal to 65536"),
+    ("graph=grid:+4x2000000", "allowed are 5e"),
+    ("graph=exponential:4000000", "allowed are 5e"),
+    ("task={kind: quadratics, dim: 100000}", "allowed are 1e"),
+    ("graph=ring:200000", "every node needs a sample: use 1 to 160 nodes"),
 )
 def test_a_size_that_cannot_work_is_refused_before_memory_is_taken(change, says):
     def start():
-        prepare(next(iter(experiment(change, task=classification()).runs.values())), 0)
+        prepare(next(iter(experiment(change).runs.values())), 0)
 
     before = psutil.Process().memory_info().rss
     refused(MixwiseError, says, start)
@@ -74,7 +72,7 @@ def test_a_graph_of_a_million_edges_is_quick_and_right():
 
 def test_an_evaluation_is_estimated_without_its_memory():
     """The activations of the last layer would take 40 × 4,000,000 numbers, its weights 8 × 4,000,000."""
-    task = prepare(experiment("task.batch=1", task=classification()).runs["a"], 0).start().task
+    task = prepare(experiment("task.batch=1").runs["a"], 0).start().task
     task.template = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4_000_000, device="meta"))
     assert evaluation_bytes(task) > 40 * 4_000_000 * 4
 
@@ -93,7 +91,7 @@ def test_no_more_is_decompressed_than_an_idx_header_announces(tmp_path):
 def test_graphs_and_parts_that_once_were_tracebacks():
     assert parse("random-geometric:9,radius=1e308").n == 9
     refused(MixwiseError, "cannot be imported", parse, ".inf:hypercube:3")
-    refused(MixwiseError, "neither a class nor a function", experiment, "policy=os:abort", task=classification())
+    refused(MixwiseError, "neither a class nor a function", experiment, "policy=os:abort")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +119,7 @@ def test_a_link_or_a_fifo_in_place_of_the_configuration_is_not_read(tmp_path):
 
 
 def test_a_run_is_not_resumed_through_links_in_place_of_its_records(tmp_path):
-    made, other = experiment(task=classification()), tmp_path / "other"
+    made, other = experiment(), tmp_path / "other"
     run_experiment(made, tmp_path / "run")
     records = next((tmp_path / "run").glob("*/seed-0/metrics.jsonl"))
     records.rename(other)
@@ -135,12 +133,7 @@ def test_a_run_is_not_resumed_through_links_in_place_of_its_records(tmp_path):
 
 @pytest.mark.parametrize(("step", "complete"), [(1, [0]), (5, [0, 1])])
 def test_an_interrupted_run_with_two_seeds_is_loaded(step, complete, tmp_path):
-    def stop(progress):
-        if (progress.seed, progress.step) == (1, step):
-            raise StoppedError
-
-    with pytest.raises(StoppedError):
-        run_experiment(experiment(task=classification()), tmp_path / "run", stop)
+    run_until(step, experiment(), tmp_path / "run", seed=1)
     run = load_run(tmp_path / "run")
     assert list(run.results["a"]) == [0, 1]
     assert list(run.summary.seeds) == complete
@@ -160,7 +153,7 @@ def test_a_sweep_is_resumed_without_repeating_what_is_finished(tmp_path, mixwise
 
     with pytest.raises(StoppedError):
         sweep(recipe, grid, tmp_path / "s", stop)
-    with patch.object(Training, "step", autospec=True, side_effect=Training.step) as taken:
+    with counted_steps() as taken:
         resumed = sweep(recipe, grid, tmp_path / "s", resume=True)
     assert taken.call_count == 4  # of the second point, from its checkpoint after four steps
     assert resumed == sweep(recipe, grid, tmp_path / "whole")
@@ -171,7 +164,7 @@ def test_a_sweep_is_resumed_without_repeating_what_is_finished(tmp_path, mixwise
 
 
 def test_disk_errors_end_in_one_line(mixwise, tmp_path, monkeypatch):
-    run_until(3, experiment(task=classification()), tmp_path / "run")
+    run_until(3, experiment(), tmp_path / "run")
 
     def full(file):
         raise OSError(28, "No space left on device")
@@ -189,36 +182,37 @@ def test_disk_errors_end_in_one_line(mixwise, tmp_path, monkeypatch):
         assert done.stderr.startswith("error: ")
 
 
-def test_an_idle_connection_does_not_hold_a_thread(tmp_path, monkeypatch):
-    run_until(3, experiment(task=classification()), tmp_path / "run")
-    monkeypatch.setattr(_Handler, "timeout", 0.2)
-    with WatchServer([tmp_path / "run"]) as server:
+@contextmanager
+def idle_connections(count, folder):
+    """A watched folder with so many connections that ask for nothing; yields them, the server, and its threads."""
+    run_until(3, experiment(), folder)
+    with WatchServer([folder]) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         before = threading.active_count()
-        idle = [HTTPConnection("127.0.0.1", server.server_port) for _ in range(20)]
+        idle = [HTTPConnection("127.0.0.1", server.server_port) for _ in range(count)]
         for connection in idle:
             connection.connect()
-        deadline = time.monotonic() + 30
-        while threading.active_count() > before and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert threading.active_count() <= before
+        yield idle, server, lambda: threading.active_count() - before
         for connection in idle:
             connection.close()
         server.shutdown()
 
 
+def test_an_idle_connection_does_not_hold_a_thread(tmp_path, monkeypatch):
+    monkeypatch.setattr(_Handler, "timeout", 0.2)
+    with idle_connections(20, tmp_path / "run") as (_, _, threads):
+        deadline = time.monotonic() + 30
+        while threads() > 0 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert threads() <= 0
+
+
 def test_no_more_than_so_many_connections_hold_a_thread(tmp_path, monkeypatch):
-    run_until(3, experiment(task=classification()), tmp_path / "run")
     monkeypatch.setattr(_Handler, "timeout", 600)
-    with WatchServer([tmp_path / "run"]) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        before = threading.active_count()
-        idle = [HTTPConnection("127.0.0.1", server.server_port) for _ in range(40)]
-        for connection in idle:
-            connection.connect()
+    with idle_connections(40, tmp_path / "run") as (idle, server, threads):
         idle[-1].sock.settimeout(60)  # it is closed at once, not after the time limit for idle ones
         assert idle[-1].sock.recv(1) == b""
-        assert threading.active_count() - before <= 32
+        assert threads() <= 32
         for connection in idle:
             connection.close()
         browser, deadline = HTTPConnection("127.0.0.1", server.server_port), time.monotonic() + 30
@@ -230,7 +224,6 @@ def test_no_more_than_so_many_connections_hold_a_thread(tmp_path, monkeypatch):
             except ConnectionError:
                 assert time.monotonic() < deadline
                 browser.close()
-        server.shutdown()
 
 
 def test_the_revision_of_a_dataset_on_the_hub_is_passed_on(tmp_path, monkeypatch):
@@ -248,5 +241,5 @@ def test_the_revision_of_a_dataset_on_the_hub_is_passed_on(tmp_path, monkeypatch
     monkeypatch.setattr("mixwise.data.hub._loaded", stop)
     data = "task.data={kind: hugging-face, options: {name: owner/data, revision: 0123abc}}"
     with pytest.raises(StoppedError):
-        prepare(experiment(data, task=classification()).runs["a"], 0)
+        prepare(experiment(data).runs["a"], 0)
     assert asked == [("owner/data", "0123abc")]

@@ -14,6 +14,7 @@ from builders import refused
 from mixwise.errors import ConfigError
 from mixwise.experiments import load_run, run_experiment
 from mixwise.experiments.experiment_folder import LOCK, FolderLock
+from mixwise.network.world import World
 from mixwise.report.page import save_page
 from run_folders import planned
 
@@ -89,11 +90,12 @@ def test_later_processes_of_the_same_run_keep_its_lock(tmp_path):
     """After a restart on another machine, or when the process that held it is lost."""
     left_behind(tmp_path, host="elsewhere", token="ours")
     lock = FolderLock(tmp_path)
-    lock.take("ours")
+    lock.token = "ours"
+    lock.take(World())
     assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
     lock.release()
     new = FolderLock(tmp_path / "new")
-    new.take()
+    new.take(World())
     new.release()
     assert list(tmp_path.iterdir()) == []  # a folder that was made for the lock only is removed with it
 
@@ -110,7 +112,7 @@ def test_of_many_at_the_same_moment_one_gets_it(stale, tmp_path):
         def take(lock, start=start):
             start.wait()
             try:
-                lock.take()
+                lock.take(World())
             except ConfigError:
                 return False
             return True

@@ -1,5 +1,6 @@
 """Memory use is estimated before a run starts; a run that would not fit is rejected with alternatives."""
 
+import logging
 from dataclasses import replace
 
 import pytest
@@ -8,26 +9,23 @@ from torch import nn
 
 from builders import cases, refused
 from mixwise.errors import ConfigError, TrainingError
-from mixwise.experiments import build, memory, plan_experiment, run_experiment
-from mixwise.experiments.config import Recipe
+from mixwise.experiments import build, memory, run_experiment
 from mixwise.experiments.memory import GB, Need, _free_in_groups, alternatives, free_memory
 from mixwise.layout import Layout
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.devices import checked_device
 from mixwise.training.row_count import RowCount
-from run_folders import classification
+from run_folders import classification, planned
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
 TASK = classification(30, 300, 10, 100, partition={"kind": "iid"})
 BASE = {"graph": "ring:4", "steps": 2, "task": TASK, "optimizer": {"kind": "adam", "lr": 1e-3}}
-VARIANTS = {"ha": {"policy": {"kind": "heterogeneity-aware"}}}
-RECIPE = Recipe(name="memory", seeds=[0], metrics=["loss"], base=BASE, variants=VARIANTS)
 ADAM = RowCount(optimizer=2, algorithm=0, gradients=4, most=4)
 
 
 def experiment(*overrides):
-    return plan_experiment(RECIPE, overrides)
+    return planned({"ha": {"policy": {"kind": "heterogeneity-aware"}}}, *overrides, metrics=["loss"], **BASE)
 
 
 @pytest.fixture
@@ -64,10 +62,10 @@ def test_small_runs_are_not_counted():
 
 
 @pytest.mark.parametrize("override", ["task.accumulate=1", "task.accumulate=2", "task.autocast=bfloat16"])
-def test_a_run_reports_its_need_with_rows_in_float32(override, looked_at, tmp_path):
-    heard = []
-    run_experiment(experiment(override), tmp_path / "run", on_need=heard.append)
-    (need,) = heard
+def test_a_run_reports_its_need_with_rows_in_float32(override, looked_at, tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "mixwise"):
+        run_experiment(experiment(override), tmp_path / "run")
+    (need,) = [record.args[0] for record in caplog.records]
     assert (need.nodes, need.dim, need.itemsize) == (4, 30 * 300 + 300 + 3010, 4)
     assert need.rows.optimizer == 2
     if override == "task.accumulate=1":

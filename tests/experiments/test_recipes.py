@@ -7,7 +7,7 @@ import re
 import pytest
 import yaml
 
-from builders import refused
+from builders import cases, refused
 from every_algorithm import algorithm
 from mixwise import algorithms
 from mixwise.errors import ConfigError
@@ -128,35 +128,33 @@ def test_distinct_placements_of_a_chain_of_four_are_its_twelve_labelings_and_nee
     refused(ConfigError, "seed=0", plan_experiment, small(placements="distinct", base=base, seeds=[0, 1, 2, 3]))
 
 
-@pytest.mark.parametrize(
-    ("override", "says"),
-    [
-        ("stepz=3", "did you mean steps"),
-        ("steps=0", "steps = 0.*greater than or equal to 1"),
-        ("steps=2.5", "steps = 2.5: input should be a valid integer"),
-        ("local_steps=1.5", "local_steps = 1.5: input should be a valid integer"),
-        ("steps=few", "steps = 'few'.*integer"),
-        ("two.policy.perod=3", "policy: unknown key 'perod'; did you mean period"),
-        ("two.policy.smoothing=1", "policy.smoothing = 1: input should be less than 1"),
-        ("two.policy.sketch.kind=magic", "policy.sketch: unknown sketch 'magic'; allowed: count, exact, gaussian"),
-        ("policy=fastest", "metropolis-hastings"),
-        ("two.policy={kind: magic}", "unknown policy 'magic'.*heterogeneity-aware"),
-        ("two.policy=[1]", r"policy = \[1\]: a policy is written as its name, or as {kind: NAME, option: …}"),
-        ("policy.period=3", "variant one.*VARIANT.policy.period=3"),
-        ("three.steps=1", "three.steps: unknown key 'three'"),
-        ("two.stepz=1", "two.stepz: unknown key 'stepz'; did you mean steps"),
-        ("variants=three", "unknown variant 'three'.*one, two"),
-        ("seeds=x", "0-9"),
-        ("seeds=1,1", "twice"),
-        ("optimizer.lr=0", "positive"),
-        ("optimizer.lr=0.3/K", "0.3/L"),
-        ("optimizer.betas=[1.5, 0.9]", "optimizer.betas.* less than 1"),  # torch would refuse it later
-        ("optimizer.eps=.inf", "finite"),
-        ("epochs=.inf", "finite"),
-        ("steps", "key=value"),
-        ("steps=[", "not valid YAML"),
-        ("placement=upside-down", "'given', 'random' or 'gme'"),
-    ],
+@cases(
+    "override, says",
+    ("stepz=3", "did you mean steps"),
+    ("steps=0", "steps = 0.*greater than or equal to 1"),
+    ("steps=2.5", "steps = 2.5: input should be a valid integer"),
+    ("local_steps=1.5", "local_steps = 1.5: input should be a valid integer"),
+    ("steps=few", "steps = 'few'.*integer"),
+    ("two.policy.perod=3", "policy: unknown key 'perod'; did you mean period"),
+    ("two.policy.smoothing=1", "policy.smoothing = 1: input should be less than 1"),
+    ("two.policy.sketch.kind=magic", "policy.sketch: unknown sketch 'magic'; allowed: count, exact, gaussian"),
+    ("policy=fastest", "metropolis-hastings"),
+    ("two.policy={kind: magic}", "unknown policy 'magic'.*heterogeneity-aware"),
+    ("two.policy=[1]", r"policy = \[1\]: a policy is written as its name, or as {kind: NAME, option: …}"),
+    ("policy.period=3", "variant one.*VARIANT.policy.period=3"),
+    ("three.steps=1", "three.steps: unknown key 'three'"),
+    ("two.stepz=1", "two.stepz: unknown key 'stepz'; did you mean steps"),
+    ("variants=three", "unknown variant 'three'.*one, two"),
+    ("seeds=x", "0-9"),
+    ("seeds=1,1", "twice"),
+    ("optimizer.lr=0", "positive"),
+    ("optimizer.lr=0.3/K", "0.3/L"),
+    ("optimizer.betas=[1.5, 0.9]", "optimizer.betas.* less than 1"),  # torch would refuse it later
+    ("optimizer.eps=.inf", "finite"),
+    ("epochs=.inf", "finite"),
+    ("steps", "key=value"),
+    ("steps=[", "not valid YAML"),
+    ("placement=upside-down", "'given', 'random' or 'gme'"),
 )
 def test_a_wrong_override_is_one_line_that_says_what_is_allowed(override, says):
     refused(ConfigError, says, plan_experiment, small(), [override])
@@ -185,15 +183,13 @@ def test_a_variant_with_a_dot_could_not_be_named_in_an_override():
     assert "torus.v2/one" in small(variants={"torus.v2/one": {}}).variants
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"name: [\n", r"broken\.yaml, line \d+: not valid YAML"),
-        (b"name: x\nseeds: [0]\nmetrics: [loss]\nvariant: {}\n", "unknown key 'variant'.*did you mean variants"),
-        (b"just words", r"broken\.yaml"),
-        (b"\xff\xfe\x00", r"broken\.yaml"),
-        (None, "No such file"),
-    ],
+@cases(
+    "content, says",
+    (b"name: [\n", r"broken\.yaml, line \d+: not valid YAML"),
+    (b"name: x\nseeds: [0]\nmetrics: [loss]\nvariant: {}\n", "unknown key 'variant'.*did you mean variants"),
+    (b"just words", r"broken\.yaml"),
+    (b"\xff\xfe\x00", r"broken\.yaml"),
+    (None, "No such file"),
 )
 def test_a_file_that_is_no_recipe_is_refused(content, says, tmp_path):
     if content is not None:
@@ -201,16 +197,14 @@ def test_a_file_that_is_no_recipe_is_refused(content, says, tmp_path):
     refused(ConfigError, says, load_recipe, str(tmp_path / "broken.yaml"))
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"graph": "ring:5", "task": {"classes": "two"}}, "even"),
-        ({"placement": [0, 0, 1, 2]}, "permutation"),
-        ({"algorithm": "decoupled"}, "fit together"),
-        ({"policy": {"kind": "decoupled", "params": "uniform", "updates": "uniform"}}, "fit together"),
-        ({"policy": {"kind": "fixed", "weights": {"cliques": [[0, 2]]}}}, "not an edge"),
-        ({"graph": "star:4", "policy": "uniform"}, "regular"),
-    ],
+@cases(
+    "changes, says",
+    ({"graph": "ring:5", "task": {"classes": "two"}}, "even"),
+    ({"placement": [0, 0, 1, 2]}, "permutation"),
+    ({"algorithm": "decoupled"}, "fit together"),
+    ({"policy": {"kind": "decoupled", "params": "uniform", "updates": "uniform"}}, "fit together"),
+    ({"policy": {"kind": "fixed", "weights": {"cliques": [[0, 2]]}}}, "not an edge"),
+    ({"graph": "star:4", "policy": "uniform"}, "regular"),
 )
 def test_a_configuration_that_cannot_run_is_refused_before_the_first_step(changes, says):
     config = plan_experiment(small(variants={"one": changes})).runs["one"]

@@ -6,7 +6,6 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from torch import nn
 
 from builders import cases, refused, simulated
 from mixwise.data import Dataset, partition
@@ -20,11 +19,12 @@ from mixwise.graphs import ring
 from mixwise.models import seeded
 from mixwise.tasks import ModuleTask
 from mixwise.training.checkpoint import load_checkpoint, save_checkpoint
+from small_net import Net
 
 OVERRIDES = ["steps=8", "seeds=0-1", "variants=d2,dsgd", "task.data.validation=0.2"]
 NODES = 4
 STREAM = torch.Generator().manual_seed(0)
-DATA = Dataset(torch.randint(7, (60, 3), generator=STREAM), torch.arange(60) % 7, 7)
+DATA = Dataset(torch.randn(60, 6, generator=STREAM), torch.arange(60) % 3, 3)
 
 
 # --- sweep ---
@@ -90,22 +90,16 @@ def test_a_wrong_export_says_what_is_there(swept, variant, model, seed, says, tm
 
 
 # --- export ---
-class Everything(nn.Module):
-    """Tied and frozen weights, BatchNorm, a buffer that is not saved."""
+class Everything(Net):
+    """Also a frozen layer with two names, and a buffer that is not saved."""
 
     def __init__(self):
         super().__init__()
-        self.embedding = nn.Embedding(7, 6)
-        self.frozen = nn.Linear(6, 6).requires_grad_(False)
-        self.again = self.frozen  # frozen and tied
-        self.norm = nn.BatchNorm1d(6)
-        self.output = nn.Linear(6, 7, bias=False)
-        self.output.weight = self.embedding.weight
-        self.register_buffer("scale", torch.tensor(0.5), persistent=False)
+        self.frozen_again = self.frozen
+        self.register_buffer("unsaved", torch.tensor(0.5), persistent=False)
 
-    def forward(self, tokens):
-        hidden = torch.relu(self.again(self.frozen(self.embedding(tokens).mean(1))))
-        return self.output(self.norm(hidden)) * self.scale
+    def forward(self, x):
+        return super().forward(self.frozen_again(x)) * self.unsaved
 
 
 def make_training(seed=0, module=Everything):
@@ -139,7 +133,7 @@ def test_an_export_loads_strictly_and_is_the_trained_model(run, model, tmp_path)
         assert set(file.keys()) == set(module.state_dict())
 
 
-def test_a_resumed_run_goes_on_with_the_frozen_parameters_it_began_with(run):
+def test_a_resumed_run_continues_with_the_frozen_parameters_it_began_with(run):
     folder, training = run
     other = make_training(seed=1)  # as if the factory drew other values
     load_checkpoint(other, folder / "v" / "seed-0" / "checkpoint")
@@ -160,10 +154,10 @@ def test_nodes_share_frozen_parameters():
 
 def test_a_frozen_parameter_that_changes_is_one_clear_error():
     class Teacher(Everything):
-        def forward(self, tokens):
+        def forward(self, x):
             with torch.no_grad():
                 self.frozen.weight.mul_(0.9)
-            return super().forward(tokens)
+            return super().forward(x)
 
     training = make_training(module=Teacher)
     refused(TrainingError, r"changes a frozen parameter.*as a buffer", training.step)

@@ -123,7 +123,7 @@ def test_the_configuration_of_a_run_holds_its_parts_as_they_came():
     [
         "from mixwise.cli.recipes_command import recipes; recipes(None)",
         "import mixwise.cli",
-        "from mixwise.cli.completion import *; offer_recipes(''); offer_graphs('r'); offer_schemes('m')",
+        "from mixwise.cli.recipes_command import *; offer_recipes(''); offer_graphs('r'); offer_schemes('m')",
         "from mixwise.experiments import load_recipe; load_recipe('digits')",
     ],
 )

@@ -342,8 +342,8 @@ def test_the_table_of_the_page_marks_references_and_pairs_seeds(tmp_path):
 )
 def test_a_part_declares_that_it_is_a_reference(changes, reference):
     base = {"steps": 1, "graph": "ring:4", "optimizer": {"lr": 0.1}, "policy": "auto"}
-    method = prepare(RunConfig.model_validate(base | changes), seed=0).method
-    assert method["reference"] is reference
+    prepared = prepare(RunConfig.model_validate(base | changes), seed=0)
+    assert prepared.method(prepared.start())["reference"] is reference
 
 
 def test_the_story_of_an_error_is_that_less_is_better(tmp_path):

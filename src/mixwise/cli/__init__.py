@@ -12,13 +12,11 @@ from typing import Annotated
 import typer
 
 from mixwise import __version__
-from mixwise.cli.bench_command import bench
-from mixwise.cli.doctor_command import doctor
-from mixwise.cli.plan_command import plan
+from mixwise.cli.doctor_command import bench, doctor
 from mixwise.cli.recipes_command import recipes
 from mixwise.cli.report_command import export, figures, report, watch
 from mixwise.cli.run_command import launch, run, sweep
-from mixwise.cli.weights_command import graph, weights
+from mixwise.cli.weights_command import graph, plan, weights
 from mixwise.errors import MixwiseError
 from mixwise.terminal import fail, out
 

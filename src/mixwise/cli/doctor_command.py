@@ -1,17 +1,22 @@
-"""`mixwise doctor`: checks of the installation, and of the network between processes."""
+"""`mixwise doctor` and `bench`: checks of the installation and of the network, and measurements on this machine."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import shlex
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from statistics import median
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mixwise.cli.plan_command import plan
 from mixwise.cli.run_command import launch, shared_world
-from mixwise.errors import ConfigError
+from mixwise.cli.weights_command import ModelSize, plan
+from mixwise.errors import ConfigError, unknown
 from mixwise.terminal import columns, fail, out
 
 if TYPE_CHECKING:
@@ -21,11 +26,11 @@ if TYPE_CHECKING:
 
 def doctor(
     network: Annotated[bool, typer.Option("--network", help="Measure the links between processes.")] = False,
-    processes: Annotated[int | None, typer.Option("--nproc-per-node", help="Start so many processes here.")] = None,
+    processes: Annotated[int | None, typer.Option("--nproc-per-node", help="Start this many processes here.")] = None,
     spec: Annotated[
         str | None, typer.Option("--graph", help="The links to measure; by default ring:PROCESSES.")
     ] = None,
-    model_size: Annotated[int, typer.Option(help="Parameters of the model, for the forecast.")] = 1_000_000,
+    model_size: ModelSize = 1_000_000,
 ) -> None:
     """Check your installation, or the network between processes.
 
@@ -109,3 +114,41 @@ def show_links(links: Mapping[tuple[int, int], Link], spec: str, model_size: int
 def _figures(link: Link) -> tuple[str, str]:
     """Milliseconds and Mbit/s, to three digits."""
     return f"{link.latency * 1e3:.3g}", f"{float(f'{link.bandwidth * 8e-6:.3g}'):g}"
+
+
+# --- benchmarks ---
+def bench(
+    suites: Annotated[
+        list[str] | None, typer.Argument(help="Suites, or all; by default those that take a few minutes.")
+    ] = None,
+    file: Annotated[Path, typer.Option("--out", help="Where to write all samples, as JSON.")] = Path("runs/bench.json"),
+    listed: Annotated[bool, typer.Option("--list", help="List the suites and exit.")] = False,
+) -> None:
+    """Compare mixwise with its alternatives on this machine.
+
+    All contestants take turns on the same inputs and threads. Shows the median and the middle half of the rounds, and
+    the ratio to mixwise. pip install "mixwise[bench]" adds the other
+    packages; those that are not installed are left out.
+
+    Example: mixwise bench gme training
+    """
+    package = _benchmarks()
+    if listed:
+        out.print(columns(("suite", "compared with"), list(package.SUITES.items())))
+        out.print(f"\nBy default: {', '.join(package.SHORT)}")
+        return
+    for name in suites or ():
+        if name != "all" and name not in package.SUITES:
+            raise ConfigError(unknown("suite", name, ["all", *package.SUITES]))
+    importlib.import_module(f"{package.__name__}.run").run(suites or (), file, out.print)
+
+
+def _benchmarks() -> ModuleType:
+    """Return the benchmarks inside of an installed mixwise, or the folder of the checkout."""
+    if importlib.util.find_spec("mixwise.benchmarks") is not None:
+        return importlib.import_module("mixwise.benchmarks")
+    checkout = Path(__file__).parents[3]
+    if not (checkout / "benchmarks" / "run.py").is_file():
+        raise ConfigError("this installation has no benchmarks; install mixwise from a wheel or from a checkout")
+    sys.path.insert(0, str(checkout))
+    return importlib.import_module("benchmarks")

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mixwise.cli.completion import offer_overrides, offer_recipes
+from mixwise.cli.recipes_command import offer_overrides, offer_recipes
 from mixwise.errors import ConfigError, MixwiseError, TrainingError
 from mixwise.terminal import columns, err, notes_shown, out, progress_shown, summary_table
 
 if TYPE_CHECKING:
-    from mixwise.experiments.memory import Need
     from mixwise.network.world import World
 
 _RECIPE_HELP = "The name of a recipe (see mixwise recipes) or a YAML file."
@@ -54,17 +53,10 @@ def run(
     with shared_world(timeout) as world:
         experiment = plan_experiment(load_recipe(recipe), changes)
         experiment = replace(experiment, command=shlex.join(["mixwise", "run", recipe, *changes]))
-        if resume and folder is None:
-            raise ConfigError("--resume needs the folder of the interrupted run; name it with --out")
-        folder = folder or _new_folder(experiment.recipe.name, world)
-
-        def on_need(need: Need) -> None:
-            if world.rank == 0:
-                err.print(f"memory: {need}")
-
+        folder = _run_folder(folder, resume, experiment.recipe.name, world)
         try:
             with progress_shown(world, len(experiment.recipe.seeds) * len(experiment.runs)) as on_progress:
-                summary = run_experiment(experiment, folder, on_progress, resume, world, on_need)
+                summary = run_experiment(experiment, folder, on_progress, resume, world)
         except KeyboardInterrupt:
             if world.rank == 0:
                 err.print(f"stopped; resume with: mixwise run {folder}/config.yaml --out {folder} --resume")
@@ -101,9 +93,7 @@ def sweep(
 
     with shared_world(timeout) as world:
         found = load_recipe(recipe)
-        if resume and folder is None:
-            raise ConfigError("--resume needs the folder of the interrupted sweep; name it with --out")
-        folder = folder or _new_folder(f"{found.name}-sweep", world)
+        folder = _run_folder(folder, resume, f"{found.name}-sweep", world)
         with progress_shown(world) as on_progress:
             result = run_sweep(found, _changes(overrides, seeds), folder, on_progress, world, resume)
     if world.rank == 0:
@@ -177,8 +167,12 @@ def shared_world(timeout: float) -> Iterator[World]:
             raise typer.Exit(2) from None
 
 
-def _new_folder(name: str, world: World) -> Path:
-    """runs/NAME/TIME, with the time of the first launch; a restart uses the same folder."""
+def _run_folder(given: Path | None, resume: bool, name: str, world: World) -> Path:
+    """The given folder, or runs/NAME/TIME with the time of the first launch; a restart uses the same folder."""
+    if given is not None:
+        return given
+    if resume:
+        raise ConfigError("--resume needs the folder of the interrupted run; name it with --out")
     note = f"folder of {name}"
 
     def choose() -> str:

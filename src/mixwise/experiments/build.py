@@ -50,7 +50,7 @@ class Prepared:
     Attributes:
         steps, nodes: the number of steps and of nodes.
         record_every, evaluate_every: the number of steps from one record, or evaluation, to the next.
-        method: the graph, the algorithm and the policy in words, for `scene.json`.
+        graph, placement: in words, for `scene.json`.
         start: makes the training of all nodes, or, after others were lost, that of the nodes that it is given.
         need: the estimated memory, if it is large and was checked.
         checkpoint_every: the number of steps from one checkpoint to the next.
@@ -62,17 +62,22 @@ class Prepared:
     nodes: int
     record_every: int
     evaluate_every: int
-    method: dict[str, Any]
+    graph: str
+    placement: str | list[int]
     start: Callable[..., Training]
     need: Need | None
     checkpoint_every: int
     tensorboard: bool
     metrics: tuple[str, ...] | None = None
 
+    def method(self, training: Training) -> dict[str, Any]:
+        """The graph, the algorithm and the policy in words."""
+        return method_words(self.graph, self.placement, training.policy, training.algorithm)
+
     def scene(self, training: Training) -> dict[str, Any]:
         """The graph, the labels that each node holds, and the method in words, as JSON values."""
         graph, task, itemsize = training.network.graph, training.task, training.X.element_size()
-        found = {**graph_scene(graph, task.layout.dim, itemsize), "steps": self.steps, **self.method}
+        found = {**graph_scene(graph, task.layout.dim, itemsize), "steps": self.steps, **self.method(training)}
         if isinstance(task, ModuleTask):
             found["data"] = task.data.name
             if isinstance(task.partition, Partition):  # nodes that draw from streams have no epochs
@@ -91,7 +96,7 @@ class Prepared:
         return {*thinned(evaluated, lines // 2), *thinned(self.recorded(steps), lines // 2)}
 
     def recorded(self, steps: int) -> list[int]:
-        """The steps that have a record, of the first so many steps."""
+        """The steps among the first `steps` that have a record."""
         every, evaluate = self.record_every, self.evaluate_every
         return [t - 1 for t in range(1, steps + 1) if t % every == 0 or t % evaluate == 0 or t == self.steps]
 
@@ -155,9 +160,8 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
             gc.collect()  # schedulers and optimizers refer to each other, which keeps the rows alive
     return Prepared(
         steps, n, config.record_every, config.evaluate_every or usual_evaluation(task, steps),
-        method_words(config.graph, config.placement, config.part("policy"), config.part("algorithm")),
-        start, need, config.checkpoint_every or max(1, steps // 4), config.tensorboard,
-        _recorded_metrics(task),
+        config.graph, config.placement, start, need,
+        config.checkpoint_every or max(1, steps // 4), config.tensorboard, _recorded_metrics(task),
     )  # fmt: skip
 
 

@@ -118,7 +118,7 @@ def classification(
         augment: whether training sees random flips and crops.
         gradients, accumulate, autocast, buffers: see `ModuleTask`.
         evaluate_on: the test set, or the part of the training set that `data.validation` holds out.
-        train: all of the model, its head, or its head and so many of its last blocks.
+        train: all of the model, its head, or its head and a number of its last blocks.
         cache_features: whether features of the frozen part replace the data, and in which precision; by default where
             that is possible.
     """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=BaseModel)
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
-Count = Annotated[int, Field(ge=1, strict=True)]  # strict: true and yes are no numbers of steps
+Count = Annotated[int, Field(ge=1, strict=True)]  # strict: true and yes are not counts
 _IN_MEMORY = "0.2.0; rows are always kept in memory, in dtype: delete the key (docs/memory.md has other ways to fit)"
 
 
@@ -143,7 +143,7 @@ class LinkTimes(Strict):
 
 
 def _checked(family: str, value: Any) -> Any:
-    """The value as it came, if a part can be built from it."""
+    """Return the value unchanged, if a part can be built from it."""
     build(family, value)
     return value
 

@@ -9,7 +9,7 @@ DIR/<variant>/seed-<s>/nodes.jsonl        two numbers per model over time and th
 DIR/<variant>/seed-<s>/tensorboard/       with tensorboard=true: numbers, graph and weights for TensorBoard
 DIR/<variant>/seed-<s>/checkpoint/        the state to resume from; at the end, the result
 DIR/summary.csv, summary.md, figures/     the last window of every run, averaged over seeds; curves
-DIR/report.html                           all of it as a page
+DIR/report.html                           everything on one page
 DIR/run.lock                              while it runs: the process that uses the folder
 """
 
@@ -29,7 +29,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from mixwise.errors import ConfigError, TrainingError
+from mixwise.errors import ConfigError, MixwiseError, TrainingError
 from mixwise.experiments.recipe import Experiment
 from mixwise.network.world import World
 from mixwise.storage import make_folder, sync, write_text
@@ -72,26 +72,35 @@ def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
         )
 
 
-def empty(folder: Path) -> None:
-    """Remove all that a run without any record has written; its lock removes the folder."""
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != LOCK:
-            path.unlink()
+@contextmanager
+def emptied_without_records(folder: Path) -> Iterator[None]:
+    """Remove all that a run has written if it fails before its first record; its lock removes the folder."""
+    try:
+        yield
+    except MixwiseError:
+        if not any(path.stat().st_size for path in folder.glob(f"**/{METRICS}")):
+            for path in folder.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif path.name != LOCK:
+                    path.unlink()
+        raise
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Report a full disk, or a folder that cannot be written, as one error."""
+def writing(folder: Path) -> Iterator[FolderLock]:
+    """Yield the lock of a folder and release it; a full disk, or a folder that cannot be written, is one error."""
+    lock = FolderLock(folder)
     try:
-        yield
+        yield lock
     except OSError as error:
         what = error.filename or folder
         raise TrainingError(
             f"{what} cannot be written or read ({error.strerror or error}); make room or correct the permissions, "
             f"then continue with --resume"
         ) from None
+    finally:
+        lock.release()
 
 
 # --- the folder of one run ---
@@ -101,7 +110,7 @@ def clear_run(place: Path, nodes: int, recorded: Callable[[int], list[int]]) -> 
     Args:
         place: the folder.
         nodes: how many the run begins with.
-        recorded: the steps that have a record, of the first so many steps.
+        recorded: given a number of steps, those among the first ones that have a record.
 
     Returns the number of steps done until then, and the nodes that have done them.
     """
@@ -136,21 +145,14 @@ class FolderLock:
 
     Attributes:
         token: identifies the run, so that its later processes, after a restart or a loss, recognize their lock.
-        left_by: the process that left the lock behind, in words; empty if there was none.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / LOCK
-        self.token, self.left_by = uuid.uuid4().hex, ""
+        self.token = uuid.uuid4().hex
         self._note_name = f"begun {folder.absolute()}"
         self._file: int | None = None
         self._made = False  # whether the folder was made for the lock
-
-    def __enter__(self) -> FolderLock:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
     def begin(self, world: World, open_: Callable[[bool], None] = lambda begun_before: None) -> None:
         """Take the lock and open the folder, both in process 0, and leave the token for processes after a restart.
@@ -159,25 +161,18 @@ class FolderLock:
         """
 
         def take() -> None:
-            open_(self.hold(world))
-            if self.left_by:
-                _log.warning("%s was left behind by %s, which is gone; this run takes it over", self.path, self.left_by)
+            open_(self.take(world))
             world.note(self._note_name, self.token)
 
         world.decide(take)
 
-    def hold(self, world: World) -> bool:
-        """Take the lock, or keep it after a restart or a loss; whether this run has begun in the folder before."""
-        before = world.recall(self._note_name)
-        self.take(before)
-        return before is not None
-
-    def take(self, token: str | None = None) -> None:
+    def take(self, world: World) -> bool:
         """Make the folder and take the lock, or raise an error that names the process that has it.
 
-        `token` is that of an earlier process of the same run.
+        Returns whether this run has begun in the folder before; after a restart or a loss, it keeps its lock.
         """
-        self.token = token or self.token
+        before = world.recall(self._note_name)
+        self.token = before or self.token
         while self._file is None:
             try:
                 if not self.folder.is_dir():
@@ -191,6 +186,7 @@ class FolderLock:
             except OSError as error:
                 reason = f"{error.strerror}; choose another with --out"
                 raise ConfigError(f"the folder {self.folder} cannot be made: {reason}") from None
+        return before is not None
 
     def release(self) -> None:
         """Remove the lock, if it is still ours, and a folder that was made for nothing else."""
@@ -237,8 +233,9 @@ class FolderLock:
                 raise ConfigError(f"{self.folder} is in use by {user}; {remedy}")
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file), os.stat(self.path)):
-                    self.left_by = "" if ours else user
                     self._write(file)
+                    if not ours:
+                        _log.warning("%s was left behind by %s, which is gone; this run takes it over", self.path, user)
         finally:
             if self._file is None:
                 os.close(file)

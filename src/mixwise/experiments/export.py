@@ -68,21 +68,18 @@ def export_model(run: Path, variant: str, model: str, out: Path, seed: int | Non
 
 def _checkpoint(run: Path, variant: str, seed: int | None) -> Path:
     """The checkpoint of a variant and a seed."""
-    found: dict[str, dict[int, Path]] = {}
-    for (name, number), place in seed_folders(run).items():
-        if (place / CHECKPOINT).exists():
-            found.setdefault(name, {})[number] = place / CHECKPOINT
+    found = {at: place / CHECKPOINT for at, place in seed_folders(run).items() if (place / CHECKPOINT).exists()}
     if not found:
         raise ConfigError(f"{run} holds no checkpoint of a run; name a folder that mixwise run has made")
-    if variant not in found:
-        raise ConfigError(f"{run}: " + unknown("variant", variant, found))
-    seeds = found[variant]
-    listed = ", ".join(map(str, sorted(seeds)))
+    seeds = sorted(number for name, number in found if name == variant)
+    if not seeds:
+        raise ConfigError(f"{run}: " + unknown("variant", variant, dict.fromkeys(name for name, _ in found)))
+    listed = ", ".join(map(str, seeds))
     if seed is None and len(seeds) > 1:
         raise ConfigError(f"{run / variant} has the seeds {listed}; choose one with --seed")
     if seed is not None and seed not in seeds:
         raise ConfigError(f"{run / variant} has no seed {seed}; its seeds are {listed}")
-    return next(iter(seeds.values())) if seed is None else seeds[seed]
+    return found[variant, seeds[0] if seed is None else seed]
 
 
 def _node(model: str, nodes: int) -> int | None:
@@ -105,7 +102,7 @@ def _export_pretrained(run: Path, variant: str, state: dict[str, torch.Tensor], 
     model = task.options.get("model") if isinstance(task, Bound) else None
     if not isinstance(model, ModelSection) or model.kind not in PRETRAINED:
         raise ConfigError(
-            f"--out {out} is no .safetensors file, and only {' and '.join(PRETRAINED)} models are written as folders"
+            f"--out {out} is not a .safetensors file, and only {' and '.join(PRETRAINED)} models are written as folders"
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out {out} is not empty; choose a new folder")

@@ -198,7 +198,7 @@ def _arriving(graph: Graph, processes: int) -> int:
 
 # --- free memory ---
 def free_memory(device: torch.device, processes: int = 1) -> int | None:
-    """The bytes that each of so many processes on this machine may still take; None if unknown."""
+    """The bytes that each of several processes on this machine may still take; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type != "cpu":

@@ -117,9 +117,8 @@ def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment
             for_recipe[key] = parsed
         else:
             for_runs.append((key, parsed))
-    chosen = recipe.variants
-    if (named := for_recipe.pop("variants", None)) is not None:
-        chosen = _chosen("variant", recipe.name, {**recipe.variants, **recipe.further}, named)
+    named = for_recipe.pop("variants", list(recipe.variants))
+    chosen = _chosen("variant", recipe.name, {**recipe.variants, **recipe.further}, named)
     nodes = for_recipe.pop("nodes", None)  # the size of the graph, whatever its family
     if nodes is not None and (type(nodes) is not int or nodes < 1):
         raise ConfigError(f"nodes = {nodes!r}; give a whole number of at least 1, such as nodes=1000")

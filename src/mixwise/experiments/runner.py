@@ -6,18 +6,18 @@ everything else.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mixwise.errors import ConfigError, MixwiseError, NetworkError, unknown
+from mixwise.errors import ConfigError, NetworkError, unknown
 from mixwise.experiments import experiment_folder as files
 from mixwise.experiments.build import Prepared
 from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock
-from mixwise.experiments.memory import Need
 from mixwise.experiments.recipe import Experiment
 from mixwise.network import block
 from mixwise.network.survivors import listed
@@ -31,6 +31,7 @@ from mixwise.storage import write_text
 from mixwise.training import Step, Training, run_log
 from mixwise.training.checkpoint import load_checkpoint, names_of_nodes, newest_step, read_state, save_checkpoint
 
+_log = logging.getLogger(__name__)
 _WATCHED = 1.0  # seconds after which new records are visible to readers of the folder
 
 
@@ -54,9 +55,10 @@ def run_experiment(
     on_progress: OnProgress = lambda progress: None,
     resume: bool = False,
     world: World | None = None,
-    on_need: Callable[[Need], None] = lambda need: None,
 ) -> Summary:
     """Run every variant with every seed; a wrong value is reported before anything is written.
+
+    The memory that the largest run needs, if that is much, is logged.
 
     Args:
         experiment: the runs.
@@ -65,21 +67,19 @@ def run_experiment(
         resume: whether the folder is one that an earlier call with the same experiment left behind. Finished runs are
             read, not run again, and an interrupted run resumes from its last checkpoint.
         world: the processes, which must all call this; by default this one alone.
-        on_need: called with the memory that the largest run needs, if that is much.
     """
     recipe, world = experiment.recipe, world or World()
-    with files.writing(folder), FolderLock(folder) as lock, ExitStack() as failed:
+    with files.writing(folder) as lock, ExitStack() as failed:
         cursor = RunCursor(world)
         while cursor.begin(0):
             try:
-                if (need := _check(experiment, world)) is not None:
-                    on_need(need)
+                _check(experiment, world)
                 files.open_folder(lock, experiment, resume, world)
                 break
             except NetworkError as error:
                 cursor.lose(error, 0, 0)
         if world.size == 1 and not resume:
-            failed.enter_context(_emptied_without_records(folder))
+            failed.enter_context(files.emptied_without_records(folder))
         runs = [(variant, config, seed) for variant, config in experiment.runs.items() for seed in recipe.seeds]
         for stage, (variant, config, seed) in enumerate(runs, 1):
             prepared = config.prepare(seed, world, check=False)
@@ -96,38 +96,28 @@ def run_experiment(
         return summary
 
 
-@contextmanager
-def _emptied_without_records(folder: Path) -> Iterator[None]:
-    """Leave no folder of a run that fails before its first record."""
-    try:
-        yield
-    except MixwiseError:
-        if not any(path.stat().st_size for path in folder.glob(f"**/{run_log.METRICS}")):
-            files.empty(folder)
-        raise
-
-
-def _check(experiment: Experiment, world: World) -> Need | None:
-    """Find wrong values, and runs that do not fit, before anything is written; returns the largest need."""
+def _check(experiment: Experiment, world: World) -> None:
+    """Find wrong values, and runs that do not fit, before anything is written."""
     needs = []
     for seed in experiment.recipe.seeds:  # seeds first: the variants of one seed share its data
         for config in experiment.runs.values():
             prepared = config.prepare(seed, world)
             if prepared.tensorboard:
                 run_log.check_tensorboard()
-            needs.append(prepared.need)  # one by one: all would not fit
+            if prepared.need is not None:
+                needs.append(prepared.need)  # not the run: all of them would not fit
             for metric in experiment.recipe.metrics:
                 if prepared.metrics is not None and metric not in prepared.metrics:
                     raise ConfigError("metrics: " + unknown("metric", metric, prepared.metrics))
-    return max((need for need in needs if need is not None), key=lambda need: need.total, default=None)
+    if needs:
+        _log.info("memory: %s", max(needs, key=lambda need: need.total))
 
 
 # --- one run ---
 def _run(prepared: Prepared, place: Path, cursor: RunCursor, stage: int, lock: FolderLock) -> Iterator[dict[str, Any]]:
     """The records of one run: those in the folder, then new ones; after a loss of nodes, those of the others."""
     rows: State | None = None
-    ahead = cursor.begin(stage)
-    while ahead:
+    while cursor.begin(stage):
         training = None
         try:
             training = _started(prepared, place, cursor) if cursor.is_whole else _left(prepared, place, cursor, rows)
@@ -139,9 +129,9 @@ def _run(prepared: Prepared, place: Path, cursor: RunCursor, stage: int, lock: F
             rows = rows if training is None else training.state()
             # The last step is done again, so that the run ends with a record.
             t = cursor.t if training is None else min(training.t, prepared.steps - 1)
-            ahead = cursor.lose(error, stage, t)
+            cursor.lose(error, stage, t)
             if cursor.world.rank == 0:
-                lock.hold(cursor.world)  # its process may be the lost one
+                lock.take(cursor.world)  # its process may be the lost one
 
 
 def _started(prepared: Prepared, place: Path, cursor: RunCursor) -> Training:
@@ -232,18 +222,17 @@ class RunCursor:
         self.names: list[int] | None = None
 
     def begin(self, stage: int) -> bool:
-        """Whether a stage is still to be done: others may have been beyond it at a loss."""
+        """Whether a stage is to be begun, or, after a loss, still to be done: others may have been beyond it."""
         if stage > self.stage:
             self.stage, self.t, self.crew, self.names = stage, 0, self.world.members, None
         return stage == self.stage
 
-    def lose(self, error: NetworkError, stage: int, t: int) -> bool:
-        """Form a group with the remaining processes, or raise the error; whether the stage is still to be done."""
+    def lose(self, error: NetworkError, stage: int, t: int) -> None:
+        """Form a group with the remaining processes, or raise the error."""
         before = self.world.members
         self.stage, self.t = self.world.reform(error, (stage, t))
         if self.stage > stage:  # it was begun by all processes before the loss
             self.crew, self.names = before, None
-        return self.stage == stage
 
     @property
     def is_whole(self) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mixwise.errors import ConfigError
 from mixwise.experiments.config import Recipe
-from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock, writing
+from mixwise.experiments.experiment_folder import CHECKPOINT, writing
 from mixwise.experiments.recipe import Experiment, PlannedRun, plan_experiment
 from mixwise.experiments.runner import OnProgress, run_experiment
 from mixwise.network.world import World
@@ -76,7 +76,7 @@ def sweep(
     points = {",".join(point): point for point in product(*axes)}
     places = {name: folder / name.replace("/", "_over_") for name in points}
     grid = {name: on("validation", point) for name, point in points.items()}
-    with writing(folder), FolderLock(folder) as lock:
+    with writing(folder) as lock:
         lock.begin(world)
         found = {name: run_experiment(grid[name], places[name], on_progress, resume, world).rows for name in grid}
         better = max if higher_is_better(recipe.metrics[0]) else min
@@ -94,7 +94,12 @@ def sweep(
         tested_runs = RunFolder(folder, head.name, metrics=head.metrics, variants=variants, seeds=head.seeds, runs=runs)
         summary = summarize(tested_runs, strict=True)
         if world.rank == 0:
-            _write(folder, experiment, runs, summary)
+            write_text(folder / "chosen.yaml", experiment.to_yaml())
+            records = ({"variant": run.variant, "seed": run.seed, **run.records[0]} for run in runs)
+            write_text(folder / "test.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+            write_text(folder / "summary.csv", summary.to_csv())
+            title = f"{experiment.recipe.name}: chosen on the validation split"
+            write_text(folder / "summary.md", summary.to_markdown(title))
         return SweepResult(chosen, summary)
 
 
@@ -111,13 +116,4 @@ def _tested(planned: PlannedRun, variant: str, seed: int, place: Path, world: Wo
     X, network = training.models, training.network
     distance = float(disagreements(X, network).sum(0)[0]) / network.graph.n
     values = {"step": training.t - 1, "consensus_distance": distance}
-    return Run(variant, seed, [values | training.task.evaluate(X, network)], prepared.method)
-
-
-def _write(folder: Path, experiment: Experiment, runs: list[Run], summary: Summary) -> None:
-    write_text(folder / "chosen.yaml", experiment.to_yaml())
-    tested = [{"variant": run.variant, "seed": run.seed, **run.records[0]} for run in runs]
-    write_text(folder / "test.jsonl", "".join(json.dumps(each) + "\n" for each in tested))
-    title = f"{experiment.recipe.name}: chosen on the validation split"
-    write_text(folder / "summary.csv", summary.to_csv())
-    write_text(folder / "summary.md", summary.to_markdown(title))
+    return Run(variant, seed, [values | training.task.evaluate(X, network)], prepared.method(training))
