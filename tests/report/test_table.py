@@ -11,7 +11,7 @@ from mixwise.errors import ConfigError
 from mixwise.experiments.config import Recipe
 from mixwise.report.folder import Run, RunFolder
 from mixwise.report.paired import paired
-from mixwise.report.records import columns, curve_points, series
+from mixwise.report.records import columns, series
 from mixwise.report.table import Cell
 from mixwise.report.table import summarize as summary_of
 
@@ -40,8 +40,8 @@ def test_rolling_mean_is_the_mean_of_the_values_of_the_last_steps(every):
     values, steps = np.random.default_rng(0).standard_normal(20), every * np.arange(20)
     expected = [values[(steps > t - 5) & (steps <= t)].mean() for t in steps]
     run = [{"step": step, "loss": value} for step, value in zip(steps, values, strict=True)]
-    points = curve_points(*series(run, "loss")[:1], steps, 5)
-    assert points.means(values) == pytest.approx(expected, abs=1e-14)
+    ((group,),) = columns([run], ["loss"], most=20, window=5, digits=15)
+    assert group["y"]["loss"] == pytest.approx(expected, abs=1e-14)
 
 
 def evaluated(every, last):
