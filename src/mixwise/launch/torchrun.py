@@ -41,7 +41,7 @@ from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.run import main as torchrun
 
 from mixwise.errors import MixwiseError
-from mixwise.launch.workers import die_with_parent
+from mixwise.launch.supervisor import die_with_parent
 from mixwise.network.addresses import address_towards, gloo_interface, listening_store
 from mixwise.network.board import Board
 from mixwise.network.world import BOARD
