@@ -22,7 +22,7 @@ from mixwise.network.transport import Transport, process_count
 from mixwise.policies.choice import PolicyLike, as_algorithm, policy_for
 from mixwise.protocols import Algorithm, Network, Policy
 from mixwise.tasks.module import BufferPolicy
-from mixwise.training.checks import check_buffers, check_counts, check_guarded, check_optimizer
+from mixwise.training.checks import check_buffers, check_counts, check_guarded, check_initial, check_optimizer
 
 # By name, also those of other libraries; torch.distributed.fsdp takes a second to import.
 _SYNCHRONIZED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
@@ -191,8 +191,4 @@ def begin_together(row: ModelRow, network: Network) -> None:
     """Let all ranks begin with the parameters and buffers of rank 0."""
     for tensor in (row.X, *row.frozen.values(), *row.module.buffers()):
         take_from_first(tensor, network)
-    if not row.is_finite:
-        raise TrainingError(
-            "the parameters of the model are not finite before the first step (all ranks begin with those of rank 0); "
-            "check how it is initialized, and the weights that it loads, for NaN and infinity"
-        )
+    check_initial(row.X, [0])
