@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, Any
 
 import psutil
 
@@ -116,19 +116,16 @@ class _Lighthouse:
 
     def __init__(self, machines: Machines, grace: float) -> None:
         places, self._grace = machines.lighthouses, grace
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[Any] | None = None
         if machines.here < len(places):
             self._at = places[machines.here] = free_address(*places[machines.here])
             self._process = self._start()
         self.addresses = ",".join(map(written, places))
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[Any]:
         host, port, self._started = *self._at, time.monotonic()
-        return subprocess.Popen(
-            [sys.executable, lighthouse.__file__, host, str(port), str(self._grace)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0,
-            preexec_fn=die_with_parent,
-        )  # fmt: skip
+        command = [sys.executable, lighthouse.__file__, host, str(port), str(self._grace)]
+        return _process(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def keep(self, say: Say) -> None:
         """Start it again if it is lost."""
@@ -177,24 +174,15 @@ def _interrupts() -> Iterator[list[signal.Signals]]:
 
 # --- one worker ---
 class Worker:
-    """One process, in a process group of its own, so that what it starts ends with it.
+    """One process of the run.
 
     Its output is passed on line by line, with its rank.
     """
 
     def __init__(self, rank: int, command: Sequence[str], environment: dict[str, str]) -> None:
         self.rank = rank
-        self.process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="surrogateescape",
-            process_group=0,
-            preexec_fn=die_with_parent,
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = _process(command, env=environment, encoding="utf-8", errors="surrogateescape", **pipes)
         self.reason: str | None = None  # why we ended it, if we did
         self._readers = [
             threading.Thread(target=_pass_on, args=(pipe, f"[{rank}] ", to.buffer), daemon=True)
@@ -237,6 +225,11 @@ def _pass_on(source: IO[str], prefix: str, target: IO[bytes]) -> None:
         for line in source:
             target.write((prefix + line.removesuffix("\n") + "\n").encode("utf-8", "surrogateescape"))
             target.flush()
+
+
+def _process(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a process in a process group of its own, so that what it starts ends with it."""
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0, preexec_fn=die_with_parent, **options)
 
 
 def die_with_parent() -> None:
