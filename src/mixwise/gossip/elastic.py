@@ -18,7 +18,7 @@ import torch
 
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip.collective import transport_of
-from mixwise.gossip.start import Parts, begin_together, connected
+from mixwise.gossip.start import Parts, begin_together, check_graph, connected
 from mixwise.graphs import Graph
 from mixwise.network.agreement import check_alike, difference, report
 from mixwise.network.board import bounded
@@ -56,9 +56,7 @@ class Elastic:
         self._parts, self._timeout = parts, timeout
         self._backend = "cpu:gloo,cuda:nccl" if parts.row.device.type == "cuda" else "gloo"
         self.membership = Membership.from_environment(timeout, self._serve)
-        if self.membership.world != parts.graph.n:
-            processes = f"there are {self.membership.world} processes; take one per node"
-            raise TrainingError(f"the graph has {parts.graph.n} nodes, but {processes}")
+        check_graph(parts.graph, self.membership.world)
 
     def _serve(self, host: str) -> int:
         self._server = StateServer(host, self._timeout)

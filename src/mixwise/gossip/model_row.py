@@ -41,16 +41,11 @@ class ModelRow:
         self.X = torch.empty(1, self.layout.dim, dtype=self.dtype, device=self.device)
         self._G: torch.Tensor | None = None
 
-    def holds(self, parameter: torch.Tensor) -> bool:
-        """Whether this is one of the model's parameters, trained or not."""
-        return any(parameter is known for _, _, known in self._owners)
-
     # --- parameters ---
     @torch.no_grad()
     def bind(self) -> None:
         """Copy the parameters into the row, and let them use its memory."""
-        for slot, parameter in self._trained:
-            view = slot.view(self.X[0])
+        for parameter, view in self.views(self.X[0]):
             view.copy_(parameter)
             # A storage of its own over the same memory: safetensors takes tensors of one storage for one tied weight.
             parameter.data = from_dlpack(view) if self.device.type in ("cpu", "cuda") else view
@@ -108,8 +103,7 @@ class ModelRow:
         """G (1, d): the gradients, 0 where a parameter has none; valid until the next call."""
         if self._G is None:
             self._G = torch.zeros_like(self.X)
-        for slot, parameter in self._trained:
-            place = slot.view(self._G[0])
+        for parameter, place in self.views(self._G[0]):
             if parameter.grad is None:
                 place.zero_()
             elif parameter.grad.data_ptr() != place.data_ptr():  # else it lies there already
@@ -123,8 +117,8 @@ class ModelRow:
 
     def use_gradients(self, G: torch.Tensor) -> None:
         """Make these the gradients that the optimizer sees."""
-        for slot, parameter in self._trained:
-            parameter.grad = slot.view(G[0])
+        for parameter, place in self.views(G[0]):
+            parameter.grad = place
 
     # --- buffers ---
     @property
