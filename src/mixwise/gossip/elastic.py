@@ -2,8 +2,8 @@
 
 A mixing that fails because of a loss is skipped but counted, and lagging ranks advance to the furthest mixing. A rank
 that joins takes the model and the optimizer of a neighbor, which keeps training meanwhile, or keeps its own. Policy and
-algorithm start over at every change of the members, on all ranks at once: their memory belongs to the graph that was.
-So what they conserve is what their `init` sets up: the corrections of gradient tracking sum to 0, the masses of
+algorithm start over at every change of the members, on all ranks at once: their memory belongs to the previous graph.
+They therefore conserve what their `init` sets up: the corrections of gradient tracking sum to 0, the masses of
 push-sum to the number of ranks, the public copies of CHOCO are those that the neighbors hold, D² takes a step of D-SGD
 first, and relayed sums and counts hold the present ranks only.
 """
@@ -105,7 +105,7 @@ class Elastic:
 
     # --- state that travels ---
     def offer(self, t: int) -> None:
-        """Hand model and optimizer to a rank that joins, if one waits for them."""
+        """Send model and optimizer to a rank that joins, if one waits for them."""
         if not self._server.wanted:
             return
         tensors = {f"model/{name}": value for name, value in self._model().items()}

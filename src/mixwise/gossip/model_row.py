@@ -21,7 +21,7 @@ from mixwise.tasks.rows import RowLayout
 class ModelRow:
     """The trained parameters of a module, and the row X (1, d) whose views they are once `bind` was called.
 
-    The parameters stay the objects that they are, under the names that they have: optimizers keep working on them.
+    The parameters remain the same objects under the same names, so that optimizers keep working on them.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -1,7 +1,7 @@
-"""A supervisor that never ends survivors: it starts the workers of one machine, and reports how they ended.
+"""A supervisor that never stops surviving workers: it starts those of one machine and reports how they ended.
 
-Workers find each other by a lighthouse, which the supervisor of machine 0 starts, and starts again if it is lost; that
-of machine 1 may keep another one. Supervisors do not talk to each other: any may be lost and started again.
+Workers find each other through a lighthouse, which the supervisor of machine 0 starts, and restarts if it is lost; the
+supervisor of machine 1 may run a second one. Supervisors do not communicate: any of them may be lost and restarted.
 """
 
 from __future__ import annotations
