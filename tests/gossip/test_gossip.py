@@ -474,6 +474,8 @@ POLICIES = [
     mw.HeterogeneityAware(sketch=GaussianSketch(100)),
     mw.HeterogeneityAware(alternate_with=mw.mixing.metropolis_hastings(mw.graphs.ring(4))),
     mw.HeterogeneityAware(alternate_with=mw.mixing.lazy(mw.mixing.metropolis_hastings(mw.graphs.ring(4)))),
+    mw.HeterogeneityAware(objective="both"),
+    mw.policies.Matcha(0.4),
     mw.policies.Matcha(0.5),
     mw.policies.Product([mw.HeterogeneityAware(), mw.policies.NoMixing()]),
     mw.policies.Product([mw.policies.NoMixing(), mw.HeterogeneityAware()]),

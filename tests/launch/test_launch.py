@@ -18,7 +18,7 @@ from mixwise.launch.supervisor import supervise
 from mixwise.network.board import Board
 from mixwise.network.world import Processes
 from process_pool import in_processes
-from programs import alive, run_program, running, wait_for
+from programs import alive, free_port, run_program, running, wait_for
 
 THERE = ("10.0.0.1", 29500)
 needs_torchft = pytest.mark.skipif(find_spec("torchft") is None, reason="torchft is not installed")
@@ -89,6 +89,27 @@ def test_a_board_whose_host_is_silent_is_given_up():
     refused(NetworkError, "did not answer", Board(silent, "the board at 10.0.0.1:29500", answer=0.1).count, "events")
 
 
+class InterruptedTestError(Exception):
+    pass
+
+
+def test_a_signal_ends_the_wait_for_machine_0():
+    """torch's own attempt to connect would hold the signal back for as long as it lasts."""
+
+    def interrupt(*_):
+        raise InterruptedTestError
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    start = time.monotonic()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(InterruptedTestError):
+            Board.at("127.0.0.1", free_port(), 30.0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - start < 15
+
+
 # --- machines that meet ---
 @pytest.fixture
 def script(tmp_path):
@@ -113,10 +134,7 @@ def of_machine(here, port, on_loss, *command):
 @EITHER
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_launch_that_waits_for_machine_0(script, tmp_path, on_loss, number):
-    """With stop, the launcher itself waits, for 600 s; with continue, its worker waits for the lighthouse of machine 0.
-
-    torch's own attempt to connect would hold the signal back for as long as it lasts.
-    """
+    """With stop, the launcher itself waits; with continue, its worker waits for the lighthouse of machine 0."""
     with socket.create_server(("127.0.0.1", 0)) as machine_0:
         command = of_machine(1, machine_0.getsockname()[1], on_loss, script(MEMBER))
         with running([sys.executable, *command], tmp_path) as launched:
