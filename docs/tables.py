@@ -9,6 +9,7 @@ import json
 import pkgutil
 import re
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from inspect import Parameter
 from pathlib import Path
@@ -24,20 +25,29 @@ INDEX = ROOT / "src" / "mixwise" / "parts" / "index.json"
 PAGES = (ROOT / "docs" / "algorithms.md", ROOT / "docs" / "recipes.md")
 
 
-def index() -> str:
-    """The index of all parts of mixwise, as JSON: where each is, and what its row in a table says."""
+@cache
+def all_parts() -> list[Declaration]:
+    """The parts of mixwise, sorted by family and name, the default of each family first."""
     for module in pkgutil.walk_packages(mixwise.__path__, "mixwise."):
         if module.name != "mixwise.__main__":
             import_module(module.name)
+    own = [part for part in declared() if part.where.startswith("mixwise.")]
+    return sorted(own, key=lambda part: (part.family, part.name != FAMILIES[part.family].default, part.name))
+
+
+def parts(family: str) -> list[Declaration]:
+    """The parts of a family, the default first."""
+    return [part for part in all_parts() if part.family == family]
+
+
+def index() -> str:
+    """The index of all parts of mixwise, as JSON: where each is, and what its row in a table says."""
     found: dict[str, dict[str, dict[str, str | int]]] = {family: {} for family in FAMILIES}
-    for part in sorted(
-        declared(), key=lambda part: (part.family, part.name != FAMILIES[part.family].default, part.name)
-    ):
-        if part.where.startswith("mixwise."):
-            row = {"where": part.where, "title": part.title, "cite": part.cite, **cells(part)}
-            row |= {"form": form(part)} if part.family == "graph" else {}
-            if found[part.family].setdefault(part.name, row) is not row:
-                raise TypeError(f"{part.where}: the {part.family} {part.name!r} is declared twice; rename one")
+    for part in all_parts():
+        row = {"where": part.where, "title": part.title, "cite": part.cite, **cells(part)}
+        row |= {"form": form(part)} if part.family == "graph" else {}
+        if found[part.family].setdefault(part.name, row) is not row:
+            raise TypeError(f"{part.where}: the {part.family} {part.name!r} is declared twice; rename one")
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -91,20 +101,10 @@ def cells(part: Declaration) -> dict[str, str | int]:
     return {name: found[name] for name in dict.fromkeys((*COLUMNS, *found)) if name in found}
 
 
-def parts(family: str) -> list[Declaration]:
-    """The parts of a family in the order of the index."""
-    index()
-    own = [part for part in declared() if part.family == family and part.where.startswith("mixwise.")]
-    return sorted(own, key=lambda part: (part.name != FAMILIES[family].default, part.name))
-
-
 def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return (
-        "".join("| " + " | ".join(map(str, line)) + " |\n" for line in lines)
-        .replace("| --- ", "|---")
-        .replace("--- |", "---|")
-    )
+    lines = ["| " + " | ".join(map(str, cells)) + " |" for cells in (head, *rows)]
+    lines.insert(1, "|" + "---|" * len(head))
+    return "\n".join(lines) + "\n"
 
 
 def _options(part: Declaration) -> str:

@@ -114,3 +114,24 @@ def run_until(step, experiment, folder, variant=None, seed=None, resume=False):
 def counted_steps():
     """A context with a mock that counts the steps taken in it."""
     return patch.object(Training, "step", autospec=True, side_effect=Training.step)
+
+
+def made_folder(folder, runs, scenes=None, weights=(), **head):
+    """A run folder with these records, one list of them per seed of each variant; `head` is for config.yaml."""
+    seeds = list(range(max(map(len, runs.values()))))
+    config = {"name": "made", "metrics": ["loss"], "seeds": seeds, "variants": {name: {} for name in runs}} | head
+    folder.mkdir(exist_ok=True)
+    (folder / "config.yaml").write_text(json.dumps(config))
+    for variant, found in runs.items():
+        for seed, records in enumerate(found):
+            place = folder / variant / f"seed-{seed}"
+            place.mkdir(parents=True)
+            (place / "metrics.jsonl").write_text(_json_lines(records))
+            if scenes is not None:
+                (place / "scene.json").write_text(json.dumps(scenes[variant]))
+                (place / "weights.jsonl").write_text(_json_lines(weights))
+    return folder
+
+
+def _json_lines(records):
+    return "".join(json.dumps(record) + "\n" for record in records)

@@ -114,7 +114,6 @@ def test_a_rank_may_join_with_its_own_model():
     with serving(giver):
         assert joins._join() == (7, 0)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    refused(TrainingError, '"neighbor" or "own"', Gossip, model, optimizer, Graph(1, []), rejoin="checkpoint")
 
 
 def test_a_rank_that_joins_does_not_wait_for_a_neighbor_that_is_stopped():
@@ -176,13 +175,6 @@ def test_a_state_that_is_none_is_refused_and_runs_no_code(tmp_path, encode):
         refused(NetworkError, "cannot be read", fetch_state, "127.0.0.1", server.server_address[1], 5.0)
         thread.join()
     assert not (tmp_path / "executed").exists()
-
-
-def test_a_policy_for_one_graph_cannot_serve_the_graphs_to_come():
-    model = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters())
-    weights = metropolis_hastings(ring(3))
-    refused(TrainingError, "made for one graph", Gossip, model, optimizer, ring(3), weights, elastic=True)
 
 
 # --- memory after a change of the members ---

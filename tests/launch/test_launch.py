@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from builders import refused
+from builders import cases, refused
 from mixwise.errors import ConfigError, NetworkError
 from mixwise.launch.command import Machines, check_options, parse_master, torchrun_line, worker_command
 from mixwise.launch.supervisor import supervise
@@ -25,19 +25,17 @@ needs_torchft = pytest.mark.skipif(find_spec("torchft") is None, reason="torchft
 
 
 # --- command lines ---
-@pytest.mark.parametrize(
-    ("machines", "restarts", "words"),
-    [
-        # On one machine no other machine can take part.
-        (Machines(4), 0, {"--nproc-per-node=4", "--rdzv-endpoint=127.0.0.1:0", "--rdzv-conf=rank=0"}),
-        (Machines(4, master=THERE), 0, {"--nproc-per-node=4", "--rdzv-endpoint=127.0.0.1:0", "--rdzv-conf=rank=0"}),
-        (Machines(2, "3", 1, THERE), 0, {"--nnodes=3", "--rdzv-endpoint=10.0.0.1:29500", "--rdzv-conf=rank=1"}),
-        # Machines that restart together have a rendezvous that machine 0 hosts.
-        (Machines(2, "1:3", 0, THERE), 0, {"--rdzv-endpoint=10.0.0.1:29500", "--rdzv-conf=is_host=true"}),
-        (Machines(2, "1:3", 1, THERE), 0, {"--rdzv-endpoint=10.0.0.1:29500", "--rdzv-conf=is_host=false"}),
-        (Machines(2, "3", 0, THERE), 2, {"--rdzv-conf=is_host=true", "--max-restarts=2"}),
-        (Machines(2, "3", 1, THERE), 2, {"--rdzv-conf=is_host=false", "--max-restarts=2"}),
-    ],
+@cases(
+    "machines, restarts, words",
+    # On one machine no other machine can take part.
+    (Machines(4), 0, {"--nproc-per-node=4", "--rdzv-endpoint=127.0.0.1:0", "--rdzv-conf=rank=0"}),
+    (Machines(4, master=THERE), 0, {"--nproc-per-node=4", "--rdzv-endpoint=127.0.0.1:0", "--rdzv-conf=rank=0"}),
+    (Machines(2, "3", 1, THERE), 0, {"--nnodes=3", "--rdzv-endpoint=10.0.0.1:29500", "--rdzv-conf=rank=1"}),
+    # Machines that restart together have a rendezvous that machine 0 hosts.
+    (Machines(2, "1:3", 0, THERE), 0, {"--rdzv-endpoint=10.0.0.1:29500", "--rdzv-conf=is_host=true"}),
+    (Machines(2, "1:3", 1, THERE), 0, {"--rdzv-endpoint=10.0.0.1:29500", "--rdzv-conf=is_host=false"}),
+    (Machines(2, "3", 0, THERE), 2, {"--rdzv-conf=is_host=true", "--max-restarts=2"}),
+    (Machines(2, "3", 1, THERE), 2, {"--rdzv-conf=is_host=false", "--max-restarts=2"}),
 )
 def test_the_line_of_torchrun(machines, restarts, words):
     line = torchrun_line(machines, worker_command(["run", "digits", "steps=5"]), restarts)
@@ -54,22 +52,20 @@ def test_a_board_without_a_port_is_told(monkeypatch):
     refused(NetworkError, "MIXWISE_BOARD=here: must be an address and a port", Processes.meet, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: Machines(0), "at least 1 process"),
-        (lambda: Machines(1, "3:1", 0, THERE), "3:1"),
-        (lambda: Machines(1, "2", 2, THERE), "machines are 0 to 1"),
-        (lambda: Machines(1, "2"), "--master ADDRESS:PORT"),
-        (lambda: parse_master("10.0.0.1"), "10.0.0.1:29500"),
-        (lambda: parse_master("10.0.0.1:0"), "1 to 65535"),
-        (lambda: worker_command([]), "nothing to launch"),
-        (lambda: worker_command(["digits"]), "cannot launch digits"),
-        (lambda: check_options(Machines(2), ["a.py"], False, -1, 30.0), "at least 0"),
-        (lambda: check_options(Machines(2), ["-m", "mixwise", "run"], False, 1, 30.0), "recipes continue"),
-        (lambda: check_options(Machines(2), ["a.py"], False, 0, 0.0), "above 0"),
-        (lambda: check_options(Machines(2, "1:2", 0, THERE), ["a.py"], False, 0, 1.0), "number at the start"),
-    ],
+@cases(
+    "make, words",
+    (lambda: Machines(0), "at least 1 process"),
+    (lambda: Machines(1, "3:1", 0, THERE), "3:1"),
+    (lambda: Machines(1, "2", 2, THERE), "machines are 0 to 1"),
+    (lambda: Machines(1, "2"), "--master ADDRESS:PORT"),
+    (lambda: parse_master("10.0.0.1"), "10.0.0.1:29500"),
+    (lambda: parse_master("10.0.0.1:0"), "1 to 65535"),
+    (lambda: worker_command([]), "nothing to launch"),
+    (lambda: worker_command(["digits"]), "cannot launch digits"),
+    (lambda: check_options(Machines(2), ["a.py"], False, -1, 30.0), "at least 0"),
+    (lambda: check_options(Machines(2), ["-m", "mixwise", "run"], False, 1, 30.0), "recipes continue"),
+    (lambda: check_options(Machines(2), ["a.py"], False, 0, 0.0), "above 0"),
+    (lambda: check_options(Machines(2, "1:2", 0, THERE), ["a.py"], False, 0, 1.0), "number at the start"),
 )
 def test_a_wrong_option_is_told_with_the_rule(make, words):
     refused(ConfigError, words, make)
@@ -209,6 +205,7 @@ def test_survivors_are_never_ended_and_the_lost_are_named(supervised):
 
 
 def test_a_lost_process_is_started_again_as_often_as_allowed(supervised):
+    """As none has finished, the exit code is that of the workers."""
     again = supervised("import sys; sys.exit(4)", 1, restarts=2)
     assert again.code == 4
     assert sum("to join again" in said for said in again.said) == 2
@@ -221,10 +218,6 @@ def test_a_stopped_process_does_not_keep_the_launcher_waiting(supervised):
     )
     assert done.code == 0
     assert done.said[-1] == "1 of 2 processes finished; lost: rank 1 (stopped, then ended)"
-
-
-def test_if_none_finished_the_exit_code_is_that_of_the_workers(supervised):
-    assert supervised("import sys; sys.exit(2)", 2).code == 2
 
 
 SLEEP = """
@@ -246,13 +239,11 @@ def pids(folder, launched, names):
 
 @in_processes
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc, and parents by prctl")
-@pytest.mark.parametrize(
-    ("on_loss", "number"),
-    [
-        pytest.param("continue", signal.SIGKILL, marks=needs_torchft),
-        pytest.param("continue", signal.SIGTERM, marks=[needs_torchft, pytest.mark.soak]),
-        ("stop", signal.SIGKILL),
-    ],
+@cases(
+    "on_loss, number",
+    pytest.param("continue", signal.SIGKILL, marks=needs_torchft),
+    pytest.param("continue", signal.SIGTERM, marks=[needs_torchft, pytest.mark.soak]),
+    ("stop", signal.SIGKILL),
 )
 def test_no_worker_outlives_its_launcher(script, tmp_path, on_loss, number):
     command = [sys.executable, "-m", "mixwise", "launch", "--nproc-per-node", "2", "--on-loss", on_loss, "--"]

@@ -13,7 +13,7 @@ import torch
 from builders import cases
 from hosts import Hosts, why_not
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment
-from mixwise.launch import workers
+from mixwise.launch import supervisor
 from mixwise.launch.command import Machines
 from mixwise.launch.supervisor import supervise
 from mixwise.tasks import random_quadratics
@@ -68,7 +68,7 @@ print("result", gossip.t, gossip.members, *distances, "began", began)
 def launched(capfd, monkeypatch):
     """Runs a command to its end under a supervisor in this process, whose workers have imported everything already."""
     monkeypatch.setattr(
-        workers, "subprocess", SimpleNamespace(Popen=Program, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+        supervisor, "subprocess", SimpleNamespace(Popen=Program, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
     )
 
     def run(*command, processes, restarts=0):

@@ -3,7 +3,6 @@
 Without a Chromium on the machine these tests are skipped; with MIXWISE_BROWSER=required, as in .ci/run, they fail.
 """
 
-import json
 import os
 import shutil
 import threading
@@ -15,7 +14,7 @@ import pytest
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment
 from mixwise.report.page import save_page
 from mixwise.report.watch import WatchServer
-from run_folders import planned
+from run_folders import made_folder, planned
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser for all of them
 
@@ -87,10 +86,21 @@ def digits(tmp_path_factory):
     return folder
 
 
+def page_of(folder):
+    """The address of the report of a run folder."""
+    return (folder / "report.html").as_uri()
+
+
+def reported(folder):
+    """The address of a new report of a run folder, or of those inside it."""
+    save_page([folder], folder / "report.html")
+    return page_of(folder)
+
+
 @pytest.fixture(scope="module")
 def tab_of_report(digits, browser):
     with opening(browser) as open_:
-        yield open_((digits / "report.html").as_uri())
+        yield open_(page_of(digits))
 
 
 @pytest.fixture
@@ -125,6 +135,8 @@ def test_it_opens_with_all_its_parts(report):
     assert not {"None", "undefined", "NaN"} & set(report.locator("body").inner_text().split())
     assert report.locator(".result tbody tr").count() == 3
     assert report.locator("td.best").count() == 4
+    assert report.locator("#right-variant").input_value() == "auto"  # the best gossip method, and its control
+    assert report.locator("#left-variant").input_value() == "dsgd-momentum-metropolis"
     assert report.locator("#left .node").count() == 16
     assert report.locator("#partition-chart rect[data-cell]").count() > 16
     assert "mixwise run" in report.locator("#reproduce pre").first.inner_text()
@@ -143,15 +155,9 @@ def show(report, left="dsgd-momentum-metropolis", right="ha-dsgd-momentum"):
     report.locator("#right-variant").select_option(right)
 
 
-def test_it_opens_on_the_best_gossip_method_and_its_control(report):
-    assert report.locator("#right-variant").input_value() == "auto"
-    assert report.locator("#left-variant").input_value() == "dsgd-momentum-metropolis"
-
-
 def test_rounds_are_shown_one_by_one_each_in_its_color(report):
     """Pairs on a ring: half of the edges in every round, the other half in the next."""
     slider = report.locator("#time")
-    slider.focus()
     slider.press("Home")
     shown, colors = [], []
     for number in (1, 2):
@@ -183,7 +189,6 @@ def test_hovering_shows_neighbors_weights_and_accuracy(report):
 
 def test_nodes_are_colored_by_accuracy_and_models_are_dots(report):
     slider = report.locator("#time")
-    slider.focus()
     looks = []
     for key in ("Home", "End"):
         slider.press(key)
@@ -207,16 +212,8 @@ def test_a_click_leaves_no_focus_box_and_a_key_does(report):
 
 def test_names_of_curves_are_whole_and_hidden_ones_are_explained(tmp_path, open_page):
     names = [f"dsgd-momentum-optimal-gap-{k}" for k in range(10)]
-    folder = tmp_path / "many"
-    config = {"name": "many", "metrics": ["loss"], "seeds": [0], "variants": {name: {} for name in names}}
-    for k, name in enumerate(names):
-        place = folder / name / "seed-0"
-        place.mkdir(parents=True)
-        lines = [json.dumps({"step": t, "loss": 1 + k / (t + 1)}) for t in range(9)]
-        (place / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    (folder / "config.yaml").write_text(json.dumps(config))
-    save_page([folder], folder / "report.html")
-    tab = open_page((folder / "report.html").as_uri())
+    runs = {name: [[{"step": t, "loss": 1 + k / (t + 1)} for t in range(9)]] for k, name in enumerate(names)}
+    tab = open_page(reported(made_folder(tmp_path / "many", runs)))
     labels = tab.locator("#curve-svg text.label").all()
     assert sorted(label.text_content() for label in labels) == names[:7]
     right = tab.locator("#curve-svg").bounding_box()
@@ -241,7 +238,7 @@ WIDE = ":root { --sans: 'DejaVu Sans Mono', monospace; --serif: 'DejaVu Sans Mon
 def test_nothing_overflows_or_overlaps_at_any_width_even_with_a_wide_font(digits, tmp_path, width, browser):
     context = browser.new_context(viewport={"width": width, "height": 900}, bypass_csp=True)
     tab = context.new_page()
-    tab.goto((digits / "report.html").as_uri())
+    tab.goto(page_of(digits))
     wait_until_ready(tab)
     tab.add_style_tag(content=WIDE)
     tab.set_viewport_size({"width": width + 1, "height": 900})  # draws the charts again
@@ -252,13 +249,7 @@ def test_nothing_overflows_or_overlaps_at_any_width_even_with_a_wide_font(digits
 
 
 def test_the_partition_has_axes_and_one_class_is_one_class(tmp_path, open_page):
-    folder = named_run(tmp_path, "one", "")
-    place = folder / "one" / "seed-0" / "scene.json"
-    place.write_text(
-        json.dumps({**json.loads(place.read_text()), "counts": [[5, 0], [0, 5]], "classes": ["cat", "dog"]})
-    )
-    save_page([folder], folder / "report.html")
-    tab = open_page((folder / "report.html").as_uri())
+    tab = open_page(named_run(tmp_path, "one", "", counts=[[5, 0], [0, 5]], classes=["cat", "dog"]))
     assert "Each node holds 5 samples of 1 class." in tab.locator("#partition-lede").inner_text()
     titles, names = (tab.locator(f"#partition-chart .{kind}").all() for kind in ("axis-title", "class-name"))
     assert [title.text_content() for title in titles] == ["class", "node", "samples"]
@@ -268,7 +259,6 @@ def test_the_partition_has_axes_and_one_class_is_one_class(tmp_path, open_page):
 def test_the_slider_and_play_change_the_weights_that_move_and_not_those_that_stay(report):
     show(report)
     slider = report.locator("#time")
-    slider.focus()
     slider.press("Home")
     first = [ribbons(report, side) for side in ("left", "right")]
     assert "step 0 of 11" in report.locator("#time-now").inner_text().lower()
@@ -378,7 +368,7 @@ def test_figures_have_their_numbers_as_tables(report):
 
 
 def test_dark_mode_follows_the_system_and_the_button(digits, open_page):
-    tab = open_page((digits / "report.html").as_uri(), color_scheme="dark")
+    tab = open_page(page_of(digits), color_scheme="dark")
     background = "getComputedStyle(document.body).backgroundColor"
     dark = tab.evaluate(background)
     tab.locator("#theme").click()
@@ -388,37 +378,29 @@ def test_dark_mode_follows_the_system_and_the_button(digits, open_page):
 
 @pytest.mark.parametrize("kind", ["digits", "names"])
 def test_a_phone_does_not_scroll_sideways(kind, digits, open_page, tmp_path):
-    folder = digits if kind == "digits" else named_run(tmp_path, LONG, "A " + "very" * 60 + " long description")
-    tab = open_page((folder / "report.html").as_uri(), width=390)
+    page = page_of(digits) if kind == "digits" else named_run(tmp_path, LONG, "A " + "very" * 60 + " long description")
+    tab = open_page(page, width=390)
     for details in tab.locator("summary").all():
         details.click()
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def named_run(tmp_path, variant, description, name="run"):
-    """A folder of one small run with names as users might write them."""
-    folder = tmp_path / "named"
-    place = folder / variant / "seed-0"
-    place.mkdir(parents=True)
-    config = {"name": name, "description": description, "metrics": ["loss"], "seeds": [0], "variants": {variant: {}}}
-    (folder / "config.yaml").write_text(json.dumps(config))
+def named_run(tmp_path, variant, description, name="run", **changes):
+    """The report of one small run with names as users might write them."""
     records = [{"step": t, "loss": 2.0 - t / 10, "bytes_parameters": t, name: 1.0} for t in range(10)]
-    (place / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     scene = {
         "n": 2, "edges": [[0, 1]], "labels": [name, name], "counts": [[1, 2], [3, 4]], "classes": [name, description],
         "data": name, "steps": 10, "policy": description, "algorithm": name,
     }  # fmt: skip
-    (place / "scene.json").write_text(json.dumps(scene))
-    (place / "weights.jsonl").write_text('{"step": 0, "params": [{"pairs": [0, 1, 500]}]}\n')
-    save_page([folder], folder / "report.html")
-    return folder
+    weights = [{"step": 0, "params": [{"pairs": [0, 1, 500]}]}]
+    head = {"name": name, "description": description}
+    return reported(made_folder(tmp_path / "named", {variant: [records]}, {variant: scene | changes}, weights, **head))
 
 
 def test_names_with_script_in_them_are_shown_as_text(tmp_path, open_page):
     evil = "<script>window.hacked = 1</script>"
     name = "</script><script>window.hacked = 2</script><img src=x onerror='window.hacked = 3'>"
-    folder = named_run(tmp_path, evil, f"{name} <!-- {evil}", name)
-    tab = open_page((folder / "report.html").as_uri())
+    tab = open_page(named_run(tmp_path, evil, f"{name} <!-- {evil}", name))
     assert tab.locator("h1").inner_text() == name
     assert tab.locator(".result .name").inner_text() == evil
     assert tab.locator("#legend button").first.inner_text() == evil
@@ -433,7 +415,7 @@ def test_names_with_script_in_them_are_shown_as_text(tmp_path, open_page):
 def test_quadratics_have_no_classes_and_no_partition(tmp_path, open_page):
     changes = ["steps=6", "variants=dsgd-metropolis,ha-dsgd", "seeds=0"]
     run_experiment(plan_experiment(load_recipe("quadratics"), changes), tmp_path / "run")
-    tab = open_page((tmp_path / "run" / "report.html").as_uri())
+    tab = open_page(page_of(tmp_path / "run"))
     assert tab.locator("#left .node").count() == 16
     assert not tab.locator("#partition").is_visible()
     assert not tab.locator("#axis-epoch").count()
@@ -444,7 +426,7 @@ def test_references_stand_apart_seeds_are_paired_and_a_torus_is_drawn_as_a_grid(
     variants = {"plain": {"policy": "metropolis-hastings"}, "pairs": {}, "all": {"policy": "full-averaging"}}
     given = {"policy": "pairs", "graph": "torus:4x4", "optimizer": {"lr": 0.001}, "steps": 6}
     run_experiment(planned(variants, seeds=[0, 1], metrics=["consensus_distance"], **given), tmp_path / "run")
-    tab = open_page((tmp_path / "run" / "report.html").as_uri())
+    tab = open_page(page_of(tmp_path / "run"))
     rows = [row.inner_text() for row in tab.locator(".result tbody tr").all()]
     assert [text.split()[0] for text in rows] == ["pairs", "plain", "References:", "all"]
     best = [row.locator("td.best").count() for row in tab.locator(".result tbody tr").all()]
@@ -467,8 +449,7 @@ def test_trees_two_channels_and_no_weights_can_be_looked_at(tmp_path, open_page)
     }
     channels = planned(variants, "name=channels", steps=4, graph="ring:6", optimizer={"lr": "0.3/L"})
     run_experiment(channels, tmp_path / "two")
-    save_page([tmp_path / "one", tmp_path / "two"], tmp_path / "report.html")
-    tab = open_page((tmp_path / "report.html").as_uri())
+    tab = open_page(reported(tmp_path))
     assert tab.locator("h1").inner_text() == "digits and channels"
     tab.locator("#left-variant").select_option("digits: relay")
     assert "spanning tree" in tab.locator("#left").inner_text()
@@ -492,8 +473,7 @@ def test_folders_that_lack_something_give_a_page_that_says_so(what, digits, tmp_
         path.write_text("".join(lines[:4]) + "{nonsense\n")
         (folder / "config.yaml").write_text("{")
         (folder / "auto" / "seed-1" / "scene.json").unlink()
-    save_page([folder], folder / "report.html")
-    tab = open_page((folder / "report.html").as_uri())
+    tab = open_page(reported(folder))
     said = tab.locator(".problems").inner_text()
     assert {"empty": "no runs", "damaged": "damaged"}[what] in said
     assert tab.locator("#curves").is_visible() == (what != "empty")

@@ -28,6 +28,7 @@ from mixwise.report.table import summarize
 from mixwise.report.watch import WatchServer
 from mixwise.report.weights import LETTERS, decoded, packed_nodes, packed_weights
 from mixwise.training.run_log import MAX_LINES, _WeightsLog, encoded, stride
+from run_folders import made_folder, read_records
 from strategies import connected_graphs
 
 
@@ -144,9 +145,8 @@ def test_the_weights_of_pairs_stay_small_in_a_run_of_100000_steps(graph, rounds,
 
 def test_models_of_nodes_are_recorded_small_and_shown_as_recorded(run):
     """Two numbers per node relative to their mean: 0 in sum, and their squares follow the consensus distance."""
-    lines = [json.loads(line) for line in (run / "ha-dsgd" / "seed-0" / "nodes.jsonl").read_text().splitlines()]
+    lines, records = (read_records(run, "ha-dsgd", file=file) for file in ("nodes.jsonl", "metrics.jsonl"))
     assert [line["step"] for line in lines] == list(range(14))
-    records = [json.loads(line) for line in (run / "ha-dsgd" / "seed-0" / "metrics.jsonl").read_text().splitlines()]
     xy = np.array([line["xy"] for line in lines]).reshape(14, -1, 2)
     assert xy.mean(axis=1) == pytest.approx(0, abs=1e-2 * np.abs(xy).max())
     spread = (xy**2).sum(axis=2).mean(axis=1)
@@ -173,31 +173,12 @@ def test_each_method_is_opened_with_its_control(run):
 
 
 def test_a_fixed_policy_writes_its_weights_once_and_an_optimized_one_at_every_look(run):
-    lines = {v: (run / v / "seed-0" / "weights.jsonl").read_text().splitlines() for v in ("dsgd-metropolis", "ha-dsgd")}
-    assert len(lines["dsgd-metropolis"]) == 1
-    assert [json.loads(line)["step"] for line in lines["ha-dsgd"]] == list(range(14))
+    fixed, optimized = (read_records(run, name, file="weights.jsonl") for name in ("dsgd-metropolis", "ha-dsgd"))
+    assert len(fixed) == 1
+    assert [line["step"] for line in optimized] == list(range(14))
 
 
 # --- incomplete folders ---
-def test_an_empty_folder_gives_a_report_that_says_so(tmp_path):
-    data = page_data([read_folder(tmp_path)])
-    missing = "config.yaml is missing, so the planned runs are not known"
-    assert data["experiments"][0]["problems"] == [missing, "the folder contains no runs"]
-    assert data["runs"] == []
-
-
-def test_runs_that_have_not_begun_or_not_ended_are_named(copy):
-    shutil.rmtree(copy / "ha-dsgd" / "seed-1")
-    path = copy / "ha-dsgd" / "seed-0" / "metrics.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[:5]) + lines[5][:40])  # being written, not damaged
-    data = page_data([read_folder(copy)])
-    (experiment,) = data["experiments"]
-    assert experiment["problems"] == ["ha-dsgd, seed 0: 5 of 14 steps", "not started: ha-dsgd, seed 1"]
-    assert len(data["runs"]) == 3
-    assert "Not all runs are finished" in experiment["story"][0][0]
-
-
 @cases(
     "name, text, says",
     ("config.yaml", "variants: [unclosed", "config.yaml is damaged"),
@@ -240,38 +221,28 @@ def test_a_folder_of_run_folders_stands_for_those_in_it(run, tmp_path):
     assert len({row["name"] for experiment in data["experiments"] for row in experiment["rows"]}) == 4
 
 
-@pytest.mark.parametrize(("window", "caption"), [(None, "Step 32; seed 0"), (8, "Average of steps 25 and 32; seed 0")])
-def test_the_page_and_the_table_take_the_same_steps_and_name_them(tmp_path, window, caption):
-    made_folder(tmp_path, {"a": [0.0]})
-    config = json.loads((tmp_path / "config.yaml").read_text())
-    (tmp_path / "config.yaml").write_text(json.dumps(config | ({} if window is None else {"window": window})))
+def test_the_page_and_the_table_take_the_same_steps_and_name_them(tmp_path):
     records = [{"step": t, "loss": 1.0} | ({"accuracy": t / 100} if t in (12, 25, 32) else {}) for t in range(33)]
-    (tmp_path / "a" / "seed-0" / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    (experiment,) = page_data([read_folder(tmp_path)])["experiments"]
-    table = summarize(read_folder(tmp_path))
+    folder = read_folder(made_folder(tmp_path, {"a": [records]}, metrics=["accuracy"], window=8))
+    (experiment,), table = page_data([folder])["experiments"], summarize(folder)
     assert experiment["rows"][0]["cells"][0]["mean"] == pytest.approx(table.rows["a"].cells[0].mean)
-    assert experiment["caption"].startswith(caption)
-    assert table.caption == caption
+    assert table.caption == "Average of steps 25 and 32; seed 0"
+    assert experiment["caption"].startswith(table.caption)
 
 
 # --- the story ---
-def made_folder(tmp_path, finals, kinds=None, metric="accuracy", sent=None):
+def ended(folder, finals, kinds=None, metric="accuracy", sent=None):
     """A folder whose runs end at these values, variant by variant and seed by seed."""
-    seeds = list(range(max(map(len, finals.values()))))
-    config = {"name": "made", "metrics": [metric], "seeds": seeds, "variants": {v: {"steps": 1} for v in finals}}
-    tmp_path.mkdir(exist_ok=True)
-    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    runs, scenes = {}, {}
     for variant, values in finals.items():
-        for seed, value in enumerate(values):
-            place = tmp_path / variant / f"seed-{seed}"
-            place.mkdir(parents=True)
-            record = {"step": 0, metric: value, "bytes_parameters": (sent or {}).get(variant, 1e6), "bytes_sketches": 0}
-            (place / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-            algorithm, policy = (kinds or {}).get(variant, ("dsgd", "auto"))
-            scene = {"n": 2, "edges": [[0, 1]], "steps": 1, "algorithm_kind": algorithm, "policy_kind": policy}
-            scene["reference"] = policy == "full-averaging"
-            (place / "scene.json").write_text(json.dumps(scene))
-    return tmp_path
+        size = {"bytes_parameters": (sent or {}).get(variant, 1e6), "bytes_sketches": 0}
+        runs[variant] = [[{"step": 0, metric: value, **size}] for value in values]
+        algorithm, policy = (kinds or {}).get(variant, ("dsgd", "auto"))
+        scenes[variant] = {
+            "n": 2, "edges": [[0, 1]], "steps": 1, "algorithm_kind": algorithm, "policy_kind": policy,
+            "reference": policy == "full-averaging",
+        }  # fmt: skip
+    return made_folder(folder, runs, scenes, metrics=[metric])
 
 
 def told(folder):
@@ -280,49 +251,72 @@ def told(folder):
 
 
 PLAIN = {"plain": ("dsgd", "metropolis-hastings"), "all": ("dsgd", "full-averaging")}
+HARD = np.linspace(0.3, 0.9, 10)  # seeds that are hard for one method are hard for the other
 
 
-def test_the_story_names_the_winner_the_gap_and_the_bytes(tmp_path):
-    finals = {"plain": [0.60] * 5, "aware": [0.70] * 5, "all": [0.9] * 5}
-    text = told(made_folder(tmp_path / "r", finals, PLAIN, sent={"plain": 1e6, "aware": 2e6}))
-    assert text.startswith("aware did best: accuracy 70.0 ± 0.0 %")  # full averaging is no gossip
-    role = "plain gossip with Metropolis-Hastings weights"
-    assert f"10.0 points higher than plain ({role}), which reached 60.0 ± 0.0 %" in text
-    assert "2 times as many bytes (2 MB per node, compared with 1 MB)" in text
-    assert "For reference, all averages over all nodes and reaches 90.0 ± 0.0 %" in text
-    assert (
-        "better on 5 of 5 seeds; the 95 % interval of the difference is 10 to 10 points (paired t-test: p < 0.001)"
-        in text
-    )
-    assert "chance" not in text
+@cases(
+    "finals, options, says, never",
+    (  # the winner, the gap and the bytes; full averaging is no gossip
+        {"plain": [0.60] * 5, "aware": [0.70] * 5, "all": [0.9] * 5},
+        {"sent": {"plain": 1e6, "aware": 2e6}},
+        [
+            "aware did best: accuracy 70.0 ± 0.0 %",
+            "10.0 points higher than plain (plain gossip with Metropolis-Hastings weights), which reached 60.0 ± 0.0 %",
+            "2 times as many bytes (2 MB per node, compared with 1 MB)",
+            "For reference, all averages over all nodes and reaches 90.0 ± 0.0 %",
+            "better on 5 of 5 seeds; the 95 % interval of the difference is 10 to 10 points (paired t-test: p < 0.001)",
+        ],
+        "chance",
+    ),
+    (  # a small difference and few seeds
+        {"plain": [0.5, 0.7], "aware": [0.6, 0.7]},
+        {},
+        [
+            "better on 1 of 2 seeds; the 95 % interval of the difference is -58.5 to 68.5 points, which includes 0",
+            "the difference is not clear",
+            "With only 2 seeds",
+        ],
+        "sign test",
+    ),
+    (
+        {"plain": [0.5], "aware": [0.6]},
+        {},
+        ["With a single seed, a difference may be due to chance."],
+        "interval",
+    ),
+    # A win on every seed is clear, however much the seeds vary.
+    ({"plain": [*HARD], "aware": [*HARD + 0.02]}, {}, ["better on 10 of 10 seeds"], "not clear"),
+    (
+        {"plain": [*HARD], "aware": [*HARD[:9] + 0.001, 0.999]},
+        {},
+        ["a win on every seed is no chance (sign test: p = 0.002)"],
+        "not clear",
+    ),
+    (  # of an error, less is better
+        {"plain": [0.04] * 6, "aware": [0.01] * 6},
+        {"metric": "distance_to_optimum"},
+        ["aware did best", "lower by a factor of 4 than plain", "the same number of bytes"],
+        "higher",
+    ),
+    ({"only": [0.5]}, {}, ["only reaches 50.0 %"], "did best"),
+)
+def test_the_story_tells_the_result_and_how_certain_it_is(finals, options, says, never, tmp_path):
+    text = told(ended(tmp_path, finals, PLAIN, **options))
+    assert [words for words in says if words not in text] == []
+    assert never not in text
 
 
-def test_the_story_is_honest_about_small_differences_and_few_seeds(tmp_path):
-    text = told(made_folder(tmp_path / "r", {"plain": [0.5, 0.7], "aware": [0.6, 0.7]}, PLAIN))
-    assert (
-        "better on 1 of 2 seeds; the 95 % interval of the difference is -58.5 to 68.5 points, which includes 0" in text
-    )
-    assert "the difference is not clear" in text
-    assert "With only 2 seeds" in text
-    text = told(made_folder(tmp_path / "s", {"plain": [0.5], "aware": [0.6]}, PLAIN))
-    assert "With a single seed, a difference may be due to chance." in text
-    assert "interval" not in text
-
-
-def test_a_win_on_every_seed_is_a_clear_win_however_much_the_seeds_vary(tmp_path):
-    hard = np.linspace(0.3, 0.9, 10)
-    text = told(made_folder(tmp_path / "r", {"plain": list(hard), "aware": list(hard + 0.02)}, PLAIN))
-    assert "better on 10 of 10 seeds" in text
-    assert "not clear" not in text
-    outlier = [*hard[:9] + 0.001, 0.999]
-    text = told(made_folder(tmp_path / "s", {"plain": list(hard), "aware": outlier}, PLAIN))
-    assert "a win on every seed is no chance (sign test: p = 0.002)" in text
-    assert "not clear" not in text
+def test_an_empty_folder_gives_a_report_that_says_so(tmp_path):
+    assert "nothing to compare" in told(tmp_path)
+    data = page_data([read_folder(tmp_path)])
+    missing = "config.yaml is missing, so the planned runs are not known"
+    assert data["experiments"][0]["problems"] == [missing, "the folder contains no runs"]
+    assert data["runs"] == []
 
 
 def test_the_table_of_the_page_marks_references_and_pairs_seeds(tmp_path):
     finals = {"plain": [0.6, 0.7], "aware": [0.7, 0.82], "all": [0.9, 0.9]}
-    (experiment,) = page_data([read_folder(made_folder(tmp_path / "r", finals, PLAIN))])["experiments"]
+    (experiment,) = page_data([read_folder(ended(tmp_path, finals, PLAIN))])["experiments"]
     rows = {row["name"]: row for row in experiment["rows"]}
     assert [row["cells"][0]["best"] for row in rows.values()] == [False, True, False]
     assert [row["reference"] for row in rows.values()] == [False, False, True]
@@ -331,33 +325,17 @@ def test_the_table_of_the_page_marks_references_and_pairs_seeds(tmp_path):
     assert "Accuracy, difference from plain paired by seed [95 % interval]" in experiment["caption"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "reference"),
-    [
-        ({"policy": "full-averaging"}, True),
-        ({"algorithm": "all-reduce", "policy": "none"}, True),
-        ({"algorithm": {"kind": "quasi-global"}, "policy": "full-averaging"}, True),
-        ({"policy": "metropolis-hastings"}, False),
-    ],
+@cases(
+    "changes, reference",
+    ({"policy": "full-averaging"}, True),
+    ({"algorithm": "all-reduce", "policy": "none"}, True),
+    ({"algorithm": {"kind": "quasi-global"}, "policy": "full-averaging"}, True),
+    ({"policy": "metropolis-hastings"}, False),
 )
 def test_a_part_declares_that_it_is_a_reference(changes, reference):
     base = {"steps": 1, "graph": "ring:4", "optimizer": {"lr": 0.1}, "policy": "auto"}
     prepared = prepare(RunConfig.model_validate(base | changes), seed=0)
     assert prepared.method(prepared.start())["reference"] is reference
-
-
-def test_the_story_of_an_error_is_that_less_is_better(tmp_path):
-    finals = {"plain": [0.04] * 6, "aware": [0.01] * 6}
-    text = told(made_folder(tmp_path / "r", finals, PLAIN, metric="distance_to_optimum"))
-    assert text.startswith("aware did best")
-    assert "lower by a factor of 4 than plain" in text
-    assert "the same number of bytes" in text
-
-
-def test_the_story_of_one_variant_and_of_none(tmp_path):
-    assert told(made_folder(tmp_path / "r", {"only": [0.5]})).startswith("only reaches 50.0 %")
-    (tmp_path / "s").mkdir()
-    assert "nothing to compare" in told(tmp_path / "s")
 
 
 # --- the page ---
@@ -381,11 +359,9 @@ def test_the_page_names_no_other_host_and_allows_none(run):
 
 
 def test_a_page_does_not_grow_with_the_length_of_its_runs(tmp_path):
-    made_folder(tmp_path, {"a": [0.0]}, metric="loss")
-    lines = "".join(json.dumps({"step": t, "loss": 1 / (t + 1), "bytes_parameters": t}) + "\n" for t in range(20_000))
-    (tmp_path / "a" / "seed-0" / "metrics.jsonl").write_text(lines)
-    weights = "".join(json.dumps({"step": t, "params": [{"pairs": [0, 1, t % 500]}]}) + "\n" for t in range(5_000))
-    (tmp_path / "a" / "seed-0" / "weights.jsonl").write_text(weights)
+    records = [{"step": t, "loss": 1 / (t + 1), "bytes_parameters": t} for t in range(20_000)]
+    weights = [{"step": t, "params": [{"pairs": [0, 1, t % 500]}]} for t in range(5_000)]
+    made_folder(tmp_path, {"a": [records]}, {"a": {"n": 2, "edges": [[0, 1]], "steps": 20_000}}, weights)
     empty, long = (len(page(page_data([read_folder(folder)]))) for folder in (tmp_path / "a", tmp_path))
     assert empty < 110_000
     assert long < empty + 60_000  # the two files have a megabyte
@@ -447,6 +423,8 @@ def test_watch_answers_this_machine_only_and_tells_what_is_new(copy):
             path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
             second = json.load(get(newer))
             assert second["running"]
+            assert second["experiments"][0]["problems"] == ["ha-dsgd, seed 1: 3 of 14 steps"]
+            assert "Not all runs are finished" in second["experiments"][0]["story"][0][0]
             assert [run["done"] for run in second["runs"]] == [14, 14, 14, 3]
             assert b"<html" in get("").read()
             for path, host, code in (("", "example.org", 403), ("../config.yaml", "127.0.0.1", 404)):

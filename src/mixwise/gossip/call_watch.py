@@ -78,7 +78,7 @@ class CallWatch:
         return not self._inside() or self._fits()
 
     def _fits(self) -> bool:
-        """Whether this rank can wait on; otherwise end its wait."""
+        """Whether this rank can keep waiting; if not, end its wait."""
         ranks = range(self._transport.world)
         names = [f"{self._notes}/{self._transport.name(rank)}" for rank in ranks]
         if not self._board.has(*names):

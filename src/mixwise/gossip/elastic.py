@@ -2,8 +2,8 @@
 
 A mixing that fails because of a loss is skipped but counted, and lagging ranks advance to the furthest mixing. A rank
 that joins takes the model and the optimizer of a neighbor, which keeps training meanwhile, or keeps its own. Policy and
-algorithm start over at every change of the members, on all ranks at once: their memory belongs to the graph that was.
-So what they conserve is what their `init` sets up: the corrections of gradient tracking sum to 0, the masses of
+algorithm start over at every change of the members, on all ranks at once: their memory belongs to the previous graph.
+They therefore conserve what their `init` sets up: the corrections of gradient tracking sum to 0, the masses of
 push-sum to the number of ranks, the public copies of CHOCO are those that the neighbors hold, D² takes a step of D-SGD
 first, and relayed sums and counts hold the present ranks only.
 """
@@ -18,7 +18,7 @@ import torch
 
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip.collective import transport_of
-from mixwise.gossip.start import Parts, begin_together, connected
+from mixwise.gossip.start import Parts, begin_together, check_graph, connected
 from mixwise.graphs import Graph
 from mixwise.network.agreement import check_alike, difference, report
 from mixwise.network.board import bounded
@@ -56,9 +56,7 @@ class Elastic:
         self._parts, self._timeout = parts, timeout
         self._backend = "cpu:gloo,cuda:nccl" if parts.row.device.type == "cuda" else "gloo"
         self.membership = Membership.from_environment(timeout, self._serve)
-        if self.membership.world != parts.graph.n:
-            processes = f"there are {self.membership.world} processes; take one per node"
-            raise TrainingError(f"the graph has {parts.graph.n} nodes, but {processes}")
+        check_graph(parts.graph, self.membership.world)
 
     def _serve(self, host: str) -> int:
         self._server = StateServer(host, self._timeout)
@@ -107,7 +105,7 @@ class Elastic:
 
     # --- state that travels ---
     def offer(self, t: int) -> None:
-        """Hand model and optimizer to a rank that joins, if one waits for them."""
+        """Send model and optimizer to a rank that joins, if one waits for them."""
         if not self._server.wanted:
             return
         tensors = {f"model/{name}": value for name, value in self._model().items()}

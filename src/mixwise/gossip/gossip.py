@@ -98,7 +98,7 @@ class Gossip:
     ) -> None:
         def make() -> Parts:
             if network is None and not elastic:
-                check_graph(graph)
+                check_graph(graph, process_count())
             return Parts(model, unwrapped(optimizer), graph, policy, algorithm, options)
 
         self._log = None if log is None else GossipLog(log, log_every)

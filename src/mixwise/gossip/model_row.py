@@ -21,7 +21,7 @@ from mixwise.tasks.rows import RowLayout
 class ModelRow:
     """The trained parameters of a module, and the row X (1, d) whose views they are once `bind` was called.
 
-    The parameters stay the objects that they are, under the names that they have: optimizers keep working on them.
+    The parameters remain the same objects under the same names, so that optimizers keep working on them.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -41,16 +41,11 @@ class ModelRow:
         self.X = torch.empty(1, self.layout.dim, dtype=self.dtype, device=self.device)
         self._G: torch.Tensor | None = None
 
-    def holds(self, parameter: torch.Tensor) -> bool:
-        """Whether this is one of the model's parameters, trained or not."""
-        return any(parameter is known for _, _, known in self._owners)
-
     # --- parameters ---
     @torch.no_grad()
     def bind(self) -> None:
         """Copy the parameters into the row, and let them use its memory."""
-        for slot, parameter in self._trained:
-            view = slot.view(self.X[0])
+        for parameter, view in self.views(self.X[0]):
             view.copy_(parameter)
             # A storage of its own over the same memory: safetensors takes tensors of one storage for one tied weight.
             parameter.data = from_dlpack(view) if self.device.type in ("cpu", "cuda") else view
@@ -89,15 +84,10 @@ class ModelRow:
         for slot, parameter in self._trained:
             yield parameter, slot.view(row)
 
-    @property
-    def is_finite(self) -> bool:
-        """Whether the row holds no NaN and no infinity."""
-        # A sum propagates them, at a twentieth of the cost of testing each entry.
-        return math.isfinite(self.X.sum()) or bool(torch.isfinite(self.X).all())
-
     def check_finite(self, t: int, rank: int) -> None:
         """Raise an error if the row is not finite before mixing t."""
-        if not self.is_finite:
+        # A sum propagates NaN and infinity, at a twentieth of the cost of testing each entry.
+        if not math.isfinite(self.X.sum()) and not bool(torch.isfinite(self.X).all()):
             raise TrainingError(
                 f"mixing {t}: a parameter of rank {rank} is no longer finite, so nothing was sent; lower the learning "
                 f"rate, or check its data and its loss for NaN"
@@ -113,8 +103,7 @@ class ModelRow:
         """G (1, d): the gradients, 0 where a parameter has none; valid until the next call."""
         if self._G is None:
             self._G = torch.zeros_like(self.X)
-        for slot, parameter in self._trained:
-            place = slot.view(self._G[0])
+        for parameter, place in self.views(self._G[0]):
             if parameter.grad is None:
                 place.zero_()
             elif parameter.grad.data_ptr() != place.data_ptr():  # else it lies there already
@@ -128,8 +117,8 @@ class ModelRow:
 
     def use_gradients(self, G: torch.Tensor) -> None:
         """Make these the gradients that the optimizer sees."""
-        for slot, parameter in self._trained:
-            parameter.grad = slot.view(G[0])
+        for parameter, place in self.views(G[0]):
+            parameter.grad = place
 
     # --- buffers ---
     @property

@@ -22,7 +22,7 @@ from mixwise.network.transport import Transport, process_count
 from mixwise.policies.choice import PolicyLike, as_algorithm, policy_for
 from mixwise.protocols import Algorithm, Network, Policy
 from mixwise.tasks.module import BufferPolicy
-from mixwise.training.checks import check_buffers, check_counts, check_guarded, check_optimizer
+from mixwise.training.checks import check_buffers, check_counts, check_guarded, check_initial, check_optimizer
 
 # By name, also those of other libraries; torch.distributed.fsdp takes a second to import.
 _SYNCHRONIZED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
@@ -84,7 +84,7 @@ class Parts:
         self.policy = self.policy_on(graph)
         _check_unsynchronized(model)
         self.row = ModelRow(model)
-        _check_parameters(optimizer, self.row)
+        _check_parameters(optimizer, model)
         check_optimizer(self.algorithm, optimizer, options.local_steps)
         if options.buffers == "averaged" and self.row.mixable_buffers:
             check_buffers(self.algorithm)
@@ -138,14 +138,13 @@ def _holds_graph(value: object, depth: int = 6) -> bool:
     return depth > 0 and any(_holds_graph(part, depth - 1) for part in parts)
 
 
-def check_graph(graph: Graph) -> None:
-    """Check that there is one process per node."""
+def check_graph(graph: Graph, processes: int | None) -> None:
+    """Check that there is one process per node; `processes` is None without a process group."""
     if not isinstance(graph, Graph):
         raise TrainingError(
             f"graph is {kind_of(graph)}; take a mixwise.Graph, such as mixwise.graphs.ring(n) or "
             f"mixwise.graphs.from_networkx(graph)"
         )
-    processes = process_count()
     if processes is None and graph.n > 1:
         raise TrainingError(
             f"the graph has {graph.n} nodes, but there is no process group; start {graph.n} processes with torchrun "
@@ -170,8 +169,9 @@ def _check_unsynchronized(model: nn.Module) -> None:
                 )
 
 
-def _check_parameters(optimizer: torch.optim.Optimizer, row: ModelRow) -> None:
-    strangers = [p for group in optimizer.param_groups for p in group["params"] if not row.holds(p)]
+def _check_parameters(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    known = set(model.parameters())
+    strangers = [p for group in optimizer.param_groups for p in group["params"] if p not in known]
     if strangers:
         raise TrainingError(
             f"the optimizer has a parameter of shape {tuple(strangers[0].shape)} that is not in the model, so it would "
@@ -191,8 +191,4 @@ def begin_together(row: ModelRow, network: Network) -> None:
     """Let all ranks begin with the parameters and buffers of rank 0."""
     for tensor in (row.X, *row.frozen.values(), *row.module.buffers()):
         take_from_first(tensor, network)
-    if not row.is_finite:
-        raise TrainingError(
-            "the parameters of the model are not finite before the first step (all ranks begin with those of rank 0); "
-            "check how it is initialized, and the weights that it loads, for NaN and infinity"
-        )
+    check_initial(row.X, [0])

@@ -20,7 +20,7 @@ from mixwise.errors import TrainingError
 from mixwise.gossip.gossip import Gossip
 from mixwise.graphs import Graph
 
-_SEEN_BY_TRAINERS = ("LOCAL_RANK", "WORLD_SIZE")  # of these, accelerate concludes that it is to average gradients
+_SEEN_BY_TRAINERS = ("LOCAL_RANK", "WORLD_SIZE")  # from these, accelerate concludes that it should average gradients
 
 
 def start_node(backend: str | None = None) -> tuple[int, int]:

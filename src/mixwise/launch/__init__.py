@@ -1,1 +1,1 @@
-"""Starting processes: the torchrun line for one or several machines, or a supervisor that never ends survivors."""
+"""Starting processes: the torchrun line of each machine, or a supervisor that never stops surviving workers."""

@@ -1,22 +1,25 @@
-"""A supervisor that never ends survivors: it starts the workers of one machine, and reports how they ended.
+"""A supervisor that never stops surviving workers: it starts those of one machine and reports how they ended.
 
-Workers find each other by a lighthouse, which the supervisor of machine 0 starts, and starts again if it is lost; that
-of machine 1 may keep another one. Supervisors do not talk to each other: any may be lost and started again.
+Workers find each other through a lighthouse, which the supervisor of machine 0 starts, and restarts if it is lost; the
+supervisor of machine 1 may run a second one. Supervisors do not communicate: any of them may be lost and restarted.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
+from typing import IO, Any
+
+import psutil
 
 from mixwise.launch.command import Machines, written
-from mixwise.launch.workers import FINISHED, Worker, die_with_parent
 from mixwise.network import lighthouse
 from mixwise.network.addresses import free_address, gloo_interface
 from mixwise.network.membership import GRACE, LIGHTHOUSES
@@ -24,6 +27,10 @@ from mixwise.network.membership import GRACE, LIGHTHOUSES
 _LOOK = 0.05  # seconds between two looks at the workers
 _AGAIN = 1.0  # seconds until a lost process is started again
 _PATIENCE = 10.0  # seconds from asking a process to end to ending it
+_LAST_WORDS = 1.0  # seconds that output is awaited after the end; a process left behind may hold a pipe open
+_FINISHED = "finished"
+_PDEATHSIG = 1  # prctl: the signal to get when the parent dies
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here: a fork beside other threads must not
 
 Say = Callable[[str], None]
 
@@ -51,7 +58,7 @@ def supervise(machines: Machines, command: Sequence[str], grace: float, max_rest
         ended: dict[int, str] = {}  # by local rank: how, unless it is to be started again
         due: dict[int, float] = {}  # when it is to be started again
         try:
-            while not interrupts.last and len(ended) < count:
+            while not interrupts and len(ended) < count:
                 light.keep(say)
                 for local, worker in enumerate(workers):
                     how = worker.how_ended()
@@ -61,29 +68,29 @@ def supervise(machines: Machines, command: Sequence[str], grace: float, max_rest
                         if time.monotonic() > due[local]:
                             del due[local]
                             workers[local] = start(local)
-                    elif how != FINISHED and restarts < max_restarts and FINISHED not in ended.values():
+                    elif how != _FINISHED and restarts < max_restarts and _FINISHED not in ended.values():
                         restarts, due[local] = restarts + 1, time.monotonic() + _AGAIN
                         say(f"rank {worker.rank} is lost: {how}; start {restarts} of {max_restarts} to join again")
                     else:
                         ended[local] = how
-                        if how != FINISHED:
+                        if how != _FINISHED:
                             say(f"rank {worker.rank} is lost: {how}")
-                if FINISHED in ended.values():  # a stopped process would be waited for without end
+                if _FINISHED in ended.values():  # a stopped process would be waited for without end
                     for worker in workers:
                         if worker.is_stopped:
                             worker.end(reason="stopped, then ended")
                 time.sleep(_LOOK)
         finally:
-            _end(workers, interrupts.last or signal.SIGTERM)
-    if interrupts.last:
-        say(f"stopped by {interrupts.last.name}")
-        return 128 + interrupts.last
+            _end(workers, interrupts[-1] if interrupts else signal.SIGTERM)
+    if interrupts:
+        say(f"stopped by {interrupts[-1].name}")
+        return 128 + interrupts[-1]
     return _result(machines, {first + local: how for local, how in ended.items()}, say)
 
 
 def _result(machines: Machines, ended: dict[int, str], say: Say) -> int:
     """Print a summary and return the exit code."""
-    lost = {rank: how for rank, how in ended.items() if how != FINISHED}
+    lost = {rank: how for rank, how in ended.items() if how != _FINISHED}
     finished = len(ended) - len(lost)
     where = "" if machines.most == 1 else f" of machine {machines.here}"
     listed = ", ".join(f"rank {rank} ({how})" for rank, how in sorted(lost.items()))
@@ -109,19 +116,16 @@ class _Lighthouse:
 
     def __init__(self, machines: Machines, grace: float) -> None:
         places, self._grace = machines.lighthouses, grace
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[Any] | None = None
         if machines.here < len(places):
             self._at = places[machines.here] = free_address(*places[machines.here])
             self._process = self._start()
         self.addresses = ",".join(map(written, places))
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[Any]:
         host, port, self._started = *self._at, time.monotonic()
-        return subprocess.Popen(
-            [sys.executable, lighthouse.__file__, host, str(port), str(self._grace)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0,
-            preexec_fn=die_with_parent,
-        )  # fmt: skip
+        command = [sys.executable, lighthouse.__file__, host, str(port), str(self._grace)]
+        return _process(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def keep(self, say: Say) -> None:
         """Start it again if it is lost."""
@@ -153,21 +157,82 @@ def _environment(machines: Machines, lighthouses: str, grace: float) -> dict[str
     }
 
 
-class _Interrupts:
-    last: signal.Signals | None = None  # the signal that is to end the run
-
-
 @contextmanager
-def _interrupts() -> Iterator[_Interrupts]:
-    """Remember signals that end the run until the supervisor looks at them."""
-    found = _Interrupts()
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        found.last = signal.Signals(number)
-
-    before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+def _interrupts() -> Iterator[list[signal.Signals]]:
+    """Collect the signals that are to end the run until the supervisor looks at them."""
+    received: list[signal.Signals] = []
+    before = {
+        number: signal.signal(number, lambda number, frame: received.append(signal.Signals(number)))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     try:
-        yield found
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+# --- one worker ---
+class Worker:
+    """One process of the run.
+
+    Its output is passed on line by line, with its rank.
+    """
+
+    def __init__(self, rank: int, command: Sequence[str], environment: dict[str, str]) -> None:
+        self.rank = rank
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = _process(command, env=environment, encoding="utf-8", errors="surrogateescape", **pipes)
+        self.reason: str | None = None  # why we ended it, if we did
+        self._readers = [
+            threading.Thread(target=_pass_on, args=(pipe, f"[{rank}] ", to.buffer), daemon=True)
+            for pipe, to in ((self.process.stdout, sys.stdout), (self.process.stderr, sys.stderr))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def how_ended(self) -> str | None:
+        """How it ended, in words; None while it lives."""
+        code = self.process.poll()
+        if code is None:
+            return None
+        if self.reason is not None:
+            return self.reason
+        if code == 0:
+            return _FINISHED
+        return f"exit code {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it."""
+        return self.process.poll() is None and psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED
+
+    def end(self, number: signal.Signals = signal.SIGKILL, reason: str | None = None) -> None:
+        """Send a signal to the process and to all that it has started."""
+        if self.process.poll() is None:
+            self.reason = reason or self.reason
+            os.killpg(self.process.pid, number)
+
+    def read_all(self) -> None:
+        """Wait for its end, and for the last of its output."""
+        self.process.wait()
+        for reader in self._readers:
+            reader.join(_LAST_WORDS)
+
+
+def _pass_on(source: IO[str], prefix: str, target: IO[bytes]) -> None:
+    with source:
+        for line in source:
+            target.write((prefix + line.removesuffix("\n") + "\n").encode("utf-8", "surrogateescape"))
+            target.flush()
+
+
+def _process(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a process in a process group of its own, so that what it starts ends with it."""
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0, preexec_fn=die_with_parent, **options)
+
+
+def die_with_parent() -> None:
+    """In the child, before it becomes the worker: be killed when the parent is gone, however it went."""
+    if _libc is not None:
+        _libc.prctl(_PDEATHSIG, signal.SIGKILL)

@@ -2,7 +2,7 @@
 
     python -m mixwise.launch.torchrun --rdzv-backend=mixwise --rdzv-endpoint=10.0.0.1:29500 …
 
-torchrun keeps its stores on all interfaces. With `--standalone`, with `--rdzv-backend=c10d`, and in torch 2.13 also by
+torchrun's stores listen on all interfaces. With `--standalone`, with `--rdzv-backend=c10d`, and in torch 2.13 also by
 default on one machine, it unpickles the state of the rendezvous from such a store: anyone who reaches the port can run
 code (`_BackendRendezvousStateHolder.sync`; no other part of torchrun unpickles what arrives). Here torchrun
 works with stores that are bound to the address of the endpoint, and with a state in JSON.
@@ -41,7 +41,7 @@ from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.run import main as torchrun
 
 from mixwise.errors import MixwiseError
-from mixwise.launch.workers import die_with_parent
+from mixwise.launch.supervisor import die_with_parent
 from mixwise.network.addresses import address_towards, gloo_interface, listening_store
 from mixwise.network.board import Board
 from mixwise.network.world import BOARD
@@ -105,7 +105,7 @@ class ChangingMachines(DynamicRendezvousHandler):
     """
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Forget the store of the last round, so that one is made and told to all machines of this round."""
+        """Drop the store of the last round, so that a new one is made and announced to all machines of this round."""
         self._shared_tcp_store_server = self._bootstrap_store_info = None
         return super().next_rendezvous()
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from mixwise.errors import ConfigError
 from mixwise.graphs.drawing import is_drawable, layout
 from mixwise.report.folder import Run, RunFolder, read_folder
-from mixwise.report.records import MetricName, Steps, columns, metric_name
+from mixwise.report.records import MetricName, Steps, columns, holding, metric_name
 from mixwise.report.weights import Frame, frames, graph_of
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTHS = {"column": 3.25, "text": 6.75}  # inches
-FORMATS = ("pdf", "png", "svg")
-_METADATA: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {}, "svg": {"Date": None}}
+_FORMATS: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {}, "svg": {"Date": None}}  # metadata
 _STYLE: dict[Any, Any] = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7,
     "ytick.labelsize": 7, "axes.linewidth": 0.6, "axes.spines.top": False, "axes.spines.right": False,
@@ -42,21 +41,27 @@ Curve: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDA
 
 def save_curves(folder: RunFolder) -> None:
     """Write the curves of a run folder: `figures/curves.png` and `curves.svg`."""
-    target = folder.path / "figures"
-    target.mkdir(parents=True, exist_ok=True)
-    _save(curves_figure(folder), target / "curves", ("png", "svg"), dpi=160)
+    _save(curves_figure(folder), folder.path / "figures" / "curves", ("png", "svg"), dpi=160)
 
 
-def curves_figure(folder: RunFolder) -> Figure:
-    """One panel per metric over the steps, averaged over a window of steps and over seeds; a shared legend below."""
+def curves_figure(
+    folder: RunFolder, metrics: Sequence[str] | None = None, width: float | None = None, height: float = 2.8
+) -> Figure:
+    """One panel per metric, by default of the table, over the steps; the variants share a legend below.
+
+    Curves are averaged over a window of steps and over seeds.
+    """
     from matplotlib import rc_context
 
-    metrics = folder.metrics
+    metrics = folder.metrics if metrics is None else metrics
+    width = width or 3.2 * len(metrics)
+    runs = {name: [run.records for run in folder.of(name)] for name in folder.variants}
     with rc_context(_STYLE):
-        figure, panels = _new(3.2 * len(metrics), 2.8, columns=len(metrics))
+        figure, panels = _new(width, height, columns=len(metrics))
         for panel, metric in zip(panels, metrics, strict=True):
-            _draw_curves(panel, _curves(folder, metric), metric_name(metric))
-        _add_legend(figure, panels[0], 3.2 * len(metrics))
+            curves = {name: _curve(records, metric, folder.window) for name, records in runs.items()}
+            _draw_curves(panel, curves, metric_name(metric))
+        _add_legend(figure, panels[0], width)
     return figure
 
 
@@ -67,10 +72,9 @@ def save_paper_figures(
     from matplotlib import rc_context
 
     for name in formats:
-        if name not in FORMATS:
-            raise ConfigError(f"--format {name}: choose from {', '.join(FORMATS)}, such as pdf,png")
+        if name not in _FORMATS:
+            raise ConfigError(f"--format {name}: choose from {', '.join(_FORMATS)}, such as pdf,png")
     folder, target, paths = read_folder(run), out or run / "figures", []
-    target.mkdir(parents=True, exist_ok=True)
     with rc_context(_STYLE):
         for name, figure in _paper_figures(folder, WIDTHS[width]):
             paths += _save(figure, target / re.sub(r"[^A-Za-z0-9_.-]+", "-", name), formats, dpi=300)
@@ -81,12 +85,8 @@ def save_paper_figures(
 
 def _paper_figures(folder: RunFolder, width: float) -> Iterator[tuple[str, Figure]]:
     for metric in dict.fromkeys([*folder.metrics, "loss"]):
-        curves = _curves(folder, metric)
-        if any(len(steps) for steps, _, _ in curves.values()):
-            figure, (panel,) = _new(width, (0.62 if width < 5 else 0.42) * width)
-            _draw_curves(panel, curves, metric_name(metric))
-            _add_legend(figure, panel, width)
-            yield f"curve-{metric}", figure
+        if any(holding(run.records, metric) for run in folder.runs):
+            yield f"curve-{metric}", curves_figure(folder, [metric], width, (0.62 if width < 5 else 0.42) * width)
     for variant in folder.variants:
         run = next((run for run in folder.of(variant) if run.scene is not None and run.weights), None)
         if run is not None and (figure_ := _graph(run, width)) is not None:
@@ -106,11 +106,12 @@ def _new(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Ax
 def _save(figure: Figure, stem: Path, formats: Sequence[str], dpi: int) -> list[Path]:
     from matplotlib import rc_context
 
-    paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in formats]
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = {suffix: stem.with_name(f"{stem.name}.{suffix}") for suffix in formats}
     with rc_context(_STYLE):
-        for path, suffix in zip(paths, formats, strict=True):
-            figure.savefig(path, dpi=dpi, metadata=_METADATA[suffix])
-    return paths
+        for suffix, path in paths.items():
+            figure.savefig(path, dpi=dpi, metadata=_FORMATS[suffix])
+    return list(paths.values())
 
 
 def _escaped(text: str) -> str:
@@ -119,10 +120,6 @@ def _escaped(text: str) -> str:
 
 
 # --- curves ---
-def _curves(folder: RunFolder, metric: str) -> dict[str, Curve]:
-    return {name: _curve([run.records for run in folder.of(name)], metric, folder.window) for name in folder.variants}
-
-
 def _curve(runs: Sequence[Steps], metric: str, window: int) -> Curve:
     """The trailing average over a window of steps, as mean and standard deviation over seeds."""
     seeds: dict[int, list[float]] = {}  # by step

@@ -91,35 +91,6 @@ def series(records: Steps, metric: str) -> tuple[npt.NDArray[np.int64], npt.NDAr
     return np.array([record["step"] for record in found]), np.array([record[metric] for record in found], np.float64)
 
 
-class Points(NamedTuple):
-    """The points of a curve: point k, at the step `kept[at[k]]`, averages the records start[k] to end[k] − 1."""
-
-    at: npt.NDArray[np.intp]
-    start: npt.NDArray[np.intp]
-    end: npt.NDArray[np.intp]
-
-    def means(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """The mean of the values of each point; summed one by one, since differences of long sums lose small values."""
-        spans = np.stack([self.start, self.end], axis=1).ravel()
-        means: npt.NDArray[np.float64] = np.add.reduceat(np.append(values, 0.0), spans)[::2] / (self.end - self.start)
-        return means
-
-
-def curve_points(steps: npt.ArrayLike, kept: npt.ArrayLike, window: int) -> Points:
-    """The points of a run with records at `steps`, at those kept steps that have a new record.
-
-    A point averages the last `window` steps, or all records since the point before if these are more. The last point is
-    the number in the table: exactly `window` steps.
-    """
-    steps, kept = np.asarray(steps), np.asarray(kept)
-    end = np.searchsorted(steps, kept, side="right")
-    at = np.flatnonzero(np.diff(end, prepend=0) > 0)
-    end = end[at]
-    start = np.minimum(np.searchsorted(steps, kept[at] - window, side="right"), np.concatenate([[0], end[:-1]]))
-    start[-1] = np.searchsorted(steps, steps[-1] - window, side="right")
-    return Points(at, start, end)
-
-
 def thinned(items: Sequence[Item], most: int) -> list[Item]:
     """At most so many of the items: the first, the last, and evenly spaced ones."""
     return [items[k] for k in np.unique(np.linspace(0, len(items) - 1, min(len(items), most)).round().astype(int))]
@@ -139,7 +110,7 @@ def columns(
 ) -> list[list[dict[str, Any]]]:
     """The metrics of each run, in groups recorded at the same steps: {steps, x: axes, y: metrics}.
 
-    Each has at most `most` points (`curve_points`), at the same steps in all runs, and values of so many digits.
+    Each has at most `most` points, at the same steps in all runs, and values of so many digits.
     """
     groups: dict[tuple[int, ...], list[str]] = {}
     for metric in metrics:
@@ -151,17 +122,30 @@ def columns(
 
 
 def _group(records: Steps, kept: tuple[int, ...], names: list[str], window: int, digits: int) -> dict[str, Any] | None:
+    """The points of a run, one at each kept step that has a new record.
+
+    A point averages the last `window` steps, or all records since the point before if these are more. The last point is
+    the number in the table: exactly `window` steps.
+    """
     if not (found := holding(records, names[0])):
         return None
-    points = curve_points([record["step"] for record in found], kept, window)
-    last = [found[end - 1] for end in points.end]
-    group: dict[str, Any] = {"steps": [kept[k] for k in points.at], "x": {}, "y": {}}
+    steps = np.array([record["step"] for record in found])
+    end = np.searchsorted(steps, kept, side="right")
+    new = np.diff(end, prepend=0) > 0
+    at, end = np.array(kept)[new], end[new]
+    start = np.minimum(np.searchsorted(steps, at - window, side="right"), np.concatenate([[0], end[:-1]]))
+    start[-1] = np.searchsorted(steps, steps[-1] - window, side="right")
+    spans = np.stack([start, end], axis=1).ravel()
+    last = [found[k - 1] for k in end]
+    group: dict[str, Any] = {"steps": at.tolist(), "x": {}, "y": {}}
     for axis in X_AXES:
         if all(is_number(record.get(axis)) for record in last):
             group["x"][axis] = [rounded(record[axis], 6) for record in last]
     for name in names:
-        values = np.array([value if is_number(value := record.get(name)) else np.nan for record in found], dtype=float)
-        group["y"][name] = [rounded(mean, digits) for mean in points.means(values).tolist()]
+        values = [value if is_number(value := record.get(name)) else np.nan for record in found]
+        # Summed span by span, since differences of long sums lose small values.
+        means = np.add.reduceat([*values, 0.0], spans)[::2] / (end - start)
+        group["y"][name] = [rounded(mean, digits) for mean in means.tolist()]
     return group
 
 
