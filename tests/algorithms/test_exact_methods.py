@@ -1,8 +1,8 @@
-"""Where the algorithms end, on quadratics without noise, against linear algebra; and where D² is stable.
+"""Where the algorithms end, and how fast, on quadratics without noise, against linear algebra; and where D² is stable.
 
-On quadratics ∇f_i(x) = H_i x + c_i every method is a linear map, so its limit is the solution of a linear system,
-computed here, in NumPy, from the papers' equations with nodes as rows and P = Wᵀ; vec(X) stacks the rows, so that P is
-P ⊗ I and the gradients are blockdiag(H_i). The iterates themselves, and with them the rates:
+On quadratics ∇f_i(x) = H_i x + c_i every method is a linear map, so its limit is the solution of a linear system and
+its rate a spectral radius. Both are computed here, in NumPy, from the papers' equations with nodes as rows and P = Wᵀ;
+vec(X) stacks the rows, so that P is P ⊗ I and the gradients are blockdiag(H_i). The iterates themselves:
 tests/theory/test_matrix_forms.py.
 """
 
@@ -222,3 +222,74 @@ def test_full_averaging_and_no_mixing_at_all_are_stable(graph):
     check_d2_stability(W)
     if graph.is_connected:
         assert growth(W) < 1e-6
+
+
+# --- how fast ---
+def dsgd_operator(eta):
+    return P @ (ONE - eta * hessian())
+
+
+def d2_operator(eta):
+    """(X⁺, ψ⁺) of (X, ψ): ψ⁺ = (1 − ηH) X;  X⁺ = P (ψ⁺ + X − ψ)."""
+    step, zero = ONE - eta * hessian(), np.zeros_like(ONE)
+    return np.block([[P @ (step + ONE), -P], [step, zero]])
+
+
+def extra_operator(eta):
+    """X⁺⁺ = (I + P) X⁺ − (I + P)/2 X − η H (X⁺ − X), on the pair (X⁺, X)."""
+    H = hessian()
+    return np.block([[ONE + P - eta * H, -(ONE + P) / 2 + eta * H], [ONE, np.zeros_like(ONE)]])
+
+
+def tracking_operator(eta):
+    """X⁺ = P (X − η Y);  Y⁺ = P Y + H (X⁺ − X)."""
+    H = hessian()
+    return np.block([[P, -eta * P], [H @ (P - ONE), P - eta * H @ P]])
+
+
+def relay_operator(eta):
+    """x_i⁺ = (1/n) Σ_j x′_j of h − 1 steps ago, j being h ≥ 1 hops away, and of now for j = i."""
+    hops = np.full((N, N), np.inf)
+    hops[tuple(np.array(TREE.edges).T)] = 1
+    hops = np.minimum(hops, hops.T)
+    np.fill_diagonal(hops, 0)
+    for k in range(N):
+        hops = np.minimum(hops, hops[:, [k]] + hops[[k]])
+    age = np.maximum(hops - 1, 0)
+    step, depth = ONE - eta * hessian(), int(age.max()) + 1
+    first = [np.kron((age == a) / N, np.eye(D)) @ step for a in range(depth)]
+    shift = np.eye((depth - 1) * N * D, depth * N * D)
+    return np.vstack([np.hstack(first), shift])
+
+
+def radius(operator):
+    """The largest modulus of an eigenvalue, but for 1: that is what the method conserves, such as mean(Y − G)."""
+    values = np.linalg.eigvals(operator)
+    return float(np.abs(values[np.abs(values - 1) > 1e-7]).max())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "operator", "share", "options"),
+    [
+        (alg.DSGD, dsgd_operator, 0.4, {}),
+        (alg.D2, d2_operator, 0.2, {}),
+        (alg.D2, d2_operator, 0.4, {}),
+        (alg.EXTRA, extra_operator, 0.2, {}),
+        (alg.EXTRA, extra_operator, 0.6, {}),  # a complex pair leads
+        (alg.GradientTracking, tracking_operator, 0.15, {}),
+        (alg.GradientTracking, tracking_operator, 0.4, {}),
+        (alg.RelaySGD, relay_operator, 0.4, EXACT["relay"][1]),
+    ],
+)
+def test_the_rate_is_the_spectral_radius(algorithm, operator, share, options):
+    """Measured from distance 1e-3 to 1e-9: late enough for one eigenvalue to lead by, early enough for rounding."""
+    eta = share / task().smoothness
+    limit = dsgd_limit(eta) if algorithm is alg.DSGD else optimum()
+    training, errors = make(algorithm(), eta, **options), []
+    while not errors or errors[-1] > 1e-9:
+        training.step()
+        errors.append(np.linalg.norm(training.X.numpy().ravel() - limit))
+        assert training.t < 3000
+    late = np.flatnonzero((np.array(errors) < 1e-3) & (np.array(errors) > 1e-9))
+    slope = np.polyfit(late, np.log(np.array(errors)[late]), 1)[0]
+    assert slope == pytest.approx(np.log(radius(operator(eta))), rel=0.02)
