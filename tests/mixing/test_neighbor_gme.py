@@ -326,7 +326,7 @@ def test_as_good_as_gathered_sketches(options):
         assert plan.solve.objective == pytest.approx(f(gathered.gram, plan.params[0].to_dense()), rel=1e-9)
     assert local.network.traffic.parameters == 0
     assert local.network.traffic.sketches > 0
-    assert "gram" not in local.state.shared
+    assert local.state.shared["gram"] is None
 
 
 @cases(

@@ -161,7 +161,7 @@ def test_rounds_are_shown_one_by_one_each_in_its_color(report):
     slider.press("Home")
     shown, colors = [], []
     for number in (1, 2):
-        assert report.locator("#time-now").inner_text() == f"Step 0 of 11, round {number} of 4"
+        assert report.locator("#time-now").inner_text() == f"Step 0 of 11, round {number} of 8"
         drawn = report.locator(f"#right .ribbon[data-round='{number}']").all()
         used = [path for path in drawn if path.get_attribute("d")]
         shown.append({path.get_attribute("data-edge") for path in used})

@@ -1,4 +1,4 @@
-"""Decentralized SGD: step, then mix. With a heterogeneity-aware policy it is HA-DSGD (paper, Algorithms 1 and 2).
+"""Decentralized SGD: step, then mix (Lian et al. 2017). With a heterogeneity-aware policy it is HA-DSGD.
 
 Two methods mix in another order, before the step or during it:
 

@@ -2,7 +2,8 @@
 
     numerators P = w X − U;  P⁺ = Wᵀ P;  w⁺ = Wᵀ w  (w = 1 at first);  X⁺ = P⁺ / w⁺         (Assran et al. 2019)
 
-With `W.T @ P` mass is conserved when each row of W sums to 1: `kind="sender"`. The rows X = P / w are the models.
+Averages of this kind are due to Kempe et al. 2003. With `W.T @ P` mass is conserved when each row of W sums to 1:
+`kind="sender"`. The rows X = P / w are the models.
 """
 
 from __future__ import annotations

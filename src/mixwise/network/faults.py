@@ -39,9 +39,9 @@ class Faults:
     """The faults of a simulated network; simulations with the same seed have the same ones.
 
     Args:
-        message_loss: the share of messages that are lost. The rows that a link carries in one direction in one step
-            arrive or get lost together; every sketch and offer is lost on its own.
-        burst: the mean number of steps for which a link fails, losing everything; by default losses are independent.
+        message_loss: the share of messages that are lost, each by itself. Rows that a link carries right after each
+            other in the same direction, such as a row and its mass in push-sum, are one message.
+        burst: the mean number of steps for which a link fails, losing everything; by default links never fail.
         node_off: the share of the steps that a node is away. It then sends and receives nothing, and trains on alone.
         away: the mean number of steps until it returns; by default every step is drawn by itself.
         cyclic: nodes are away for `away` steps at a time in turn, without chance.

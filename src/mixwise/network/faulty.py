@@ -59,9 +59,10 @@ class FaultyNetwork:
 
     @step.setter
     def step(self, step: int | None) -> None:
-        self.network.step, self._now, self._small = step, step or 0, 0
+        self.network.step, self._now, self._draws = step, step or 0, 0
+        self._along: MixingMatrix | Graph | None = None  # where the last rows travelled
         self.hostile.begin(self._now)
-        self._failed: dict[tuple[Graph, int], BoolArray] = {}  # links of this step, by a graph's arcs or entries
+        self._failed: dict[tuple[Graph, int], BoolArray] = {}  # with bursts: links, by a graph's arcs or entries
         self._away = self._nodes_away(self._now)
         self._late = down(self._ids, self._now, self.faults.stragglers, None, stream(self.seed, "late"))
 
@@ -108,7 +109,8 @@ class FaultyNetwork:
             return self.hostile.honest_rows(gathered)
         if gathered.is_floating_point():
             gathered = self.hostile.replaced(gathered, self._ids, sketches=True)
-        lost = down(self._ids, self._now, self.faults.message_loss, None, self._next_small()) | self._away | self._late
+        self._draws += 1
+        lost = self._drawn(self._ids) | self._away | self._late
         self.traffic.messages += len(lost)
         self.traffic.lost += int(lost.sum())
         missing = torch.from_numpy(lost).to(rows.device)
@@ -140,7 +142,7 @@ class FaultyNetwork:
         if pairwise:  # by_column lists the entries of the opposite direction
             weights = (weights + weights[pattern.by_column]) / 2
         used = (senders != receivers) & (weights != 0)
-        lost = self._lost(W.graph, senders, receivers, small=False) & used
+        lost = self._lost(W, senders, receivers) & used
         self._count(senders[used], receivers[used], lost[used], size, "parameters")
         if pairwise:
             lost = lost | lost[pattern.by_column]
@@ -152,23 +154,28 @@ class FaultyNetwork:
             np.add.at(left, loops[senders[lost]], weights[lost])
         return left
 
-    def _lost(self, graph: Graph, senders: IntArray, receivers: IntArray, small: bool) -> BoolArray:
+    def _lost(
+        self, along: MixingMatrix | Graph, senders: IntArray, receivers: IntArray, small: bool = False
+    ) -> BoolArray:
         """Which messages between these nodes do not arrive; entries with sender = receiver have no meaning."""
-        rate, burst, links = self.faults.message_loss, self.faults.burst, senders * self.graph.n + receivers
-        if small and burst is None:  # each small message is lost by itself
-            failed = down(links, self._now, rate, None, self._next_small())
-        else:  # the same in all rounds of a step: with bursts, drawing again takes longer than mixing 16 nodes
-            key = graph, len(senders)
+        links = senders * self.graph.n + receivers
+        if self.faults.burst is None:
+            if small or along is not self._along:  # what follows along the same arcs is part of the same message
+                self._draws += 1
+            self._along = None if small else along
+            failed = self._drawn(links)
+        else:  # the same in all rounds of a step; drawing it again would take longer than mixing 16 nodes
+            key = along.graph if isinstance(along, MixingMatrix) else along, len(senders)
             if key not in self._failed:
+                rate, burst = self.faults.message_loss, self.faults.burst
                 self._failed[key] = down(links, self._now, rate, burst, stream(self.seed, "links"))
             failed = self._failed[key]
         lost: BoolArray = failed | self._away[senders] | self._away[receivers] | self._late[senders]
         return lost
 
-    def _next_small(self) -> int:
-        """The stream of the next small messages of this step."""
-        self._small += 1
-        return stream(self.seed, "small messages", self._small)
+    def _drawn(self, items: IntArray) -> BoolArray:
+        """Which of the messages under way are lost, each by itself."""
+        return down(items, self._now, self.faults.message_loss, None, stream(self.seed, "messages", self._draws))
 
     def _count(self, senders: IntArray, receivers: IntArray, lost: BoolArray, size: int, cargo: Cargo) -> None:
         """Count messages of so many bytes, and the time until the last of them would arrive."""

@@ -43,7 +43,7 @@ def check_leaving(rows: torch.Tensor, nodes: range, step: int | None) -> None:
         node = f"{nodes[int(bad.nonzero()[0])]}" if len(rows) == len(nodes) else f"{nodes[0]} (or up to {nodes[-1]})"
         raise TrainingError(
             f"{_at(step)}node {node} would send NaN or infinity (as {str(rows.dtype).removeprefix('torch.')}), so "
-            f"nothing was sent; lower the learning rate, and check its data and its buffers (BatchNorm statistics)"
+            f"nothing was sent; check its data and its buffers (BatchNorm statistics), or lower the learning rate (lr)"
         )
 
 
