@@ -117,7 +117,7 @@ def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment
             for_recipe[key] = parsed
         else:
             for_runs.append((key, parsed))
-    named = for_recipe.pop("variants", list(recipe.variants))
+    named = for_recipe.pop("variants", None) or list(recipe.variants)
     chosen = _chosen("variant", recipe.name, {**recipe.variants, **recipe.further}, named)
     nodes = for_recipe.pop("nodes", None)  # the size of the graph, whatever its family
     if nodes is not None and (type(nodes) is not int or nodes < 1):
