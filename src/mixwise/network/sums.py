@@ -86,8 +86,8 @@ def mix_rows(X: torch.Tensor, graph: Graph, weights: FloatArray, out: torch.Tens
     if d >= _LONG:
         _sum_long_rows(X, graph, weights, out, add)
     elif array is not None and (n + len(graph.arcs.senders)) * d <= _BLOCK:
-        mixed = torch.from_numpy(_sums_of_few_rows(array, graph, weights))
-        out.add_(mixed) if add else out.copy_(mixed)
+        mixed, target = _sums_of_few_rows(array, graph, weights), out.detach().numpy()
+        target[:] = target + mixed if add else mixed
     elif is_matching(graph) and not add:
         _average_pairs(out if in_place else out.copy_(X), graph, weights)
     else:

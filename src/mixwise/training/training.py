@@ -173,10 +173,11 @@ class Training:
             self._faulty.hostile.turn_gradients(G)
         if self.clip is not None:
             clip_rows(G, self.clip)
-        self.driver.direct(G, self.optimizer, zip(self._groups, (G[:, a:b] for a, b in self._columns), strict=True))
+        blocks = [G] if len(self._columns) == 1 else [G[:, first:last] for first, last in self._columns]
+        self.driver.direct(G, self.optimizer, zip(self._groups, blocks, strict=True))
         self.driver.begin(X)  # here, where the memory that the gradients took is free again
         self.driver.stepped(float(self.optimizer.param_groups[0]["lr"]))
-        self._step_optimizer(G)
+        self._step_optimizer(G, blocks)
         if self.scheduler is not None:
             self.scheduler.step()
         if t == 0 or not self._checked_by_network:
@@ -193,12 +194,12 @@ class Training:
         """Whether the network checks the rows next: all but one that guards against bad rows reject them as a whole."""
         return self._mixes and self.driver.looks is None and not isinstance(self.network, GuardedNetwork)
 
-    def _step_optimizer(self, G: torch.Tensor) -> None:
+    def _step_optimizer(self, G: torch.Tensor, blocks: list[torch.Tensor]) -> None:
         if self._row_by_row:
             step_rows(self.optimizer, self._groups, self._columns, self.X, G)
             return
-        for group, (first, last) in zip(self._groups, self._columns, strict=True):
-            group.grad = G[:, first:last]
+        for group, block in zip(self._groups, blocks, strict=True):
+            group.grad = block
         self.optimizer.step()
 
     # --- checkpoints ---
