@@ -43,13 +43,15 @@ def test_a_budget_is_kept_on_any_graph(budget):
     assert forecast(chosen, IRREGULAR, 1e3).bytes <= allowed
 
 
-@pytest.mark.parametrize("graph", [graphs.ring(9), IRREGULAR])
-def test_with_links_the_fewest_rounds_that_leave_three_tenths_of_a_step(graph):
+@pytest.mark.parametrize(
+    ("graph", "enough"), [(graphs.ring(9), 0.3), (IRREGULAR, 0.52), (graphs.parse("social"), 0.52)]
+)
+def test_with_links_the_fewest_rounds_that_leave_little_of_what_a_step_adds(graph, enough):
     chosen = Auto().choose(Context(graph, links=SLOW, row_bytes=1e4, wire_bytes=1e4))
     assert isinstance(chosen, Pairs)
     left = {r: forecast(Pairs(r), graph, 1e4).disagreement for r in (chosen.rounds, chosen.rounds - 1) if r}
-    assert left.pop(chosen.rounds) <= 0.3
-    assert all(more > 0.3 for more in left.values())
+    assert left.pop(chosen.rounds) <= enough
+    assert all(more > enough for more in left.values())
 
 
 @pytest.mark.parametrize("graph", [graphs.ring(16), graphs.ring(32), graphs.torus(6, 6)])

@@ -158,9 +158,9 @@ def plan(
 
     Disagreement is that of nodes that take independent random steps of variance 1, right after a mixing; with full
     averaging it is 0. Messages of a round travel at the same time, rounds one after the other. The line marked (auto)
-    is the choice of `policy: auto` and `wire_dtype: auto` for these links: the fewest rounds that leave at most 0.3, or
-    an exact average in at most three times as many. On irregular graphs it chooses pairs by the data if that takes at
-    most a tenth longer.
+    is the choice of `policy: auto` and `wire_dtype: auto` for these links: the fewest rounds that leave at most 0.3
+    (0.52 if nodes have different degrees), or an exact average in at most three times as many. On irregular graphs it
+    chooses pairs by the data if that takes at most a tenth longer.
 
     Example: mixwise plan torus:6x6 --latency 50 --bandwidth 100 --model-size 270000
     """

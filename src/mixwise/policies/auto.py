@@ -19,8 +19,9 @@ from mixwise.sketch import CountSketch, Sketch
 
 _MOST_ROUNDS = 16  # per mixing, where no budget says otherwise
 _HARDLY = 1.1  # a mixing that looks at the data may take this many times as long
-_LEFT = 0.3  # of the disagreement that a step adds may be left where time counts: then three times as many steps ...
-_EXACT = 3  # ... are needed as with exact averages, which may thus have three times as many rounds (see the study)
+# Where time counts, so much of the disagreement that a step adds may be left on regular graphs, and on others. Then
+# about three times as many steps are needed as with exact averages, which may thus have three times as many rounds.
+_LEFT, _LEFT_IRREGULAR, _EXACT = 0.3, 0.52, 3
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,11 @@ class Auto(Chosen):
     every mixing, from gathered sketches.
 
     If the network knows its links, time counts: the fewest rounds that leave at most 0.3 of the disagreement that a
-    step adds, one round to all neighbors (Metropolis-Hastings) if that does it, or an exact average if that takes at
-    most three times as many rounds. On graphs whose nodes have different degrees the pairs are then chosen by the data
-    (`AwarePairs`) where that takes at most a tenth longer, as it does for large models on fast links. With a `budget`,
-    bytes count: as many rounds as fit, until a hundredth of that disagreement is left.
+    step adds (0.52 on graphs whose nodes have different degrees), one round to all neighbors (Metropolis-Hastings) if
+    that leaves 0.3, or an exact average if that takes at most three times as many rounds. On graphs whose nodes have
+    different degrees the pairs are then chosen by the data (`AwarePairs`) where that takes at most a tenth longer, as
+    it does for large models on fast links. With a `budget`, bytes count: as many rounds as fit, until a hundredth of
+    that disagreement is left.
 
     Args:
         sketch: how a node's row is compressed, where sketches are used.
@@ -98,7 +100,7 @@ class Auto(Chosen):
     def _may_look(self, rounds: int, context: Context) -> bool:
         """Whether the data is likely to help in choosing the pairs, at hardly any extra time."""
         graph, links, size = context.graph, context.links, context.wire_bytes
-        if links is None or self.budget is not None or context.needs.symmetric or len(set(graph.degrees)) == 1:
+        if links is None or self.budget is not None or context.needs.symmetric or _is_regular(graph):
             return False
         pairs = (AwarePairs(rounds, self.sketch), Pairs(rounds))
         aware, blind = (forecast(policy, graph, size, links, mixings=2).seconds for policy in pairs)
@@ -112,7 +114,9 @@ class Auto(Chosen):
             most = max(1, int(self.budget * degree * context.row_bytes / context.wire_bytes + 1e-9))
         if needs.symmetric:  # r rounds forth and r − 1 back
             most = (most + 1) // 2
-        enough, mixings = (0.01, 20) if context.links is None else (_LEFT, 60)
+        enough, mixings = (0.01, 20)
+        if context.links is not None:
+            enough, mixings = (_LEFT if _is_regular(graph) else _LEFT_IRREGULAR), 60
         rounds = 1
         while rounds < most:
             left = forecast(Pairs(rounds), graph, context.wire_bytes, needs=needs, mixings=mixings)
@@ -120,6 +124,10 @@ class Auto(Chosen):
                 return rounds
             rounds += max(1, rounds // 4)
         return most
+
+
+def _is_regular(graph: Graph) -> bool:
+    return len(set(graph.degrees)) == 1
 
 
 def _exact_if_quick(rounds: int, graph: Graph) -> int:
