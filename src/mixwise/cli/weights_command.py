@@ -22,7 +22,7 @@ _SCHEMES = [name for name in entries("scheme", outside=False) if name != "clique
 Spec = Annotated[str, typer.Argument(help=_SPEC_HELP, autocompletion=offer_graphs)]
 _MOST = 2_500  # nodes; for more, eigenvalues take minutes
 Seed = Annotated[int, typer.Option(help="Seed of a random graph.")]
-ModelSize = Annotated[int, typer.Option(min=1, help="Parameters of the model.")]
+ModelSize = Annotated[int, typer.Option(help="Parameters of the model.")]
 
 
 def graph(
@@ -150,8 +150,8 @@ def _save_weights(W: MixingMatrix, path: Path) -> None:
 def plan(
     spec: Spec,
     model_size: ModelSize = 1_000_000,
-    latency: Annotated[float, typer.Option(min=0.0, help="Of every link, in milliseconds.")] = 20.0,
-    bandwidth: Annotated[float, typer.Option(min=1e-6, help="Of every link, in Mbit/s.")] = 10.0,
+    latency: Annotated[float, typer.Option(help="Of every link, in milliseconds.")] = 20.0,
+    bandwidth: Annotated[float, typer.Option(help="Of every link, in Mbit/s.")] = 10.0,
     seed: Seed = 0,
 ) -> None:
     """Predict the cost and the effect of gossip policies on a graph.
@@ -164,6 +164,11 @@ def plan(
 
     Example: mixwise plan torus:6x6 --latency 50 --bandwidth 100 --model-size 270000
     """
+    for name, value in (("--model-size", model_size), ("--bandwidth", bandwidth)):
+        if value <= 0:
+            raise ConfigError(f"{name} {value:g}; give a number above 0")
+    if latency < 0:
+        raise ConfigError(f"--latency {latency:g}; give 0 or more milliseconds")
     import torch
 
     from mixwise import policies

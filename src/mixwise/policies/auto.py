@@ -19,9 +19,10 @@ from mixwise.sketch import CountSketch, Sketch
 
 _MOST_ROUNDS = 16  # per mixing, where no budget says otherwise
 _HARDLY = 1.1  # a mixing that looks at the data may take this many times as long
-# Where time counts, so much of the disagreement that a step adds may be left on regular graphs, and on others. Then
-# about three times as many steps are needed as with exact averages, which may thus have three times as many rounds.
-_LEFT, _LEFT_IRREGULAR, _EXACT = 0.3, 0.52, 3
+# Where time counts, so much of the disagreement that a step adds may be left by pairs on regular graphs, and on others,
+# and by one round to all neighbors. With 0.3, about three times as many steps are needed as with exact averages, which
+# may thus have three times as many rounds.
+_LEFT, _LEFT_IRREGULAR, _LEFT_BY_ORDINARY, _EXACT = 0.3, 0.52, 0.2, 3
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Auto(Chosen):
 
     If the network knows its links, time counts: the fewest rounds that leave at most 0.3 of the disagreement that a
     step adds (0.52 on graphs whose nodes have different degrees), one round to all neighbors (Metropolis-Hastings) if
-    that leaves 0.3, or an exact average if that takes at most three times as many rounds. On graphs whose nodes have
+    that leaves 0.2, or an exact average if that takes at most three times as many rounds. On graphs whose nodes have
     different degrees the pairs are then chosen by the data (`AwarePairs`) where that takes at most a tenth longer, as
     it does for large models on fast links. With a `budget`, bytes count: as many rounds as fit, until a hundredth of
     that disagreement is left.
@@ -90,7 +91,7 @@ class Auto(Chosen):
             return Pairs()
         if self.budget is None and not context.needs.symmetric:
             ordinary = Fixed(metropolis_hastings)
-            if forecast(ordinary, graph, context.wire_bytes).disagreement <= _LEFT:
+            if forecast(ordinary, graph, context.wire_bytes).disagreement <= _LEFT_BY_ORDINARY:
                 return ordinary
         rounds = self._rounds(context)
         if self.budget is None and not context.needs.symmetric:
@@ -114,7 +115,7 @@ class Auto(Chosen):
             most = max(1, int(self.budget * degree * context.row_bytes / context.wire_bytes + 1e-9))
         if needs.symmetric:  # r rounds forth and r − 1 back
             most = (most + 1) // 2
-        enough, mixings = (0.01, 20)
+        enough, mixings = 0.01, 20
         if context.links is not None:
             enough, mixings = (_LEFT if _is_regular(graph) else _LEFT_IRREGULAR), 60
         rounds = 1
