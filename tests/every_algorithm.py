@@ -8,7 +8,7 @@ from builders import sgd
 from mixwise.data import gaussian_mixture, partition
 from mixwise.experiments.recipe import load_recipe, plan_experiment
 from mixwise.graphs import Graph, complete, random_connected, ring, spanning_tree
-from mixwise.mixing import lazy, metropolis_hastings, uniform_sender
+from mixwise.mixing import lazy, metropolis_hastings, uniform, uniform_sender
 from mixwise.models import mlp, seeded
 from mixwise.network import SimulatedNetwork
 from mixwise.sketch import CountSketch, GaussianSketch
@@ -66,6 +66,7 @@ def runs() -> dict:
         "relay": (*relay, NESTEROV),
         "relay, complete graph": (alg.RelaySGD(), pol.Tree("bfs"), complete(N)),
         "push-sum": (alg.PushSum(), sender, ONE_WAY),
+        "push-sum, aware": (alg.PushSum(), aware(stochastic="sender", regularization=0.2), ONE_WAY),
         "choco, top-k": (alg.Choco(alg.TopK(0.4), 0.3), fixed),
         "choco, quantized": (alg.Choco(alg.Quantize(4), 0.3), fixed, GRAPH, NESTEROV),
         "all-reduce": (alg.AllReduceSGD(), pol.NoMixing(), GRAPH, NESTEROV),
@@ -78,6 +79,8 @@ def runs() -> dict:
     policies |= {"product": pol.Product([turns, learned]), "alternating": pol.Alternating([learned, smooth])}
     policies |= {"auto": pol.Auto(), "matcha": pol.Matcha(0.5), "edge sampling": pol.EdgeSampling(0.5)}
     policies |= {"local solver": pol.HeterogeneityAware(2, solver="local", smoothing=0.5)}
+    inside = {"graphs": pol.Alternating([MH, uniform(complete(N))]), "alternate_with": aware(growth=1.2)}
+    policies["nested, dropping arcs"] = aware(drop_below=0.1, **inside)
     kinds |= {name: (alg.DSGD(), policy) for name, policy in policies.items()}
     kinds["matchings made lazy"] = alg.D2(), pol.HeterogeneityAwareMatchings(1, objective="both")
     kinds["decoupled twice"] = alg.DecoupledDSGD(), pol.Decoupled(turns, turns)
