@@ -61,6 +61,7 @@ def spread(make, u: np.ndarray, v: np.ndarray, k: int) -> float:
 @pytest.mark.parametrize("k", [1, 4, 50])
 @pytest.mark.parametrize("d", [2, 30, 400])
 def test_inner_products_are_unbiased_with_the_stated_variance(make, k, d):
+    """As in the proof of Proposition 3, which prints the mean without the factor 1/k: it does not depend on d."""
     u, v = normal_rows(2, d, seed=d)
     v, runs = v + 0.5 * u, 3000
     S = np.stack([make(k, seed=seed)(np.stack([u, v])) for seed in range(runs)])

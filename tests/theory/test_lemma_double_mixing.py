@@ -32,18 +32,20 @@ def noisy_gradients(n: int, seed: int):
     return one_draw(random_quadratics(n, dim=3, noise=0.5, seed=seed))
 
 
+def assert_double_mixing(points, gradients, rates, params, updates=None) -> None:
+    """X⁽ᵗ⁾ − X̄⁽ᵗ⁾ = (X − X̄) W_p − η (∂F − mean) W_g, all at t − 1."""
+    for X, after, eta, W_p, W_g in zip(points[:-1], points[1:], rates, params, updates or params, strict=True):
+        expected = mixed(W_p, centered(X)) - eta * mixed(W_g, centered(gradients(X)))
+        torch.testing.assert_close(centered(after), expected, **CLOSE)
+
+
 @given(W=mixing_matrices(), rates=rates_of_three_steps, seed=seeds)
 def test_lemma_double_mixing_of_dsgd(W, rates, seed):
-    """X⁽ᵗ⁾ − X̄⁽ᵗ⁾ = (X − X̄) W − η (∂F − mean) W, all at t − 1; corrected: the step size too is η_{t−1}, not η_t."""
+    """Corrected: the step size too is η_{t−1}, not η_t."""
     gradients, other = noisy_gradients(W.n, seed), permutation_mixture(W.n, seed)
-    matrices = [W, other, W]
-    points = trajectory(
-        random_rows(W.n, 3, seed), gradients, complete(W.n), Alternating([Fixed(W), Fixed(other)]), rates
-    )
-    for t in (1, 2, 3):
-        X, eta, W_before = points[t - 1], rates[t - 1], matrices[t - 1]
-        expected = mixed(W_before, centered(X)) - eta * mixed(W_before, centered(gradients(X)))
-        torch.testing.assert_close(centered(points[t]), expected, **CLOSE)
+    policy = Alternating([Fixed(W), Fixed(other)])
+    points = trajectory(random_rows(W.n, 3, seed), gradients, complete(W.n), policy, rates)
+    assert_double_mixing(points, gradients, rates, [W, other, W])
 
 
 def test_lemma_double_mixing_with_the_printed_index_of_the_step_size_fails():
@@ -66,22 +68,15 @@ class Watched(HeterogeneityAware):
 @given(graph=connected_graphs(2, 7), rates=rates_of_three_steps, seed=seeds)
 def test_lemma_double_mixing_of_heterogeneity_aware_dsgd(graph, rates, seed):
     """The identity is one of matrices, so it also holds when W follows from the gradients of the same step."""
-    gradients = noisy_gradients(graph.n, seed)
-    policy = Watched(period=1, sketch=ExactSketch())
-    X, after = trajectory(random_rows(graph.n, 3, seed), gradients, graph, policy, rates[:1])
-    assert policy.W is not None
-    expected = mixed(policy.W, centered(X)) - rates[0] * mixed(policy.W, centered(gradients(X)))
-    torch.testing.assert_close(centered(after), expected, **CLOSE)
+    gradients, policy = noisy_gradients(graph.n, seed), Watched(period=1, sketch=ExactSketch())
+    points = trajectory(random_rows(graph.n, 3, seed), gradients, graph, policy, rates[:1])
+    assert_double_mixing(points, gradients, rates[:1], [policy.W])
 
 
 @given(graph=connected_graphs(2, 7), rates=rates_of_three_steps, seed=seeds)
 def test_lemma_double_mixing_of_decoupled_mixing(graph, rates, seed):
-    """X⁽ᵗ⁾ − X̄⁽ᵗ⁾ = (X − X̄) W_p − η (∂F − mean) W_g (appendix)."""
+    """As in the appendix."""
     W_p, W_g = metropolis_hastings(graph), optimized_weights(graph, seed)
-    gradients = noisy_gradients(graph.n, seed)
-    policy = Decoupled(params=Fixed(W_p), updates=Fixed(W_g))
+    gradients, policy = noisy_gradients(graph.n, seed), Decoupled(params=Fixed(W_p), updates=Fixed(W_g))
     points = trajectory(random_rows(graph.n, 3, seed), gradients, graph, policy, rates, DecoupledDSGD())
-    for t in (1, 2, 3):
-        X, eta = points[t - 1], rates[t - 1]
-        expected = mixed(W_p, centered(X)) - eta * mixed(W_g, centered(gradients(X)))
-        torch.testing.assert_close(centered(points[t]), expected, **CLOSE)
+    assert_double_mixing(points, gradients, rates, [W_p] * 3, [W_g] * 3)

@@ -7,8 +7,7 @@ from hypothesis import given
 import mixwise.mixing as mx
 from mixwise.graphs import complete, ring
 from mixwise.network import SimulatedNetwork
-from mixwise.tasks import random_quadratics
-from theory.instances import ROUNDING, mixing_distributions, mixing_matrices, seeds, worst_direction
+from theory.instances import ROUNDING, mixing_distributions, mixing_matrices, seeds
 
 
 # --- Remark 1 (spectral gap), corrected: δ = 1 − ‖W − J‖₂ instead of the printed 1 − ‖W‖₂ ---
@@ -42,32 +41,9 @@ def test_remark_1_is_tight_at_no_mixing_and_at_full_averaging_only():
     assert mx.consensus_factor(ring_of_eight) > 1.8 * mx.spectral_gap(ring_of_eight)
 
 
-@given(W=mixing_matrices())
-def test_remark_1_as_printed_would_be_zero_for_every_matrix(W):
-    """‖W‖₂ = 1 since W𝟏 = 𝟏, so 1 − ‖W‖₂ says nothing."""
-    assert abs(1 - np.linalg.norm(W.to_dense(), 2)) <= ROUNDING
-
-
-@given(W=mixing_matrices())
-def test_assumption_4_consensus_factor_is_the_largest_that_holds(W):
-    """In the direction that W mixes the least, the contraction is exactly 1 − p: no larger p would do."""
-    v, p = worst_direction(W)[:, None], mx.consensus_factor(W)
-    left = mx.consensus_distance(W.to_dense().T @ v)
-    assert abs(left - (1 - p) * mx.consensus_distance(v)) <= ROUNDING  # absolute, because at W = J both sides are 0
-
-
-# --- Remark 2: mixing leaves at most the share 1 − p of the heterogeneity ---
-@given(W=mixing_matrices(), seed=seeds)
-def test_remark_2_relative_heterogeneity_is_at_most_one_minus_p_times_heterogeneity(W, seed):
-    """ζ′² ≤ (1 − p) ζ² for the gradients of quadratics at a common point."""
-    task = random_quadratics(W.n, dim=3, seed=seed)
-    G = task.full_gradients(task.initial(range(1))[0])
-    zeta_sq = mx.heterogeneity(G)
-    assert mx.relative_heterogeneity(G, W) <= (1 - mx.consensus_factor(W)) * zeta_sq + ROUNDING * zeta_sq
-
-
+# --- Assumption 4 and Remark 2: mixing leaves at most the share 1 − p of the heterogeneity, and sometimes that much ---
 @given(distribution=mixing_distributions(), seed=seeds)
-def test_remark_2_holds_in_expectation_over_random_weights(distribution, seed):
+def test_remark_2_relative_heterogeneity_is_at_most_one_minus_p_times_heterogeneity(distribution, seed):
     """E ζ′²(W) ≤ (1 − p) ζ² with p = 1 − λ_max(E[W Wᵀ] − J), which is at least the mean of the matrices' own p."""
     matrices, chances = distribution
     G = np.random.default_rng(seed).standard_normal((matrices[0].n, 3))
@@ -78,13 +54,17 @@ def test_remark_2_holds_in_expectation_over_random_weights(distribution, seed):
 
 
 @given(distribution=mixing_distributions())
-def test_remark_2_is_attained_in_expectation(distribution):
-    """Along the top eigenvector of E[W Wᵀ] − J, E ζ′²(W) is exactly (1 − p) ζ²; E[Wᵀ W] would be another p."""
+def test_assumption_4_and_remark_2_are_attained(distribution):
+    """Along the top eigenvector of E[W Wᵀ] − J, which W mixes the least, rows and gradients keep the share 1 − p.
+
+    So no larger p would do, and no smaller factor such as (1 − p)²; E[Wᵀ W] would be another p.
+    """
     matrices, chances = distribution
     second_moment = sum(q * W.to_dense() @ W.to_dense().T for q, W in zip(chances, matrices, strict=True))
-    G = np.linalg.eigh(second_moment - 1 / matrices[0].n)[1][:, -1:]
-    left = sum(q * mx.relative_heterogeneity(G, W) for q, W in zip(chances, matrices, strict=True))
-    assert abs(left - (1 - mx.consensus_factor(matrices, chances)) * mx.heterogeneity(G)) <= ROUNDING
+    v = np.linalg.eigh(second_moment - 1 / matrices[0].n)[1][:, -1:]
+    kept = (1 - mx.consensus_factor(matrices, chances)) * mx.heterogeneity(v)
+    for left in (mx.relative_heterogeneity, lambda v, W: mx.consensus_distance(W.to_dense().T @ v)):
+        assert abs(sum(q * left(v, W) for q, W in zip(chances, matrices, strict=True)) - kept) <= ROUNDING
 
 
 def test_remark_2_random_pairs_mix_though_no_single_pairing_does():
@@ -92,16 +72,6 @@ def test_remark_2_random_pairs_mix_though_no_single_pairing_does():
     pairings = [mx.clique_averaging(pairs, ring(4)) for pairs in ([(0, 1), (2, 3)], [(1, 2), (0, 3)])]
     assert [round(mx.consensus_factor(W), 12) for W in pairings] == [0, 0]
     assert abs(mx.consensus_factor(pairings) - 0.5) < ROUNDING
-
-
-@given(W=mixing_matrices())
-def test_remark_2_is_attained_so_no_smaller_factor_would_do(W):
-    """Gradients along the direction that W mixes the least leave exactly (1 − p) ζ²; (1 − p)² would be too little."""
-    G = worst_direction(W)[:, None]
-    left, p = mx.relative_heterogeneity(G, W), mx.consensus_factor(W)
-    assert abs(left - (1 - p) * mx.heterogeneity(G)) <= ROUNDING
-    if 0.01 < p < 0.99:
-        assert left > (1 - p) ** 2 * mx.heterogeneity(G)
 
 
 def test_remark_2_relative_heterogeneity_can_be_far_below_the_bound():
