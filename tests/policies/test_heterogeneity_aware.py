@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixwise.mixing as mx
-from builders import random_rows, simulated, well_conditioned
+from builders import random_rows, simulated, stepped, well_conditioned
 from mixwise.algorithms import D2, DSGD, EXTRA, GradientTracking, QuasiGlobalMomentum
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph, complete, random_connected, ring
 from mixwise.needs import Needs
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Alternating, HeterogeneityAware, HeterogeneityAwareMatchings, Look, Product
+from mixwise.policies import Alternating, HeterogeneityAware, HeterogeneityAwareMatchings, Look, Pairs, Product
 from mixwise.sketch import CountSketch, ExactSketch
 from mixwise.training import driver
 from planning import Planner, gram_of, reloaded
@@ -172,17 +172,16 @@ def test_every_optimized_matrix_is_symmetric_and_stable(algorithm, roots, is_laz
     assert all(a is b for a, b in zip(checked, seen, strict=True))
 
 
-ON_GRAPHS = {"graphs": CHANGING}
+AWARE = {"sketch": EXACT, "regularization": 0.05}
+CHANGE = [HeterogeneityAware(**AWARE), HeterogeneityAware(10**6, **AWARE), HeterogeneityAware(graphs=CHANGING, **AWARE)]
 
 
 @pytest.mark.parametrize("algorithm", [D2, EXTRA, GradientTracking])
-@pytest.mark.parametrize("options", [{}, {"period": 10**6}, ON_GRAPHS], ids=["always", "once", "on changing graphs"])
-def test_exact_methods_stay_exact_with_optimized_weights(algorithm, options):
+@pytest.mark.parametrize("policy", [*CHANGE, Pairs()], ids=["always", "once", "on changing graphs", "pairs"])
+def test_exact_methods_stay_exact_with_weights_that_change(algorithm, policy):
     """Whatever W is, doubly stochastic, the optimum is where nothing moves any more."""
-    policy = HeterogeneityAware(sketch=EXACT, regularization=0.05, **options)
-    training = make(algorithm(), policy, complete(N) if options is ON_GRAPHS else GRAPH, lr=0.4 / NOISELESS.smoothness)
-    for _ in range(250):
-        training.step()
+    graph = complete(N) if policy == CHANGE[2] else GRAPH
+    training = stepped(make(algorithm(), policy, graph, lr=0.4 / NOISELESS.smoothness), 250)
     assert NOISELESS.evaluate(training.X)["distance_to_optimum"] < 1e-8
 
 

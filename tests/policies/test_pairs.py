@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import simulated
 from mixwise import graphs
-from mixwise.algorithms import D2, EXTRA
 from mixwise.graphs import edge_coloring, random_matching
 from mixwise.mixing import metropolis_hastings
 from mixwise.needs import Needs
@@ -18,7 +16,6 @@ from mixwise.network import SimulatedNetwork
 from mixwise.policies import EdgeColoring, Matchings, Pairs
 from mixwise.policies.aware_pairs import Neighborhood
 from mixwise.policies.edge_coloring import disagreement_left, fastest_order, rounds_that_fit
-from mixwise.tasks import random_quadratics
 from planning import Planner
 from strategies import connected_graphs
 
@@ -165,12 +162,3 @@ def test_random_matchings_of_one_mixing_are_drawn_independently():
     assert [rounds[0] for rounds in three] == [rounds[0] for rounds in one]
     for a, b in ((0, 1), (1, 2), (0, 2)):
         assert sum(rounds[a] == rounds[b] for rounds in three) <= 1
-
-
-@pytest.mark.parametrize("algorithm", [D2, EXTRA])
-def test_exact_methods_with_pairs_end_at_the_optimum_of_different_quadratics(algorithm):
-    task = random_quadratics(8, noise=0.0, seed=3)
-    training = simulated(Pairs(), algorithm(), graphs.ring(8), task=task, lr=0.3 / task.smoothness)
-    for _ in range(3000):
-        training.step()
-    assert (training.X - task.optimum).norm() < 1e-6 * task.optimum.norm()

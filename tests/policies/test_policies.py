@@ -84,7 +84,7 @@ def test_by_default_it_sees_a_count_sketch_of_the_updates_and_the_solver_is_an_o
 
 
 def test_weights_still_mix_if_everything_is_zero():
-    plan = Planner(aware(), SimulatedNetwork(GRAPH)).plan(0, torch.zeros(N, D, dtype=torch.float64))
+    plan = Planner(aware(growth=1.5), SimulatedNetwork(GRAPH)).plan(0, torch.zeros(N, D, dtype=torch.float64))
     np.testing.assert_allclose(plan.params_product, mx.uniform(GRAPH).to_dense(), atol=1e-9)
 
 
