@@ -101,7 +101,7 @@ class Auto(Chosen):
     def _may_look(self, rounds: int, context: Context) -> bool:
         """Whether the data is likely to help in choosing the pairs, at hardly any extra time."""
         graph, links, size = context.graph, context.links, context.wire_bytes
-        if links is None or self.budget is not None or context.needs.symmetric or _is_regular(graph):
+        if links is None or self.budget is not None or context.needs.symmetric or graph.is_regular:
             return False
         pairs = (AwarePairs(rounds, self.sketch), Pairs(rounds))
         aware, blind = (forecast(policy, graph, size, links, mixings=2).seconds for policy in pairs)
@@ -117,7 +117,7 @@ class Auto(Chosen):
             most = (most + 1) // 2
         enough, mixings = 0.01, 20
         if context.links is not None:
-            enough, mixings = (_LEFT if _is_regular(graph) else _LEFT_IRREGULAR), 60
+            enough, mixings = (_LEFT if graph.is_regular else _LEFT_IRREGULAR), 60
         rounds = 1
         while rounds < most:
             left = forecast(Pairs(rounds), graph, context.wire_bytes, needs=needs, mixings=mixings)
@@ -125,10 +125,6 @@ class Auto(Chosen):
                 return rounds
             rounds += max(1, rounds // 4)
         return most
-
-
-def _is_regular(graph: Graph) -> bool:
-    return len(set(graph.degrees)) == 1
 
 
 def _exact_if_quick(rounds: int, graph: Graph) -> int:
