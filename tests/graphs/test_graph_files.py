@@ -172,9 +172,6 @@ def test_no_file_a_folder_and_an_unknown_suffix(tmp_path, read):
     assert "a name without suffix" in complaint(read, "graph", "0 1")
 
 
-MISSPELLED = written("g.graphml").replace('target="b"', 'target="typo"')
-
-
 @cases(
     "name, content, message",
     *((name, blank, "the file is empty") for name in ("g.txt", "g.graphml", "g.gml") for blank in ("", " \n\n")),

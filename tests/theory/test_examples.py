@@ -7,13 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mixwise.mixing as mx
+from mixwise.algorithms import DSGD
 from mixwise.graphs import Graph, complete, ring
 from mixwise.network import SimulatedNetwork
 from mixwise.plan import Plan
-from mixwise.policies import Product
+from mixwise.policies import Fixed, HeterogeneityAware, Product
+from mixwise.sketch import ExactSketch
 from mixwise.tasks import QuadraticTask, random_quadratics
-from planning import Planner
-from theory.instances import ROUNDING, mixing_matrices, permutation_mixture, seeds
+from planning import Planner, mixed
+from strategies import connected_graphs
+from theory.instances import ROUNDING, mixing_matrices, optimized_weights, permutation_mixture, seeds
 
 # ζ′² / ζ² where the theory says 0: squares of rounding errors of relative size 1e-15, with room for sums.
 ZERO = 1e-26
@@ -124,6 +127,17 @@ def test_example_3_product_has_the_consensus_factor_of_one_and_the_relative_hete
     assert after <= (1 - p_p) * before + ROUNDING * mx.heterogeneity(G)
 
 
+@given(graph=connected_graphs(3, 7), seed=seeds)
+def test_example_3_one_step_with_the_product_policy_is_one_step_with_the_product_matrix(graph, seed):
+    """D-SGD with the plan of two rounds ends at (W_ζ′W_p)ᵀ X′, W_ζ′ first."""
+    W_zeta, W_p = optimized_weights(graph, seed), mx.metropolis_hastings(graph)
+    X = torch.randn(graph.n, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    plan = planned_product(W_zeta, W_p, X)
+    X_plus = mixed(DSGD(), X, X, plan, SimulatedNetwork(graph))
+    expected = (W_zeta.to_dense() @ W_p.to_dense()).T @ X.numpy()
+    np.testing.assert_allclose(X_plus.numpy(), expected, rtol=0, atol=1e-12)  # rounding of two small products
+
+
 def test_example_3_needs_the_gradients_weights_first():
     """In the other order the averaging inside cliques meets gradients that are no longer where it expects them."""
     task = repeated(np.arange(6) % 3, seed=0)
@@ -135,3 +149,15 @@ def test_example_3_needs_the_gradients_weights_first():
     right, wrong = planned_product(cliques, around, G), planned_product(around, cliques, G)
     assert mx.relative_heterogeneity(G, right.params_product) <= ZERO * mx.heterogeneity(G)
     assert mx.relative_heterogeneity(G, wrong.params_product) > 1e-3 * mx.heterogeneity(G)
+
+
+@given(graph=connected_graphs(3, 7), seed=seeds)
+def test_example_3_with_weights_that_follow_the_data(graph, seed):
+    """`Product([HeterogeneityAware(), Fixed(W_p)])` is as good as each of its factors at what that one is for."""
+    W_p = mx.metropolis_hastings(graph)
+    G = torch.randn(graph.n, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    network, aware = SimulatedNetwork(graph), HeterogeneityAware(sketch=ExactSketch())
+    alone = Planner(aware, network).plan(0, G).params_product
+    both = Planner(Product([aware, Fixed(W_p)]), network).plan(0, G).params_product
+    assert mx.consensus_factor(both) >= mx.consensus_factor(W_p) - ROUNDING
+    assert mx.relative_heterogeneity(G, both) <= mx.relative_heterogeneity(G, alone) + ROUNDING * mx.heterogeneity(G)
