@@ -3,6 +3,8 @@
 import itertools
 import json
 import os
+import threading
+import time
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,6 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from mixwise.experiments import Recipe, load_recipe, plan_experiment, run_experiment, runner
+from mixwise.report.watch import WatchServer
 from mixwise.training import Training
 
 
@@ -89,6 +92,25 @@ def _write(number, contents, names, target):
             _write(inner, contents, names, target / name)
         else:
             (target / name).write_bytes(contents.get(inner, b""))
+
+
+@contextmanager
+def served(folder):
+    """A server of the report of a run folder, answering in a thread."""
+    with WatchServer([folder]) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+
+
+def wait_until(holds, seconds=30.0):
+    """Wait until a function returns something true."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 class StoppedError(Exception):

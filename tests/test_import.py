@@ -64,31 +64,29 @@ def test_all_that_is_promised_is_there(name):
 
 # --- the command line ---
 SLOW = ("torch", "numpy", "scipy", "networkx", *HEAVY)
+LIGHT = [("--help", ""), ("--version", ""), ("run --help", ""), ("weights --help", ""), ("recipes", "")]
+LIGHT += [("", f"mixwise {words}") for words in ("", "run ", "graph t", "weights ring:4 --scheme m")]
 
 
-HELP = [("--help", "", ()), ("--version", "", ()), ("run --help", "", ()), ("weights --help", "", ())]
-HELP += [("", "mixwise ", ()), ("", "mixwise graph t", ("numpy", "scipy"))]
-
-
-@pytest.mark.parametrize(("words", "completed", "allowed"), HELP)
-def test_help_and_completion_do_not_wait_for_slow_packages(words, completed, allowed):
+@pytest.mark.parametrize(("words", "completed"), LIGHT)
+def test_help_lists_and_completion_do_not_wait_for_slow_packages(words, completed):
     code = f"""
-import atexit, sys
+import atexit, json, sys
 import mixwise.cli
-atexit.register(lambda: print("loaded:", [name for name in {SLOW!r} if name in sys.modules]))
+atexit.register(lambda: print("loaded:", json.dumps([name for name in {SLOW!r} if name in sys.modules])))
 sys.argv = ["mixwise", *{words.split()!r}]
 mixwise.cli.main()
 """
     completing = {
-        "_MIXWISE_COMPLETE": "complete_bash",
         "COMP_WORDS": completed,
         "COMP_CWORD": str(completed.count(" ")),
+        "_MIXWISE_COMPLETE": "complete_bash",
     }
     environment = os.environ | (completing if completed else {})
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     shown, _, loaded = done.stdout.rpartition("loaded: ")
     assert shown
-    assert set(json.loads(loaded.replace("'", '"'))) <= set(allowed)
+    assert json.loads(loaded) == []
 
 
 def test_names_are_imported_when_they_are_used():

@@ -2,12 +2,14 @@
 
 import gzip
 import os
+import socket
 import struct
 import threading
 import time
-from contextlib import contextmanager
-from http.client import HTTPConnection
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from unittest.mock import Mock, patch
+from urllib.request import urlopen
 
 import numpy as np
 import psutil
@@ -24,9 +26,9 @@ from mixwise.experiments.build import prepare
 from mixwise.experiments.sweep import sweep
 from mixwise.graphs import parse
 from mixwise.report.folder import read_folder
-from mixwise.report.watch import WatchServer, _Handler
+from mixwise.report.watch import _Handler
 from mixwise.tasks.pass_memory import evaluation_bytes
-from run_folders import StoppedError, classification, counted_steps, planned, run_until, small_recipe
+from run_folders import classification, counted_steps, planned, run_until, served, small_recipe, wait_until
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 MH = {"policy": "metropolis-hastings"}
@@ -94,9 +96,7 @@ def test_graphs_and_parts_that_once_were_tracebacks():
     refused(MixwiseError, "neither a class nor a function", experiment, "policy=os:abort")
 
 
-@pytest.mark.parametrize(
-    "header", ["{'shape': (", "\0\0", "{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999,)}"]
-)
+@cases("header", "{'shape': (", "\0\0", "{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999,)}")
 def test_any_header_of_an_npy_file_is_one_line(header, tmp_path):
     text = header.ljust(117).encode() + b"\n"
     (tmp_path / "g.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(96))
@@ -144,15 +144,9 @@ def test_an_interrupted_run_with_two_seeds_is_loaded(step, complete, tmp_path):
 def test_a_sweep_is_resumed_without_repeating_what_is_finished(tmp_path, mixwise):
     plain = small_recipe({"a": MH}, metrics=["accuracy"], **TASK, task=classification())
     recipe = Recipe.model_validate(plain)
-    grid, steps = ["lr=0.01,0.1", "task.data.validation=0.2"], []
-
-    def stop(progress):
-        steps.append(progress.step)
-        if len(steps) == 12:
-            raise StoppedError
-
-    with pytest.raises(StoppedError):
-        sweep(recipe, grid, tmp_path / "s", stop)
+    grid = ["lr=0.01,0.1", "task.data.validation=0.2"]
+    with pytest.raises(ZeroDivisionError):
+        sweep(recipe, grid, tmp_path / "s", Mock(side_effect=[None] * 11 + [ZeroDivisionError]))
     with counted_steps() as taken:
         resumed = sweep(recipe, grid, tmp_path / "s", resume=True)
     assert taken.call_count == 4  # of the second point, from its checkpoint after four steps
@@ -185,61 +179,42 @@ def test_disk_errors_end_in_one_line(mixwise, tmp_path, monkeypatch):
 @contextmanager
 def idle_connections(count, folder):
     """A watched folder with so many connections that ask for nothing; yields them, the server, and its threads."""
-    run_until(3, experiment(), folder)
-    with WatchServer([folder]) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with served(folder) as server, ExitStack() as closing:
         before = threading.active_count()
-        idle = [HTTPConnection("127.0.0.1", server.server_port) for _ in range(count)]
-        for connection in idle:
-            connection.connect()
+        connections = [socket.create_connection(server.server_address) for _ in range(count)]
+        idle = [closing.enter_context(connection) for connection in connections]
         yield idle, server, lambda: threading.active_count() - before
-        for connection in idle:
-            connection.close()
-        server.shutdown()
 
 
 def test_an_idle_connection_does_not_hold_a_thread(tmp_path, monkeypatch):
     monkeypatch.setattr(_Handler, "timeout", 0.2)
-    with idle_connections(20, tmp_path / "run") as (_, _, threads):
-        deadline = time.monotonic() + 30
-        while threads() > 0 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert threads() <= 0
+    with idle_connections(20, tmp_path) as (_, _, threads):
+        wait_until(lambda: threads() <= 0)
 
 
 def test_no_more_than_so_many_connections_hold_a_thread(tmp_path, monkeypatch):
     monkeypatch.setattr(_Handler, "timeout", 600)
-    with idle_connections(40, tmp_path / "run") as (idle, server, threads):
-        idle[-1].sock.settimeout(60)  # it is closed at once, not after the time limit for idle ones
-        assert idle[-1].sock.recv(1) == b""
+    with idle_connections(40, tmp_path) as (idle, server, threads):
+        idle[-1].settimeout(60)  # it is closed at once, not after the time limit for idle ones
+        assert idle[-1].recv(1) == b""
         assert threads() <= 32
         for connection in idle:
             connection.close()
-        browser, deadline = HTTPConnection("127.0.0.1", server.server_port), time.monotonic() + 30
-        while True:  # until the threads have noticed
-            try:
-                browser.request("GET", "/data.json")
-                assert browser.getresponse().status == 200
-                break
-            except ConnectionError:
-                assert time.monotonic() < deadline
-                browser.close()
+
+        def answers():
+            with suppress(OSError), urlopen(f"{server.url}data.json", timeout=60) as answer:
+                return answer.status == 200
+
+        wait_until(answers)  # when the threads have noticed
 
 
-def test_the_revision_of_a_dataset_on_the_hub_is_passed_on(tmp_path, monkeypatch):
-    asked = []
-
-    def download(name, **options):
-        asked.append((name, options["revision"]))
-        return str(tmp_path)
-
-    def stop(folder, config):
-        assert folder == tmp_path
-        raise StoppedError
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    monkeypatch.setattr("mixwise.data.hub._loaded", stop)
+def test_the_revision_of_a_dataset_on_the_hub_is_passed_on(tmp_path):
     data = "task.data={kind: hugging-face, options: {name: owner/data, revision: 0123abc}}"
-    with pytest.raises(StoppedError):
+    with (
+        patch("huggingface_hub.snapshot_download", return_value=str(tmp_path)) as download,
+        patch("mixwise.data.hub._loaded", side_effect=ZeroDivisionError) as loaded,
+        pytest.raises(ZeroDivisionError),
+    ):
         prepare(experiment(data).runs["a"], 0)
-    assert asked == [("owner/data", "0123abc")]
+    assert (*download.call_args.args, download.call_args.kwargs["revision"]) == ("owner/data", "0123abc")
+    assert loaded.call_args.args[0] == tmp_path

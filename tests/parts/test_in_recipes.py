@@ -1,14 +1,13 @@
-"""Parts of another package in recipes, in checkpoints and in processes; commands that stay light."""
+"""Parts of another package in recipes, in checkpoints and in processes."""
 
 import json
-import subprocess
-import sys
 from importlib import metadata
 
 import pytest
 import torch.distributed as dist
 import yaml
 
+from builders import cases
 from mixwise.errors import ConfigError
 from mixwise.experiments import load_run, plan_experiment, run_experiment
 from mixwise.experiments.build import prepare
@@ -65,21 +64,19 @@ def test_a_task_of_another_package_by_its_entry_point(tmp_path):
     assert not (tmp_path / "other" / "config.yaml").exists()
 
 
-@pytest.mark.parametrize(
-    ("base", "says"),
-    [
-        ({"policy": "cautios"}, "policy: unknown policy 'cautios'; did you mean cautious?"),
-        ({"policy": {"weights": {"kind": "cautious", "rest": 0}}}, "policy.weights.rest = 0: input should be greater"),
-        ({"task": {"kind": "bowls", "depth": -1}}, "task.depth = -1: input should be greater than 0"),
-        ({"task": {"kind": "bowls", "nodes": 3}}, "task: unknown key 'nodes'; allowed: depth"),
-        ({"task": {**CLASSIFIES, "data": {"kind": "toys.parts:stripes", "options": {"samples": 0}}}},
-         "task.data.options.samples = 0: input should be greater than or equal to 1"),
-        ({"task": {**CLASSIFIES, "data": {"kind": "toys.parts:dot"}}}, "task.data: 'toys.parts:dot' cannot be"),
-        ({"task": {**CLASSIFIES, "model": {"kind": "toys.parts:Net", "options": {"widht": 1}}}},
-         "task.model.options: unknown key 'widht'; did you mean width?"),
-        ({"task": {**CLASSIFIES, "partition": {"kind": "toys.parts:in_turn", "first": "last"}}},
-         "task.partition.first = 'last': input should be 'even' or 'odd'"),
-    ],
+@cases(
+    "base, says",
+    ({"policy": "cautios"}, "policy: unknown policy 'cautios'; did you mean cautious?"),
+    ({"policy": {"weights": {"kind": "cautious", "rest": 0}}}, "policy.weights.rest = 0: input should be greater"),
+    ({"task": {"kind": "bowls", "depth": -1}}, "task.depth = -1: input should be greater than 0"),
+    ({"task": {"kind": "bowls", "nodes": 3}}, "task: unknown key 'nodes'; allowed: depth"),
+    ({"task": {**CLASSIFIES, "data": {"kind": "toys.parts:stripes", "options": {"samples": 0}}}},
+     "task.data.options.samples = 0: input should be greater than or equal to 1"),
+    ({"task": {**CLASSIFIES, "data": {"kind": "toys.parts:dot"}}}, "task.data: 'toys.parts:dot' cannot be"),
+    ({"task": {**CLASSIFIES, "model": {"kind": "toys.parts:Net", "options": {"widht": 1}}}},
+     "task.model.options: unknown key 'widht'; did you mean width?"),
+    ({"task": {**CLASSIFIES, "partition": {"kind": "toys.parts:in_turn", "first": "last"}}},
+     "task.partition.first = 'last': input should be 'even' or 'odd'"),
 )  # fmt: skip
 def test_wrong_options_of_such_parts_are_found_when_a_run_is_planned(base, says):
     with pytest.raises(ConfigError) as error:
@@ -115,22 +112,6 @@ def test_a_configuration_that_spells_out_the_defaults_is_the_same_experiment(tmp
 def test_the_configuration_of_a_run_holds_its_parts_as_they_came():
     written = yaml.safe_load(plan_experiment(recipe(task={"noise": 0.5})).to_yaml())["variants"]["toy"]
     assert (written["task"], written["policy"], written["algorithm"]) == ({"noise": 0.5}, "metropolis-hastings", "dsgd")
-
-
-# --- light commands ---
-@pytest.mark.parametrize(
-    "code",
-    [
-        "from mixwise.cli.recipes_command import recipes; recipes(None)",
-        "import mixwise.cli",
-        "from mixwise.cli.recipes_command import *; offer_recipes(''); offer_graphs('r'); offer_schemes('m')",
-        "from mixwise.experiments import load_recipe; load_recipe('digits')",
-    ],
-)
-def test_commands_that_only_list_do_not_import_torch(code):
-    code += "; import sys; assert not {'torch', 'scipy'} & set(sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 # --- resumed, and run in two processes ---

@@ -5,16 +5,13 @@ Without a Chromium on the machine these tests are skipped; with MIXWISE_BROWSER=
 
 import os
 import shutil
-import threading
-import time
 from contextlib import contextmanager
 
 import pytest
 
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment
 from mixwise.report.page import save_page
-from mixwise.report.watch import WatchServer
-from run_folders import made_folder, planned
+from run_folders import made_folder, planned, served, wait_until
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser for all of them
 
@@ -109,14 +106,6 @@ def report(tab_of_report):
     tab_of_report.reload()
     wait_until_ready(tab_of_report)
     return tab_of_report
-
-
-def wait_until(holds, seconds=20.0):
-    """Wait outside the page, whose policy forbids Playwright to evaluate text inside it."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def curve(tab, variant):
@@ -235,17 +224,13 @@ WIDE = ":root { --sans: 'DejaVu Sans Mono', monospace; --serif: 'DejaVu Sans Mon
 
 
 @pytest.mark.parametrize("width", [390, 850, 1000])
-def test_nothing_overflows_or_overlaps_at_any_width_even_with_a_wide_font(digits, tmp_path, width, browser):
-    context = browser.new_context(viewport={"width": width, "height": 900}, bypass_csp=True)
-    tab = context.new_page()
-    tab.goto(page_of(digits))
-    wait_until_ready(tab)
+def test_nothing_overflows_or_overlaps_at_any_width_even_with_a_wide_font(digits, width, open_page):
+    tab = open_page(page_of(digits), width, bypass_csp=True)
     tab.add_style_tag(content=WIDE)
     tab.set_viewport_size({"width": width + 1, "height": 900})  # draws the charts again
     wait_until(lambda: tab.evaluate("innerWidth") == width + 1)
     assert tab.evaluate(TOO_WIDE) == []
     assert tab.evaluate(OVERLAPPING) == []
-    context.close()
 
 
 def test_the_partition_has_axes_and_one_class_is_one_class(tmp_path, open_page):
@@ -485,22 +470,18 @@ def test_watch_follows_a_run_and_keeps_what_was_chosen(digits, tmp_path, open_pa
     path = folder / "auto" / "seed-1" / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:3]))
-    with WatchServer([folder]) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            tab = open_page(server.url)
-            assert "3 of 12 steps" in tab.locator(".problems").inner_text()
-            tab.locator("#metric").select_option("loss")
-            tab.locator("#axis-bytes").click()
-            tab.locator("#variant-0").click()
-            before = curve(tab, "auto")
-            path.write_text("".join(lines))
-            wait_until(lambda: tab.locator(".problems").count() == 0)
-            assert curve(tab, "auto") != before
-            assert tab.locator("#metric").input_value() == "loss"
-            assert tab.locator("#axis-bytes").get_attribute("aria-pressed") == "true"
-            assert tab.locator("[data-variant='dsgd-momentum-metropolis']").count() == 0
-            wait_until(lambda: tab.locator("#live").inner_text() == "all runs finished")
-            tab.close()
-        finally:
-            server.shutdown()
+    with served(folder) as server:
+        tab = open_page(server.url)
+        assert "3 of 12 steps" in tab.locator(".problems").inner_text()
+        tab.locator("#metric").select_option("loss")
+        tab.locator("#axis-bytes").click()
+        tab.locator("#variant-0").click()
+        before = curve(tab, "auto")
+        path.write_text("".join(lines))
+        wait_until(lambda: tab.locator(".problems").count() == 0)
+        assert curve(tab, "auto") != before
+        assert tab.locator("#metric").input_value() == "loss"
+        assert tab.locator("#axis-bytes").get_attribute("aria-pressed") == "true"
+        assert tab.locator("[data-variant='dsgd-momentum-metropolis']").count() == 0
+        wait_until(lambda: tab.locator("#live").inner_text() == "all runs finished")
+        tab.close()

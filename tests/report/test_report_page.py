@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import threading
 import urllib.error
 import urllib.request
 from unittest.mock import patch
@@ -25,10 +24,9 @@ from mixwise.report.narrative import narrative
 from mixwise.report.page import in_html, page, page_data, save_page
 from mixwise.report.records import columns
 from mixwise.report.table import summarize
-from mixwise.report.watch import WatchServer
 from mixwise.report.weights import LETTERS, decoded, packed_nodes, packed_weights
 from mixwise.training.run_log import MAX_LINES, _WeightsLog, encoded, stride
-from run_folders import made_folder, read_records
+from run_folders import made_folder, read_records, served
 from strategies import connected_graphs
 
 
@@ -407,33 +405,29 @@ def test_paper_figures_fit_their_column(run, tmp_path, width, formats, points):
 
 # --- watch ---
 def test_watch_answers_this_machine_only_and_tells_what_is_new(copy):
-    with WatchServer([copy]) as server:
+    with served(copy) as server:
         assert server.server_address[0] == "127.0.0.1"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
 
         def get(path, **headers):
             return urllib.request.urlopen(urllib.request.Request(server.url + path, headers=headers), timeout=20)
 
-        try:
-            first = json.load(get("data.json"))
-            assert (first["live"], first["running"]) == (True, False)
-            newer = f"data.json?since={first['stamp']}"
-            assert get(newer).status == 204
-            path = copy / "ha-dsgd" / "seed-1" / "metrics.jsonl"
-            path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
-            second = json.load(get(newer))
-            assert second["running"]
-            assert second["experiments"][0]["problems"] == ["ha-dsgd, seed 1: 3 of 14 steps"]
-            assert "Not all runs are finished" in second["experiments"][0]["story"][0][0]
-            assert [run["done"] for run in second["runs"]] == [14, 14, 14, 3]
-            assert b"<html" in get("").read()
-            for path, host, code in (("", "example.org", 403), ("../config.yaml", "127.0.0.1", 404)):
-                with pytest.raises(urllib.error.HTTPError) as refused:
-                    get(path, Host=host)
-                assert refused.value.code == code
-                refused.value.close()
-        finally:
-            server.shutdown()
+        first = json.load(get("data.json"))
+        assert (first["live"], first["running"]) == (True, False)
+        newer = f"data.json?since={first['stamp']}"
+        assert get(newer).status == 204
+        path = copy / "ha-dsgd" / "seed-1" / "metrics.jsonl"
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
+        second = json.load(get(newer))
+        assert second["running"]
+        assert second["experiments"][0]["problems"] == ["ha-dsgd, seed 1: 3 of 14 steps"]
+        assert "Not all runs are finished" in second["experiments"][0]["story"][0][0]
+        assert [run["done"] for run in second["runs"]] == [14, 14, 14, 3]
+        assert b"<html" in get("").read()
+        for path, host, code in (("", "example.org", 403), ("../config.yaml", "127.0.0.1", 404)):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                get(path, Host=host)
+            assert refused.value.code == code
+            refused.value.close()
 
 
 # --- commands ---
@@ -444,7 +438,7 @@ def test_the_commands_work_on_a_run_folder(copy, mixwise, tmp_path):
 
 
 def test_a_port_that_is_taken_is_refused(copy, mixwise):
-    with WatchServer([copy]) as server:
+    with served(copy) as server:
         done = mixwise("watch", copy, "--port", server.server_port)
     assert done.returncode == 2
     assert f"--port {server.server_port} cannot be used" in done.stderr
