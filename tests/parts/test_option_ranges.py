@@ -22,6 +22,7 @@ WRONG = {
     pol.Matcha: {"budget": [0]},
     pol.Cycle: {"sequence": [[]]},
     alg.QuasiGlobalMomentum: {"beta": [1.0, NAN], "mu": [-0.1]},
+    alg.QuasiGlobalAdam: {"betas": [(0.9, 1.0)]},
     alg.DecentLaM: {"beta": [1.2]},
     alg.TopK: {"share": [0.0, 1.5, NAN]},
     alg.Quantize: {"bits": [0, 17]},
@@ -34,8 +35,4 @@ CASES = [(part, name, value) for part, wrong in WRONG.items() for name, values i
 
 @pytest.mark.parametrize(("part", "name", "value"), CASES)
 def test_a_value_out_of_range_is_refused(part, name, value):
-    refused(ConfigError, rf"^{name} = .*: (input should be|.*valid)", part, **{name: value})
-
-
-def test_an_entry_of_a_tuple_is_named():
-    refused(ConfigError, r"betas\.1 = 1\.0: input should be less than 1", alg.QuasiGlobalAdam, (0.9, 1.0))
+    refused(ConfigError, rf"^{name}(\.1)? = .*: (input should be|.*valid)", part, **{name: value})
