@@ -26,6 +26,7 @@ import tempfile
 import time
 import traceback
 import warnings
+from collections import Counter
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -71,23 +72,13 @@ VALUES = (
 # --- mutations ---
 def mutated_bytes(draw, data):
     """Some bytes flipped, cut, repeated, inserted or zeroed."""
-    data = bytearray(data)
     for _ in range(draw.choice((1, 1, 1, 2, 5))):
         at, size = draw.randrange(len(data) + 1), draw.choice((1, 2, 8, 64, 512))
-        way = draw.randrange(6)
-        if way == 0 and at < len(data):
-            data[at] ^= 1 << draw.randrange(8)
-        elif way == 1:
-            del data[at:]
-        elif way == 2:
-            del data[at : at + size]
-        elif way == 3:
-            data[at:at] = data[at : at + size]
-        elif way == 4:
-            data[at : at + size] = draw.randbytes(size)
-        else:
-            data[at : at + size] = bytes(min(size, len(data) - at))
-    return bytes(data)
+        old, rest = data[at : at + size], data[at + size :]
+        flipped = bytes(byte ^ 1 << draw.randrange(8) for byte in old[:1]) + old[1:]
+        new = draw.choice((flipped, b"", old + old, draw.randbytes(size), bytes(len(old)), None))
+        data = data[:at] + (b"" if new is None else new + rest)
+    return data
 
 
 def mutated_text(draw, text):
@@ -279,23 +270,23 @@ def _damaged(draw, place, files):
     path = draw.choice(found)
     data = path.read_bytes()
     way = draw.random()
-    if path.suffix in (".json", ".jsonl") and way < 0.5:
+    if way > 0.97:
+        path.unlink()
+        if way > 0.98:
+            path.symlink_to(draw.choice(("/etc/hostname", "/dev/zero", path.name)))
+    elif path.suffix == ".safetensors":
+        path.write_bytes(_edited(draw, data) if way < 0.6 else mutated_bytes(draw, data))
+    elif way > 0.8:
+        path.write_bytes(mutated_bytes(draw, data))
+    elif way > 0.5:
+        path.write_text(mutated_text(draw, data.decode()), "utf-8")
+    elif path.name == "config.yaml":
+        path.write_text(yaml.safe_dump(mutated_value(draw, yaml.safe_load(data)), sort_keys=False), "utf-8")
+    else:
         lines = data.decode().splitlines()
         at = draw.randrange(len(lines))
         lines[at] = json.dumps(mutated_value(draw, json.loads(lines[at])))
         path.write_text("\n".join(lines) + "\n", "utf-8")
-    elif path.suffix == ".safetensors" and way < 0.6:
-        path.write_bytes(_edited(draw, data))
-    elif path.name == "config.yaml" and way < 0.5:
-        path.write_text(yaml.safe_dump(mutated_value(draw, yaml.safe_load(data)), sort_keys=False), "utf-8")
-    elif path.suffix != ".safetensors" and way < 0.8:
-        path.write_text(mutated_text(draw, data.decode()), "utf-8")
-    elif way < 0.97:
-        path.write_bytes(mutated_bytes(draw, data))
-    else:
-        path.unlink()
-        if way > 0.98:
-            path.symlink_to(draw.choice(("/etc/hostname", "/dev/zero", path.name)))
     return folder
 
 
@@ -383,18 +374,19 @@ def _too_long(*_):
 def limits():
     """Stop after the time limit, and let allocations beyond the memory limit fail."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    before = {name: signal.signal(name, _too_long) for name in (signal.SIGALRM, signal.SIGPROF)}
     resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + BYTES, hard))
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)  # of this process: the machine may be busy
-    signal.setitimer(signal.ITIMER_REAL, 20 * SECONDS)  # waiting for something takes no time of this process
+    # The time of this process, since the machine may be busy; and real time, since waiting takes none of it.
+    timers = {signal.SIGPROF: (signal.ITIMER_PROF, SECONDS), signal.SIGALRM: (signal.ITIMER_REAL, 20 * SECONDS)}
+    before = {name: signal.signal(name, _too_long) for name in timers}
+    for timer in timers.values():
+        signal.setitimer(*timer)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        for name, (timer, _) in timers.items():
+            signal.setitimer(timer, 0)
+            signal.signal(name, before[name])
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-        for name, handler in before.items():
-            signal.signal(name, handler)
 
 
 def outcome(kind, seed, number):
@@ -436,19 +428,17 @@ def main():
     if given.only is not None:
         print(*(outcome(kind, given.seed, given.only) for kind in kinds), sep="\n")
         return 0
-    counts = {kind: dict.fromkeys(("valid", "refused", "failed"), 0) for kind in kinds}
+    counts = Counter()
     with patch("mixwise.storage._fsync"):
         for kind, number, found in campaign(kinds, given.seed, given.count):
-            if found in counts[kind]:
-                counts[kind][found] += 1
-            else:
-                counts[kind]["failed"] += 1
+            result = found if found in ("valid", "refused") else "failed"
+            counts[kind, result] += 1
+            if result == "failed":
                 print(f"--- {kind} --seed {given.seed} --only {number}\n{found}", flush=True)
-    for kind, each in counts.items():
-        print(f"{kind:12} {each['valid']:7} valid {each['refused']:7} refused {each['failed']:7} failed")
-    total = sum(sum(each.values()) for each in counts.values())
-    failures = sum(each["failed"] for each in counts.values())
-    print(f"{total} inputs, {failures} failures, seed {given.seed}, {time.monotonic() - start:.0f} s")
+    for kind in kinds:
+        print(f"{kind:12}", *(f"{counts[kind, result]:7} {result}" for result in ("valid", "refused", "failed")))
+    failures = sum(counts[kind, "failed"] for kind in kinds)
+    print(f"{counts.total()} inputs, {failures} failures, seed {given.seed}, {time.monotonic() - start:.0f} s")
     return min(1, failures)
 
 

@@ -8,14 +8,13 @@ and scenes are compared byte by byte with those of a run that was never killed.
 
 import argparse
 import logging
-import os
+import multiprocessing
 import random
 import shutil
 import signal
 import sys
 import tempfile
 import time
-import traceback
 from pathlib import Path
 
 from mixwise.experiments import run_experiment
@@ -37,16 +36,11 @@ def run(folder):
         run_experiment(experiment, folder, resume=folder.exists())
 
 
-def forked(folder):
-    """Start or resume the run in a process of its own; returns its id."""
-    if (child := os.fork()) == 0:
-        try:
-            run(folder)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return child
+def started(folder):
+    """Start or resume the run in a process of its own."""
+    process = multiprocessing.get_context("fork").Process(target=run, args=[folder])
+    process.start()
+    return process
 
 
 def content(folder):
@@ -57,17 +51,15 @@ def content(folder):
 def killed_run(folder, draw, longest, counts):
     """Kill and resume a run until it has finished; `counts` are added to."""
     while True:
-        child = forked(folder)
-        time.sleep(draw.uniform(0, longest))
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            assert status == 0, f"{folder}: the run failed with status {status}"
+        process = started(folder)
+        process.join(draw.uniform(0, longest))
+        process.kill()
+        process.join()
+        if process.exitcode != -signal.SIGKILL:
+            assert process.exitcode == 0, f"{folder}: the run failed with status {process.exitcode}"
             return
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        if os.WIFSIGNALED(status):
-            counts["kills"] += 1
-            counts["while a file was written"] += any(folder.rglob("*.part"))
+        counts["kills"] += 1
+        counts["while a file was written"] += any(folder.rglob("*.part"))
 
 
 def campaign(kills, seed=0):
@@ -76,7 +68,8 @@ def campaign(kills, seed=0):
     with tempfile.TemporaryDirectory(prefix="kills-") as scratch:
         run(whole := Path(scratch) / "whole")  # here, so that the forked processes have everything imported
         start = time.monotonic()
-        assert os.waitpid(forked(Path(scratch) / "again"), 0)[1] == 0
+        (again := started(Path(scratch) / "again")).join()
+        assert again.exitcode == 0
         longest = time.monotonic() - start
         while counts["kills"] < kills:
             folder = Path(scratch) / "run"
