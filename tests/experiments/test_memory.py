@@ -1,8 +1,11 @@
 """Memory use is estimated before a run starts; a run that would not fit is rejected with alternatives."""
 
+import gc
 import logging
+import sys
 from dataclasses import replace
 
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -117,13 +120,8 @@ def test_parts_of_a_model_that_can_be_trained_alone():
 
 @pytest.mark.parametrize("override", ["rows=disk", "rows_dir=/tmp", "param_dtype=bfloat16", "ha.rows=disk"])
 def test_removed_keys_are_explained(override):
-    with pytest.raises(ConfigError, match=r"was removed in 0\.2\.0; rows are always kept in memory.*: delete the key"):
-        experiment(override)
-
-
-def test_a_removed_key_that_changed_nothing_is_ignored():
-    """Every config.yaml that version 0.1 wrote has `rows: memory`."""
-    assert experiment("rows=memory").to_yaml() == experiment().to_yaml()
+    says = r"was removed in 0\.2\.0; rows are always kept in memory.*: delete the key"
+    refused(ConfigError, says, experiment, override)
 
 
 @cases(
@@ -143,30 +141,57 @@ def test_free_memory_is_shared_by_processes():
     assert free_memory(torch.device("meta")) is None
 
 
-def group(folder, limit, usage, cached):
+def group(folder, **files):
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "memory.max").write_text(f"{limit}\n")
-    (folder / "memory.current").write_text(f"{usage}\n")
-    (folder / "memory.stat").write_text(f"anon 5\ninactive_file {cached}\n")
+    for name, content in files.items():
+        (folder / f"memory.{name}").write_text(f"{content}\n")
 
 
 def test_limits_of_control_groups(tmp_path):
     own = tmp_path / "own"
     own.write_text("12:cpu:/elsewhere\n0::/user/job\n")
     root = tmp_path / "cgroup"
-    group(root / "user", "1000", 700, 50)
-    group(root / "user" / "job", "max", 100, 0)
+    group(root / "user", max=1000, current=700, stat="anon 5\ninactive_file 50")
+    group(root / "user" / "job", max="max", current=100, stat="inactive_file 0")
     assert _free_in_groups(root, own) == [350]
-    group(root / "user" / "job", "200", 150, 20)
+    group(root / "user" / "job", max=200, current=150, stat="inactive_file 20")
     assert sorted(_free_in_groups(root, own)) == [70, 350]
     own.write_text("0::/\n")
-    group(root, "500", 900, 0)
+    group(root, max=500, current=900, stat="inactive_file 0")
     assert _free_in_groups(root, own) == [0]
-    old = root / "memory" / "docker"
-    old.mkdir(parents=True)
-    for name, value in {"limit_in_bytes": 900, "usage_in_bytes": 400}.items():
-        (old / f"memory.{name}").write_text(str(value))
-    (old / "memory.stat").write_text("total_inactive_file 100\n")
+    group(root / "memory" / "docker", limit_in_bytes=900, usage_in_bytes=400, stat="total_inactive_file 100")
     own.write_text("4:memory:/docker\n")
     assert _free_in_groups(root, own) == [600]
     assert _free_in_groups(root, tmp_path / "nothing") == []
+
+
+# --- a run needs no more memory at its end than after its first steps ---
+LONG = {
+    "metrics": ["loss"], "graph": "erdos-renyi:8,probability=0.5", "optimizer": {"lr": 0.01}, "checkpoint_every": 1000,
+    "faults": {"message_loss": 0.1},
+}  # fmt: skip
+
+
+def used_at(tmp_path, steps, warm, used):
+    """What `used` returns at step `warm` and at the end of a run."""
+    found = []
+
+    def measure(progress):
+        if progress.step in (warm, steps - 1):
+            gc.collect()
+            found.append(used())
+
+    run_experiment(planned({"pairs": {"policy": "pairs"}}, steps=steps, **LONG), tmp_path / "run", measure)
+    return found
+
+
+def test_records_are_not_kept_in_memory(tmp_path):
+    warm, end = used_at(tmp_path, 120, 60, sys.getallocatedblocks)
+    assert end - warm < 600  # objects, in 60 steps; 60 records have about 1,000
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_200_000_steps(tmp_path):
+    warm, end = used_at(tmp_path, 200_000, 20_000, lambda: psutil.Process().memory_info().rss)
+    assert end < 1.01 * warm
