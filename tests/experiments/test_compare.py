@@ -5,10 +5,9 @@ import json
 import sys
 
 import pytest
-import torch
 
 import mixwise as mw
-from builders import cases, refused
+from builders import cases, refused, sgd
 from mixwise.comparison import described
 from mixwise.errors import ConfigError, MixwiseError
 from mixwise.experiments import load_run
@@ -28,12 +27,8 @@ def quadratics(seed):
     return mw.tasks.random_quadratics(8, seed=seed)
 
 
-def sgd(rows):
-    return torch.optim.SGD(rows, lr=0.005)
-
-
 def compared(out, task=quadratics, graph=None, methods=METHODS, **changes):
-    given = {"seeds": [3, 4], "optimizer": sgd, "steps": 6, "progress": False, "evaluate_every": 2, **changes}
+    given = {"seeds": [3, 4], "optimizer": sgd(0.005), "steps": 6, "progress": False, "evaluate_every": 2, **changes}
     given = {name: value for name, value in given.items() if value is not None}
     return mw.compare(task, graph or mw.graphs.ring(8), methods, out=out, **given)
 
@@ -41,7 +36,7 @@ def compared(out, task=quadratics, graph=None, methods=METHODS, **changes):
 def test_the_records_are_those_of_train_and_the_folder_is_that_of_a_recipe(tmp_path):
     run = compared(tmp_path / "mine")
     for seed in (3, 4):
-        options = {"optimizer": sgd, "steps": 6, "local_steps": 2, "evaluate_every": 2, "seed": seed}
+        options = {"optimizer": sgd(0.005), "steps": 6, "local_steps": 2, "evaluate_every": 2, "seed": seed}
         alone = mw.train(quadratics(seed), mw.graphs.ring(8), "pairs", **options)
         assert read_records(tmp_path / "mine", "pairs", seed) == [json.loads(record.to_json()) for record in alone]
     assert run.missing == ()
@@ -85,20 +80,16 @@ def test_an_interrupted_comparison_resumes_to_the_same_bits(tmp_path):
     assert str(again) == str(whole).replace("whole", "half")
 
 
-def with_rate(lr):
-    return lambda rows: torch.optim.SGD(rows, lr=lr)
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "mine"
-    compared(folder, optimizer=with_rate(0.005))
+    compared(folder)
     return folder
 
 
 @cases(
     "changes",
-    {"optimizer": with_rate(0.004)},
+    {"optimizer": sgd(0.004)},
     {"graph": mw.graphs.chain(8)},
     {"graph": "ring:8"},
     {"methods": METHODS | {"all": "metropolis-hastings"}},
@@ -108,8 +99,7 @@ def finished(tmp_path_factory):
     {"seeds": [3]},
 )
 def test_other_objects_do_not_resume(changes, finished):
-    given = {"optimizer": with_rate(0.005), **changes}
-    refused(ConfigError, "holds another experiment", compared, finished, resume=True, **given)
+    refused(ConfigError, "holds another experiment", compared, finished, resume=True, **changes)
 
 
 @cases(
@@ -150,4 +140,4 @@ def test_a_description_has_no_address_and_knows_contents():
     assert " at 0x" not in str(described(object()))
     a, b = (mw.mixing.metropolis_hastings(graph) for graph in (mw.graphs.ring(6), mw.graphs.chain(6)))
     assert described(a) == described(mw.mixing.metropolis_hastings(mw.graphs.ring(6))) != described(b)
-    assert described(with_rate(0.1)) == described(with_rate(0.1))
+    assert described(sgd(0.1)) == described(sgd(0.1))

@@ -5,25 +5,23 @@ from functools import partial
 import pytest
 import torch
 
-from builders import refused, simulated
-from mixwise.data import Dataset
-from mixwise.data.partition import iid
+from builders import mixture_task, refused, simulated, stepped
 from mixwise.errors import NetworkError
 from mixwise.graphs import chain, complete, ring
 from mixwise.mixing import metropolis_hastings
+from mixwise.models import seeded
 from mixwise.network.survivors import listed, remaining_graph
-from mixwise.tasks import ModuleTask, random_quadratics
+from mixwise.tasks import random_quadratics
 
 LEFT = [0, 1, 3, 5]
 
 
+def batch_normed():
+    return torch.nn.Sequential(torch.nn.Linear(8, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 4))
+
+
 def module_task():
-    draw = torch.Generator().manual_seed(0)
-    x, y = torch.randn(60, 4, generator=draw), torch.randint(0, 3, (60,), generator=draw)
-    data = Dataset(x, y, 3)
-    torch.manual_seed(0)
-    module = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 3))
-    return ModuleTask(lambda: module, data, iid(60, 6, 0), batch=4, test=data, dtype=torch.float64, gradients="loop")
+    return mixture_task(lambda: seeded(batch_normed, 0), 6, batch=4, dtype=torch.float64, gradients="loop")
 
 
 TASKS = {"quadratics": lambda: random_quadratics(6, 3, 0.1, 2), "module": module_task}
@@ -68,9 +66,7 @@ def test_a_training_takes_over_rows_and_optimizer_and_jumps_to_the_step_of_the_f
         decay = partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.9)
         return simulated("metropolis-hastings", graph=graph, task=task, lr=0.05, momentum=0.9, scheduler=decay)
 
-    before = training(TASKS[name](), ring(6))
-    for _ in range(5):
-        before.step()
+    before = stepped(training(TASKS[name](), ring(6)), 5)
     state = before.state()
     for _, part in state.walk():
         part.rows = {key: value[LEFT].clone() for key, value in part.rows.items()}

@@ -103,14 +103,17 @@ def test_records_that_went_past_the_checkpoint_are_taken_back(uninterrupted, cop
         assert steps == list(range(STEPS))
 
 
-def test_only_what_is_missing_is_run(uninterrupted, copied):
+def test_only_what_is_missing_is_run_and_stale_temporary_files_are_removed(uninterrupted, copied):
     whole, snapshots, summary = uninterrupted
     files = [path for path in copied.glob("*/seed-*/**/*") if path.is_file()]
     before, seen = [(path.stat().st_mtime_ns, path.read_bytes()) for path in files], []
+    for stale in ("scene.json.part", "checkpoint/step-00000025.nodes-0-3-of-4.part"):
+        (copied / "d2" / "seed-0" / stale).write_text("cut")
     with counted_steps() as taken:
         again = run_experiment(experiment(), copied, seen.append, resume=True)
     taken.assert_not_called()
     assert [(path.stat().st_mtime_ns, path.read_bytes()) for path in files] == before
+    assert not list(copied.rglob("*.part"))
     assert again.to_csv() == summary.to_csv()
     assert len(seen) == len(snapshots)  # progress is shown as if they had run
     shutil.rmtree(copied / "ha" / "seed-1")
@@ -183,17 +186,6 @@ def test_records_up_to_the_checkpoint_are_required(file, kept, resumes, uninterr
     else:
         says = f"{path} lacks records before the checkpoint of step 21, and none before it"
         refused(TrainingError, says, run_experiment, experiment(), copied, resume=True)
-
-
-def test_stale_temporary_files_are_removed(uninterrupted, copied):
-    stale = [
-        copied / "d2" / "seed-0" / "scene.json.part",
-        copied / "d2" / "seed-0" / "checkpoint" / "step-00000025.nodes-0-3-of-4.part",
-    ]
-    for path in stale:
-        path.write_text("cut")
-    run_experiment(experiment(), copied, resume=True)
-    assert not any(path.exists() for path in stale)
 
 
 def test_a_power_cut_at_any_moment_leaves_a_folder_that_can_be_resumed(uninterrupted, tmp_path):

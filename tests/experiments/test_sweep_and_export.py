@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from builders import cases, refused, simulated
+from builders import cases, refused, simulated, stepped
 from mixwise.data import Dataset, partition
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments import load_recipe, plan_experiment
@@ -109,9 +109,7 @@ def make_training(seed=0, module=Everything):
 
 @pytest.fixture
 def run(tmp_path):
-    training = make_training()
-    for _ in range(5):
-        training.step()
+    training = stepped(make_training(), 5)
     place = tmp_path / "run" / "v" / "seed-0"
     place.mkdir(parents=True)
     save_checkpoint(training, place / "checkpoint")
@@ -137,15 +135,11 @@ def test_a_resumed_run_continues_with_the_frozen_parameters_it_began_with(run):
     folder, training = run
     other = make_training(seed=1)  # as if the factory drew other values
     load_checkpoint(other, folder / "v" / "seed-0" / "checkpoint")
-    for _ in range(3):
-        training.step()
-        other.step()
-    assert torch.equal(other.X, training.X)
+    assert torch.equal(stepped(other, 3).X, stepped(training, 3).X)
 
 
 def test_nodes_share_frozen_parameters():
-    training = make_training()
-    training.step()
+    training = stepped(make_training(), 1)
     modules = training.task._run._way._modules
     assert len({id(module) for module in modules}) == len(modules)
     assert len({module.frozen.weight.data_ptr() for module in modules}) == 1

@@ -43,8 +43,12 @@ def curves_of(html):
     return base64.b64decode(re.search(r"data:image/svg\+xml;base64,([\w+/=]+)", html)[1]).decode()
 
 
-def test_a_run_is_its_table_and_one_panel_per_metric(folder):
-    run = load_run(folder)
+@pytest.fixture
+def run(folder):
+    return load_run(folder)
+
+
+def test_a_run_is_its_table_and_one_panel_per_metric(run, folder):
     assert run.missing == ()
     assert list(run.results) == ["dsgd-metropolis", "gme-every-step"]
     assert run.summary.to_csv() == (folder / "summary.csv").read_text("utf-8")
@@ -57,8 +61,7 @@ def test_a_run_is_its_table_and_one_panel_per_metric(folder):
     assert drawn[-2:] == ["dsgd-metropolis", "gme-every-step"]  # one legend for all panels
 
 
-def test_curves_and_rows_hold_the_records(folder):
-    run = load_run(folder)
+def test_curves_and_rows_hold_the_records(run, folder):
     steps, values = run.curve("gme-every-step", "loss")
     assert steps.tolist() == list(range(12))
     assert values.shape == (2, 12)
@@ -84,10 +87,9 @@ def test_a_run_that_was_interrupted_shows_what_was_recorded(folder, tmp_path):
     assert "holds no run" in "".join(text_of(load_run(half)._repr_html_()).itertext())
 
 
-def test_names_in_tables_and_legends_are_text(folder):
+def test_names_in_tables_and_legends_are_text(run):
     summary = Summary(("loss",), {EVIL: Row(EVIL, (Cell(1.0, None),))}, "step 0", (0,))
     assert EVIL in list(text_of(summary._repr_html_()).itertext())
-    run = load_run(folder)
     runs = [replace(each, variant=EVIL) for each in run.found.runs if each.variant == "gme-every-step"]
     found = replace(run.found, variants=[EVIL], runs=runs)
     strange = replace(run, recipe=run.recipe.model_copy(update={"description": EVIL}), found=found)

@@ -5,7 +5,6 @@ import re
 import shutil
 import urllib.error
 import urllib.request
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -34,15 +33,8 @@ def quadratics(*overrides):
     return plan_experiment(load_recipe("quadratics"), ["steps=14", "variants=dsgd-metropolis,ha-dsgd", *overrides])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_curves():
-    """The figures of a run folder are not those of papers, and nothing here looks at them."""
-    with patch("mixwise.experiments.runner.save_curves"):
-        yield
-
-
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory, no_pictures):
     folder = tmp_path_factory.mktemp("page") / "run"
     run_experiment(quadratics("seeds=0,1"), folder)
     return folder
@@ -350,7 +342,7 @@ def test_what_users_write_cannot_leave_the_data(run):
 
 
 def test_the_page_names_no_other_host_and_allows_none(run):
-    html = (run / "report.html").read_text()
+    html = page(page_data([read_folder(run)]))
     assert set(re.findall(r"https?://[^\s'\"<]+", html)) == {"http://www.w3.org/2000/svg"}  # a name, never loaded
     assert "default-src 'none'" in html
     assert "unsafe" not in html
