@@ -71,15 +71,11 @@ GME = ["weights", "ring:4", "--scheme", "gme"]
         [*DIGITS, "lr=1e300", "record_every=4", "--out", "run"],
         "step 1: .*node 0 .*lower the learning rate .lr.$",
     ),
-    (["run", "nowhere.yaml"], "nowhere.yaml"),
-    (["run", "quadratics", "--seeds", "x"], "0-9"),
     (["run", "quadratics", "--resume"], "--resume needs the folder of the interrupted run; name it with --out"),
     (["sweep", "quadratics", "--resume"], "--resume needs the folder of the interrupted run; name it with --out"),
     (["run", "quadratics", "--bogus"], "see mixwise run --help"),
     (["run"], "'recipe'; see mixwise run --help"),
     (["bogus"], "see mixwise --help"),
-    ([*DIGITS, "graph=ring:5000"], "nodes = 5000 for 1438 samples.*use 1 to 1438 nodes"),
-    ([*DIGITS, "graph=erdos-renyi:8,probability=0.05,seed=0"], "the graph has.*components, nodes.*use a connected"),
     ([*DIGITS, "device=gpu7"], "device = 'gpu7'.*cpu"),
     (["graph", "ring:8", "--out", "picture.txt"], ".png"),
     (["weights", "ring:4", "--scheme", "best"], "metropolis-hastings"),
@@ -91,6 +87,7 @@ GME = ["weights", "ring:4", "--scheme", "gme"]
     (["plan", "directed-ring:4"], "mixwise plan needs an undirected graph"),
     (["export", "nowhere", "--variant", "dsgd"], "nowhere holds no checkpoint"),
     (["report", "nowhere"], "there is no folder nowhere; name a folder that mixwise run has made"),
+    (["figures", "."], ". holds nothing to draw: config.yaml is missing"),
     (["figures", ".", "--format", "gif"], "--format gif: choose from pdf, png, svg"),
     (["report", ".", "--out", "/proc/nowhere/page.html"], "cannot be written"),
 )
@@ -109,10 +106,6 @@ def test_a_run_that_diverges_keeps_its_last_good_checkpoint(mixwise, tmp_path):
     assert re.search(r"error: step \d: .*node \d+ .*lower the learning rate.*the records so far: run", done.stderr)
     assert mixwise("export", "run", "--variant", "dsgd", "--out", "m.safetensors").returncode == 0
     assert all(torch.isfinite(value).all() for value in load_file(tmp_path / "m.safetensors").values())
-
-
-def test_a_folder_without_records_has_nothing_to_draw(mixwise):
-    assert "holds nothing to draw" in mixwise("figures", ".").stderr
 
 
 def test_recipes_lists_every_recipe(mixwise, tmp_path):
@@ -157,13 +150,8 @@ def test_graph_describes_and_draws(mixwise, tmp_path):
         assert part in done.stdout
     assert any("\u2801" <= sign <= "\u28ff" for sign in done.stdout)  # Braille dots
     assert (tmp_path / "torus.svg").read_text().startswith("<?xml")
-
-
-def test_graph_says_when_there_is_no_diameter(mixwise, tmp_path):
     (tmp_path / "two.txt").write_text("0 1\n2 3\n")
-    done = mixwise("graph", "file:two.txt")
-    assert done.returncode == 0
-    assert "not connected: 2 components of 2, 2 nodes" in done.stdout
+    assert "not connected: 2 components of 2, 2 nodes" in mixwise("graph", "file:two.txt").stdout
 
 
 def test_weights_are_the_ones_of_the_library(mixwise, tmp_path):
@@ -178,14 +166,6 @@ def test_weights_are_the_ones_of_the_library(mixwise, tmp_path):
     i, j, weights = np.loadtxt(tmp_path / "W.csv", delimiter=",", skiprows=1, unpack=True)
     assert (weights == W[i.astype(int), j.astype(int)]).all()
     assert weights.sum() == pytest.approx(8)
-
-
-@pytest.mark.parametrize("content", [np.zeros((3, 2)), np.zeros(8), np.array([["a"]] * 8)])
-def test_gradients_of_the_wrong_shape_are_refused(content, mixwise, tmp_path):
-    np.save(tmp_path / "G.npy", content)
-    done = mixwise("weights", "ring:8", "--scheme", "gme", "--gradients", "G.npy")
-    assert done.returncode == 2
-    assert "(8, d)" in done.stderr
 
 
 # --- the line that shows the progress of a run ---

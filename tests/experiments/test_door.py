@@ -103,6 +103,12 @@ def test_any_header_of_an_npy_file_is_one_line(header, tmp_path):
     refused(ConfigError, "cannot be read|must hold one row", _gradients, tmp_path / "g.npy", 4)
 
 
+@cases("content", np.zeros((3, 2)), np.zeros(8), np.array([["a"]] * 8))
+def test_gradients_of_the_wrong_shape_are_refused(content, tmp_path):
+    np.save(tmp_path / "G.npy", content)
+    refused(ConfigError, r"one row of numbers per node, \(8, d\)", _gradients, tmp_path / "G.npy", 8)
+
+
 # --- run folders ---
 def test_a_link_or_a_fifo_in_place_of_the_configuration_is_not_read(tmp_path):
     secret = tmp_path / "secret.yaml"
