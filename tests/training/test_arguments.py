@@ -42,6 +42,8 @@ def test_graphs_and_algorithms_may_be_named():
     ({"optimizer": LR}, "optimizer is an object of type SGD; pass a function that makes it for the rows: .*lambda"),
     ({"optimizer": 0.1}, "optimizer is 0.1; pass a function"),
     ({"optimizer": lambda model: torch.optim.SGD(model.parameters())}, "rows is a list of parameters: .*lambda"),
+    ({"optimizer": lambda rows: LR}, "steps parameters that are not the rows, which would stay as they are; .*lambda"),
+    ({"optimizer": lambda rows: None}, r"optimizer\(rows\) returned None, not an optimizer; .*lambda"),
     ({"scheduler": torch.optim.lr_scheduler.StepLR(LR, 1)}, "scheduler is .*StepLR; pass a function that makes it"),
     ({"task": nn.Linear(2, 2)}, "task is an object of type Linear; make a task, such as"),
     ({"task": mw.tasks.ModuleTask}, "task is the class ModuleTask; make a task"),

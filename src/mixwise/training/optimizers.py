@@ -10,12 +10,24 @@ from typing import Any
 
 import torch
 
-from mixwise.errors import TrainingError
+from mixwise.errors import TrainingError, kind_of
 
 # Their update of an entry depends on that entry's own history alone, so a block of rows is as good as a single one.
 ELEMENTWISE = (
     "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop", "ASGD",
 )  # fmt: skip
+
+
+def check_steps(optimizer: object, blocks: Sequence[torch.nn.Parameter]) -> None:
+    """Reject what a factory has made if it is no optimizer, or one of other parameters than the rows."""
+    remedy = "return one of the rows: optimizer=lambda rows: torch.optim.SGD(rows, lr=0.1)"
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TrainingError(f"optimizer(rows) returned {kind_of(optimizer)}, not an optimizer; {remedy}")
+    rows = {id(block) for block in blocks}
+    if not all(id(parameter) in rows for group in optimizer.param_groups for parameter in group["params"]):
+        raise TrainingError(
+            f"optimizer(rows) steps parameters that are not the rows, which would stay as they are; {remedy}"
+        )
 
 
 def check_elementwise(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

@@ -27,7 +27,7 @@ from mixwise.protocols import Algorithm, Context, Network, Plan, State, Task
 from mixwise.state import counts_like
 from mixwise.training import checks
 from mixwise.training.driver import driver_for
-from mixwise.training.optimizers import LONG, check_elementwise, clip_rows, fuse_where_safe, step_rows
+from mixwise.training.optimizers import LONG, check_elementwise, check_steps, clip_rows, fuse_where_safe, step_rows
 
 OptimizerFactory: TypeAlias = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 SchedulerFactory: TypeAlias = Callable[[torch.optim.Optimizer], LRScheduler]
@@ -100,6 +100,7 @@ class Training:
         except AttributeError as error:  # rows.parameters()
             example = "optimizer=lambda rows: torch.optim.SGD(rows, lr=0.1)"
             raise TrainingError(f"optimizer(rows) failed: {error}; rows is a list of parameters: {example}") from error
+        check_steps(made, self._groups)
         self.optimizer = fuse_where_safe(check_elementwise(made), row_by_row=self._row_by_row)
         self.scheduler = None if scheduler is None else scheduler(self.optimizer)
         checks.check_optimizer(self.algorithm, self.optimizer, local_steps)
