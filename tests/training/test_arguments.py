@@ -67,6 +67,14 @@ def test_an_argument_of_a_module_task_of_another_kind_is_explained(arguments, sa
     refused(mw.MixwiseError, says, mw.tasks.ModuleTask, *arguments)
 
 
+@pytest.mark.parametrize("wrap", [nn.Parameter, nn.Buffer])
+def test_the_imaginary_part_of_a_module_is_not_dropped(wrap):
+    module = nn.Linear(6, 3)
+    module.phase = wrap(torch.ones(2, dtype=torch.complex64))
+    for made in module, lambda: module:
+        refused(mw.MixwiseError, "'phase' .* torch.complex64, but rows are real; .*view_as_real", trained, made)
+
+
 def test_a_module_is_taken_as_its_own_factory_and_not_changed():
     module = nn.Linear(6, 3)
     before = module.weight.clone()

@@ -38,7 +38,8 @@ def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def made(module: Callable[[], nn.Module] | nn.Module) -> nn.Module:
     """Return the module that a function makes; of a module itself, a copy."""
     if isinstance(module, nn.Module):
-        return copy.deepcopy(module)
+        original = module
+        return made(lambda: copy.deepcopy(original))
     example = "module=lambda: nn.Linear(64, 10)"
     if not callable(module):
         raise TrainingError(f"module is {kind_of(module)}; pass an nn.Module or a function that makes one: {example}")
@@ -50,6 +51,10 @@ def made(module: Callable[[], nn.Module] | nn.Module) -> nn.Module:
         raise
     if not isinstance(found, nn.Module):
         raise TrainingError(f"module() returned {kind_of(found)}; it must return an nn.Module")
+    for name, value in (*found.named_parameters(), *found.named_buffers()):
+        if value.is_complex():  # a conversion to the dtype of the rows would drop the imaginary part
+            remedy = "store its two parts as real numbers: torch.view_as_real"
+            raise TrainingError(f"{name!r} of the module is {value.dtype}, but rows are real; {remedy}")
     return found
 
 
