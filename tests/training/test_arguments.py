@@ -100,6 +100,23 @@ def test_a_loss_is_an_object():
     refused(mw.MixwiseError, r"make one: CrossEntropyLoss\(\)", trained, nn.Linear(6, 3), loss=nn.CrossEntropyLoss)
 
 
+CROSS_ENTROPY = nn.functional.cross_entropy
+
+
+@pytest.mark.parametrize("gradients", ["loop", "stacked"])
+@cases(
+    "loss, says",
+    ("mse", "loss is 'mse'; pass a function of outputs and targets"),
+    (nn.CrossEntropyLoss(reduction="none"), r"the loss returns shape \(6,\); return its mean over the batch"),
+    (lambda outputs, y: CROSS_ENTROPY(outputs, y, reduction="none"), r"the loss returns shape \(6,\); return its mean"),
+    (lambda outputs, y: 1.0, r"the loss returns 1.0; return its mean over the batch"),
+    (lambda outputs, y: CROSS_ENTROPY(outputs.detach(), y), "the loss does not depend on the parameters"),
+    (lambda y, outputs: CROSS_ENTROPY(outputs, y), r"cannot take outputs \(6, 3\) and targets \(6,\) of torch.int64: "),
+)
+def test_a_loss_that_gives_no_mean_over_the_batch_is_explained(loss, says, gradients):
+    refused(mw.MixwiseError, says, trained, nn.Linear(6, 3), loss=loss, gradients=gradients)
+
+
 def test_a_run_is_evaluated_once_unless_asked():
     task = mw.tasks.ModuleTask(nn.Linear(6, 3), DATA, PARTS, batch=6, test=DATA)
     assert ["accuracy" in r.values for r in mw.train(task, "ring:4", optimizer=sgd(), steps=3)] == [False, False, True]

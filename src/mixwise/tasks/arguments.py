@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from mixwise.data import Dataset, LabelStreams, Partition
-from mixwise.errors import DataError, TrainingError, kind_of
+from mixwise.errors import DataError, MixwiseError, TrainingError, kind_of
 from mixwise.tasks.gradients import Loss
 
 Metric: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor | float]
@@ -73,6 +73,9 @@ def checked_arguments(
             raise DataError(f"{name} is {kind_of(value)}; pass mixwise.data.Dataset(x, y, classes)")
     if isinstance(loss, type):
         raise TrainingError(f"loss is {kind_of(loss)}; make one: {loss.__name__}()")
+    if loss is not None and not callable(loss):
+        example = "torch.nn.functional.mse_loss"
+        raise TrainingError(f"loss is {kind_of(loss)}; pass a function of outputs and targets, such as {example}")
     if isinstance(partition, list | tuple):
         partition = Partition(tuple(partition))  # it makes arrays of them
     elif not isinstance(partition, Partition | LabelStreams):
@@ -82,8 +85,8 @@ def checked_arguments(
     return partition, loss, dict(metrics or ({"accuracy": accuracy} if data.classes else {"test_loss": loss}))
 
 
-def misfit(module: nn.Module, loss: object, classes: int, x: torch.Tensor, y: torch.Tensor) -> str | None:
-    """Explain why a module cannot be trained on a batch, as far as the shapes of its outputs show."""
+def misfit(module: nn.Module, loss: Loss, classes: int, x: torch.Tensor, y: torch.Tensor) -> str | None:
+    """Explain why a module cannot be trained on a batch, as far as its outputs and their loss show."""
     try:
         found = copy.deepcopy(module)(x)
     except Exception as error:  # any code of the module
@@ -97,4 +100,17 @@ def misfit(module: nn.Module, loss: object, classes: int, x: torch.Tensor, y: to
         if len(given) < 2 or given[0] != len(y) or given[1] < classes:
             rule = f"cross-entropy with labels 0 to {classes - 1} needs {expected}"
             return f"the module returns {given} for a batch of {len(y)}; {rule}: give its last layer {classes} outputs"
+    try:
+        value = loss(found, y)
+    except MixwiseError as error:
+        return str(error)
+    except Exception as error:  # any code of the loss
+        reason = str(error).partition("\n")[0].rstrip(".")
+        shapes = f"outputs {tuple(found.shape)} and targets {tuple(y.shape)} of {y.dtype}"
+        return f"the loss cannot take {shapes}: {reason}; it is called as loss(outputs, targets)"
+    if not isinstance(value, torch.Tensor) or value.ndim > 0:
+        what = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else kind_of(value)
+        return f"the loss returns {what}; return its mean over the batch, a tensor without axes"
+    if not value.requires_grad:
+        return "the loss does not depend on the parameters; compute it from the outputs, without detach() or item()"
     return None

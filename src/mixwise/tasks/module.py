@@ -127,7 +127,7 @@ class ModuleTask(Task):
         way = run.bound(X, lambda G: self.way(self.gradients, X, G, run.buffers))
         try:
             return way(nodes, step, self.inputs), way.G
-        except (RuntimeError, IndexError, ValueError) as error:
+        except (RuntimeError, IndexError, ValueError, TypeError, AttributeError) as error:
             reason = misfit(self.template, self.loss, self.data.classes, *self.inputs.one(nodes[0], step))
             if reason is None:
                 raise

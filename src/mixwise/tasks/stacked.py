@@ -66,6 +66,8 @@ class Stacked:
             place.open, place.written = False, False
         try:
             losses: torch.Tensor = self._losses(self._parameters, x, y)
+            if losses.ndim > 1:
+                raise RuntimeError("its loss is not one number per batch")
             for place in self._into.values():
                 place.open = True
             trained = list(self._parameters.values())
