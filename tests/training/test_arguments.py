@@ -117,6 +117,13 @@ def test_a_loss_that_gives_no_mean_over_the_batch_is_explained(loss, says, gradi
     refused(mw.MixwiseError, says, trained, nn.Linear(6, 3), loss=loss, gradients=gradients)
 
 
+def test_metrics_have_names_of_their_own():
+    refused(mw.MixwiseError, "another number named 'loss'; choose a name such as test_loss", trained, nn.Linear(6, 3),
+            metrics={"loss": CROSS_ENTROPY})  # fmt: skip
+    refused(mw.MixwiseError, "metrics is an object of type list; pass functions by name", trained, nn.Linear(6, 3),
+            metrics=[CROSS_ENTROPY])  # fmt: skip
+
+
 def test_a_run_is_evaluated_once_unless_asked():
     task = mw.tasks.ModuleTask(nn.Linear(6, 3), DATA, PARTS, batch=6, test=DATA)
     assert ["accuracy" in r.values for r in mw.train(task, "ring:4", optimizer=sgd(), steps=3)] == [False, False, True]

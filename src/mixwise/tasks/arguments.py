@@ -76,6 +76,8 @@ def checked_arguments(
     if loss is not None and not callable(loss):
         example = "torch.nn.functional.mse_loss"
         raise TrainingError(f"loss is {kind_of(loss)}; pass a function of outputs and targets, such as {example}")
+    if not isinstance(metrics, Mapping | None):
+        raise TrainingError(f"metrics is {kind_of(metrics)}; pass functions by name, such as metrics={{'r2': r2}}")
     if isinstance(partition, list | tuple):
         partition = Partition(tuple(partition))  # it makes arrays of them
     elif not isinstance(partition, Partition | LabelStreams):

@@ -14,7 +14,7 @@ from mixwise.network import FaultyNetwork, GuardedNetwork, SimulatedNetwork
 from mixwise.network.guarded import OnBad, Robust, unguarded
 from mixwise.policies.choice import PolicyLike
 from mixwise.protocols import Algorithm, Context, Network, Task
-from mixwise.tasks import QuadraticTask
+from mixwise.tasks import ModuleTask, QuadraticTask
 from mixwise.training.checks import check_arguments, check_counts
 from mixwise.training.figures import mixing_figures
 from mixwise.training.training import OptimizerFactory, SchedulerFactory, Step, Training
@@ -129,6 +129,7 @@ def records(
 ) -> Iterator[Record]:
     """Continue a run to `steps` and yield its records; `on_step` sees every step."""
     check_counts(steps=steps, record_every=record_every, evaluate_every=evaluate_every)
+    _check_names(training.task)
     while training.t < steps:
         step = training.step()
         on_step(step)
@@ -136,6 +137,14 @@ def records(
         evaluated = last or training.t % evaluate_every == 0
         if last or evaluated or training.t % record_every == 0:
             yield Record(step.t, _values(training, step, evaluated), step.seconds)
+
+
+def _check_names(task: Task) -> None:
+    """Reject metrics of a user that would take the place of other numbers in the records."""
+    taken = {"step", *RECORDED} & set(task.metrics) if isinstance(task, ModuleTask) else None
+    if taken:
+        name = min(taken)
+        raise TrainingError(f"metrics: records hold another number named {name!r}; choose a name such as test_{name}")
 
 
 def _values(training: Training, step: Step, evaluated: bool) -> dict[str, Any]:
