@@ -149,6 +149,11 @@ def test_a_subset_keeps_the_requested_order():
     assert numbers().label_counts([[0, 3, 1], [2]]).tolist() == [[2, 1, 0], [0, 0, 1]]
 
 
+def test_a_holdout_of_a_torch_dataset_says_how_to_convert_it():
+    data = torch.utils.data.TensorDataset(torch.zeros(4, 2), torch.zeros(4))
+    refused(DataError, r"dataset is .*TensorDataset; convert it: mixwise.data.from_torch", holdout, data, 0.5, 0)
+
+
 def test_a_holdout_and_the_rest_are_the_whole():
     rest, aside = holdout(numbers(), 0.25, seed=0)
     assert (len(rest), len(aside)) == (15, 5)

@@ -152,6 +152,7 @@ def test_by_label_gives_equal_nodes_when_labels_are_equally_frequent():
 
 @cases(
     "split, message",
+    (lambda: iid(torch.arange(5), 2), r"samples is an object of type Tensor; pass their number, .*len\(data\)"),
     (lambda: iid(5, 7, 0), "nodes = 7 for 5 samples; every node needs a sample: use 1 to 5"),
     (lambda: dirichlet([0, 1], 2, 0.0, 0), r"alpha = 0\.0; it must be above 0"),
     (lambda: dirichlet([0, 1], 2, math.nan, 0), "alpha = nan"),

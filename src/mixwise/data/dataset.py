@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from mixwise.data.partition import IntArray, label_counts
-from mixwise.errors import DataError
+from mixwise.errors import DataError, kind_of
 from mixwise.seeding import numpy_generator
 
 Indices: TypeAlias = npt.ArrayLike | torch.Tensor
@@ -178,6 +178,8 @@ class Splits:
 
 def holdout(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
     """Set aside a random `share` of the samples; returns (rest, validation), both in their original order."""
+    if not isinstance(dataset, Dataset):
+        raise DataError(f"dataset is {kind_of(dataset)}; convert it: mixwise.data.from_torch(dataset)")
     size = round(share * len(dataset)) if 0 < share < 1 else 0
     if not 0 < size < len(dataset):
         raise DataError(f"share = {share} of {len(dataset)} samples; it must leave at least one sample on either side")

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from mixwise.errors import DataError
+from mixwise.errors import DataError, kind_of
 from mixwise.parts import Count, Positive, part
 from mixwise.seeding import generator, numpy_generator
 
@@ -103,6 +104,8 @@ def label_counts(labels: Labels, parts: Iterable[npt.ArrayLike], classes: int | 
 @part("iid", "partition", title="uniformly at random")
 def iid(samples: int, nodes: int, seed: int = 0) -> Partition:
     """Split the indices at random into equal parts; sizes differ by at most one."""
+    if not isinstance(samples, Integral):  # the other partitions take the labels
+        raise DataError(f"samples is {kind_of(samples)}; pass their number, such as iid(len(data), nodes)")
     _check_nodes(nodes, samples)
     order = numpy_generator(seed, "partition").permutation(samples)
     return Partition(tuple(np.array_split(order, nodes)))
