@@ -461,6 +461,13 @@ def test_changes_that_cannot_work_are_refused_before_they_are_mixed(change, mess
     refused(TrainingError, message, gossip.mix)
 
 
+def test_a_loss_in_the_place_of_a_closure_is_explained():
+    model = net()
+    gossip = mw.Gossip(model, torch.optim.SGD(model.parameters(), lr=0.1), ALONE)
+    loss = backward(model, next(batches(1)))
+    refused(TrainingError, r"closure is an object of type Tensor; .*gossip.step\(loss=loss\)", gossip.step, loss)
+
+
 def test_gradients_that_a_closure_computes_cannot_be_turned():
     gossip = gossip_of(optimizer=plain_sgd, algorithm=mw.algorithms.GradientTracking())
     refused(TrainingError, r"GradientTracking changes .* call backward\(\) before", gossip.step, lambda: 0.0)

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from mixwise.errors import NetworkError, TrainingError
+from mixwise.errors import NetworkError, TrainingError, kind_of
 from mixwise.gossip.model_row import ModelRow
 from mixwise.training.driver import Driver
 
@@ -57,13 +57,16 @@ class Steps:
         driver.stepped(0.0)
 
     def _before(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        closures = [closure for closure in (*args[1:], kwargs.get("closure")) if closure is not None]
+        if not all(map(callable, closures)):
+            raise TrainingError(f"closure is {kind_of(closures[0])}; pass a loss by its name: gossip.step(loss=loss)")
         while self.driver.turns_gradients or not self.driver.begun:
             try:
                 if not self.driver.begun:
                     self.row.settle()
                     self.begin()
                 if self.driver.turns_gradients and not _is_skipped(optimizer):
-                    self._turn_gradients(optimizer, any(c is not None for c in (*args[1:], kwargs.get("closure"))))
+                    self._turn_gradients(optimizer, bool(closures))
                 break
             except NetworkError as error:
                 if self.on_loss is None:
