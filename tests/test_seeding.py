@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mixwise as mw
-from builders import cases, simulated
+from builders import cases, refused, simulated
 from mixwise.algorithms import Quantize
 from mixwise.data import FlipsAndCrops, NodeBatches, Partition
 from mixwise.seeding import generator, numpy_generator, stream
@@ -27,6 +27,10 @@ def test_streams_are_pinned():
 def test_different_names_are_different_streams(a, b, seed, other):
     same = seed == other and a == b
     assert (stream(seed, *a) == stream(other, *b)) == same
+
+
+def test_no_seed_is_no_seed():
+    refused(mw.MixwiseError, "seed = None; give a whole number", stream, None, "noise")
 
 
 def test_names_do_not_run_together():

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from mixwise.errors import MixwiseError
+
 if TYPE_CHECKING:
     import torch
 
@@ -27,7 +29,10 @@ def stream(seed: int, *names: Name) -> int:
     False
     """
     # repr distinguishes 1 from "1"; the separator distinguishes ("ab", "c") from ("a", "bc").
-    key = "\x1f".join([repr(part if isinstance(part, str) else int(part)) for part in (seed, *names)])
+    try:
+        key = "\x1f".join([repr(part if isinstance(part, str) else int(part)) for part in (seed, *names)])
+    except TypeError:
+        raise MixwiseError(f"seed = {seed!r}; give a whole number: the same seed gives the same run") from None
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
 
 
