@@ -124,6 +124,12 @@ def test_metrics_have_names_of_their_own():
             metrics=[CROSS_ENTROPY])  # fmt: skip
 
 
+@pytest.mark.parametrize("batch", [0, -1, 8.5, "8"])
+def test_a_batch_is_a_whole_number(batch):
+    says = f"batch = {batch!r}; give a whole number of at least 1"
+    refused(mw.MixwiseError, says, mw.tasks.ModuleTask, nn.Linear(6, 3), DATA, PARTS, batch=batch)
+
+
 def test_a_run_is_evaluated_once_unless_asked():
     task = mw.tasks.ModuleTask(nn.Linear(6, 3), DATA, PARTS, batch=6, test=DATA)
     assert ["accuracy" in r.values for r in mw.train(task, "ring:4", optimizer=sgd(), steps=3)] == [False, False, True]

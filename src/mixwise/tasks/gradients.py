@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Literal, TypeAlias
 
 import torch
@@ -54,6 +55,8 @@ class LocalPass:
 
     def check(self, batch: int, dtype: torch.dtype, device: torch.device) -> None:
         """Reject options that would not give the gradients of the batch."""
+        if not isinstance(batch, Integral) or batch < 1:
+            raise TrainingError(f"batch = {batch!r}; give a whole number of at least 1, such as batch=32")
         if not 1 <= self.accumulate <= batch:
             raise TrainingError(f"accumulate = {self.accumulate} pieces of a batch of {batch}; use 1 to {batch}")
         parts = self.template.named_modules()
