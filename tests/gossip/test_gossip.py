@@ -336,6 +336,15 @@ def test_states_of_another_rank_or_of_other_parameters_are_refused():
     refused(TrainingError, "not those that were saved with this state; after", gossip.load_state_dict, state)
 
 
+@pytest.mark.parametrize("other", [{}, nn.Linear(2, 2).state_dict()])
+def test_another_state_dict_is_refused(other):
+    model = net()
+    gossip = mw.Gossip(model, torch.optim.SGD(model.parameters(), lr=0.1), ALONE)
+    refused(
+        TrainingError, r"holds (nothing|weight, bias); load what gossip.state_dict\(\)", gossip.load_state_dict, other
+    )
+
+
 def test_average_alone_is_a_copy_of_the_state_dict():
     gossip = gossip_of()
     train_with(gossip, 2)

@@ -105,17 +105,21 @@ def saved(driver: Driver, row: ModelRow, calls: int) -> dict[str, Any]:
 
 def load(state: dict[str, Any], driver: Driver, row: ModelRow) -> int:
     """Load such a state on every rank, if all ranks have the state of the same moment; returns its calls."""
-    values, network = state["values"], driver.network
-    r, n, rank, world = values["rank"], values["world"], network.nodes[0], network.graph.n
+    network = driver.network
+    values = state.get("values", {})
+    r, n, rank, world = values.get("rank"), values.get("world"), network.nodes[0], network.graph.n
     problem = None
-    if (r, n) != (rank, world):
+    if not values:
+        found = ", ".join(map(str, list(state)[:3])) or "nothing"
+        problem = TrainingError(f"this state holds {found}; load what gossip.state_dict() has returned")
+    elif (r, n) != (rank, world):
         problem = TrainingError(f"state of rank {r} of {n}, loaded on rank {rank} of {world}; every rank loads its own")
     elif values["parameters"] != row.checksum():
         problem = TrainingError(
             "the parameters are not those that were saved with this state; after making Gossip, load the state dicts "
             "that were saved together: first that of the model, then of the optimizer, then of Gossip"
         )
-    check_alike(describe("the state to load", {"t": values["t"]}), problem, transport_of(network))
+    check_alike(describe("the state to load", {"t": values.get("t")}), problem, transport_of(network))
     tensors = {name: tensor.clone() for name, tensor in state["tensors"].items()}
     driver.load_state(decode(tensors, values["driver"], network.nodes), row.device)
     return int(values["calls"])
