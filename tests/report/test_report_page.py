@@ -254,7 +254,7 @@ HARD = np.linspace(0.3, 0.9, 10)  # seeds that are hard for one method are hard 
             "10.0 points higher than plain (plain gossip with Metropolis-Hastings weights), which reached 60.0 ± 0.0 %",
             "2 times as many bytes (2 MB per node, compared with 1 MB)",
             "For reference, all averages over all nodes and reaches 90.0 ± 0.0 %",
-            "better on 5 of 5 seeds; the 95 % interval of the difference is 10 to 10 points (paired t-test: p < 0.001)",
+            "on 5 of 5 seeds; the 95 % interval of the difference is 10.0 to 10.0 points (paired t-test: p < 0.001)",
         ],
         "chance",
     ),

@@ -63,9 +63,8 @@ def _certainty(pair: Paired | None, metric: MetricName) -> str:
     """The wins, the interval and the test of a paired difference, and what follows from them."""
     if pair is None or pair.half is None:
         return ""
-    low, high = (
-        f"{(100 if metric.percent else 1) * end:.3g}" for end in (pair.mean - pair.half, pair.mean + pair.half)
-    )
+    unit, form = (100, ".1f") if metric.percent else (1, ".3g")
+    low, high = (f"{unit * end:{form}}" for end in (pair.mean - pair.half, pair.mean + pair.half))
     story = f" Seed by seed, it is better on {pair.wins} of {in_seeds(pair.seeds)}; the 95 % interval of the difference"
     story += f" is {low} to {high}{' points' if metric.percent else ''}"
     story += "" if pair.p is None else f" (paired t-test: p {p_value(pair.p)})"
