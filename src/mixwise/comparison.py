@@ -18,11 +18,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
+from numbers import Integral
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeAlias
 
-from mixwise.errors import ConfigError, MixwiseError, TrainingError, unknown
+from mixwise.errors import ConfigError, MixwiseError, TrainingError, kind_of, unknown
 from mixwise.experiments import Experiment, Recipe, load_run, run_experiment
 from mixwise.experiments.build import Prepared
 from mixwise.experiments.config import validated
@@ -37,6 +38,7 @@ from mixwise.policies.choice import PolicyLike
 from mixwise.protocols import Context, Task
 from mixwise.seeding import stream
 from mixwise.training import Training, records, train
+from mixwise.training.checks import check_arguments, check_counts
 
 TaskLike: TypeAlias = Task | Callable[[int], Task]
 GraphLike: TypeAlias = Graph | str | Callable[[int], Graph | Network]
@@ -90,7 +92,13 @@ def compare(
     """
     from mixwise.terminal import progress_shown  # with it rich, whose import draws from Python's global generator
 
-    chosen = list(seeds)
+    if not isinstance(methods, Mapping):
+        raise ConfigError(f'methods is {kind_of(methods)}; name them, such as {{"gossip": "metropolis-hastings"}}')
+    given: object = seeds
+    chosen = list(given) if isinstance(given, Iterable) else []
+    if not isinstance(given, Iterable) or not all(isinstance(seed, Integral) for seed in chosen):
+        raise ConfigError(f"seeds = {given!r}; give whole numbers, such as seeds=range(5)")
+    chosen = [int(seed) for seed in chosen]  # an integer of NumPy has no form in a file
     if isinstance(task, Task) and len(chosen) > 1:
         raise ConfigError(
             f"task is one object, so all {len(chosen)} seeds would have the same data, start and batches; pass a "
@@ -176,6 +184,8 @@ class OwnRun:
         if not isinstance(task, Task):
             raise TrainingError(f"task(seed) is {task!r}; return a Task, such as mixwise.tasks.ModuleTask(…)")
         network, options = self._network(seed), self.options
+        check_arguments(task, options["optimizer"], options["scheduler"])
+        check_counts(steps=options["steps"])
         arguments = {name: options[name] for name in inspect.signature(Training).parameters if name in options}
 
         def start(nodes: Sequence[int] = (), task: Task = task, network: Network = network) -> Training:

@@ -4,6 +4,7 @@ import itertools
 import json
 import sys
 
+import numpy as np
 import pytest
 
 import mixwise as mw
@@ -115,10 +116,21 @@ def test_other_objects_do_not_resume(changes, finished):
     ("variant 'a b' names a folder", {"methods": {"a b": "auto"}}),
     ("graph is 5; pass a mixwise.Graph", {"graph": 5}),
     ("seeds", {"seeds": []}),
+    ("seeds = 3; give whole numbers", {"seeds": 3}),
+    ("seeds = '0-2'; give whole numbers", {"seeds": "0-2"}),
+    (r"seeds = \[0.5\]; give whole numbers", {"seeds": [0.5]}),
+    ("methods is an object of type list; name them", {"methods": ["auto"]}),
+    ("optimizer is 0.1; pass a function", {"optimizer": 0.1}),
+    ("steps = '6'; give a whole number", {"steps": "6"}),
 )
 def test_mistakes_are_one_line_before_anything_is_written(says, changes, tmp_path):
     refused(MixwiseError, says, compared, tmp_path / "mine", **changes)
     assert not (tmp_path / "mine").exists()
+
+
+def test_seeds_may_be_integers_of_numpy(tmp_path):
+    run = compared(tmp_path / "mine", seeds=np.arange(2), methods={"gossip": "auto"}, steps=2)
+    assert run.recipe.seeds == [0, 1]
 
 
 def test_a_graph_may_be_a_network_of_the_seed_with_links(tmp_path):
