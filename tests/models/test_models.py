@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -164,6 +165,7 @@ def test_a_model_depends_on_the_seed_alone(name):
     torch.rand(7)
     with torch.device("meta"):  # nor on the default device
         assert same(a, seeded(factory, 5))
+    assert same(a, seeded(factory, np.int64(5)))
     assert not same(a, seeded(factory, 6))
 
 

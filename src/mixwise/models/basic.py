@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from operator import index
 from typing import Annotated, Any, TypeVar
 
 import torch
@@ -48,7 +49,7 @@ def seeded(factory: Callable[[], Module], seed: int) -> Module:
     """
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         # Not torch.manual_seed, which also seeds the generators of the GPUs, and those would not be restored.
-        torch.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(index(seed))  # also an integer of NumPy
         return factory()
 
 
