@@ -9,10 +9,9 @@ from torch import nn
 
 import mixwise.algorithms as alg
 import mixwise.policies as pol
-from builders import mixture_task, refused, sgd, simulated
-from mixwise.data import NodeBatches, gaussian_mixture
+from builders import mixture_task, refused, sgd, simulated, stepped
+from mixwise.data import gaussian_mixture
 from mixwise.errors import TrainingError
-from mixwise.experiments import load_recipe, plan_experiment
 from mixwise.experiments.build import prepare
 from mixwise.graphs import Graph, chain, ring
 from mixwise.mixing import metropolis_hastings, uniform_sender
@@ -21,13 +20,15 @@ from mixwise.network import SimulatedNetwork
 from mixwise.plan import Plan
 from mixwise.round import Round
 from mixwise.state import State
+from plain_torch import trained
 from planning import assert_runs_resume
+from run_folders import recipe_run
 
 NODES = 5
 GRAPH = ring(NODES)
 MH = metropolis_hastings(GRAPH)
 TEST = gaussian_mixture(classes=4, dim=8, samples=200).test
-SGD = {"lr": 0.1, "momentum": 0.9, "nesterov": True}
+NESTEROV = sgd(0.1, momentum=0.9, nesterov=True)
 # One step adds a few rounding errors of size 1e-16, and BatchNorm divides by standard deviations of size 1.
 CLOSE = {"rtol": 0, "atol": 1e-12}
 
@@ -60,35 +61,8 @@ def make_task(module=batch_norm, **options):
 
 
 def make_training(task, algorithm=None, policy=MH, graph=GRAPH):
-    momentum = {} if algorithm else {"momentum": 0.9, "nesterov": True}  # some have a momentum of their own
-    return simulated(policy, algorithm, graph, task=task, optimizer=sgd(0.1, **momentum))
-
-
-def batches(task, node, t):
-    index = NodeBatches(task.partition, task.batch, task.seed)(node, t)
-    return task.data.x[index].to(task.dtype), task.data.y[index]
-
-
-def by_hand(task, steps, averaged):
-    """The modules of the nodes after ordinary steps and gossip averages of parameters, and of buffers if averaged."""
-    modules = [copy.deepcopy(task.template) for _ in range(NODES)]
-    optimizers = [torch.optim.SGD(module.parameters(), **SGD) for module in modules]
-    W = torch.from_numpy(MH.to_dense()).to(task.dtype)
-    for t in range(steps):
-        for node, (module, optimizer) in enumerate(zip(modules, optimizers, strict=True)):
-            x, y = batches(task, node, t)
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(module(x), y).backward()
-            optimizer.step()
-        with torch.no_grad():
-            mixed_too = [[b for b in m.buffers() if averaged and b.is_floating_point()] for m in modules]
-            for same in zip(
-                *([*m.parameters(), *more] for m, more in zip(modules, mixed_too, strict=True)), strict=True
-            ):
-                mixed = torch.einsum("ij,i...->j...", W, torch.stack([p.detach() for p in same]))
-                for parameter, value in zip(same, mixed, strict=True):
-                    parameter.copy_(value)
-    return modules
+    optimizer = sgd(0.1) if algorithm else NESTEROV  # some have a momentum of their own
+    return simulated(policy, algorithm, graph, task=task, optimizer=optimizer)
 
 
 def accuracy(module):
@@ -105,10 +79,8 @@ def accuracy(module):
 )
 def test_every_node_keeps_its_own_buffers_or_mixes_them_and_is_judged_with_them(module, buffers):
     task = make_task(module, buffers=buffers)
-    training = make_training(task)
-    for _ in range(6):
-        training.step()
-    expected = by_hand(task, 6, buffers == "averaged")
+    training = stepped(make_training(task), 6)
+    expected = trained(task, MH, lambda module: NESTEROV(module.parameters()), 6, buffers=buffers == "averaged")
     for i, module in enumerate(expected):
         mine = task.node_module(training.X, i)
         for (name, a), (_, b) in zip(mine.named_buffers(), module.named_buffers(), strict=True):
@@ -123,9 +95,7 @@ def test_every_node_keeps_its_own_buffers_or_mixes_them_and_is_judged_with_them(
 
 def test_the_averaged_model_has_the_mean_of_parameters_and_buffers():
     task = make_task()
-    training = make_training(task)
-    for _ in range(4):
-        training.step()
+    training = stepped(make_training(task), 4)
     modules = [task.node_module(training.X, i) for i in range(NODES)]
     average = task.average_module(training.X)
     for name, value in average.state_dict().items():
@@ -137,13 +107,10 @@ def test_the_averaged_model_has_the_mean_of_parameters_and_buffers():
 def test_the_template_and_other_runs_of_the_task_keep_their_buffers():
     task = make_task()
     before = copy.deepcopy(task.template.state_dict())
-    alone = make_training(make_task())
-    a, b = make_training(task), make_training(task)
-    for t in range(4):
-        alone.step()
-        a.step()
-        if t % 2:
-            b.step()
+    a, b, alone = make_training(task), make_training(task), stepped(make_training(make_task()), 4)
+    for _ in range(2):
+        stepped(a, 2)
+        b.step()
     assert all(torch.equal(value, before[name]) for name, value in task.template.state_dict().items())
     assert torch.equal(a.X, alone.X)
     mine, expected = task.node_module(a.X, 2), alone.task.node_module(alone.X, 2)
@@ -154,8 +121,7 @@ def test_the_template_and_other_runs_of_the_task_keep_their_buffers():
 
 def test_rows_that_are_computed_from_those_of_a_run_have_its_buffers():
     task = make_task()
-    training = make_training(task)
-    training.step()
+    training = stepped(make_training(task), 1)
     assert task.evaluate(training.X.clone()) == task.evaluate(training.X)
     task.losses_and_gradients(2 * training.X, range(NODES), 1)
     assert task.node_module(training.X, 0).state_dict()["1.num_batches_tracked"] == 2
@@ -181,9 +147,7 @@ def frozen_norm():
 
 @pytest.mark.parametrize(("module", "batches"), [(frozen_norm, 0), (lambda: batch_norm().eval(), 2)])
 def test_a_norm_in_eval_mode_stays_there_but_a_module_that_comes_in_eval_mode_is_trained(module, batches):
-    training = make_training(make_task(module))
-    training.step()
-    training.step()
+    training = stepped(make_training(make_task(module)), 2)
     assert training.task.node_module(training.X, 1).state_dict()["1.num_batches_tracked"] == batches
 
 
@@ -192,14 +156,12 @@ def test_a_norm_in_eval_mode_stays_there_but_a_module_that_comes_in_eval_mode_is
 
 def mixed_buffers(algorithm, policy, graph=GRAPH):
     """B after one step."""
-    training = make_training(make_task(buffers="averaged"), algorithm, policy, graph)
-    training.step()
+    training = stepped(make_training(make_task(buffers="averaged"), algorithm, policy, graph), 1)
     return training.task.mixed_buffers.clone()
 
 
 def test_buffers_are_mixed_averaged_or_pushed_as_the_parameters_are():
-    local = make_training(make_task())  # the first step of each node is the same whatever is mixed afterwards
-    local.step()
+    local = stepped(make_training(make_task()), 1)  # the same for each node, whatever is mixed afterwards
     B = local.task._buffers(local.X).B.clone()
     assert float((B - B.mean(0)).abs().max()) > 1e-3
     weights = torch.from_numpy(MH.to_dense().T)
@@ -255,17 +217,14 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(module, buffers):
 def test_a_checkpoint_of_another_module_is_refused():
     task = make_task()
     task.initial(range(NODES))
-    state = task.state()
-    fewer = {name: value for name, value in state.rows.items() if name != "buffers.1.running_mean"}
-    for rows, message in (
-        (fewer, "buffer '1.running_mean' is missing"),
-        ({**state.rows, "buffers.new": torch.zeros(NODES)}, "buffer 'new' is not in the module"),
-        (
-            {**state.rows, "buffers.1.running_var": torch.zeros(2, 6)},
-            r"'1.running_var' has shape \(2, 6\), expected \(5, 6\)",
-        ),
+    rows = task.state().rows
+    mean = rows.pop("buffers.1.running_mean")
+    for changes, message in (
+        ({}, "buffer '1.running_mean' is missing"),
+        ({"buffers.1.running_mean": mean, "buffers.new": mean}, "buffer 'new' is not in the module"),
+        ({"buffers.1.running_mean": mean[:2]}, r"'1.running_mean' has shape \(2, 6\), expected \(5, 6\)"),
     ):
-        refused(TrainingError, message, task.load_state, State(rows, shared=state.shared))
+        refused(TrainingError, message, task.load_state, State(rows | changes))
 
 
 # --- recipes ---
@@ -277,9 +236,6 @@ def normalized(classes=10):
 
 @pytest.mark.parametrize("buffers", ["local", "averaged"])
 def test_a_recipe_says_whether_buffers_are_mixed(buffers):
-    base = load_recipe("digits")
-    changes = [f"task.buffers={buffers}", f"task.model={{kind: '{normalized.__module__}:normalized'}}"]
-    runs = plan_experiment(base, [*changes, f"variants={next(iter(base.variants))}"]).runs
-    training = prepare(next(iter(runs.values())), 0).start()
-    training.step()
+    model = f"task.model={{kind: '{normalized.__module__}:normalized'}}"
+    training = prepare(recipe_run(f"task.buffers={buffers}", model, recipe="digits", variant="dsgd"), 0).start()
     assert (training.task.mixed_buffers is not None) == (buffers == "averaged")
