@@ -10,12 +10,12 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from builders import mixture_task, refused, sgd, simulated
-from mixwise.algorithms import D2, DecoupledDSGD
+from mixwise.algorithms import D2
 from mixwise.errors import TrainingError
 from mixwise.graphs import ring
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.models import seeded
-from mixwise.policies import Alternating, Decoupled, Fixed, HeterogeneityAware, RandomChoice
+from mixwise.policies import Alternating, Fixed, HeterogeneityAware, RandomChoice
 from mixwise.sketch import CountSketch
 from mixwise.tasks import random_quadratics
 from mixwise.training import factor, records
@@ -74,7 +74,7 @@ def milestones(o):
     return lr_scheduler.MultiStepLR(o, [4, 9], gamma=0.3)
 
 
-# What differs from D-SGD with Nesterov's momentum on a module; combinations of policies are tested in tests/policies.
+# What differs from D-SGD with Nesterov's momentum on a module; other policies are tested in test_local_steps.py.
 LAZY = {"policy": Fixed(lazy(MH)), "algorithm": D2()}
 CASES = {
     "nesterov": {},
@@ -82,8 +82,6 @@ CASES = {
     "float64": {"task": lambda: module_task(torch.float64)},
     "aware": {"policy": aware()},
     "aware from zero": {"policy": aware(), "scheduler": warm_up_and_decay},
-    "aware with aware": {"policy": aware(alternate_with=aware(period=2))},
-    "decoupled": {"policy": Decoupled(MH, aware(alternate_with=None)), "algorithm": DecoupledDSGD()},
     "alternating": {"policy": Alternating([aware(alternate_with=None), MH])},
     "random": {"task": quadratics, "policy": RandomChoice([MH, lazy(MH)]), "optimizer": optimizer("SGD", lr=1e-3)},
     "d2": LAZY,
@@ -131,41 +129,20 @@ def loaded(case, folder):
 @pytest.mark.parametrize(
     ("case", "before"), [*((case, 7) for case in CASES), ("aware", 0), ("aware", 1), ("d2", 1), ("adam", 4)]
 )
-def test_a_restored_run_goes_on_with_the_same_bits(case, before, tmp_path):
-    training = saved(case, before, path := tmp_path / "checkpoint")
-    expected = advance(training, 5)
-    restored = loaded(case, path)
-    assert restored.t == before
-    assert advance(restored, 5) == expected
-    assert torch.equal(restored.X, training.X)
-    assert_same_state(training, restored)
-
-
-@pytest.mark.parametrize("case", ["aware", "d2, schedule and clip", "one cycle, adam"])
-def test_saving_changes_nothing(case, tmp_path):
-    quiet, saving = make(case), make(case)
-    for _ in range(4):
-        save_checkpoint(saving, tmp_path / "c")
-        assert advance(saving, 2) == advance(quiet, 2)
-
-
-# A policy that has not planned since it was loaded must still know its weights.
-@pytest.mark.parametrize("case", ["adam", "d2, schedule and clip", "aware", "alternating"])
-def test_what_is_loaded_can_be_saved_again(case, tmp_path):
+def test_a_run_that_is_saved_and_all_that_restore_it_continue_with_the_bits_of_one_that_is_not(case, before, tmp_path):
+    """All: a new run, one restored from what that has saved before its first step, and one that was elsewhere."""
     first, second = tmp_path / "first", tmp_path / "second"
-    training = saved(case, 4, first)
-    save_checkpoint(loaded(case, first), second)
-    assert header(second) == header(first)
-    again = loaded(case, second)
-    assert advance(again, 5) == advance(training, 5)
-
-
-def test_restoring_overwrites_what_was_there(tmp_path):
-    training = saved("aware", 4, path := tmp_path / "c")
-    expected = advance(training, 3)
-    advance(training, 5)
-    load_checkpoint(training, path)
-    assert advance(training, 3) == expected
+    unsaved, saving = make(case), saved(case, before, first)
+    if before:
+        advance(unsaved, before)
+    expected, new = advance(unsaved, 5), loaded(case, first)
+    save_checkpoint(new, second)
+    assert (new.t, header(second)) == (before, header(first))
+    load_checkpoint(unsaved, first)
+    for training in (saving, new, loaded(case, second), unsaved):
+        assert advance(training, 5) == expected
+        assert torch.equal(training.X, saving.X)
+        assert_same_state(training, saving)
 
 
 # --- the file ---
@@ -229,12 +206,20 @@ def test_one_flipped_bit_anywhere_is_noticed_and_the_checkpoint_before_is_used(s
     refused(TrainingError, f"{older} is damaged, and none before it.*delete its folder", loaded, "nesterov", path)
 
 
+def rewrite(path, name="", value=None):
+    """Write a checkpoint as 0.2.0 did, without a checksum, and with another value of this name."""
+    file, tensors = the_file(path), load_file(the_file(path))
+    content = json.loads(header(path)["__metadata__"]["mixwise"])
+    del content["sha256"]
+    if name:
+        place, _, last = name.rpartition(".")
+        (content["values"][place]["json"] if place else content["values"])[last] = value
+    save_file(tensors, file, {"mixwise": json.dumps(content)})
+
+
 def test_a_checkpoint_of_0_2_0_has_no_checksum_and_is_read(tmp_path):
     training = saved("aware", 4, path := tmp_path / "c")
-    file, tensors = the_file(path), load_file(the_file(path))
-    values = json.loads(header(path)["__metadata__"]["mixwise"])
-    del values["sha256"]
-    save_file(tensors, file, {"mixwise": json.dumps(values)})
+    rewrite(path)
     assert advance(loaded("aware", path), 5) == advance(training, 5)
 
 
@@ -242,12 +227,7 @@ def test_a_checkpoint_of_0_2_0_has_no_checksum_and_is_read(tmp_path):
 @pytest.mark.parametrize("name", ["shared/t", "driver/shared/steps", "driver/shared/traffic.parameters"])
 def test_an_edited_position_is_one_line(name, value, tmp_path):
     saved("aware", 4, path := tmp_path / "c")
-    file, tensors = the_file(path), load_file(the_file(path))
-    values = json.loads(header(path)["__metadata__"]["mixwise"])
-    del values["sha256"]
-    place, _, last = name.rpartition(".")
-    (values["values"][place]["json"] if place else values["values"])[last] = value
-    save_file(tensors, file, {"mixwise": json.dumps(values)})
+    rewrite(path, name, value)
     refused(TrainingError, r"does not fit this run .*in place of a count.*delete its folder", loaded, "aware", path)
 
 
@@ -280,13 +260,13 @@ def test_a_save_that_fails_keeps_the_old_checkpoint(tmp_path, monkeypatch):
         refused(TrainingError, r"c.step-00000003.*No space left", save_checkpoint, training, path)
     assert the_file(path).read_bytes() == old
     save_checkpoint(training, path)
-    restored = loaded("nesterov", path)
-    assert restored.t == 3
+    assert loaded("nesterov", path).t == 3
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(TrainingError, match=r"gone.c.step-00000000.* cannot be written"):
-        save_checkpoint(make("nesterov"), tmp_path / "gone" / "c")
+def test_folders_that_are_not_there_are_named(tmp_path):
+    gone, training = tmp_path / "gone" / "c", make("nesterov")
+    refused(TrainingError, r"gone.c.step-00000000.* cannot be written", save_checkpoint, training, gone)
+    refused(TrainingError, "c holds no complete checkpoint", load_checkpoint, training, gone)
 
 
 # --- what does not fit ---
@@ -314,15 +294,9 @@ def test_a_truncated_or_foreign_file_is_named(spoil, tmp_path):
     refused(TrainingError, path.name, load_checkpoint, make("adam"), tmp_path)
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(TrainingError, match="nowhere holds no complete checkpoint"):
-        load_checkpoint(make("nesterov"), tmp_path / "nowhere")
-
-
 @pytest.mark.parametrize("other", ["float64", "random"])
 def test_rows_of_another_shape_or_precision_are_refused(other, tmp_path):
-    path = tmp_path / "other"
-    save_checkpoint(make(other), path)
+    saved(other, 0, path := tmp_path / "other")
     refused(TrainingError, r"other.*expected \(6, 160\) of torch\.float32", load_checkpoint, make("nesterov"), path)
 
 
