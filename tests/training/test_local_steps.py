@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mixwise.algorithms as alg
-from builders import simulated, well_conditioned
+from builders import simulated, stepped, well_conditioned
 from every_algorithm import quadratic_run, runs
 from mixwise.graphs import Graph, random_connected
 from mixwise.mixing import lazy, metropolis_hastings
@@ -25,9 +25,7 @@ NOISELESS = well_conditioned(N, D)
 # --- where local steps lead ---
 def settled(algorithm, tau, rounds, rate=0.2, policy=W, graph=GRAPH):
     training = simulated(policy, algorithm, graph, task=NOISELESS, lr=rate / NOISELESS.smoothness, local_steps=tau)
-    for _ in range(tau * rounds):
-        training.step()
-    return training
+    return stepped(training, tau * rounds)
 
 
 @pytest.mark.parametrize("tau", [2, 5])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from builders import simulated
+from builders import simulated, stepped
 from mixwise.algorithms import CombineWhileAdapt, QuasiGlobalMomentum
 from mixwise.graphs import complete, ring
 from mixwise.mixing import MixingMatrix, metropolis_hastings
@@ -62,8 +62,7 @@ def watched(monkeypatch, algorithm, local_steps=1):
 
 def test_the_rows_set_out_before_the_gradients_are_computed(monkeypatch):
     training, events = watched(monkeypatch, CombineWhileAdapt(), local_steps=2)
-    for _ in range(4):
-        training.step()
+    stepped(training, 4)
     assert events == ["start_mix", "losses_and_gradients", "losses_and_gradients"] * 2
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from builders import cases
+from builders import cases, stepped
 from every_algorithm import NODES, ON_RING, RING, small_task, start
 from mixwise.algorithms import DSGD
 from mixwise.network import SimulatedNetwork
@@ -38,8 +38,7 @@ def allocated(make, mixings=3) -> int:
     gc.collect()  # else the garbage of an earlier test, freed meanwhile, would be counted as negative
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         training = make()
-        for _ in range(mixings * training.local_steps):
-            training.step()
+        stepped(training, mixings * training.local_steps)
     changes = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
     live = peak = 0
     for event in sorted(changes, key=lambda event: event.start_ns()):
