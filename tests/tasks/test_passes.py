@@ -1,6 +1,5 @@
 """A batch in pieces; products in bfloat16, and a CPU on which they kill the process, detected in a child process."""
 
-import signal
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from builders import cases, refused
+from builders import refused
 from every_algorithm import NODES, small_task
 from mixwise import doctor
 from mixwise.errors import TrainingError
@@ -97,29 +96,25 @@ def announced(monkeypatch):
     devices.broken_bfloat16.cache_clear()
 
 
-@pytest.fixture
-def child(announced, monkeypatch):
-    """The function that starts a child on such a CPU; the child ends with the `returncode` of its return value."""
-    started = Mock(return_value=SimpleNamespace(returncode=0))
-    monkeypatch.setattr(devices.subprocess, "run", started)
-    return started
-
-
-def test_a_product_that_kills_is_an_error_with_a_remedy(child):
-    child.return_value.returncode = -signal.SIGILL
+def test_a_product_that_kills_is_an_error_with_a_remedy(announced, monkeypatch):
+    monkeypatch.setattr(devices, "_PRODUCT", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     message = rf"autocast = torch.bfloat16: .* \(SIGILL\), .*; {REMEDY}"
     refused(TrainingError, message, task_of, normed, autocast=torch.bfloat16)
     (finding,) = doctor._bfloat16()
     assert (finding.topic, finding.ok) == ("bfloat16", False)
     assert "SIGILL" in finding.text
     assert finding.remedy.startswith(REMEDY)
-    child.assert_called_once()
+    devices.broken_bfloat16.cache_clear()
+    monkeypatch.setattr(devices, "_PRODUCT", "raise SystemExit(1)")  # died of something else
+    assert devices.broken_bfloat16() is None
 
 
 @pytest.mark.parametrize(
     ("isa", "tried"), [("AVX512_CORE_BF16", False), ("avx2", False), ("", True), ("AVX512_CORE_AMX", True), ("?", True)]
 )
-def test_it_is_tried_only_where_onednn_may_use_amx(child, monkeypatch, isa, tried):
+def test_it_is_tried_only_where_onednn_may_use_amx(announced, monkeypatch, isa, tried):
+    child = Mock(return_value=SimpleNamespace(returncode=0))
+    monkeypatch.setattr(devices.subprocess, "run", child)
     task_of(normed)  # without autocast
     child.assert_not_called()
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", isa)
@@ -130,16 +125,6 @@ def test_it_is_tried_only_where_onednn_may_use_amx(child, monkeypatch, isa, trie
     monkeypatch.setattr(devices, "_announces_amx", lambda: False)  # another processor
     assert devices.broken_bfloat16() is None
     assert child.call_count == tried
-
-
-@cases(
-    "product, found",
-    ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "SIGILL"),
-    ("raise SystemExit(1)", None),  # died of something else
-)
-def test_a_child_killed_by_a_signal_is_noticed(announced, monkeypatch, product, found):
-    monkeypatch.setattr(devices, "_PRODUCT", product)
-    assert devices.broken_bfloat16() == found
 
 
 def test_the_product_that_is_tried_is_a_bfloat16_product_of_torch():
