@@ -76,22 +76,19 @@ def test_the_listing_is_small(tmp_path):
 # --- workers change no bit ---
 
 BATCHES = [((0, 5, 5, 23), 7), ((1, 2, 3), None), (tuple(range(24)), 8), ((0, 5, 5, 23), 9), ((), None)]
-
-
-def requests():
-    return [(torch.tensor(at, dtype=torch.int64), draws) for at, draws in BATCHES]
+REQUESTS = [(torch.tensor(at, dtype=torch.int64), draws) for at, draws in BATCHES]
 
 
 @pytest.fixture(scope="module")
 def expected(decoded_here):
-    return [decoded_here.train.x.take(*request) for request in requests()]
+    return [decoded_here.train.x.take(*request) for request in REQUESTS]
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_a_stream_yields_what_is_taken_and_leaves_no_process(root, expected, workers, workers_alive):
     splits = image_folder(root, SIZE, workers=workers)
     assert not workers_alive()
-    state, stream = torch.get_rng_state(), splits.train.x.stream(requests())
+    state, stream = torch.get_rng_state(), splits.train.x.stream(REQUESTS)
     for known in expected:
         assert torch.equal(next(stream), known)
         assert len(workers_alive()) == workers
