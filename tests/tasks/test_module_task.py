@@ -7,22 +7,18 @@ import pytest
 import torch
 from torch import nn
 
-from builders import cases, random_rows, refused
-from mixwise.algorithms import DSGD
-from mixwise.data import Dataset, Fields, NodeBatches, Partition, gaussian_mixture, partition
+from builders import cases, random_rows, refused, sgd, simulated
+from mixwise.data import Dataset, Fields, Partition, gaussian_mixture, partition
 from mixwise.errors import DataError, TrainingError
 from mixwise.graphs import ring
 from mixwise.mixing import metropolis_hastings
 from mixwise.models import EvoNormS0, mlp, seeded, small_cnn
-from mixwise.network import SimulatedNetwork
-from mixwise.policies import Fixed
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.gradients import faster
-from mixwise.training import Training
+from plain_torch import backward
 from small_net import Tied
 
 NODES = 6
-NESTEROV = {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-2}
 # Two ways to the same sum of a few hundred numbers of size 1 differ by about 1e-15; 20 steps let that grow.
 CLOSE = {"rtol": 0, "atol": 1e-12}
 
@@ -71,11 +67,10 @@ def make_task(module=dense, data=None, nodes=NODES, **options):
     return ModuleTask(module, data, parts, **{"batch": 5, "dtype": torch.float64, **options})
 
 
-def make_training(task, graph=None, policy=None, **options):
-    graph = ring(task.nodes) if graph is None else graph
-    policy = Fixed(metropolis_hastings(graph)) if policy is None else policy
-    settings = {**NESTEROV, **options}
-    return Training(task, SimulatedNetwork(graph), policy, DSGD(), lambda rows: torch.optim.SGD(rows, **settings))
+def make_training(task):
+    graph = ring(task.nodes)
+    optimizer = sgd(0.1, momentum=0.9, nesterov=True, weight_decay=1e-2)
+    return simulated(metropolis_hastings(graph), graph=graph, task=task, optimizer=optimizer)
 
 
 def somewhere(task, nodes=NODES):
@@ -87,10 +82,7 @@ def assert_gradients_of_plain_pytorch(task, X, losses, G, step):
     """Compare with an ordinary module and an ordinary backward pass for each node."""
     for node, row in enumerate(X):
         module = task.module_of(row).train()
-        index = NodeBatches(task.partition, task.batch, task.seed)(node, step)
-        loss = nn.functional.cross_entropy(module(task.data.x[index].to(row.dtype)), task.data.y[index])
-        loss.backward()
-        torch.testing.assert_close(losses[node], loss.detach(), **CLOSE)
+        torch.testing.assert_close(losses[node], backward(module, task, node, step), **CLOSE)
         for name, view in task.layout.named_views(G[node]):
             expected = module.get_parameter(name).grad
             torch.testing.assert_close(view, torch.zeros_like(view) if expected is None else expected, **CLOSE)
@@ -142,6 +134,10 @@ def hooked_chain():
     return module
 
 
+def embedded():
+    return nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(6, 4))
+
+
 @pytest.mark.usefixtures("directly")
 @pytest.mark.parametrize("gradients", ["loop", "stacked"])
 @pytest.mark.parametrize(
@@ -149,10 +145,12 @@ def hooked_chain():
     [
         *((module, None) for module in (dense, Tied, Sequences, chain, frozen_chain, hooked_chain)),
         *((module, images()) for module in (small_conv, evo_conv)),
+        (small_conv, Dataset((images().x * 255).round().byte(), images().y, 10)),
+        (embedded, Dataset(random_rows(60, 2).mul(3).long().remainder(7), torch.arange(60) % 4, 4)),
     ],
 )
 def test_gradients_are_those_of_plain_pytorch(module, data, gradients):
-    """Also where a node has fewer samples than a batch, or a single one."""
+    """Also where a node has fewer samples than a batch, or a single one; bytes are shares of 255, integers stay."""
     data = points().train if data is None else data
     parts = Partition(tuple(np.split(np.arange(len(data)), [1, 4, 20, 31, 43])))
     task = make_task(lambda: seeded(module, 0), data, parts=parts, gradients=gradients)
@@ -276,22 +274,19 @@ def add_noise(x, stream):
 @pytest.mark.parametrize("options", [{"module": with_dropout}, {"augment": add_noise}], ids=["dropout", "augmentation"])
 def test_what_is_random_depends_on_seed_node_and_step_alone(options):
     def gradients(nodes, step=4, seed=0):
-        torch.manual_seed(sum(nodes) + step)  # the global generator has no say
-        task = make_task(**options, seed=seed)
-        return task.losses_and_gradients(task.initial(range(NODES))[nodes].clone(), nodes, step)[1].clone()
+        torch.manual_seed(sum(nodes) + step)  # the global generator has no say, and is left alone
+        before, task = torch.get_rng_state(), make_task(**options, seed=seed, test=points().test)
+        X = task.initial(range(NODES))
+        task.evaluate(X)
+        G = task.losses_and_gradients(X[nodes].clone(), nodes, step)[1].clone()
+        assert torch.equal(torch.get_rng_state(), before)
+        return G
 
     together = gradients([*range(NODES)])
     for nodes in ([3], [5, 0], [4, 3, 2, 1], [*range(NODES)]):
         assert torch.equal(gradients(nodes), together[nodes])
     for change in ({"seed": 1}, {"step": 5}):
         assert not torch.equal(gradients([*range(NODES)], **change), together)
-
-
-def test_neither_a_step_nor_an_evaluation_touches_the_global_generator():
-    training, state = make_training(make_task(with_dropout, test=points().test)), torch.get_rng_state()
-    training.step()
-    training.task.evaluate(training.X)
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_masks_differ_between_nodes_and_between_steps():
@@ -301,27 +296,6 @@ def test_masks_differ_between_nodes_and_between_steps():
     X = task.initial(range(NODES))
     seen = [row for step in range(3) for row in task.losses_and_gradients(X, range(NODES), step)[1].clone()]
     assert len({tuple(row.tolist()) for row in seen}) == len(seen)
-
-
-# --- data ---
-
-
-def test_bytes_of_images_are_shares_of_255():
-    whole = images()
-    bytes_ = Dataset((whole.x * 255).round().byte(), whole.y, 10, "bytes")
-    floats = Dataset(bytes_.x.float() / 255, whole.y, 10, "floats")
-    a, b = (make_task(lambda: seeded(small_conv, 0), data, test=data) for data in (bytes_, floats))
-    X = a.initial(range(NODES))
-    (_, G), (_, H) = (task.losses_and_gradients(X, range(NODES), 0) for task in (a, b))
-    torch.testing.assert_close(G, H, rtol=0, atol=1e-6)  # v / 255 in float64 and in float32
-    assert a.evaluate(X) == b.evaluate(X)
-
-
-def test_integers_stay_integers():
-    data = Dataset(torch.randint(7, (40, 2), generator=torch.Generator().manual_seed(0)), torch.arange(40) % 4, 4)
-    task = make_task(lambda: nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(6, 4)), data, test=data)
-    make_training(task).step()
-    assert 0 <= task.evaluate(task.initial(range(NODES)))["accuracy"] <= 1
 
 
 # --- metrics ---
@@ -352,7 +326,6 @@ def test_evaluation_against_a_direct_computation():
 @cases(
     "call, message",
     (lambda: make_task().evaluate(torch.zeros(NODES, 1)), "no test set .*test="),
-    (lambda: make_training(make_task(), ring(5)), "6 nodes, the graph 5"),
     (lambda: make_task(gradients="fast"), "'fast'; choose .auto., .measure., .loop. or .stacked."),
 )
 def test_invalid_arguments_are_rejected(call, message):
@@ -380,12 +353,8 @@ def test_regression_has_the_gradients_of_least_squares_and_reports_its_error(gra
         assert losses[i] == pytest.approx(float(residual.square().mean()), rel=1e-12)
         torch.testing.assert_close(G[i].view(2, 3), residual.T @ x / 20, rtol=1e-12, atol=1e-14)
     assert task.label_counts is None
-    x, y = task.test.x.double(), task.test.y.double()
-    errors = [float((x @ row.view(2, 3).T - y).square().mean()) for row in (*X, X.mean(0))]
-    expected = (np.mean(errors[:4]), max(errors[:4]), errors[4])
-    found = task.evaluate(X)
-    names = ("test_loss", "test_loss_worst", "test_loss_average_model")
-    assert [found[name] for name in names] == pytest.approx(expected, rel=1e-12)
+    residuals = torch.einsum("sk,itk->ist", task.test.x.double(), X.view(4, 2, 3)) - task.test.y.double()
+    assert task.evaluate(X)["test_loss"] == pytest.approx(float(residuals.square().mean()), rel=1e-12)
 
 
 def test_metrics_of_ones_own_are_means_over_samples_and_know_what_is_worse():
