@@ -35,6 +35,9 @@ def test_mixing_is_w_transposed_times_x(W, stride, dtype, error):
     torch.testing.assert_close(mixed.double(), expected, rtol=0, atol=error)
     assert torch.equal(X, before)
     assert mixed.data_ptr() != X.data_ptr()
+    moved = torch.full_like(X, 3.0)
+    SimulatedNetwork(W.graph).start_mix(X, W).move(moved)
+    torch.testing.assert_close(moved.double(), 3 + expected - before.double(), rtol=0, atol=error)
 
 
 @given(graph=connected_graphs(1, 12), seed=st.integers(0, 2**32 - 1))

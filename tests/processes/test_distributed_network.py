@@ -1,8 +1,10 @@
 """Rows that really travel: the same as in a simulation, every byte counted, every wait bounded."""
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -16,7 +18,7 @@ from mixwise.algorithms import Quantize, TopK
 from mixwise.errors import MixwiseError, NetworkError, TrainingError
 from mixwise.graphs import Graph, complete, random_connected, ring, star
 from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, uniform, uniform_sender
-from mixwise.network import DistributedNetwork, SimulatedNetwork, block
+from mixwise.network import DistributedNetwork, SimulatedNetwork, Traffic, block
 from mixwise.network.routes import Router
 from process_pool import Others, in_processes, run_in_processes
 from programs import torchrun
@@ -45,64 +47,142 @@ def test_blocks_are_contiguous_and_differ_by_one_at_most(n):
         block(n, 0, n + 1)
 
 
-# --- mixing ---
-MATRICES = {
-    "asymmetric 4": asymmetric(4),
-    "asymmetric 9": asymmetric(9),
-    "one heavy node": metropolis_hastings(star(7)),
-    "ring 5": metropolis_hastings(ring(5)),
-    "two pairs of six": clique_averaging([(0, 5), (1, 4)], complete(6)),
-    "no edge": MixingMatrix.from_dense(np.eye(4), ring(4)),
-    "directed": uniform_sender(
-        Graph(6, [(0, 1), (0, 5), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (3, 0)], directed=True)
-    ),
-    "many": metropolis_hastings(random_connected(40, 0.2, seed=1)),
-}
+# --- every operation ---
+MATRICES = [
+    asymmetric(4),
+    asymmetric(9),
+    metropolis_hastings(star(7)),
+    metropolis_hastings(ring(5)),
+    metropolis_hastings(random_connected(40, 0.2, seed=1)),
+    clique_averaging([(0, 5), (1, 4)], complete(6)),
+    MixingMatrix.from_dense(np.eye(4), ring(4)),
+    uniform_sender(Graph(6, [(0, 1), (0, 5), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (3, 0)], directed=True)),
+    uniform_sender(Graph(6, [(5, 0), (4, 0)], directed=True)),  # most of them send nothing
+]
 
 
-def mixed(network, X, W, way, start):
-    """The owned rows of Wᵀ X, or of start + (W − I)ᵀ X; the rows that were sent stay as they are unless in place."""
-    mine = own(X, network)
-    if way == "scattered":  # its numbers do not lie beside each other
-        mine = torch.stack([mine, -mine], dim=2)[:, :, 0]
-    if way == "moved":
-        target = own(start, network)
-        network.start_mix(mine, W).move(target)
-        return target
-    out = network.mix(mine, W, out=mine if way == "in place" else None)
-    assert (out is mine) == (way == "in place")
-    assert way == "in place" or torch.equal(mine, own(X, network))
-    return out
+class Case(NamedTuple):
+    """Weights, the rows that are mixed with them, and how these travel."""
+
+    W: MixingMatrix
+    d: int
+    dtype: torch.dtype = DOUBLE
+    wire: torch.dtype | None = None
+    compressor: TopK | Quantize = TopK(0.1)
 
 
-def rows_and_start(W, d, dtype):
-    return random_rows(W.n, d, dtype=dtype), W, random_rows(W.n, d, seed=1, dtype=dtype)
+LONG = 20_002  # numbers; averages of such rows take two rounds of messages
+CASES = [Case(W, d) for W in MATRICES for d in (1, 7, 8_200)]  # the longest travel without being packed
+CASES += [Case(asymmetric(4), 150_000, dtype) for dtype in (SINGLE, DOUBLE)]  # several blocks of columns
+CASES += [Case(uniform(complete(n)), LONG, dtype) for n in (3, 4) for dtype in (SINGLE, DOUBLE)]
+for n, d in ((4, 3), (4, 700), (5, 20_000)):  # the first are too short to be rounded
+    CASES += [Case(asymmetric(n), d, SINGLE, wire) for wire in (torch.bfloat16, torch.int8)]
+for n, d in ((4, 700), (9, 90), (5, 40_000)):
+    CASES += [Case(asymmetric(n), d, compressor=compressor) for compressor in (TopK(1.0), Quantize(4), Quantize(1))]
+
+MIXED = {"apart", "scattered", "in place", "early", "moved"}
+TOLD_TO_ALL = {"gathered", "average"}
 
 
-def mixed_here(rank, world, cases, way):
-    results = []
-    for case in cases:
-        (X, W, start), network = rows_and_start(*case), DistributedNetwork(case[0].graph, timeout=20)
-        results.append((mixed(network, X, W, way, start), network.traffic))
+class Result(NamedTuple):
+    rows: torch.Tensor
+    sent: int  # bytes, by this process
+    traffic: Traffic  # so far
+
+
+def operated(network, case):
+    """What every operation on the owned rows returns, by its name."""
+    W, d, dtype, _, compressor = case
+    X = random_rows(W.n, d, dtype=dtype)
+    mine, moved = own(X, network), own(random_rows(W.n, d, seed=1, dtype=dtype), network)
+    leave = torch.from_numpy(np.isin(W.graph.arcs.senders, network.nodes))
+    messages = random_rows(len(leave), min(d, 8_200), dtype=dtype)[leave]
+    in_place, packing = mine.clone(), compressor(mine.clone(), network.nodes, 3)
+    operations = {
+        "apart": lambda: network.mix(mine, W),
+        "scattered": lambda: network.mix(torch.stack([mine, -mine], dim=2)[:, :, 0], W),  # not beside each other
+        "in place": lambda: network.mix(in_place, W, out=in_place),
+        "early": lambda: network.start_mix(mine, W).wait(),
+        "moved": lambda: network.start_mix(mine.clone(), W).move(moved) or moved,
+        "compressed": lambda: network.mix(packing.rows, W, packing=packing),
+        "exchanged": lambda: network.exchange(messages, W.graph),
+        "sketches": lambda: network.exchange(messages, W.graph, cargo="sketches"),
+        "gathered": lambda: network.gather(mine),
+        "average": lambda: network.average(mine)[None],
+    }
+    results = {}
+    for name, operate in operations.items():
+        before = getattr(network, "sent", 0)
+        rows = operate()
+        results[name] = Result(rows, getattr(network, "sent", 0) - before, replace(network.traffic))
+        assert torch.equal(mine, own(X, network)), name
+    assert results["in place"].rows is in_place
     return results
 
 
+@contextmanager
+def counting():
+    """Yield a list of the bytes of each message that is given to torch.distributed for sending."""
+    sizes, isend = [], dist.isend
+
+    def counted_isend(tensor, *args, **kwargs):
+        sizes.append(tensor.nbytes)
+        return isend(tensor, *args, **kwargs)
+
+    with patch.object(dist, "isend", counted_isend):
+        yield sizes
+
+
+def bytes_of_rows(name, case, size, rank, world):
+    """The bytes that a process sends to mix rows of so many bytes: each once to every other that needs it."""
+    W, n = case.W, case.W.n
+    blocks = [block(n, other, world) for other in range(world)]
+    if name in MIXED and W.is_average and n == world:  # the columns of the others, and the own ones to each of them
+        own = len(block(case.d, rank, world))
+        return (case.d - own + (world - 1) * own) * case.dtype.itemsize
+    owner = {node: other for other, nodes in enumerate(blocks) for node in nodes}
+    pairs = {(int(i), owner[int(j)]) for i, j in W.edge_weights}
+    return sum(owner[i] == rank != to for i, to in pairs) * size
+
+
+def as_in_a_simulation(rank, world, cases, batched):
+    """Compare the results of every operation, their bits, their bytes and the traffic."""
+    for case in cases:
+        simulated = SimulatedNetwork(case.W.graph, wire_dtype=case.wire)
+        expected, before = operated(simulated, case), Traffic()
+        with nullcontext() if batched else counting() as sizes:
+            network = DistributedNetwork(case.W.graph, timeout=20, wire_dtype=case.wire)
+            network.transport.batched = batched
+            found = operated(network, case)
+            assert batched or sum(sizes) == network.sent
+        X = random_rows(case.W.n, case.d, dtype=case.dtype)
+        receivers = np.sort(case.W.graph.arcs.receivers)
+        for name, (rows, sent, traffic) in found.items():
+            whole, _, counted = expected[name]
+            nodes = receivers if name in ("exchanged", "sketches") else np.arange(case.W.n)
+            wanted = whole if name in TOLD_TO_ALL else whole[torch.from_numpy(np.isin(nodes, network.nodes))]
+            if name == "average" or (name == "moved" and case.W.is_average):  # by other sums
+                torch.testing.assert_close(rows, wanted)
+            else:
+                assert torch.equal(rows, wanted), (name, case)
+            assert traffic == counted, (name, case)
+            if name in MIXED | {"compressed"}:
+                packing = case.compressor(X.clone(), range(case.W.n), 3) if name == "compressed" else None
+                size = simulated.row_bytes(X, packing)
+                assert sent == bytes_of_rows(name, case, size, rank, world), (name, case)
+            if world == case.W.n:  # one node per process: what is counted is what travels
+                of_all = network.transport.gather(torch.tensor([[sent]]), "bytes").sum().item()
+                assert of_all == sum(vars(counted).values()) - sum(vars(before).values()), (name, case)
+            before = counted
+        mean = found["average"].rows
+        assert (network.transport.gather(mean, "mean") == mean).all()  # the same bits on all processes
+
+
 @pytest.mark.numerics
-@pytest.mark.parametrize("way", ["apart", "in place", "scattered", "moved"])
-def test_mixing_is_that_of_a_simulation_in_any_division(way):
-    """To the last bit, for any number of processes, and Wᵀ X to rounding."""
-    widths = [1, 7, 8_200]  # the longest travel without being packed
-    cases = [(W, d, DOUBLE) for W in MATRICES.values() for d in widths]
-    cases += [(MATRICES["asymmetric 4"], 150_000, dtype) for dtype in (SINGLE, DOUBLE)]  # several blocks of columns
-    results = {world: run_in_processes(world, mixed_here, cases, way) for world in (1, 2, 3, 4)}
-    for number, case in enumerate(cases):
-        (X, W, start), simulated = rows_and_start(*case), SimulatedNetwork(case[0].graph)
-        expected = mixed(simulated, X, W, way, start)
-        exact = torch.from_numpy(W.to_dense().T) @ X.double() + (start.double() - X.double()) * (way == "moved")
-        torch.testing.assert_close(expected.double(), exact, rtol=0, atol=1e-14 if case[2] == DOUBLE else 2e-6)
-        for parts in results.values():
-            assert torch.equal(torch.cat([part[number][0] for part in parts]), expected)
-            assert all(part[number][1] == simulated.traffic for part in parts)
+@pytest.mark.parametrize(("world", "batched"), [(1, False), (2, False), (3, False), (4, False), (4, True)])
+def test_every_operation_is_that_of_a_simulation_in_any_division(world, batched):
+    """To the last bit and to the byte, and in batches, as nccl gets its calls (gloo understands them, too)."""
+    run_in_processes(world, as_in_a_simulation, [case for case in CASES if case.W.n >= world], batched)
 
 
 def new_weights_each_time(rank, world, X, matrices, rounds):
@@ -141,167 +221,6 @@ def test_a_group_of_some_of_the_processes():
     assert [results[1][0], results[3][0]] == [range(3), range(3, 5)]
     found = torch.cat([results[1][1], results[3][1]])
     torch.testing.assert_close(found, torch.from_numpy(W.to_dense().T) @ X, rtol=0, atol=1e-14)
-
-
-# --- exchange, gather, average ---
-def exchanged(rank, world, cases):
-    results = []
-    for graph, d, cargo in cases:
-        network, messages = DistributedNetwork(graph, timeout=20), random_rows(len(graph.arcs.senders), d)
-        mine = torch.from_numpy(np.isin(graph.arcs.senders, network.nodes))
-        results.append((network.exchange(messages[mine], graph, cargo=cargo), network.traffic))
-    return results
-
-
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
-def test_an_exchange_is_that_of_a_simulation(world):
-    graphs = [ring(5), star(6), complete(4), random_connected(9, 0.4, seed=2), MATRICES["directed"].graph]
-    graphs.append(Graph(6, [(5, 0), (4, 0)], directed=True))  # most of them send nothing
-    cases = [(graph, d, cargo) for graph in graphs for d, cargo in ((2, "sketches"), (8_200, "parameters"))]
-    results = run_in_processes(world, exchanged, cases)
-    for number, (graph, d, cargo) in enumerate(cases):
-        simulated = SimulatedNetwork(graph)
-        expected = simulated.exchange(random_rows(len(graph.arcs.senders), d), graph, cargo=cargo)
-        assert torch.equal(torch.cat([part[number][0] for part in results]), expected)
-        assert all(part[number][1] == simulated.traffic for part in results)
-
-
-def gathered_and_averaged(rank, world, X):
-    network = DistributedNetwork(ring(len(X)), timeout=20)
-    with network.traffic.pause():
-        network.gather(own(X, network))
-    return network.gather(own(X, network)), network.average(own(X, network)), network.traffic
-
-
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
-@pytest.mark.parametrize(("d", "dtype"), [(1, DOUBLE), (3, SINGLE), (30_001, SINGLE)])
-def test_gather_and_average_are_the_same_on_every_process(world, d, dtype):
-    X, simulated = random_rows(7, d, dtype=dtype), SimulatedNetwork(ring(7))
-    expected = simulated.gather(X), simulated.average(X)
-    results = run_in_processes(world, gathered_and_averaged, X)
-    for everything, average, traffic in results:
-        assert torch.equal(everything, expected[0])
-        assert torch.equal(average, results[0][1])  # to the last bit
-        torch.testing.assert_close(average, expected[1])
-        assert traffic == simulated.traffic
-
-
-# --- what is really sent ---
-@contextmanager
-def counting():
-    """Yield a list of the bytes of each message that is given to torch.distributed for sending."""
-    sizes, isend = [], dist.isend
-
-    def counted_isend(tensor, *args, **kwargs):
-        sizes.append(tensor.numel() * tensor.element_size())
-        return isend(tensor, *args, **kwargs)
-
-    with patch.object(dist, "isend", counted_isend):
-        yield sizes
-
-
-def counted(rank, world, W, X, wire_dtype):
-    with counting() as sizes:
-        network = DistributedNetwork(W.graph, timeout=20, wire_dtype=wire_dtype)
-        mine, start = own(X, network), sum(sizes)
-        network.mix(mine, W)
-        mixing = sum(sizes) - start
-        mine_of = np.isin(W.graph.arcs.senders, network.nodes)
-        network.exchange(random_rows(int(mine_of.sum()), 6), W.graph)
-        network.gather(mine)
-        network.average(mine)
-    return mixing, sum(sizes) == network.sent, network.sent - start, network.traffic
-
-
-@pytest.mark.parametrize(("wire", "size"), [(None, 4), (torch.bfloat16, 2), (torch.int8, 1)])
-def test_with_one_node_per_process_the_bytes_sent_are_those_of_the_nodes(wire, size):
-    W, d = metropolis_hastings(Graph(4, [(0, 1), (1, 2), (2, 3), (1, 3)])), 700
-    scales = 3 * 4 if wire == torch.int8 else 0  # one for each block of 256 numbers
-    results = run_in_processes(4, counted, W, random_rows(4, d, dtype=SINGLE), wire)
-    for rank, (mixing, all_counted, _, traffic) in enumerate(results):
-        assert all_counted
-        assert mixing == len(W.graph.neighbors(rank)) * (d * size + scales)
-        assert traffic.parameters + traffic.sketches == sum(sent for _, _, sent, _ in results)
-    assert sum(mixing for mixing, *_ in results) == W.messages * (d * size + scales)
-
-
-def travels(W, world):
-    """The rows that each process sends: (row, process) pairs, each once."""
-    blocks = [block(W.n, rank, world) for rank in range(world)]
-    owner = {node: rank for rank, nodes in enumerate(blocks) for node in nodes}
-    pairs = {(int(i), owner[j]) for i, j in W.edge_weights}
-    return [sum(owner[i] == rank != to for i, to in pairs) for rank in range(world)]
-
-
-def compressed(rank, world, W, X, compressor):
-    network = DistributedNetwork(W.graph, timeout=20)
-    packing, sent = compressor(own(X, network), network.nodes, 3), network.sent
-    q = packing.rows
-    with counting() as sizes:
-        apart = network.mix(q, W, packing=packing)
-        mixed = network.mix(q, W, out=q, packing=packing)
-    assert sum(sizes) == network.sent - sent
-    assert torch.equal(mixed, apart)
-    return mixed, sum(sizes), packing.width, network.traffic
-
-
-@pytest.mark.parametrize("compressor", [TopK(0.1), TopK(1.0), Quantize(4), Quantize(1)], ids=lambda c: str(vars(c)))
-@pytest.mark.parametrize(("n", "world", "d"), [(4, 4, 700), (9, 3, 90), (5, 2, 40_000)])
-def test_compressed_rows_travel_compressed_and_arrive_to_the_last_bit(n, world, d, compressor):
-    """The same rows as in a simulation, where nothing travels, and the bytes that are counted there."""
-    W, X = asymmetric(n), random_rows(n, d)
-    simulated = SimulatedNetwork(W.graph)
-    packing = compressor(X.clone(), range(n), 3)
-    for _ in range(2):
-        expected = simulated.mix(packing.rows, W, packing=packing)
-    results = run_in_processes(world, compressed, W, X, compressor)
-    torch.testing.assert_close(torch.cat([part[0] for part in results]), expected, rtol=0, atol=1e-13)
-    for (_, sent, width, traffic), rows in zip(results, travels(W, world), strict=True):
-        assert sent == 2 * width * rows
-        assert traffic == simulated.traffic
-        assert width == packing.width
-
-
-PAIRS = clique_averaging([(0, 1), (2, 3)], ring(4))
-
-
-@pytest.mark.parametrize(("W", "world"), [(asymmetric(8), 2), (asymmetric(9), 4), (asymmetric(5), 3), (PAIRS, 2)])
-def test_a_row_travels_once_to_every_other_process_that_needs_it(W, world):
-    results = run_in_processes(world, counted, W, random_rows(W.n, 50), None)
-    assert [mixing for mixing, *_ in results] == [rows * 50 * 8 for rows in travels(W, world)]
-    assert all(all_counted for _, all_counted, _, _ in results)
-
-
-def rounded(rank, world, W, X, wire_dtype):
-    network = DistributedNetwork(W.graph, timeout=20, wire_dtype=wire_dtype)
-    mine = own(X, network)
-    packing = TopK(0.1)(mine, network.nodes, 0)
-    moved, in_place = torch.zeros_like(mine), mine.clone()
-    network.start_mix(mine, W).move(moved)
-    network.mix(in_place, W, out=in_place)
-    arcs = X[[i for i in W.graph.arcs.senders.tolist() if i in network.nodes]]
-    return (
-        network.mix(mine, W), in_place, moved, network.exchange(arcs, W.graph), network.mix(mine[:, :3], W),
-        network.mix(packing.rows, W, packing=packing), network.traffic.parameters,
-    )  # fmt: skip
-
-
-@pytest.mark.numerics
-@pytest.mark.parametrize("wire", [torch.bfloat16, torch.int8])
-@pytest.mark.parametrize(("n", "world", "d"), [(4, 4, 700), (5, 2, 20_000)])
-def test_rounded_rows_arrive_as_in_a_simulation(n, world, d, wire):
-    """Bit for bit; compressed rows and short ones travel as they are."""
-    W, X = asymmetric(n), random_rows(n, d, dtype=SINGLE)
-    simulated, packing, moved = SimulatedNetwork(W.graph, wire_dtype=wire), TopK(0.1)(X, range(n), 0), X.clone().zero_()
-    simulated.start_mix(X, W).move(moved)
-    mixed = simulated.mix(X, W)
-    arcs = simulated.exchange(X[W.graph.arcs.senders.tolist()], W.graph)
-    expected = [mixed, simulated.mix(X, W), moved, arcs, simulated.mix(X[:, :3], W)]
-    expected.append(simulated.mix(packing.rows, W, packing=packing))
-    results = run_in_processes(world, rounded, W, X, wire)
-    for place, rows in enumerate(expected):
-        assert torch.equal(torch.cat([part[place] for part in results]), rows), place
-    assert {part[-1] for part in results} == {simulated.traffic.parameters}
 
 
 # --- making routes is fast: a policy may have new weights at every step ---
@@ -357,74 +276,6 @@ def test_arguments_that_do_not_fit_are_refused():
 def test_without_a_process_group():
     with pytest.raises(NetworkError, match="there is no process group; call torch"):
         DistributedNetwork(ring(4))
-
-
-# --- the calls that nccl gets ---
-def in_batches(rank, world, X):
-    network = DistributedNetwork(complete(world), timeout=20)
-    network.transport.batched = True  # gloo understands batches too
-    mine, even, usual = own(X, network), uniform(network.graph), metropolis_hastings(network.graph)
-    found = [network.mix(mine, even), network.start_mix(mine, even).wait(), network.average(mine)[None]]
-    found += [network.mix(mine[:, :50], usual), network.start_mix(mine[:, :50], usual).wait()]
-    return found, network.gather(mine[:, :3]), network.exchange(mine[:, :2].repeat(world - 1, 1), network.graph)
-
-
-def test_messages_of_a_round_in_one_batch():
-    """What runs under nccl, on gloo: there is no GPU in the default test run."""
-    X = random_rows(4, 30_001)
-    for rank, (means, gathered, exchanged) in enumerate(run_in_processes(4, in_batches, X)):
-        for mean in means:
-            torch.testing.assert_close(mean, X.mean(dim=0)[None, : mean.shape[1]], rtol=0, atol=1e-13)
-        assert torch.equal(gathered, X[:, :3])
-        assert torch.equal(exchanged, X[[other for other in range(4) if other != rank], :2])
-
-
-LONG = 20_002  # numbers; shorter rows are sent to all as they are
-
-
-def averaged(rank, world, X):
-    network = DistributedNetwork(complete(world), timeout=20)
-    W, mine, start = uniform(network.graph), X[rank : rank + 1].clone(), network.sent
-    before = mine.clone()
-    apart = network.mix(mine, W)
-    assert torch.equal(mine, before)
-    sent = network.sent
-    pending = network.start_mix(mine, W)
-    assert network.sent - sent == bytes_of(rank, world, X)  # known before it has happened
-    assert torch.equal(pending.wait(), apart)
-    scattered = torch.stack([mine, -mine], dim=2)[:, :, 0]  # its numbers do not lie beside each other
-    assert torch.equal(network.mix(scattered, W), apart)
-    moved = torch.full_like(mine, 3.0)
-    network.start_mix(mine, W).move(moved)
-    assert network.mix(mine, W, out=mine) is mine
-    assert torch.equal(mine, apart)
-    assert network.sent - sent == 4 * bytes_of(rank, world, X)
-    return mine, moved, network.traffic, network.sent - start
-
-
-def bytes_of(rank: int, world: int, X: torch.Tensor) -> int:
-    """The columns of the others, and the own ones to each of the others."""
-    own = len(block(X.shape[1], rank, world))
-    return ((X.shape[1] - own) + (world - 1) * own) * X.element_size()
-
-
-@pytest.mark.numerics
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("world", [3, 4])
-def test_the_mean_of_all_rows(world, dtype):
-    X = random_rows(world, LONG, dtype=dtype)
-    simulated = SimulatedNetwork(complete(world))
-    for _ in range(5):
-        expected = simulated.mix(X, uniform(complete(world)))
-    mean = X.double().mean(dim=0)
-    results = run_in_processes(world, averaged, X)
-    for rank, (mine, moved, traffic, _) in enumerate(results):
-        assert torch.equal(mine[0], expected[rank])
-        tolerance = 1e-13 if dtype == torch.float64 else 1e-5
-        torch.testing.assert_close(mine[0].double(), mean, rtol=0, atol=tolerance)
-        torch.testing.assert_close(moved[0].double(), 3 + mean - X[rank].double(), rtol=0, atol=tolerance)
-        assert traffic == simulated.traffic
-    assert simulated.traffic.parameters == sum(sent for *_, sent in results)
 
 
 # --- while it is under way ---
