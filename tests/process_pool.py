@@ -29,6 +29,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from mixwise.errors import MixwiseError
+
 # Processes are forked from one that has imported everything and does nothing else.
 _context = mp.get_context("forkserver")
 _context.set_forkserver_preload(["torch.distributed", "torch._dynamo", "mixwise"])  # torch's optimizers need _dynamo
@@ -171,6 +173,16 @@ class Others:
     def wait_for(self, *ranks: int) -> None:
         """Until those ranks are done: this process is silent for as long as others wait for it."""
         self._store.wait([f"done/{rank}" for rank in ranks], timedelta(seconds=150))
+
+
+def error_of(call: Callable[..., object], *args: Any, **options: Any) -> tuple[str | None, float]:
+    """The error of a call as text, None if there was none, and how many seconds it took."""
+    start, error = time.monotonic(), None
+    try:
+        call(*args, **options)
+    except MixwiseError as told:
+        error = str(told)
+    return error, time.monotonic() - start
 
 
 def _serve(connection: Connection, port: int) -> None:

@@ -15,12 +15,12 @@ import torch.distributed as dist
 import builders
 from builders import cases, random_rows
 from mixwise.algorithms import Quantize, TopK
-from mixwise.errors import MixwiseError, NetworkError, TrainingError
+from mixwise.errors import MixwiseError, NetworkError
 from mixwise.graphs import Graph, complete, random_connected, ring, star
 from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, uniform, uniform_sender
 from mixwise.network import DistributedNetwork, SimulatedNetwork, Traffic, block
 from mixwise.network.routes import Router
-from process_pool import Others, in_processes, run_in_processes
+from process_pool import Others, error_of, in_processes, run_in_processes
 from programs import torchrun
 
 pytestmark = [in_processes, pytest.mark.timeout(400)]
@@ -240,11 +240,7 @@ def test_routes_of_a_new_matrix_are_made_fast(n, degree, bound):
 def disagreeing(rank, world, what):
     graph = ring(5) if what == "graph" and rank == 2 else ring(4)
     wire = torch.bfloat16 if what == "wire_dtype" and rank >= 1 else None
-    try:
-        DistributedNetwork(graph, timeout=20, wire_dtype=wire)
-    except TrainingError as error:
-        return str(error)
-    return None
+    return error_of(DistributedNetwork, graph, timeout=20, wire_dtype=wire)[0]
 
 
 @cases(

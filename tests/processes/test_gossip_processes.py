@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import re
-import time
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -15,11 +14,10 @@ from torch import nn
 import mixwise as mw
 from builders import cases
 from mixwise.data import Dataset, NodeBatches, partition
-from mixwise.errors import MixwiseError
 from mixwise.models import seeded
 from mixwise.sketch import CountSketch
 from mixwise.training import Training, records
-from process_pool import Others, in_processes, run_in_processes
+from process_pool import Others, error_of, in_processes, run_in_processes
 from programs import torchrun
 from small_net import Net
 
@@ -103,16 +101,6 @@ def train(gossip, rank, world, steps):
         gossip.optimizer.zero_grad()
         nn.functional.cross_entropy(gossip.model(whole.x[index]), whole.y[index]).backward()
         gossip.step()
-
-
-def error_of(call, *args, **options):
-    """The error of a call as text and how long it took; (None, seconds) if there was none."""
-    start = time.monotonic()
-    try:
-        call(*args, **options)
-    except MixwiseError as error:
-        return str(error), time.monotonic() - start
-    return None, time.monotonic() - start
 
 
 def real(rank, world, name):

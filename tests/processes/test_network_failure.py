@@ -13,7 +13,7 @@ from mixwise.errors import NetworkError
 from mixwise.graphs import complete, ring
 from mixwise.mixing import metropolis_hastings, uniform
 from mixwise.network import DistributedNetwork
-from process_pool import Others, in_processes, run_in_fresh_processes, run_in_processes
+from process_pool import Others, error_of, in_processes, run_in_fresh_processes, run_in_processes
 
 pytestmark = [in_processes, pytest.mark.timeout(400)]
 
@@ -134,11 +134,9 @@ def one_never_comes(rank, world):
     if rank == 1:
         others.wait_for(0, 2)
         return None
-    try:
-        DistributedNetwork(ring(world), timeout=1.5)
-    except NetworkError as error:
-        others.tell(rank)
-        return str(error)
+    told, _ = error_of(DistributedNetwork, ring(world), timeout=1.5)
+    others.tell(rank)
+    return told
 
 
 def test_a_process_that_makes_no_network():

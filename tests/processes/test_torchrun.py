@@ -14,7 +14,6 @@ import builders
 import run_folders
 from builders import stepped
 from mixwise.data import gaussian_mixture, partition
-from mixwise.errors import MixwiseError
 from mixwise.experiments import Recipe, plan_experiment, run_experiment, runner
 from mixwise.experiments.export import export_model
 from mixwise.graphs import ring
@@ -25,7 +24,7 @@ from mixwise.network.board import Board
 from mixwise.network.world import Processes
 from mixwise.tasks import ModuleTask
 from mixwise.training.checkpoint import keep_only, load_checkpoint, newest_step, save_checkpoint
-from process_pool import in_processes, run_in_processes
+from process_pool import error_of, in_processes, run_in_processes
 from programs import free_port, run_with_hook, running
 from run_folders import approximately, classification, read_records, run_until, small_recipe
 
@@ -211,20 +210,12 @@ def test_a_checkpoint_counts_when_all_parts_are_there(tmp_path):
 # --- what is refused ---
 
 
-def refused(rank, world, recipe, folder):
-    try:
-        run_recipe(rank, world, recipe, folder)
-    except MixwiseError as error:
-        return str(error)
-    return None
-
-
-def each_in_its_own_folder(rank, world, recipe, folder):
-    return refused(rank, world, recipe, folder / str(rank))
+def refused(rank, world, recipe, folder, shared=True):
+    return error_of(run_recipe, rank, world, recipe, folder if shared else folder / str(rank))[0]
 
 
 def test_a_folder_that_not_all_see_is_refused(tmp_path):
-    messages = run_in_processes(2, each_in_its_own_folder, only("d2"), tmp_path)
+    messages = run_in_processes(2, refused, only("d2"), tmp_path, False)
     assert re.fullmatch(r"process 1 does not see .*which process 0 has made; .* all machines share", messages[1])
     assert "rank 1" in messages[0]  # which is gone
 
