@@ -67,7 +67,7 @@ class Wire:
         if self.casts:
             return packed.copy_(rows)
         for columns, scales, levels in self._pieces(packed):
-            blocks = pad(rows[:, columns], (0, -levels.shape[1] % _BLOCK)).unflatten(1, (-1, _BLOCK))
+            blocks = pad(rows[:, columns], (0, -levels.shape[1] % _BLOCK)).view(-1, scales.shape[1] // 4, _BLOCK)
             scale = (blocks.abs().amax(dim=2) / _LEVELS).float()
             scale[scale < torch.finfo(torch.float32).tiny] = 1.0
             scales.copy_(scale.view(torch.uint8))
@@ -79,7 +79,7 @@ class Wire:
         if self.casts:
             return rows.copy_(packed)
         for columns, scales, levels in self._pieces(packed):
-            blocks = pad(levels, (0, -levels.shape[1] % _BLOCK)).unflatten(1, (-1, _BLOCK))
+            blocks = pad(levels, (0, -levels.shape[1] % _BLOCK)).view(-1, scales.shape[1] // 4, _BLOCK)
             scale = scales.contiguous().view(torch.float32)
             rows[:, columns] = (blocks * scale[:, :, None]).flatten(1)[:, : levels.shape[1]]
         return rows
