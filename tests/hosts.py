@@ -70,10 +70,6 @@ class Hosts:
         """The address of a host."""
         return f"10.77.0.{host + 1}"
 
-    def command(self, host: int, command: list[str]) -> list[str]:
-        """A command line that runs the command on a host."""
-        return [*self._inside(host), *command]
-
     def variables(self, host: int) -> dict[str, str]:
         """Environment variables with which a `Program` runs on a host."""
         return {"NETWORK_OF": str(self._keepers[host + 1].pid)}

@@ -43,10 +43,14 @@ class Ranks:
         for membership in present:
             membership._see(told)
 
+    def agree(self, *present):
+        """Two such answers: in the first they count their groups, in the second they see the counts."""
+        self.answer(*present)
+        self.answer(*present)
+
     def begun(self):
         """All take part, as after a start."""
-        self.answer(*self.all)
-        self.answer(*self.all)
+        self.agree(*self.all)
         return self.joined(*self.all)
 
     def joined(self, *members):
@@ -96,8 +100,7 @@ def test_ranks_that_do_not_come_are_not_waited_for_without_end(ranks):
     ranks.answer(*ranks.all[1:])
     for membership in ranks.all:
         membership._started -= 100.0
-    ranks.answer(*ranks.all[1:])
-    ranks.answer(*ranks.all[1:])
+    ranks.agree(*ranks.all[1:])
     assert {membership.view.ranks for membership in ranks.all[1:]} == {(1, 2, 3)}
 
 
@@ -107,12 +110,10 @@ def test_no_name_of_a_group_is_used_twice(ranks):
     for _ in range(3):
         names.append(members[0].view.name)
         ranks.joined(*members)
-        ranks.answer(*members[:-1])
-        ranks.answer(*members[:-1])
+        ranks.agree(*members[:-1])
         names.append(members[0].view.name)
         ranks.joined(*members[:-1])
-        ranks.answer(*members)
-        ranks.answer(*members)
+        ranks.agree(*members)
         assert {membership.view.name for membership in members} == {members[0].view.name}
     assert len(set(names)) == len(names)
 
