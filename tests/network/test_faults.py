@@ -29,6 +29,7 @@ from strategies import connected_graphs
 
 TORUS = graphs.torus(4, 4)
 LOSSES = st.sampled_from([0.0, 0.1, 0.5, 0.95])
+WIRES = st.sampled_from([None, torch.bfloat16, torch.int8])
 
 
 def weights_used(network, W):
@@ -66,7 +67,9 @@ def test_the_fate_of_a_message_depends_on_seed_step_and_link_and_on_nothing_else
         drawn.append((first, other_round))
     np.testing.assert_array_equal(drawn[0], drawn[2])
     assert (drawn[0][0] != drawn[1][0]).any()
-    assert (weights_used(faulty(TORUS, 1, **failing), W) != drawn[2][0]).any()
+    other_seed = faulty(TORUS, 1, **failing)
+    other_seed.step = network.step
+    assert (weights_used(other_seed, W) != drawn[2][0]).any()
     if burst is not None:
         edges = [(i, j) for i, j in TORUS.edges if (i + j) % 3]
         part = weights_used(network, metropolis_hastings(mw.Graph(16, edges)))
@@ -75,17 +78,21 @@ def test_the_fate_of_a_message_depends_on_seed_step_and_link_and_on_nothing_else
 
 # --- what is mixed ---
 @settings(max_examples=60, deadline=None)
-@given(connected_graphs(2), st.integers(0, 10_000), LOSSES, st.sampled_from([0.0, 0.4]), st.booleans())
-def test_acknowledged_mixing_is_symmetric_and_conserves_the_mean_whatever_is_lost(graph, seed, loss, other, aware):
-    X = random_rows(graph.n, 5, seed)
+@given(connected_graphs(2), st.integers(0, 10_000), LOSSES, st.sampled_from([0.0, 0.4]), st.booleans(), WIRES)
+def test_acknowledged_mixing_is_symmetric_and_conserves_the_mean_whatever_is_lost(
+    graph, seed, loss, other, aware, wire
+):
+    X = random_rows(graph.n, 70, seed)
     W = minimize_gme((X @ X.T).numpy(), graph).W if aware else metropolis_hastings(graph)
-    network = faulty(graph, seed, message_loss=loss, node_off=other, stragglers=other)
+    network = faulty(graph, seed, wire_dtype=wire, message_loss=loss, node_off=other, stragglers=other)
     used = weights_used(network, W)
     np.testing.assert_array_equal(used, used.T)
     np.testing.assert_allclose(used.sum(axis=0), 1, rtol=0, atol=1e-9)
     assert used.min() >= 0
     assert not used[symmetrized(W).to_dense() == 0].any()
-    torch.testing.assert_close(network.mix(X, W).mean(0), X.mean(0), rtol=0, atol=1e-8)
+    network.traffic.reset()
+    torch.testing.assert_close(network.mix(X, W).mean(0), X.mean(0), rtol=0, atol=1e-8 if aware else 1e-13)
+    assert network.traffic.parameters == network.traffic.messages * network.network.row_bytes(X)
 
 
 @settings(max_examples=40, deadline=None)

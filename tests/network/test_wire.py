@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from builders import asymmetric, faulty, random_rows, refused
+from builders import asymmetric, random_rows, refused
 from mixwise.errors import NetworkError
 from mixwise.graphs import complete, ring
 from mixwise.mixing import metropolis_hastings
@@ -22,7 +22,7 @@ BOTH = pytest.mark.parametrize("wire", [torch.bfloat16, torch.int8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rows_are_rounded_to_the_nearest_level(wire, d, dtype):
     """bfloat16 has 8 significant bits; int8 has 127 levels up to the largest number of its block of 256."""
-    X = random_rows(3, d, dtype=dtype)
+    X = 1e-6 * random_rows(3, d, dtype=dtype)  # nothing depends on the scale
     error = (Wire(wire, d).rounded(X) - X).abs()
     if wire == torch.bfloat16:
         assert (error <= 2.0**-8 * X.abs()).all()
@@ -35,6 +35,7 @@ def test_rows_are_rounded_to_the_nearest_level(wire, d, dtype):
 def test_a_row_of_zeros_stays_zero_and_a_wrong_number_stays_wrong(wire):
     """Not finite in, not finite out: a receiver must be able to see it."""
     assert Wire(wire, 300).rounded(torch.zeros(1, 300)).eq(0).all()
+    assert Wire(wire, 300).rounded(torch.zeros(0, 300)).shape == (0, 300)  # of a rank without a partner
     for value in (torch.nan, torch.inf):
         assert not Wire(wire, 300).rounded(torch.full((1, 300), value)).isfinite().any()
 
@@ -50,17 +51,6 @@ def test_gossip_with_rounded_rows_conserves_the_mean_and_reaches_consensus_up_to
         network.mix(X, W, out=X)
     torch.testing.assert_close(X.mean(dim=0), mean, rtol=0, atol=1e-13)
     assert X.std(dim=0).mean() < 0.05 * start
-
-
-@BOTH
-def test_the_mean_is_conserved_where_messages_are_lost_as_well(wire):
-    W, X = metropolis_hastings(ring(6)), random_rows(6, 500, dtype=torch.float64)
-    network, mean = faulty(W.graph, wire_dtype=wire, message_loss=0.3), X.mean(dim=0)
-    for network.step in range(50):
-        network.mix(X, W, out=X)
-    torch.testing.assert_close(X.mean(dim=0), mean, rtol=0, atol=1e-13)
-    assert network.traffic.lost > 0
-    assert network.traffic.parameters == network.traffic.messages * network.network.row_bytes(X)
 
 
 @BOTH
@@ -94,5 +84,6 @@ def test_bytes_are_those_on_the_wire_and_an_average_of_all_nodes_is_exact():
 def test_precisions_have_names_and_others_are_rejected():
     assert as_wire_dtype("int8") == as_wire_dtype(torch.int8) == torch.int8
     assert as_wire_dtype(None) is None
+    assert [Wire.of(torch.zeros(1, d), torch.int8) is None for d in (64, 65)] == [True, False]  # short rows as they are
     rule = r"wire_dtype = torch.float16; rows travel as they are \(None\), in bf"
     refused(NetworkError, rule, as_wire_dtype, torch.float16)

@@ -67,11 +67,11 @@ class Wire:
         if self.casts:
             return packed.copy_(rows)
         for columns, scales, levels in self._pieces(packed):
-            blocks = pad(rows[:, columns], (0, -levels.shape[1] % _BLOCK)).view(-1, scales.shape[1] // 4, _BLOCK)
+            blocks = pad(rows[:, columns], (0, -levels.shape[1] % _BLOCK)).view(len(rows), -1, _BLOCK)
             scale = (blocks.abs().amax(dim=2) / _LEVELS).float()
             scale[scale < torch.finfo(torch.float32).tiny] = 1.0
             scales.copy_(scale.view(torch.uint8))
-            levels.copy_((blocks / scale[:, :, None]).round_().flatten(1)[:, : levels.shape[1]])
+            levels.copy_((blocks / scale[:, :, None]).round_().view(len(rows), -1)[:, : levels.shape[1]])
         return packed
 
     def unpack(self, packed: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -79,15 +79,15 @@ class Wire:
         if self.casts:
             return rows.copy_(packed)
         for columns, scales, levels in self._pieces(packed):
-            blocks = pad(levels, (0, -levels.shape[1] % _BLOCK)).view(-1, scales.shape[1] // 4, _BLOCK)
+            blocks = pad(levels, (0, -levels.shape[1] % _BLOCK)).view(len(rows), -1, _BLOCK)
             scale = scales.contiguous().view(torch.float32)
-            rows[:, columns] = (blocks * scale[:, :, None]).flatten(1)[:, : levels.shape[1]]
+            rows[:, columns] = (blocks * scale[:, :, None]).view(len(rows), -1)[:, : levels.shape[1]]
         return rows
 
     def _pieces(self, packed: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
         """Some columns of int8 rows at a time, which stay in the cache: the slice, their scales and their levels."""
         width = _BLOCK * max(1, _AT_ONCE // (_BLOCK * max(1, len(packed))))
-        for start in range(0, self.d, width):
+        for start in range(0, self.d if len(packed) else 0, width):  # without rows there are no shapes to infer
             stop = min(start + width, self.d)
             scales = packed[:, start // _BLOCK * 4 : -(-stop // _BLOCK) * 4]
             yield slice(start, stop), scales, packed[:, self._scales + start : self._scales + stop].view(torch.int8)
