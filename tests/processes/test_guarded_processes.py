@@ -62,19 +62,25 @@ def test_a_node_with_a_broken_row_sends_nothing_where_no_process_knows_all_weigh
     assert "node 4 would send NaN or infinity" in run_in_processes(2, with_a_broken_row)[0]
 
 
+class SketchIsBroken:
+    """The sketch of node 4 is NaN at step 1; its rows are not."""
+
+    def gather(self, rows):
+        if self.step == 1 and 4 in self.nodes and not self.traffic.paused:
+            rows = rows.index_fill(0, torch.tensor([4 - self.nodes.start]), float("nan"))
+        return super().gather(rows)
+
+
+class BrokenSimulation(SketchIsBroken, SimulatedNetwork):
+    pass
+
+
+class BrokenProcesses(SketchIsBroken, DistributedNetwork):
+    pass
+
+
 def gathered(network):
-    """The rows after some steps and whom the nodes exclude; then a mixing in which node 4 sends two different rows.
-
-    The sketch of node 4 is NaN at step 1; its rows are not.
-    """
-    gather = network.gather
-
-    def broken(rows):
-        if network.step == 1 and 4 in network.nodes and not network.traffic.paused:
-            rows = rows.index_fill(0, torch.tensor([4 - network.nodes.start]), float("nan"))
-        return gather(rows)
-
-    network.gather = broken
+    """The rows after some steps and whom the nodes exclude; then a mixing in which node 4 sends two different rows."""
     task = random_quadratics(9, dim=150)
     run = stepped(simulated(HeterogeneityAware(), task=task, network=network, lr=1e-4, on_bad="exclude"), 3)
     other = run.X + 30 * (torch.tensor(network.nodes) == 4)[:, None]
@@ -83,11 +89,11 @@ def gathered(network):
 
 
 def gathered_here(rank, world):
-    return gathered(DistributedNetwork(TORUS, timeout=30))
+    return gathered(BrokenProcesses(TORUS, timeout=30))
 
 
 def test_a_bad_sketch_that_all_have_gathered_excludes_its_node_on_all_processes():
-    results, expected = run_in_processes(2, gathered_here), gathered(SimulatedNetwork(TORUS))
+    results, expected = run_in_processes(2, gathered_here), gathered(BrokenSimulation(TORUS))
     torch.testing.assert_close(torch.cat([found[0] for found in results]), expected[0], rtol=0, atol=1e-12)
     for _, _, excluded, figures in (*results, expected):
         assert excluded == (4,)
