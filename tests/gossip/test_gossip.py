@@ -326,8 +326,10 @@ def test_a_state_in_the_middle_of_steps_resumes_to_the_same_bits(algorithm, loca
     assert second.metrics() == first.metrics()
 
 
-def test_states_of_another_rank_or_of_other_parameters_are_refused():
+def test_states_of_another_rank_algorithm_or_of_other_parameters_are_refused():
     gossip = gossip_of()
+    quasi_global = gossip_of(optimizer=plain_sgd, algorithm=mw.algorithms.QuasiGlobalMomentum()).state_dict()
+    refused(TrainingError, "state of QuasiGlobalMomentum, loaded into DSGD; make", gossip.load_state_dict, quasi_global)
     state = gossip.state_dict()
     other = copy.deepcopy(state)
     other["values"] |= {"rank": 2, "world": 4}

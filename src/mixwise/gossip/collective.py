@@ -94,12 +94,16 @@ def any_works(status: int, driver: Driver, row: ModelRow) -> bool:
 
 
 # --- checkpoints ---
+def _name(driver: Driver) -> str:
+    return type(driver.algorithm).__name__
+
+
 def saved(driver: Driver, row: ModelRow, calls: int) -> dict[str, Any]:
     """The state of the driver, and what identifies the rank and the parameters that it belongs to."""
     network = driver.network
     encoded = encode(driver.state(), network.nodes)
     values: dict[str, Any] = {"t": driver.t, "calls": calls, "rank": network.nodes[0], "world": network.graph.n}
-    values |= {"parameters": row.checksum(), "driver": encoded.values}
+    values |= {"parameters": row.checksum(), "algorithm": _name(driver), "driver": encoded.values}
     return {"tensors": {name: tensor.clone() for name, tensor in encoded.tensors.items()}, "values": values}
 
 
@@ -119,6 +123,9 @@ def load(state: dict[str, Any], driver: Driver, row: ModelRow) -> int:
             "the parameters are not those that were saved with this state; after making Gossip, load the state dicts "
             "that were saved together: first that of the model, then of the optimizer, then of Gossip"
         )
+    elif values.get("algorithm", _name(driver)) != _name(driver):  # older states do not name it
+        remedy = "make Gossip with the same algorithm, or begin without this state"
+        problem = TrainingError(f"state of {values['algorithm']}, loaded into {_name(driver)}; {remedy}")
     check_alike(describe("the state to load", {"t": values.get("t")}), problem, transport_of(network))
     tensors = {name: tensor.clone() for name, tensor in state["tensors"].items()}
     driver.load_state(decode(tensors, values["driver"], network.nodes), row.device)
