@@ -143,6 +143,7 @@ def test_distinct_placements_of_a_chain_of_four_are_its_twelve_labelings_and_nee
     ("two.stepz=1", "two.stepz: unknown key 'stepz'; did you mean steps"),
     ("variants=three", "unknown variant 'three'.*one, two"),
     ("seeds=x", "0-9"),
+    ("seeds=3-1", "the lower number first"),
     ("seeds=1,1", "twice"),
     ("optimizer.lr=0", "positive"),
     ("optimizer.lr=0.3/K", "0.3/L"),

@@ -157,6 +157,8 @@ def parse_seeds(given: Any) -> list[int]:
             seeds += range(int(first), min(int(last), int(first) + _MAX_SEEDS) + 1) if dash else [int(first)]
     except ValueError:
         raise ConfigError(f"seeds = {given}; give whole numbers such as 0,1,2 or a range such as 0-9") from None
+    if not seeds:
+        raise ConfigError(f"seeds = {given} is an empty range; give the lower number first, such as 0-9")
     if len(seeds) > _MAX_SEEDS:
         raise ConfigError(f"seeds = {given} are more than {_MAX_SEEDS:,}; run fewer at a time")
     return seeds

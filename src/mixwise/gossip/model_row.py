@@ -36,7 +36,8 @@ class ModelRow:
         self.dtype, self.device = first.dtype, first.device
         self._check_uniform()
         if self.dtype not in (torch.float32, torch.float64):
-            raise TrainingError(f"{self.dtype} loses small updates; keep them in torch.float32, with torch.autocast")
+            why = "is not real" if self.dtype.is_complex else "loses small updates"
+            raise TrainingError(f"parameters: {self.dtype} {why}; keep them in torch.float32, with torch.autocast")
         checked_device(self.device, self.dtype)
         self.X = torch.empty(1, self.layout.dim, dtype=self.dtype, device=self.device)
         self._G: torch.Tensor | None = None
