@@ -45,6 +45,9 @@ def test_graphs_and_algorithms_may_be_named():
     ({"optimizer": lambda rows: LR}, "steps parameters that are not the rows, which would stay as they are; .*lambda"),
     ({"optimizer": lambda rows: None}, r"optimizer\(rows\) returned None, not an optimizer; .*lambda"),
     ({"scheduler": torch.optim.lr_scheduler.StepLR(LR, 1)}, "scheduler is .*StepLR; pass a function that makes it"),
+    ({"scheduler": lambda optimizer: None}, r"scheduler\(optimizer\) returned None; return a scheduler"),
+    ({"scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau}, "waits for a measured loss.*; use .*CosineAnnealingLR"),
+    ({"clip": "a"}, "clip = 'a'; the largest norm of a gradient is a number above 0"),
     ({"task": nn.Linear(2, 2)}, "task is an object of type Linear; make a task, such as"),
     ({"task": mw.tasks.ModuleTask}, "task is the class ModuleTask; make a task"),
     ({"task": mw.tasks.ModuleTask(nn.Linear(6, 3), DATA, PARTS)}, "no test set"),  # not after the last step

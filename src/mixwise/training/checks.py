@@ -12,6 +12,7 @@ from numbers import Integral
 
 import numpy as np
 import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from mixwise.errors import GraphError, TrainingError, kind_of
 from mixwise.graphs import Graph
@@ -62,6 +63,16 @@ def check_arguments(task: object, optimizer: object, scheduler: object) -> None:
 
 
 # --- whether the parts fit together ---
+def checked_scheduler(made: object) -> LRScheduler:
+    """Return what a factory of schedulers has made, if it can be stepped once per step."""
+    example = "torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)"
+    if not isinstance(made, LRScheduler):
+        raise TrainingError(f"scheduler(optimizer) returned {kind_of(made)}; return a scheduler, such as {example}")
+    if isinstance(made, ReduceLROnPlateau):
+        raise TrainingError(f"ReduceLROnPlateau waits for a measured loss, which steps do not have; use {example}")
+    return made
+
+
 def check_policy(algorithm: Algorithm, policy: Policy) -> None:
     """Reject a policy that provides something else than the algorithm mixes with."""
     name, needs, provides = type(algorithm).__name__, algorithm.needs, policy.provides

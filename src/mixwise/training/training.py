@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, TypeAlias
 
 import torch
@@ -78,8 +79,8 @@ class Training:
     ) -> None:
         if task.nodes != network.graph.n:
             raise TrainingError(f"the task has {task.nodes} nodes, the graph {network.graph.n}; they must be the same")
-        if clip is not None and not clip > 0:
-            raise TrainingError(f"clip = {clip}; the largest norm of a gradient is above 0")
+        if clip is not None and not (isinstance(clip, Real) and clip > 0):
+            raise TrainingError(f"clip = {clip!r}; the largest norm of a gradient is a number above 0")
         checks.check_counts(local_steps=local_steps)
         network = guarded(network, robust, on_bad)
         self.task, self.network, self.clip, self.local_steps = task, network, clip, local_steps
@@ -102,7 +103,7 @@ class Training:
             raise TrainingError(f"optimizer(rows) failed: {error}; rows is a list of parameters: {example}") from error
         check_steps(made, self._groups)
         self.optimizer = fuse_where_safe(check_elementwise(made), row_by_row=self._row_by_row)
-        self.scheduler = None if scheduler is None else scheduler(self.optimizer)
+        self.scheduler = None if scheduler is None else checks.checked_scheduler(scheduler(self.optimizer))
         checks.check_optimizer(self.algorithm, self.optimizer, local_steps)
         if task.mixed_buffers is not None:
             checks.check_buffers(self.algorithm)
