@@ -179,7 +179,7 @@ CHANGE = [HeterogeneityAware(**AWARE), HeterogeneityAware(10**6, **AWARE), Heter
 @pytest.mark.parametrize("algorithm", [D2, EXTRA, GradientTracking])
 @pytest.mark.parametrize("policy", [*CHANGE, Pairs()], ids=["always", "once", "on changing graphs", "pairs"])
 def test_exact_methods_stay_exact_with_weights_that_change(algorithm, policy):
-    """Whatever W is, doubly stochastic, the optimum is where nothing moves any more."""
+    """With any doubly stochastic W, the method comes to rest at the optimum."""
     graph = complete(N) if policy == CHANGE[2] else GRAPH
     training = stepped(make(algorithm(), policy, graph, lr=0.4 / NOISELESS.smoothness), 250)
     assert NOISELESS.evaluate(training.X)["distance_to_optimum"] < 1e-8
