@@ -20,14 +20,16 @@ class Plan:
     Attributes:
         params: the rounds of the parameters.
         updates: the rounds of the updates, for algorithms that mix parameters and updates separately.
-        solve: the report of the optimizer that made the weights, if it ran.
+        solves: the reports of the solves of this mixing; a solve may also be for a later one.
         tree: a spanning tree in place of matrices, for algorithms that relay along it.
+        optimized: whether these weights were fitted to the nodes' rows or updates, at this mixing or before.
     """
 
     params: tuple[MixingMatrix, ...]
     updates: tuple[MixingMatrix, ...] | None = None
-    solve: GmeSolution | None = None
+    solves: tuple[GmeSolution, ...] = ()
     tree: Graph | None = None
+    optimized: bool = False
 
     @property
     def matrices(self) -> tuple[MixingMatrix, ...]:

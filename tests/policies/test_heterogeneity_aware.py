@@ -113,9 +113,9 @@ def test_plans_follow_the_rules(kind, options, needs, graph, d, speed, still, st
         assert planner.looks(t) == (gathers > 0)
         plan = planner.plan(t, U if gathers else None, G, X)  # at other mixings there are no updates to read
         assert plan.params == (W,)
-        assert (plan.solve is not None) == solves
+        assert bool(plan.solves) == solves
         if solves:
-            assert plan.solve.objective == pytest.approx(left(plan.solve.W, Gamma) * np.trace(Gamma), rel=1e-8)
+            assert plan.solves[0].objective == pytest.approx(left(plan.solves[0].W, Gamma) * np.trace(Gamma), rel=1e-8)
         assert planner.network.traffic.sketches - before == gathers * N * (N - 1) * d * 8
         for rows in (U, G, X):
             rows.zero_()  # mixing changes the rows, but not what was seen

@@ -39,7 +39,7 @@ def steps(network, algorithm, policy):
     seen = []
     for _ in range(4):
         plan = training.step().plan
-        told = None if plan.solve is None else (plan.solve.status, plan.solve.iterations)
+        told = [(solve.status, solve.iterations) for solve in plan.solves]
         seen.append((training.X.clone(), plan.params, told))
     return seen, network.traffic.sketches
 

@@ -17,6 +17,7 @@ from mixwise.policies import Fixed, HeterogeneityAware
 from mixwise.sketch import CountSketch, ExactSketch
 from mixwise.tasks import QuadraticTask, random_quadratics
 from mixwise.training import Record, figures, train
+from mixwise.training.mixing_history import MixingHistory
 
 GRAPH = ring(6)
 MH = mx.metropolis_hastings(GRAPH)
@@ -54,7 +55,9 @@ def test_records_are_one_line_of_json_each_and_times_are_kept_apart():
 def test_records_of_many_nodes_hold_the_distribution_of_their_disagreement_and_not_p(monkeypatch):
     monkeypatch.setattr(figures, "LARGE", 5)
     X = random_rows(6, 7)
-    found = figures.mixing_figures(X, None, Plan((MH,)), SimulatedNetwork(GRAPH))
+    history = MixingHistory()
+    history.add(Plan((MH,)))
+    found = figures.mixing_figures(X, None, history, SimulatedNetwork(GRAPH))
     distances = np.sort((X - X.mean(0)).square().sum(1).numpy())
     assert found == {
         "consensus_distance": pytest.approx(distances.mean(), rel=1e-12),

@@ -13,7 +13,7 @@ from mixwise.network import DistributedNetwork, GuardedNetwork
 from mixwise.network.agreement import check_alike, describe
 from mixwise.network.guarded import unguarded
 from mixwise.network.transport import Transport
-from mixwise.protocols import Network, Plan
+from mixwise.protocols import Network
 from mixwise.state import decode, encode
 from mixwise.training.driver import Driver
 from mixwise.training.figures import mixing_figures
@@ -56,23 +56,24 @@ def _average_buffer(buffer: torch.Tensor, network: Network) -> torch.Tensor:
 
 
 def metrics(
-    row: ModelRow, models: torch.Tensor, plan: Plan | None, network: Network, loss: float = math.nan
+    row: ModelRow, models: torch.Tensor, driver: Driver, loss: float = math.nan
 ) -> dict[str, float]:
-    """How far the nodes are apart, what the last mixing did about it, and how much a node has sent.
+    """Return how far the nodes are apart, what mixing does about it, and how much a node has sent.
 
     Args:
         row: has the gradients of the last step, unless they were reset; they count only if all ranks have them.
         models: (m, d).
-        plan: of the last mixing.
-        network: how rows travel.
+        driver: has the network, and the last mixings.
         loss: of this rank; averaged over the ranks that have one.
     """
+    network, history = driver.network, driver.history
     own = torch.tensor([[float(row.has_gradients), loss]], dtype=torch.float32, device=models.device)
     with network.traffic.pause():
         have, losses = network.gather(own.expand(len(models), 2)).unbind(1)
     all_have, known = bool(have.all()), losses[losses.isfinite()]
     values = {"loss": float(known.mean())} if len(known) else {}
-    values |= mixing_figures(models, row.gradients() if all_have else None, plan, network)
+    values |= mixing_figures(models, row.gradients() if all_have else None, history, network)
+    values |= {name: value for name, value in history.solve_figures().items() if name != "solve_status"}
     if isinstance(network, GuardedNetwork):
         values |= network.figures()
     n, traffic = network.graph.n, network.traffic

@@ -265,7 +265,7 @@ class Gossip:
     def metrics(self) -> dict[str, float]:
         """Loss, consensus distance, mixing error, p, bytes per node; collective. Empty if a rank was lost meanwhile."""
         loss = math.nan if self._loss is None else float(self._loss)
-        return self._answered("metrics()", lambda: metrics(self.row, self._models, self.plan, self.network, loss)) or {}
+        return self._answered("metrics()", lambda: metrics(self.row, self._models, self.driver, loss)) or {}
 
     def _answered(self, call: str, question: Callable[[], Answer]) -> Answer | None:
         """The common answer of all ranks; None if a rank was lost when others had it already and have continued."""

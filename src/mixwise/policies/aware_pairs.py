@@ -89,7 +89,7 @@ class AwarePairs(InPairs):
             paired = near.theirs == partner[near.mine]  # at most one arc per node
             S[near.mine[paired]] = (sent[paired] + heard[paired]) / 2
             rounds.append(near.matrix(partner))
-        return Plan(tuple(rounds))
+        return Plan(tuple(rounds), optimized=True)
 
 
 class Neighborhood:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -164,7 +165,7 @@ class Product(_Several):
         if any(plan.updates is not None for plan in plans):
             raise MixingError("a product of plans with a second channel is not defined; put it inside Decoupled")
         rounds = tuple(W for plan in plans for W in plan.params)
-        return Plan(rounds, solve=next((plan.solve for plan in plans if plan.solve is not None), None))
+        return Plan(rounds, **_reports(plans))
 
 
 @part(
@@ -191,4 +192,10 @@ class Decoupled(_Nested):
         """Return both plans, each on its channel."""
         plans = {name: policy.plan(round, state.parts[name], network) for name, policy in self.inside().items()}
         params, updates = plans["params"], plans["updates"]
-        return Plan(params.params, updates=updates.params, solve=updates.solve or params.solve)
+        return Plan(params.params, updates=updates.params, **_reports([params, updates]))
+
+
+def _reports(plans: Sequence[Plan]) -> dict[str, Any]:
+    """Return the solves of all plans together, and whether any has optimized weights, as arguments of `Plan`."""
+    solves = tuple(solve for plan in plans for solve in plan.solves)
+    return {"solves": solves, "optimized": any(plan.optimized for plan in plans)}

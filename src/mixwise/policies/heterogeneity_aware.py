@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Annotated
 
@@ -134,11 +134,11 @@ class HeterogeneityAware(Policy):
             state.shared["looked"] = t
         needed = looked or not self._others_turn(t)
         stale = graph != state.shared["graph"] or (looked and self._has_grown(state))
-        solve = self._optimize(graph, state) if needed and stale else None
+        solves = (self._optimize(graph, state),) if needed and stale else ()
         if self._others_turn(t):
             other = inside["alternate_with"].plan(round, state.parts["alternate_with"], network)
-            return Plan(other.params, other.updates, solve)
-        return Plan((state.shared["W"],), solve=solve)
+            return replace(other, solves=solves + other.solves)
+        return Plan((state.shared["W"],), solves=solves, optimized=True)
 
     def describe(self) -> str:
         """Say how often weights are optimized, from what, and what they alternate with."""

@@ -181,7 +181,7 @@ class HeterogeneityAwareMatchings(InPairs):
             W = lazy(W) if state.scratch["lazy"] else W
             Gamma = mixed_gram(Gamma, W)
             rounds.append(W)
-        return Plan(tuple(rounds))
+        return Plan(tuple(rounds), optimized=True)
 
 
 def best_pairs(graph: Graph, Gamma: FloatArray | sparse.csr_array) -> MixingMatrix:

@@ -31,6 +31,7 @@ from mixwise.protocols import Algorithm, Context, Look, Network, Plan, Policy, R
 from mixwise.sketch import CountSketch
 from mixwise.state import counts_like
 from mixwise.training.checks import check_connected, check_policy, check_unchanged, check_weights
+from mixwise.training.mixing_history import MixingHistory
 
 _POSITION = ("t", "began", "steps", "lr", "begun")  # what a checkpoint holds of a driver besides tensors and states
 
@@ -52,6 +53,7 @@ class Driver:
         steps: optimizer steps since the last mixing.
         lr: the sum of their learning rates.
         begun: whether the round has begun, so that X at its start is known.
+        history: the mixings since the last record.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Driver:
         self.network, self.policy, self.algorithm, self.local_steps = network, policy, algorithm, local_steps
         self.t = self.began = self.steps = 0
         self.lr, self.begun = 0.0, False
+        self.history = MixingHistory()
         self._X: torch.Tensor | None = None  # X at the start of the round, while it will be needed
         self._sums: dict[CountSketch, FloatArray] = {}  # its sketches, where they suffice
         self._checked: tuple[MixingMatrix, ...] = ()  # the matrices that were checked last
@@ -163,6 +166,7 @@ class Driver:
         elif round.B is not None and self.needs.buffers == "plan":
             mix_in_place(round.B, plan.params, self.network)
         self.mix_rows(round, plan)
+        self.history.add(plan)
         self.drop_round()
         self.t += 1
 
@@ -197,7 +201,7 @@ class Driver:
             rows["start"] = self._X
         shared = {name: getattr(self, name) for name in _POSITION}
         shared |= {"traffic": vars(self.network.traffic).copy(), "n": self.network.graph.n}
-        parts = {"policy": self.policy_state, "algorithm": self.algorithm_state}
+        parts = {"policy": self.policy_state, "algorithm": self.algorithm_state, "history": self.history.state()}
         if isinstance(self.network, GuardedNetwork):
             parts["network"] = self.network.state
         return State(rows, shared=shared, parts=parts)
@@ -208,6 +212,7 @@ class Driver:
         vars(self).update(counts_like({name: getattr(self, name) for name in _POSITION}, shared))
         self.algorithm_state.load(saved.parts["algorithm"].to(device))
         self.policy_state.load(saved.parts["policy"])
+        self.history.load(saved.parts["history"])
         self._X = saved.rows["start"].to(device) if "start" in saved.rows else None
         self._sums = {}
         if "sums.0" in saved.rows and (look := self.looks) is not None:
@@ -227,6 +232,7 @@ class OverlappingDriver(Driver):
     """
 
     _rounds: tuple[MixingMatrix, ...] | None = None  # of the next mixing
+    _optimized = False  # whether these are optimized weights
     _pending: Pending | None = None  # the first of them, under way
     _counted = False  # whether that round is part of the traffic of a state that was loaded
 
@@ -247,9 +253,10 @@ class OverlappingDriver(Driver):
 
     def plan(self, round: Round) -> Plan:
         """Return the plan made one mixing before; the new one is for the next mixing."""
-        new, rounds = super().plan(round), self._waiting
-        self._rounds = new.one_channel(type(self.algorithm).__name__)
-        return Plan(rounds, solve=new.solve)
+        new = super().plan(round)
+        plan = Plan(self._waiting, solves=new.solves, optimized=self._optimized)
+        self._rounds, self._optimized = new.one_channel(type(self.algorithm).__name__), new.optimized
+        return plan
 
     def mix_rows(self, round: Round, plan: Plan) -> None:
         """Wait for the rows. The first round is under way, unless a state was loaded since."""
@@ -266,13 +273,14 @@ class OverlappingDriver(Driver):
     def state(self) -> State:
         """Return the state of the driver, and the matrices of the next mixing."""
         state = super().state()
-        state.shared |= {"waiting": self._waiting, "under_way": self._pending is not None}
+        under_way = self._pending is not None
+        state.shared |= {"waiting": self._waiting, "optimized": self._optimized, "under_way": under_way}
         return state
 
     def load_state(self, saved: State, device: torch.device) -> None:
         """Continue from such a state."""
         super().load_state(saved, device)
-        self._rounds = saved.shared["waiting"]
+        self._rounds, self._optimized = saved.shared["waiting"], saved.shared["optimized"]
         if self._pending is not None:  # of the state that is left behind; its messages must be received
             self._pending.wait()
         self._pending, self._counted = None, saved.shared["under_way"]

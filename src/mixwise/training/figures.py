@@ -12,36 +12,55 @@ import torch
 
 from mixwise.mixing import MixingMatrix, consensus_factor
 from mixwise.protocols import Network, Plan
+from mixwise.training.mixing_history import MixingHistory
 
 _BLOCK = 1 << 18  # numbers of one block of columns of all n nodes: 2 MB
 _NARROWEST = 64  # columns of a block: with fewer, most of what is read from memory would not be used
 LARGE = 1024  # nodes; above, the consensus factor would take more time than a step
+_SUFFIXES = "", "_unoptimized"
+OF_OTHERS = tuple(
+    name + _SUFFIXES[1]
+    for name in (
+        "gradient_mixing_error",
+        "gradient_mixing_error_relative",
+        "relative_heterogeneity",
+        "consensus_factor",
+    )
+)
+"""The figures of weights that were used in turn with optimized ones."""
 _SHARES = {"median": 0.5, "90th_percentile": 0.9, "largest": 1.0}
 
 
 @torch.no_grad()
-def disagreements(rows: torch.Tensor, network: Network, rounds: tuple[MixingMatrix, ...] = ()) -> torch.Tensor:
-    """The squared norms of the rows of X − X̄ and of Wᵀ(X − X̄), (n, 2), with W = W₁W₂⋯ (0 without it); not counted.
+def disagreements(rows: torch.Tensor, network: Network, *mixings: tuple[MixingMatrix, ...]) -> torch.Tensor:
+    """Return the squared norms of the rows of X − X̄ and, for each mixing, of Wᵀ(X − X̄) with W = W₁W₂⋯; not counted.
 
-    The sums over all nodes are ‖X − X̄‖²_F and ‖Wᵀ(X − X̄)‖²_F. Of gradients the first is n ζ², the second the gradient
-    mixing error; of parameters the first is n times the consensus distance.
+    The result is (n, 1 + mixings). The sums over all nodes are ‖X − X̄‖²_F and ‖Wᵀ(X − X̄)‖²_F. Of gradients the first is
+    n ζ², the others are gradient mixing errors; of parameters the first is n times the consensus distance.
     """
     width = max(_NARROWEST, _BLOCK // network.graph.n)
-    squares = torch.zeros(len(rows), 2, dtype=torch.float64, device="cpu")  # of each row: before, after
+    squares = torch.zeros(len(rows), 1 + len(mixings), dtype=torch.float64, device="cpu")
     with network.traffic.pause():
         for start in range(0, rows.shape[1], width):
             part = rows[:, start : start + width].to(device="cpu", dtype=torch.float64)  # not all devices have float64
             part = part - network.average(part)
             squares[:, 0] += part.square().sum(1)
-            for W in rounds:
-                part = network.mix(part, W, out=part)
-            if rounds:
-                squares[:, 1] += part.square().sum(1)
+            for column, rounds in enumerate(mixings, 1):
+                mixed = part.clone()
+                for W in rounds:
+                    mixed = network.mix(mixed, W, out=mixed)
+                squares[:, column] += mixed.square().sum(1)
         return network.gather(squares)
 
 
-def mixing_figures(X: torch.Tensor, G: torch.Tensor | None, plan: Plan | None, network: Network) -> dict[str, float]:
-    """The disagreement of the models X and the gradients G, and what the weights of a mixing do about it.
+def mixing_figures(
+    X: torch.Tensor, G: torch.Tensor | None, history: MixingHistory, network: Network
+) -> dict[str, float]:
+    """Return the disagreement of the models X and the gradients G, and what the weights of a mixing do about it.
+
+    The weights are the last optimized ones of the history, otherwise the last ones. If both kinds were used, the others
+    have figures of their own, with the suffix "_unoptimized". All are evaluated on G, which need not be the gradients
+    that were mixed: by Proposition 1 of the paper, the figures of one W change slowly, and no gradients are kept.
 
     The consensus factor p is left out where a process knows only the weights of its own nodes. Above 1,024 nodes, the
     distribution of ‖x_i − x̄‖² over the nodes takes its place.
@@ -52,19 +71,21 @@ def mixing_figures(X: torch.Tensor, G: torch.Tensor | None, plan: Plan | None, n
     if n > LARGE:
         distances = each[:, 0].sort().values
         values |= {f"disagreement_{name}": float(distances[round(q * (n - 1))]) for name, q in _SHARES.items()}
-    rounds = () if plan is None else plan.updates or plan.params
+    plans = [plan for plan in (history.optimized, history.other) if plan is not None and plan.matrices]
     if G is not None:
-        before, after = disagreements(G, network, rounds).sum(0).tolist()
+        before, *after = disagreements(G, network, *(plan.updates or plan.params for plan in plans)).sum(0).tolist()
         values["heterogeneity"] = before / n
-        if rounds:
+        if plans:
+            values["gradient_mixing_error_before"] = before
+        for error, suffix in zip(after, _SUFFIXES, strict=False):
             values |= {
-                "gradient_mixing_error_before": before,
-                "gradient_mixing_error": after,
-                "gradient_mixing_error_relative": after / before if before > 0 else 0.0,
-                "relative_heterogeneity": after / n,
+                f"gradient_mixing_error{suffix}": error,
+                f"gradient_mixing_error_relative{suffix}": error / before if before > 0 else 0.0,
+                f"relative_heterogeneity{suffix}": error / n,
             }
-    if n <= LARGE and plan is not None and plan.params and all(W.whole for W in plan.params):
-        values["consensus_factor"] = _consensus_factor(plan.params)
+    for plan, suffix in zip(plans, _SUFFIXES, strict=False):
+        if n <= LARGE and plan.params and all(W.whole for W in plan.params):
+            values[f"consensus_factor{suffix}"] = _consensus_factor(plan.params)
     return values
 
 

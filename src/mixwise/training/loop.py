@@ -16,7 +16,7 @@ from mixwise.policies.choice import PolicyLike
 from mixwise.protocols import Algorithm, Context, Network, Task
 from mixwise.tasks import ModuleTask, QuadraticTask
 from mixwise.training.checks import check_arguments, check_counts
-from mixwise.training.figures import mixing_figures
+from mixwise.training.figures import OF_OTHERS, mixing_figures
 from mixwise.training.training import OptimizerFactory, SchedulerFactory, Step, Training
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 RECORDED = (
     "loss", "consensus_distance", "heterogeneity", "gradient_mixing_error", "gradient_mixing_error_relative",
-    "gradient_mixing_error_before", "relative_heterogeneity", "consensus_factor", "solve_iterations", "messages_lost",
-    "nodes_away", "network_seconds", "bytes_parameters", "bytes_sketches",
+    "gradient_mixing_error_before", "relative_heterogeneity", "consensus_factor", *OF_OTHERS, "solve_iterations",
+    "solves", "solves_failed", "messages_lost", "nodes_away", "network_seconds", "bytes_parameters", "bytes_sketches",
 )  # fmt: skip
 """The numbers that records may hold besides those of `task.evaluate`."""
 
@@ -35,7 +35,9 @@ class Record:
     """The values and timings of step t.
 
     `values` holds only what the seed determines; `seconds` holds wall-clock times, which it does not. Parameters are
-    judged after the mixing of step t, gradients and the mixing error as they were in it.
+    judged after the mixing of step t, gradients as they were in it. The mixing error and the consensus factor are of the
+    last optimized weights since the record before, those with the suffix "_unoptimized" of the last other weights if both
+    kinds were used; all are evaluated on the gradients of step t.
     """
 
     step: int
@@ -136,7 +138,9 @@ def records(
         last = training.t == steps
         evaluated = last or training.t % evaluate_every == 0
         if last or evaluated or training.t % record_every == 0:
-            yield Record(step.t, _values(training, step, evaluated), step.seconds)
+            record = Record(step.t, _values(training, step, evaluated), step.seconds)
+            training.driver.history.clear()
+            yield record
 
 
 def _check_names(task: Task) -> None:
@@ -149,15 +153,13 @@ def _check_names(task: Task) -> None:
 
 def _values(training: Training, step: Step, evaluated: bool) -> dict[str, Any]:
     """The values of a record, the same on every process; a collective call."""
-    X, network, plan = training.models, training.network, step.plan
+    X, network, history = training.models, training.network, training.driver.history
     n = network.graph.n
     with network.traffic.pause():
         values: dict[str, Any] = {"loss": float(network.gather(step.losses[:, None]).mean())}
         if evaluated:
             values |= training.task.evaluate(X, network)
-    values |= mixing_figures(X, step.gradients, plan, network)
-    if plan is not None and plan.solve is not None:
-        values |= {"solve_status": plan.solve.status, "solve_iterations": plan.solve.iterations}
+    values |= mixing_figures(X, step.gradients, history, network) | history.solve_figures()
     for each in dict.fromkeys((network, unguarded(network))):
         if isinstance(each, FaultyNetwork | GuardedNetwork):
             values |= each.figures()

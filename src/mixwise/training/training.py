@@ -246,8 +246,9 @@ class Training:
         for _ in range(t - saved.shared["t"]):  # others were ahead
             if self.scheduler is not None:
                 self.scheduler.step()
-        before = saved.parts["driver"].shared
-        keep_counting(before["traffic"], before["n"], self.network)
+        before = saved.parts["driver"]
+        keep_counting(before.shared["traffic"], before.shared["n"], self.network)
+        self.driver.history.count_on(before.parts["history"])
         self.begin_at(t)
 
     def begin_at(self, t: int) -> None:
