@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from mixwise.mixing import MixingMatrix, minimize_gme
     from mixwise.network import SimulatedNetwork
     from mixwise.policies import HeterogeneityAware
-    from mixwise.training import train
+    from mixwise.training import Training, train
 
 __version__ = "0.2.0"
 
 __all__ = [
-    "Gossip", "Graph", "HeterogeneityAware", "MixingMatrix", "MixwiseError", "SimulatedNetwork", "algorithms",
-    "compare", "data", "errors", "graphs", "minimize_gme", "mixing", "models", "network", "policies", "sketch", "tasks",
-    "train",
+    "Gossip", "Graph", "HeterogeneityAware", "MixingMatrix", "MixwiseError", "SimulatedNetwork", "Training",
+    "algorithms", "compare", "data", "errors", "graphs", "minimize_gme", "mixing", "models", "network", "policies",
+    "sketch", "tasks", "train",
 ]  # fmt: skip
 
 _HOMES = {name: name for name in (*__all__, "experiments", "gossip", "seeding")} | {
     "Gossip": "gossip", "Graph": "graphs", "HeterogeneityAware": "policies", "MixingMatrix": "mixing",
-    "MixwiseError": "errors", "SimulatedNetwork": "network", "compare": "comparison", "minimize_gme": "mixing",
-    "train": "training",
+    "MixwiseError": "errors", "SimulatedNetwork": "network", "Training": "training", "compare": "comparison",
+    "minimize_gme": "mixing", "train": "training",
 }  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker would take this function for a promise of every name

@@ -110,7 +110,7 @@ def test_counts_may_be_numbers_of_numpy():
 
 def test_the_loop_is_lazy():
     """Records come one by one: a run can be watched, or left, while it is under way; what it has yielded stays."""
-    going = train(random_quadratics(6), GRAPH, Fixed(MH), optimizer=sgd(0.005), steps=10**9)
+    going = iter(train(random_quadratics(6), GRAPH, Fixed(MH), optimizer=sgd(0.005), steps=10**9))
     assert [next(going).step for _ in range(3)] == [0, 1, 2]
 
 

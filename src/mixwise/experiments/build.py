@@ -17,7 +17,8 @@ from mixwise.experiments.config import LinkTimes, Optimizer, RunConfig, Schedule
 from mixwise.experiments.memory import Need, check_memory
 from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
-from mixwise.network import FaultyNetwork, Link, Links, Network, SimulatedNetwork
+from mixwise.network import Link, Links, Network
+from mixwise.network.building import simulated
 from mixwise.network.survivors import remaining_graph
 from mixwise.network.wire import as_wire_dtype
 from mixwise.network.world import World
@@ -193,8 +194,7 @@ def _network(config: RunConfig, graph: Graph, links: Links | None, world: World,
         raise ConfigError("faults are for simulations, but this run has several processes; leave them out")
     if world.size > 1:
         raise ConfigError("links are for simulations; with several processes, time is measured; leave them out")
-    network = SimulatedNetwork(graph, links, wire)
-    return network if faults is None else FaultyNetwork(network, faults, stream(seed, "network"))
+    return simulated(graph, seed, links=links, wire_dtype=wire, faults=faults)
 
 
 def _wire_dtype(config: RunConfig) -> torch.dtype | None:

@@ -7,12 +7,18 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from inspect import Parameter
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from mixwise.errors import GraphError, kind_of
 from mixwise.graphs.conversion import from_networkx, load
 from mixwise.graphs.graph import Graph
 from mixwise.parts import Declaration, entries, lookup, names
+
+if TYPE_CHECKING:
+    import networkx
+
+GraphLike: TypeAlias = Union[Graph, str, "networkx.Graph[Any]"]
+"""What `as_graph` takes: a graph, a spec such as "ring:16", or a networkx graph."""
 
 SPECS: Mapping[str, str] = MappingProxyType(
     {name: str(entry["form"]) for name, entry in entries("graph", outside=False).items()}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, TypeAlias
 
-from mixwise.errors import MixingError, TrainingError, kind_of
+from mixwise.errors import GraphError, MixingError, TrainingError, kind_of
 from mixwise.graphs import Graph
+from mixwise.graphs.spec import GraphLike, as_graph
 from mixwise.mixing import MixingMatrix
 from mixwise.parts import FAMILIES, build
 from mixwise.policies.fixed import Fixed, NoMixing
-from mixwise.protocols import Algorithm, Needs, Policy
+from mixwise.policies.sequence import Cycle
+from mixwise.protocols import Algorithm, Context, Needs, Policy
 
 PolicyLike: TypeAlias = Policy | MixingMatrix | str | Callable[[Graph], Policy | MixingMatrix]
 Nested: TypeAlias = Annotated[Policy | MixingMatrix | str, FAMILIES["policy"]]  # a policy inside of another one
@@ -45,3 +47,31 @@ def policy_for(choice: PolicyLike, graph: Graph, needs: Needs) -> Policy:
     if isinstance(choice, str) and choice == "auto" and needs.plan == "nothing":
         return NoMixing()
     return as_policy(choice)
+
+
+def in_turn(choices: Sequence[GraphLike], choice: PolicyLike) -> tuple[Graph, Policy]:
+    """Return the union of several graphs, and the policy that mixes on one of them after the other.
+
+    The weights are made for each graph by a scheme, by name or as a function of the graph; "auto" stands for
+    Metropolis-Hastings.
+    """
+    graphs = [as_graph(each) for each in choices]
+    if not graphs:
+        raise GraphError("graph is an empty list; give at least one graph")
+    n, directed = graphs[0].n, any(graph.directed for graph in graphs)
+    for number, graph in enumerate(graphs):
+        if graph.n != n:
+            raise GraphError(f"graph {number} has {graph.n} nodes, graph 0 has {n}; all must connect the same nodes")
+    arcs = [arc for graph in graphs for arc in zip(graph.arcs.senders, graph.arcs.receivers, strict=True)]
+    name = "metropolis-hastings" if isinstance(choice, str) and choice == "auto" else choice
+    matrices = []
+    for graph in graphs:
+        policy = policy_for(name, graph, Needs())
+        known = policy.plans(Context(graph))[0].params if isinstance(policy, Fixed) else ()
+        if not known or known[0].graph != graph:
+            raise MixingError(
+                f"policy is {kind_of(choice)}; with several graphs, give a weighting scheme that makes the weights of "
+                f"each, such as policy='metropolis-hastings', or one graph and a policy such as Cycle([W0, W1])"
+            )
+        matrices.append(known[0])
+    return Graph(n, arcs, directed=directed), Cycle(matrices)
