@@ -1,4 +1,4 @@
-"""docs/paper.md, the map of the paper: every file, public name, test and item that it names exists, and none is missing."""
+"""docs/paper.md, the map of the paper: it has every item, and the files, names and tests that it names exist."""
 
 import ast
 import re

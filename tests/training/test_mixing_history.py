@@ -31,14 +31,17 @@ def run(policy, steps: int, record_every: int = 1, **options) -> list[Record]:
 def failing(monkeypatch):
     """The numbers of the solves that fail; all others succeed."""
     numbers, count = set(), iter(range(10**6))
-    for name in ("solve", "solve_sketches"):
 
-        def sometimes(self, rows, regularization=0.0, solve=getattr(mx.GmeProblem, name)):
+    def failing_at_numbers(solve):
+        def sometimes(self, rows, regularization=0.0):
             if next(count) in numbers:
                 return mx.GmeSolution(None, float("nan"), mx.SolveStatus.NOT_CONVERGED, 250, 0.1, 1.0)
             return solve(self, rows, regularization)
 
-        monkeypatch.setattr(mx.GmeProblem, name, sometimes)
+        return sometimes
+
+    for name in ("solve", "solve_sketches"):
+        monkeypatch.setattr(mx.GmeProblem, name, failing_at_numbers(getattr(mx.GmeProblem, name)))
     return numbers
 
 

@@ -55,9 +55,7 @@ def _average_buffer(buffer: torch.Tensor, network: Network) -> torch.Tensor:
     return network.average(buffer.reshape(1, -1).to(wide)).view(buffer.shape).to(buffer.dtype)
 
 
-def metrics(
-    row: ModelRow, models: torch.Tensor, driver: Driver, loss: float = math.nan
-) -> dict[str, float]:
+def metrics(row: ModelRow, models: torch.Tensor, driver: Driver, loss: float = math.nan) -> dict[str, float]:
     """Return how far the nodes are apart, what mixing does about it, and how much a node has sent.
 
     Args:

@@ -28,10 +28,10 @@ RECORDED = (
 class Record:
     """The values and timings of step t.
 
-    `values` holds only what the seed determines; `seconds` holds wall-clock times, which it does not. Parameters are
-    judged after the mixing of step t, gradients as they were in it. The mixing error and the consensus factor are of the
-    last optimized weights since the record before, those with the suffix "_unoptimized" of the last other weights if both
-    kinds were used; all are evaluated on the gradients of step t.
+    `values` holds what the seed determines; `seconds` holds wall-clock times, which it does not. Parameters are judged
+    after the mixing of step t, gradients as they were in it. The mixing error and the consensus factor are those of the
+    last optimized weights since the record before. If other weights were used too, figures with the suffix
+    "_unoptimized" are those of the last of them. All are evaluated on the gradients of step t.
     """
 
     step: int
