@@ -22,6 +22,7 @@ from typing import ClassVar
 import torch
 
 from mixwise.algorithms.dsgd import DSGD, mix_in_place
+from mixwise.algorithms.in_place import call_in_place
 from mixwise.errors import TrainingError
 from mixwise.parts import Positive, Unit, part
 from mixwise.protocols import Algorithm, Context, Needs, Network, Plan, Round, State
@@ -74,7 +75,7 @@ class _Around(Algorithm):
         """Mix with the inner algorithm, and return X − X⁺ in the memory of X."""
         X = round.before
         inner = replace(round, X=X.clone()) if self.inner.needs.previous else round
-        self.inner.mix(inner, plan, state.parts["inner"], network)
+        call_in_place(self.inner.mix, "round.X_prime", inner, plan, state.parts["inner"], network)
         return X.sub_(round.X_prime)
 
 
@@ -103,7 +104,7 @@ class QuasiGlobalMomentum(_Around):
 
     def direction(self, G: torch.Tensor, state: State, network: Network) -> None:
         """Turn g into β m̂ + g, or with Nesterov's look-ahead into β (β m̂ + g) + g."""
-        self.inner.direction(G, state.parts["inner"], network)
+        call_in_place(self.inner.direction, "G", G, state.parts["inner"], network)
         if self.nesterov:
             G.mul_(1 + self.beta).add_(state.rows["momentum"], alpha=self.beta**2)
         else:
@@ -144,7 +145,7 @@ class QuasiGlobalAdam(_Around):
 
     def direction(self, G: torch.Tensor, state: State, network: Network) -> None:
         """Turn g into m / (√v + ε)."""
-        self.inner.direction(G, state.parts["inner"], network)
+        call_in_place(self.inner.direction, "G", G, state.parts["inner"], network)
         first, second = self.betas
         v = (state.rows["squares"] * second).addcmul_(G, G, value=1 - second)
         G.mul_(1 - first).add_(state.rows["momentum"], alpha=first).div_(v.sqrt_().add_(self.eps))

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from mixwise.algorithms.dsgd import mix_in_place
+from mixwise.algorithms.in_place import call_in_place
 from mixwise.errors import MixingError, TrainingError
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
@@ -132,7 +133,7 @@ class Driver:
         decayed = [(g, x, decays[id(x)]) for x, g in places if decays.get(id(x))]
         for g, x, decay in decayed:
             g.add_(x, alpha=decay)
-        self.algorithm.direction(G, self.algorithm_state, self.network)
+        call_in_place(self.algorithm.direction, "G", G, self.algorithm_state, self.network)
         for g, x, decay in decayed:
             g.sub_(x, alpha=decay)
 
@@ -172,7 +173,7 @@ class Driver:
 
     def mix_rows(self, round: Round, plan: Plan) -> None:
         """Turn X′ into X⁺, in place."""
-        self.algorithm.mix(round, plan, self.algorithm_state, self.network)
+        call_in_place(self.algorithm.mix, "round.X_prime", round, plan, self.algorithm_state, self.network)
 
     def drop_round(self) -> None:
         """Forget the round, whose mixing is skipped."""
