@@ -8,12 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import refused
 from mixwise import graphs
-from mixwise.graphs import edge_coloring, random_matching
+from mixwise.context import Context
+from mixwise.errors import MixingError
+from mixwise.graphs import Graph, edge_coloring, random_matching
 from mixwise.mixing import metropolis_hastings
 from mixwise.needs import Needs
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import EdgeColoring, Matchings, Pairs
+from mixwise.policies import Auto, AwarePairs, EdgeColoring, HeterogeneityAwareMatchings, Matchings, Pairs
 from mixwise.policies.aware_pairs import Neighborhood
 from mixwise.policies.edge_coloring import disagreement_left, fastest_order, rounds_that_fit
 from planning import Planner
@@ -162,3 +165,28 @@ def test_random_matchings_of_one_mixing_are_drawn_independently():
     assert [rounds[0] for rounds in three] == [rounds[0] for rounds in one]
     for a, b in ((0, 1), (1, 2), (0, 2)):
         assert sum(rounds[a] == rounds[b] for rounds in three) <= 1
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, Matchings, AwarePairs, HeterogeneityAwareMatchings])
+@pytest.mark.parametrize("rounds", [65, 10**9, 10**30])
+def test_more_rounds_than_can_be_of_use_are_rejected_at_once(policy, rounds):
+    rule = (
+        f"^rounds = {rounds}; a mixing has at most 64 matchings here: .*; use fewer rounds, or policy: full-averaging"
+    )
+    refused(MixingError, rule, policy(rounds=rounds).init, Context(graphs.ring(8)))
+
+
+def test_an_exact_average_on_a_long_path_is_within_the_limit():
+    (rounds,) = planned(Pairs(rounds=100), graphs.grid(1, 100), 1)
+    assert len(rounds) == 100
+
+
+@pytest.mark.parametrize("option", ["offers", "iterations"])
+def test_more_messages_of_aware_pairs_than_can_be_of_use_are_rejected(option):
+    rule = f"^{option} = 1000000000; more than 64 change nothing on 8 nodes"
+    refused(MixingError, rule, AwarePairs(**{option: 10**9}).init, Context(graphs.ring(8)))
+
+
+def test_a_budget_without_bound_gives_a_bounded_number_of_rounds():
+    disconnected = Graph(4, [(0, 1), (2, 3)])  # the disagreement between the parts never falls
+    assert Auto(budget=1e12).choose(Context(disconnected)).rounds <= 64

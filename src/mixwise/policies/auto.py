@@ -10,6 +10,7 @@ from mixwise.mixing import MixingMatrix, clique_averaging, exact_average, metrop
 from mixwise.parts import Count, Positive, part
 from mixwise.policies.aware_pairs import AwarePairs
 from mixwise.policies.combined import Decoupled
+from mixwise.policies.edge_coloring import most_rounds
 from mixwise.policies.fixed import Fixed
 from mixwise.policies.forecast import forecast
 from mixwise.policies.heterogeneity_aware import HeterogeneityAware
@@ -112,7 +113,8 @@ class Auto(Chosen):
         graph, needs, most = context.graph, context.needs, _MOST_ROUNDS
         if self.budget is not None:
             degree = 2 * len(graph.edge_array) / graph.n
-            most = max(1, int(self.budget * degree * context.row_bytes / context.wire_bytes + 1e-9))
+            fitting = self.budget * degree * context.row_bytes / context.wire_bytes
+            most = max(1, int(min(fitting, most_rounds(graph)) + 1e-9))
         if needs.symmetric:  # r rounds forth and r − 1 back
             most = (most + 1) // 2
         enough, mixings = 0.01, 20

@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix, metropolis_hastings
 from mixwise.mixing.matrix import FloatArray
 from mixwise.parts import Count, Natural, part
-from mixwise.policies.edge_coloring import InPairs
+from mixwise.policies.edge_coloring import InPairs, most_rounds
 from mixwise.policies.estimates import seeded
 from mixwise.protocols import Context, Look, Network, Plan, Round, State
 from mixwise.seeding import hashed, stream
@@ -65,8 +66,13 @@ class AwarePairs(InPairs):
     iterations: Natural = 12
 
     def init(self, context: Context) -> State:
-        """Seed the sketch; algorithms that need symmetric weights allow one matching only."""
+        """Check the numbers of messages, and seed the sketch; for symmetric weights only one matching is allowed."""
         rounds = self.count(context, one_way=True)
+        for name, times in {"offers": self.offers, "iterations": self.iterations}.items():
+            if times > (most := most_rounds(context.graph)):
+                raise MixingError(
+                    f"{name} = {times}; more than {most} change nothing on {context.graph.n} nodes; use fewer"
+                )
         return State(scratch={"rounds": rounds, "seed": context.seed, "sketch": seeded(self.sketch, context)})
 
     def looks(self, t: int, state: State) -> Look | None:

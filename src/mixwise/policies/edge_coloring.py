@@ -19,6 +19,7 @@ from mixwise.protocols import Context, Plan, Policy
 
 _MOST_NODES = 256  # for which the order of the colors is optimized, on n × n arrays
 _MOST_ORDERS = 24  # that are tried one by one
+_ALWAYS_ALLOWED = 64  # matchings per mixing, however few the nodes
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class InPairs(Policy):
         Where weights must be symmetric, the matchings run forth and back, and one more may be needed. Those that are
         chosen one after the other run one way only: then one is symmetric, and several are rejected.
         """
+        if self.rounds is not None:
+            check_rounds(self.rounds, context.graph)
         fitting = rounds_that_fit(context.graph) if self.rounds is None else self.rounds
         if not context.needs.symmetric:
             return fitting
@@ -78,6 +81,20 @@ def rounds_that_fit(graph: Graph) -> int:
     graph.require_undirected("a matching")
     degree = 2 * len(graph.edge_array) // max(graph.n, 1)
     return max(1, min(degree, math.ceil(math.log2(max(graph.n, 2)))))
+
+
+def most_rounds(graph: Graph) -> int:
+    """Return how many matchings a mixing may have: n, in which a node sends more than to all others, or 64."""
+    return max(graph.n, _ALWAYS_ALLOWED)
+
+
+def check_rounds(rounds: int, graph: Graph) -> None:
+    """Raise `MixingError` if a mixing has more matchings than can be of use."""
+    if rounds > (most := most_rounds(graph)):
+        raise MixingError(
+            f"rounds = {rounds}; a mixing has at most {most} matchings here: in n rounds, every node could send its "
+            f"row to all {graph.n}; use fewer rounds, or policy: full-averaging"
+        )
 
 
 def palindrome(rounds: tuple[MixingMatrix, ...]) -> tuple[MixingMatrix, ...]:

@@ -10,7 +10,7 @@ from mixwise.errors import MixingError
 from mixwise.graphs import edge_sample, one_peer_exponential, random_matching
 from mixwise.mixing import MixingMatrix, base_graph, lazy, matcha, metropolis_hastings, uniform
 from mixwise.parts import Count, Probability, Share, part
-from mixwise.policies.edge_coloring import palindrome
+from mixwise.policies.edge_coloring import check_rounds, palindrome
 from mixwise.policies.fixed import InTurn
 from mixwise.protocols import Context, Network, Plan, Policy, Provides, Round, State
 
@@ -85,6 +85,11 @@ class Matchings(_Drawn):
     """A random maximal matching at every mixing, or `rounds` of them: each node averages with at most one other."""
 
     rounds: Count = 1
+
+    def init(self, context: Context) -> State:
+        """Check the number of rounds, and draw once."""
+        check_rounds(self.rounds, context.graph)
+        return super().init(context)
 
     def drawn(self, t: int, context: Context, state: State) -> tuple[MixingMatrix, ...]:
         """Return 1/2 and 1/2 for every pair: Metropolis-Hastings where every node has at most one neighbor."""
