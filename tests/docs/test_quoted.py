@@ -26,7 +26,6 @@ SOURCE, ROOT = Path(mixwise.__file__).parent, Path(__file__).parents[2]
 DOCS = sorted(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 USERS_OWN = {"train.py", "my.yaml", "config.yaml", "chosen.yaml", "summary.md"}  # the reader's, or written by a run
-REMOVED = {"relay-aware", "heterogeneity-aware-tree"}  # still in measurements, on pages that say so
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 
 
@@ -240,7 +239,7 @@ def known_names():
 @every_page
 def test_names_exist(page):
     """`qg-auto`, `policy.sketch.dim=10`, `task.initial`, `ring:16`: a variant, a key, a method, a graph."""
-    known = known_names() | (REMOVED if "removed in 0.2.0" in page.read_text("utf-8") else set())
+    known = known_names()
     dotted = r"((?!VARIANT)\w[\w-]*(?:\.\w+)*)=[^=].*|((?:policy|task|optimizer|schedule|algorithm)(?:\.\w+)+)"
     for code in spans(page):
         key = re.fullmatch(dotted, code)

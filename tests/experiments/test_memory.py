@@ -118,12 +118,6 @@ def test_parts_of_a_model_that_can_be_trained_alone():
     assert list(memory._trained_parts(task)) == []  # the user has chosen already
 
 
-@pytest.mark.parametrize("override", ["rows=disk", "rows_dir=/tmp", "param_dtype=bfloat16", "ha.rows=disk"])
-def test_removed_keys_are_explained(override):
-    says = r"was removed in 0\.2\.0; rows are always kept in memory.*: delete the key"
-    refused(ConfigError, says, experiment, override)
-
-
 @cases(
     "device, dtype, message",
     ("cpu", torch.bfloat16, "torch.bfloat16.*use torch.float32 or torch.float64"),

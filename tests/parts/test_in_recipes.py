@@ -84,12 +84,6 @@ def test_wrong_options_of_such_parts_are_found_when_a_run_is_planned(base, says)
 
 
 # --- recipes and their configurations ---
-def test_a_part_that_was_removed_is_one_line_that_names_another():
-    given = recipe(algorithm="relay", policy={"kind": "heterogeneity-aware-tree", "looks": 10})
-    says = r"policy: heterogeneity-aware-tree was removed in 0\.2\.0.*use policy: tree"
-    refused(ConfigError, says, plan_experiment, given)
-
-
 def matches(one, two):
     """Whether two recipes with one variant each describe the same run."""
     (a,), (b,) = (plan_experiment(each).runs.values() for each in (one, two))
@@ -101,7 +95,7 @@ def test_a_configuration_that_spells_out_the_defaults_is_the_same_experiment(tmp
     spelled_out = {"kind": "dirichlet", "alpha": 0.5}
     aware = {"kind": "heterogeneity-aware", "period": 1, "sketch": {"kind": "count", "dim": 100}, "balance": 0.1}
     task = {**CLASSIFIES, "partition": spelled_out, "batch": 32, "augment": False, "train": "all"}
-    long = recipe(task=task, algorithm={"kind": "dsgd"}, policy=aware, rows="memory")
+    long = recipe(task=task, algorithm={"kind": "dsgd"}, policy=aware)
     assert matches(long, short)
     other = recipe(task={**CLASSIFIES, "partition": {"alpha": 0.4}}, policy={"kind": "heterogeneity-aware"})
     assert not matches(long, other)

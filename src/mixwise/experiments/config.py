@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -29,29 +29,20 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=BaseModel)
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
 Count = Annotated[int, Field(ge=1, strict=True)]  # strict: true and yes are not counts
-_IN_MEMORY = "0.2.0; rows are always kept in memory, in dtype: delete the key (docs/memory.md has other ways to fit)"
 
 
 class Strict(BaseModel):
-    """A section of a recipe; a key that it does not know is an error that lists the keys it knows.
+    """A section of a recipe; a key that it does not know is an error that lists the keys it knows."""
 
-    `removed` explains each key of an earlier version that is gone, and names the one value that is still accepted, and
-    ignored, because it asks for what is now always done.
-    """
-
-    removed: ClassVar[Mapping[str, tuple[object, str]]] = {}  # key -> (accepted value, explanation)
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _know_every_key(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            for key, value in data.items():
-                if key in cls.removed and value != cls.removed[key][0]:
-                    raise ValueError(f"{key}: {value} was removed in {cls.removed[key][1]}")
-                if key not in cls.model_fields and key not in cls.removed:
+            for key in data:
+                if key not in cls.model_fields:
                     raise ValueError(unknown("key", str(key), cls.model_fields))
-            return {key: value for key, value in data.items() if key not in cls.removed}
         return data
 
 
@@ -151,11 +142,6 @@ def _checked(family: str, value: Any) -> Any:
 class RunConfig(Strict):
     """Everything that one run needs besides its seed; task, algorithm and policy as the recipe writes them."""
 
-    removed: ClassVar = {
-        "rows": ("memory", _IN_MEMORY),
-        "rows_dir": (None, _IN_MEMORY),
-        "param_dtype": (None, _IN_MEMORY),
-    }
     steps: Count | None = None
     epochs: Positive | None = None
     graph: str

@@ -189,7 +189,7 @@ def _override(configs: dict[str, dict[str, Any]], key: str, value: Any) -> None:
     named = {name: config for name, config in configs.items() if name.rpartition("/")[2] == first}
     targets, path = named or configs, (rest if named else key).split(".")
     path = ["optimizer", "lr"] if path == ["lr"] else path
-    if path[0] not in {*RunConfig.model_fields, *RunConfig.removed}:
+    if path[0] not in RunConfig.model_fields:
         variants = dict.fromkeys(name.rpartition("/")[2] for name in configs)
         allowed = [*RunConfig.model_fields, "lr", *(() if named else (*_RECIPE_KEYS, *variants))]
         raise ConfigError(f"{key}: " * ("." in key) + unknown("key", path[0], allowed))

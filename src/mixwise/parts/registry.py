@@ -12,7 +12,7 @@ from typing import Any
 
 from mixwise.errors import MixwiseError, unknown
 from mixwise.parts.declaration import FUNCTIONS, Declaration, declaration
-from mixwise.parts.types import FAMILIES, REMOVED, OptionError
+from mixwise.parts.types import FAMILIES, OptionError
 
 Entry = Mapping[str, str | int]  # a row of the index: where the part is, its title, its source, its columns
 
@@ -52,8 +52,6 @@ def lookup(family: str, name: str) -> Declaration:
         where = name
     elif (entry := _entry(family, name)) is not None:
         where = str(entry["where"])
-    elif (family, name) in REMOVED:
-        raise OptionError(f"{name} {REMOVED[family, name]}")
     else:
         raise OptionError(unknown(family, name, [*names(family), "package.module:Name"]))
     found = declaration(_imported(where))

@@ -56,12 +56,6 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 
-REMOVED: Mapping[tuple[str, str], str] = {
-    ("policy", "heterogeneity-aware-tree"): "was removed in 0.2.0; use policy: tree",
-}
-"""Parts of earlier versions, by family and name, with what to use now."""
-
-
 class OptionError(ConfigError):
     """A value that a recipe or a constructor does not accept, with the path to it: `policy.inner.beta = 1.5: …`."""
 

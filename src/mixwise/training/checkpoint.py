@@ -34,7 +34,7 @@ from mixwise.storage import replacing, sync_folder
 from mixwise.training.training import Training
 
 _NAME = re.compile(r"step-(\d+)\.nodes-(\d+)-(\d+)-of-(\d+)\.safetensors")
-FORMAT = 2  # 1: until 0.1
+FORMAT = 2
 _LONG = 1 << 18  # numbers of a row that is read by itself
 _MAX_HEADER = 100_000_000  # bytes; the same limit as in safetensors
 _SUM, _NO_SUM = rb"\"sha256\": \"", b"0" * 64  # in the JSON in the header of a file, first as zeros
