@@ -15,6 +15,7 @@ import torch
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
+from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
 from mixwise.network.agreement import check_alike, describe
 from mixwise.network.links import Links
@@ -110,7 +111,7 @@ class DistributedNetwork:
         wire = Wire.of(rows, self.wire_dtype) if packing is None and not averages else None
         size = message_bytes(rows, packing or wire)
         self.traffic.parameters += average_bytes(self.graph.n, size) if averages else routes.messages * size
-        self._check_leaving(rows, wire)
+        self._check_leaving(rows, wire, self.nodes)
         if averages and routes.averages and size >= LONG_ROW:  # of short rows one round is faster
             return PendingAverage(self, rows.contiguous(), "mix", ahead=ahead)
         return PendingMix(self, rows, routes, packing or wire, ahead=ahead)
@@ -133,12 +134,12 @@ class DistributedNetwork:
         """Send one row along every arc of `graph`."""
         self._check_nodes(graph.n)
         routes = self._exchange_routes(graph)
-        _check_rows(messages, routes.outgoing)
+        _check_rows(messages, len(routes.sources))
         wire = Wire.of(messages, self.wire_dtype) if cargo == "parameters" else None
         size, device = message_bytes(messages, wire), messages.device
         self.traffic.add(cargo, routes.messages * size)
         if cargo == "parameters":
-            self._check_leaving(messages, wire)
+            self._check_leaving(messages, wire, routes.sources)
         source = messages.contiguous() if wire is None else wire.pack(messages)
         arriving = self.buffers.take(routes.arriving, source.shape[1], source.dtype, device)
         transfer, packed = self.post_rows(source, arriving, routes, "exchange")
@@ -183,18 +184,18 @@ class DistributedNetwork:
     def average(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the mean row; counted as in a simulation."""
         size, n = rows.shape[1] * rows.element_size(), self.graph.n
-        self._check_leaving(rows, None)
+        self._check_leaving(rows, None, self.nodes)
         self.traffic.parameters += average_bytes(n, size)
         total = rows if len(rows) == 1 else rows.sum(dim=0, keepdim=True)
         if size < LONG_ROW:  # one round is faster
             return self.transport.gather(total, "average", self.step).sum(dim=0).div_(n)
         return PendingAverage(self, total.contiguous(), "average").wait()[0]
 
-    def _check_leaving(self, rows: torch.Tensor, wire: Wire | None) -> None:
+    def _check_leaving(self, rows: torch.Tensor, wire: Wire | None, senders: range | IntArray) -> None:
         """Reject rows that are not finite, in the precision in which they travel."""
         if not self.traffic.paused:
             sent = rows if wire is None or not wire.casts else rows.to(wire.dtype)
-            check_leaving(sent, self.nodes, self.step)
+            check_leaving(sent, senders, self.step)
 
     def _check_nodes(self, n: int) -> None:
         if n != self.graph.n:

@@ -75,7 +75,9 @@ class FaultyNetwork:
 
     def start_mix(self, rows: torch.Tensor, W: MixingMatrix, packing: Packing | None = None) -> Arrived:
         """Start a gossip step with the weights of what will arrive."""
-        if self.hostile.kinds and not self.traffic.paused:
+        if self.traffic.paused:
+            return self.network.arrived(rows, W.graph, W.weights, packing)
+        if self.hostile.kinds:
             raise TrainingError(
                 "faults.corrupt: hostile nodes send each neighbor a row of its own, which push-sum and compressed "
                 "messages cannot mix; use an algorithm such as dsgd, in Training or a GuardedNetwork"
@@ -86,7 +88,7 @@ class FaultyNetwork:
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
         """The messages in the order of their receivers; 0, or NaN for a sketch, where one is lost."""
         self.lost = np.zeros(len(messages), dtype=bool)
-        if cargo == "agreement":
+        if cargo == "agreement" or self.traffic.paused:
             return self.network.exchange(messages, graph, cargo=cargo)
         arcs, small = graph.arcs, cargo == "sketches"
         lost = self._lost(graph, arcs.senders, arcs.receivers, small)
@@ -96,7 +98,7 @@ class FaultyNetwork:
             lost = lost | lost[arcs.by_receiver]  # of the opposite direction
         self.lost, missing = lost, torch.from_numpy(lost[arcs.by_receiver]).to(messages.device)[:, None]
         nothing = float("nan") if small and messages.is_floating_point() else 0
-        with self.traffic.pause():
+        with self.traffic.uncounted():
             arrived = self.network.exchange(messages, graph, cargo=cargo)
         if messages.is_floating_point():
             arrived = self.hostile.corrupted(arrived, graph, sketches=small)

@@ -28,7 +28,7 @@ from mixwise.mixing.matrix import FloatArray
 from mixwise.network.arcs import Arcs, Route, bounded, column, lower_median, route_of, trimmed
 from mixwise.network.faulty import FaultyNetwork
 from mixwise.network.traffic import Cargo, Packing, message_bytes
-from mixwise.network.values import BoolArray, check_leaving, is_bad, lengths, rejected
+from mixwise.network.values import BoolArray, is_bad, lengths, rejected
 from mixwise.network.wire import Wire
 from mixwise.protocols import Network, State
 from mixwise.sketch import CountSketch
@@ -99,8 +99,6 @@ class GuardedNetwork:
             return self.network.mix(rows, W, out=out, packing=packing)
         route, wire = self._routes(W), Wire.of(rows, self.wire_dtype)
         arcs, seen = route.arcs, rows if wire is None else wire.rounded(rows)
-        if self.on_bad == "stop" or not route.whole:  # a node whose own row is broken must not blame its neighbors
-            check_leaving(seen if wire is None or not wire.casts else seen.to(wire.dtype), self.nodes, self.step)
         D = self._exchanged(rows, route).sub_(seen[arcs.index(rows)])
         lost, distance, own = self._lost(route.graph), lengths(D), lengths(seen)[arcs.owner]
         bad = is_bad(distance, own, rows.dtype) & ~lost
@@ -175,8 +173,9 @@ class GuardedNetwork:
         messages = rows[torch.from_numpy(route.leaving).to(rows.device)]
         if route.whole:
             return self.network.exchange(messages, route.graph)
-        with self.traffic.pause():
+        with self.traffic.uncounted():
             arrived = self.network.exchange(messages, route.graph)
+        with self.traffic.pause():
             first = torch.arange(len(self.nodes), device=rows.device)[:, None] == 0
             sent = int(self.network.gather(first * len(messages)).sum())
         self.traffic.add("parameters", sent * message_bytes(rows, Wire.of(rows, self.wire_dtype)))

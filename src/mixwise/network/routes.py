@@ -119,12 +119,12 @@ class ExchangeRoutes(Routes):
     """One row per arc, as this process sees it.
 
     Attributes:
-        outgoing: how many rows the owned nodes send.
+        sources: the owned node that sends each of the outgoing rows.
         inside: for arcs between owned nodes, the positions among these rows, and among all rows for owned nodes.
         outside: the positions there of the rows that arrive.
     """
 
-    outgoing: int
+    sources: IntArray
     inside: tuple[torch.Tensor, torch.Tensor]
     outside: torch.Tensor
 
@@ -175,7 +175,7 @@ class Router:
             sends=_by_peer(peers[peers != own], leaving[peers != own] - first),
             receives=_by_peer(origins[outside], (arriving - firsts[origins])[outside]),
             messages=len(senders),
-            outgoing=int(last - first),
+            sources=senders[first:last],
             inside=(torch.from_numpy(leaving[peers == own] - first), torch.from_numpy(np.flatnonzero(origins == own))),
             outside=torch.from_numpy(outside),
         )

@@ -8,6 +8,7 @@ import torch
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
+from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network.links import Links
@@ -52,7 +53,7 @@ class SimulatedNetwork:
         if rows.ndim != 2 or len(rows) != W.n:
             raise MixingError(f"rows of shape {tuple(rows.shape)} cannot be mixed by a matrix for {W.n} nodes")
         if W.is_average and packing is None:
-            self._check_leaving(rows)
+            self._check_leaving(rows, self.nodes)
             self._count_average(message_bytes(rows, None))
             return Arrived(rows, W.graph, W.weights)
         size, pattern = self.row_bytes(rows, packing), W.graph.pattern
@@ -85,7 +86,7 @@ class SimulatedNetwork:
         if wire is not None:
             messages = wire.rounded(messages)
         if cargo == "parameters":
-            self._check_leaving(messages)
+            self._check_leaving(messages, graph.arcs.senders)
         if self.links is not None:
             self.traffic.seconds += self.links.round(graph.arcs.senders, graph.arcs.receivers, size)
         return messages.index_select(0, torch.tensor(order, device=messages.device))  # a copy: the order is read-only
@@ -99,7 +100,7 @@ class SimulatedNetwork:
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
         """The mean row."""
-        self._check_leaving(rows)
+        self._check_leaving(rows, self.nodes)
         self._count_average(rows.shape[1] * rows.element_size())
         return rows.mean(dim=0)
 
@@ -110,9 +111,9 @@ class SimulatedNetwork:
             seconds = self.links.average if size >= LONG_ROW else self.links.gather
             self.traffic.seconds += seconds(self.graph, size)
 
-    def _check_leaving(self, rows: torch.Tensor) -> None:
+    def _check_leaving(self, rows: torch.Tensor, senders: range | IntArray) -> None:
         if not self.traffic.paused:
-            check_leaving(rows, self.nodes, self.step)
+            check_leaving(rows, senders, self.step)
 
 
 @dataclass(frozen=True)

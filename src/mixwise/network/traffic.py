@@ -33,7 +33,7 @@ class Traffic:
     seconds: float = 0.0
     messages: int = 0
     lost: int = 0
-    paused = False  # whether nothing is counted at present; not a field
+    paused = False  # whether rows are only measured at present; not a field
 
     def add(self, cargo: Cargo, size: int) -> None:
         """Count `size` bytes."""
@@ -47,14 +47,20 @@ class Traffic:
         vars(self).update(vars(Traffic()))
 
     @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Count nothing inside: rows are measured, not sent, so that no network checks or changes them."""
+    def uncounted(self) -> Iterator[None]:
+        """Count nothing inside; rows are sent, checked and lost as usual."""
         before = vars(self).copy()
-        self.paused = True
         try:
             yield
         finally:
             self.__dict__ = before
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Count nothing inside: rows are measured, not sent, so that no network checks, loses or changes them."""
+        with self.uncounted():
+            self.paused = True
+            yield
 
 
 class Pending(Protocol):

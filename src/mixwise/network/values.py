@@ -34,17 +34,17 @@ def is_bad(length: FloatArray, own: FloatArray, dtype: torch.dtype) -> BoolArray
     return bad
 
 
-def check_leaving(rows: torch.Tensor, nodes: range, step: int | None) -> None:
-    """Reject rows that are not finite as they travel; a node has one, or as many as it has arcs."""
+def check_leaving(rows: torch.Tensor, senders: range | IntArray, step: int | None) -> None:
+    """Reject rows that are not finite as they travel; each has a sender."""
     # A sum passes on every NaN and infinity, at a twentieth of the cost of looking at each entry.
     if not rows.is_floating_point() or math.isfinite(rows.sum(dtype=_wide(rows))):
         return
     bad = ~torch.isfinite(rows).all(dim=1)
     if bool(bad.any()):
-        node = f"{nodes[int(bad.nonzero()[0])]}" if len(rows) == len(nodes) else f"{nodes[0]} (or up to {nodes[-1]})"
+        node, form = senders[int(bad.nonzero()[0])], str(rows.dtype).removeprefix("torch.")
         raise TrainingError(
-            f"{_at(step)}node {node} would send NaN or infinity (as {str(rows.dtype).removeprefix('torch.')}), so "
-            f"nothing was sent; check its data and its buffers (BatchNorm statistics), or lower the learning rate (lr)"
+            f"{_at(step)}node {node} would send NaN or infinity (as {form}), so nothing was sent; check its data "
+            f"and its buffers (BatchNorm statistics), or lower the learning rate (lr)"
         )
 
 

@@ -263,7 +263,7 @@ class OverlappingDriver(Driver):
         """Wait for the rows. The first round is under way, unless a state was loaded since."""
         X, X_prime, pending, self._pending = round.before, round.X_prime, self._pending, None
         if pending is None:
-            with self.network.traffic.pause() if self._counted else nullcontext():
+            with self.network.traffic.uncounted() if self._counted else nullcontext():
                 pending = self.network.start_mix(X, plan.params[0])
         self._counted = False
         if len(plan.params) == 1:
