@@ -11,7 +11,9 @@ from mixwise import graphs
 from mixwise.errors import TrainingError
 from mixwise.mixing import metropolis_hastings
 from mixwise.network import GuardedNetwork, SimulatedNetwork, Traffic
-from mixwise.training.figures import disagreements
+from mixwise.plan import Plan
+from mixwise.training.figures import disagreements, mixing_figures
+from mixwise.training.mixing_history import MixingHistory
 
 TORUS = graphs.torus(4, 4)
 W = metropolis_hastings(TORUS)
@@ -46,3 +48,26 @@ def test_a_measured_mixing_error_is_that_of_the_weights_whatever_is_lost():
     expected = disagreements(X, SimulatedNetwork(TORUS), (W, W))
     torch.testing.assert_close(disagreements(X, network, (W, W)), expected, rtol=1e-14, atol=0)
     assert network.traffic == Traffic()
+
+
+def test_figures_are_means_over_the_honest_nodes():
+    """Sums over the honest nodes were divided by the number of all nodes."""
+    X, network, honest = (
+        random_rows(16, 5),
+        faulty(TORUS, 1, corrupt={"noise": [1, 2, 3, 5, 8, 9, 11, 15]}),
+        [0, 4, 6, 7],
+    )
+    honest += [10, 12, 13, 14]
+    history = MixingHistory()
+    history.add(Plan((W,)))
+    values = mixing_figures(X, X, history, network)
+    variance = float((X[honest] - X[honest].mean(0)).square().sum()) / len(honest)
+    assert values["consensus_distance"] == pytest.approx(variance, rel=1e-14)
+    assert values["heterogeneity"] == pytest.approx(variance, rel=1e-14)
+    assert values["relative_heterogeneity"] == pytest.approx(values["gradient_mixing_error"] / len(honest), rel=1e-14)
+
+
+def test_the_distribution_of_many_distances_leaves_out_hostile_nodes():
+    ring = graphs.ring(1100)
+    values = mixing_figures(random_rows(1100, 1), None, MixingHistory(), faulty(ring, corrupt={"noise": 300}))
+    assert values["disagreement_median"] < values["disagreement_largest"]

@@ -35,8 +35,9 @@ _SHARES = {"median": 0.5, "90th_percentile": 0.9, "largest": 1.0}
 def disagreements(rows: torch.Tensor, network: Network, *mixings: tuple[MixingMatrix, ...]) -> torch.Tensor:
     """Return the squared norms of the rows of X − X̄ and, for each mixing, of Wᵀ(X − X̄) with W = W₁W₂⋯; not counted.
 
-    The result is (n, 1 + mixings). The sums over all nodes are ‖X − X̄‖²_F and ‖Wᵀ(X − X̄)‖²_F. Of gradients the first is
-    n ζ², the others are gradient mixing errors; of parameters the first is n times the consensus distance.
+    The result is (h, 1 + mixings), without hostile nodes; h = n without faults. The sums over all rows are ‖X − X̄‖²_F
+    and ‖Wᵀ(X − X̄)‖²_F. Of gradients the first is h ζ², the others are gradient mixing errors; of parameters the first
+    is h times the consensus distance.
     """
     width = max(_NARROWEST, _BLOCK // network.graph.n)
     squares = torch.zeros(len(rows), 1 + len(mixings), dtype=torch.float64, device="cpu")
@@ -65,23 +66,23 @@ def mixing_figures(
     The consensus factor p is left out where a process knows only the weights of its own nodes. Above 1,024 nodes, the
     distribution of ‖x_i − x̄‖² over the nodes takes its place.
     """
-    n = network.graph.n
     each = disagreements(X, network)
-    values = {"consensus_distance": float(each.sum(0)[0]) / n}
+    n, heard = network.graph.n, len(each)
+    values = {"consensus_distance": float(each.sum(0)[0]) / heard}
     if n > LARGE:
         distances = each[:, 0].sort().values
-        values |= {f"disagreement_{name}": float(distances[round(q * (n - 1))]) for name, q in _SHARES.items()}
+        values |= {f"disagreement_{name}": float(distances[round(q * (heard - 1))]) for name, q in _SHARES.items()}
     plans = [plan for plan in (history.optimized, history.other) if plan is not None and plan.matrices]
     if G is not None:
         before, *after = disagreements(G, network, *(plan.updates or plan.params for plan in plans)).sum(0).tolist()
-        values["heterogeneity"] = before / n
+        values["heterogeneity"] = before / heard
         if plans:
             values["gradient_mixing_error_before"] = before
         for error, suffix in zip(after, _SUFFIXES, strict=False):
             values |= {
                 f"gradient_mixing_error{suffix}": error,
                 f"gradient_mixing_error_relative{suffix}": error / before if before > 0 else 0.0,
-                f"relative_heterogeneity{suffix}": error / n,
+                f"relative_heterogeneity{suffix}": error / heard,
             }
     for plan, suffix in zip(plans, _SUFFIXES, strict=False):
         if n <= LARGE and plan.params and all(W.whole for W in plan.params):
