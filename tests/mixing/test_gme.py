@@ -505,3 +505,12 @@ def test_without_data_what_is_sent_is_spread_evenly():
     one_way = Graph(5, [(0, 1), (0, 2), (0, 3), (1, 0), (3, 4)], directed=True)
     expected = mx.uniform_sender(one_way).to_dense()
     np.testing.assert_allclose(solved(np.zeros((5, 5)), one_way, **SENDER), expected, atol=1e-9)
+
+
+def test_nan_is_blamed_on_its_node_or_on_none():
+    G = normal_rows(5, 4)
+    G[3, 1] = np.nan
+    refused(MixingError, r"Γ\[3, 0\] = nan; .*: look for NaN in node 3's update", mx.minimize_gme, G @ G.T, g.ring(5))
+    centered = G - G.mean(axis=0)
+    rule = r"Γ\[0, 0\] = nan; .*: no entry is, so look for NaN in every node's update; gram_matrix\(G\) names the node"
+    refused(MixingError, rule, mx.minimize_gme, centered @ centered.T, g.ring(5))

@@ -73,7 +73,7 @@ def test_short_floats_are_summed_in_float64(dtype):
 @pytest.mark.parametrize("n", [1, 4, 65, 100])  # above 64 nodes W is applied as a sparse matrix
 @pytest.mark.parametrize("d", [1, 3000, 70_000])  # the columns are read in blocks of 2¹⁸ numbers
 def test_wide_rows_are_read_block_by_block(n, d):
-    assert d < 70_000 or n * d > mx.metrics._BLOCK or n == 1
+    assert d < 70_000 or n * d > mx.arrays._BLOCK or n == 1
     G = torch.randn(n, d, generator=torch.Generator().manual_seed(0))
     exact = G.double().numpy() - G.double().numpy().mean(axis=0)
     W = mx.metropolis_hastings(g.ring(n))
@@ -158,3 +158,44 @@ def test_eigenvalues_closed_forms():
     found = mx.eigenvalues(one_way)
     assert np.iscomplexobj(found)
     np.testing.assert_allclose(np.sort_complex(found.round(12)), np.sort_complex(roots.round(12)), atol=1e-11)
+
+
+# --- input that is refused ---
+def test_a_row_with_nan_is_named_whatever_its_place():
+    G = normal_rows(6, 5)
+    G[4, 2] = np.nan
+    rule = r"G\[4, 2\] = nan; rows are finite: look for NaN in the gradient or the update of node 4"
+    W = mx.metropolis_hastings(g.ring(6))
+    for rows in (G, torch.from_numpy(G).float()):
+        for metric in (mx.heterogeneity, mx.consensus_distance, mx.gram_matrix):
+            refused(MixingError, rule, metric, rows)
+        refused(MixingError, rule, mx.gradient_mixing_error, rows, W)
+        refused(MixingError, rule, mx.relative_heterogeneity, rows, W)
+    refused(MixingError, "squares of the rows are too large", mx.gram_matrix, np.diag([1e200, 1, 1, 1]))
+
+
+def test_rows_that_are_no_numbers_are_refused():
+    nothing = np.full((4, 3), None)
+    for metric in (mx.heterogeneity, mx.consensus_distance, mx.gram_matrix):
+        refused(MixingError, "G is an array of object; pass an array or a tensor of real numbers", metric, nothing)
+        refused(MixingError, "G is None; pass an array", metric, None)
+        refused(MixingError, "G is an array of complex", metric, np.ones((4, 3)) * 1j)
+        refused(MixingError, "G is an array of complex", metric, torch.ones(4, 3) * 1j)
+        refused(
+            MixingError, r"one row per node, an array of shape \(n, d\); got shape \(0, 3\)", metric, np.ones((0, 3))
+        )
+    assert mx.heterogeneity([[1.0], [3.0]]) == 1.0  # a list of rows is one
+
+
+def test_wrong_numbers_of_rows_and_weights_that_are_none_are_refused():
+    W = mx.metropolis_hastings(g.ring(5))
+    for form in (W, W.to_dense()):
+        rule = "4 rows for a mixing matrix of 5 nodes; pass one row per node"
+        refused(MixingError, rule, mx.gradient_mixing_error, np.ones((4, 3)), form)
+    bad = W.to_dense()
+    bad[3, 1] = np.nan
+    for metric in (mx.spectral_gap, mx.consensus_factor, mx.eigenvalues):
+        refused(MixingError, r"W\[3, 1\] = nan; weights are finite", metric, bad)
+        refused(MixingError, r"a mixing matrix is square, got an array of shape \(5, 4\)", metric, np.ones((5, 4)))
+        refused(MixingError, "W is None; pass an array", metric, None)
+        refused(MixingError, "W is an object of type Graph; pass an array", metric, g.ring(5))

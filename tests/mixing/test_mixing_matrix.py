@@ -177,7 +177,8 @@ def test_sums_may_be_off_by_the_tolerance_and_no_more():
 
 @pytest.mark.parametrize("weights", [np.ones(4), np.full((12, 1), 1 / 3)])
 def test_one_weight_per_entry(weights):
-    refused(MixingError, r"weights for 12 entries; give one per entry of graph\.pattern", MixingMatrix, RING, weights)
+    rule = r"weights for 12 entries; give one per entry of graph\.pattern, or .*: MixingMatrix\.from_dense\(W, graph\)"
+    refused(MixingError, rule, MixingMatrix, RING, weights)
 
 
 def test_sender_kind_needs_row_sums_only():
@@ -263,3 +264,16 @@ def test_many_nodes_need_no_square_array():
         assert len({W, lazy(W), W.permuted(range(W.n))}) == 2
 
     assert peak_memory(work)[1] < 60e6
+
+
+@pytest.mark.parametrize("tolerance", [np.inf, np.nan, -1e-9, 0.5])
+def test_a_tolerance_that_would_accept_anything_is_refused(tolerance):
+    fifteen = np.full((4, 4), 3.75)
+    rule = rf"tolerance = {tolerance}; how far from 1 a sum may be lies in \[0, 0\.1\]"
+    refused(MixingError, rule, MixingMatrix.from_dense, fifteen, tolerance=tolerance)
+
+
+def test_weights_that_are_no_real_numbers_are_refused():
+    rule = "weights is an array of <U1; pass an array or a tensor of real numbers"
+    refused(MixingError, rule, MixingMatrix, RING, np.full(12, "a"))
+    refused(MixingError, "W is an array of complex128", MixingMatrix.from_dense, np.eye(4) * 1j)

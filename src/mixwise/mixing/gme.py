@@ -31,9 +31,10 @@ import torch
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
+from mixwise.mixing.arrays import Rows
 from mixwise.mixing.gme_qp import EdgeQP, RawSolution, solve_by_cvxpy
 from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, check_kind, column_sums, row_sums
-from mixwise.mixing.metrics import Rows, error_after_mixing, gram_entries, gram_matrix
+from mixwise.mixing.metrics import error_after_mixing, gram_entries, gram_matrix
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, TOLERANCE, NeighborGme
 from mixwise.mixing.neighbor_objective import Blocks
 from mixwise.mixing.neighborhoods import exchange_here

@@ -20,11 +20,13 @@ from scipy.sparse import csr_array
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
+from mixwise.mixing.arrays import as_float64
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 Kind: TypeAlias = Literal["doubly", "sender"]
 
 TOLERANCE = 1e-6  # how far from 1 the sums of a user's weights may be
+_LOOSEST = 0.1  # of tolerances
 _REMEDIES = {
     "row": "a loop takes what is left of its row: from_edge_weights(graph, weights)",
     "column": 'use symmetric weights, or kind="sender" if only rows should sum to 1',
@@ -69,7 +71,7 @@ class MixingMatrix:
 
     def _set(self, graph: Graph, weights: npt.ArrayLike, kind: Kind, tolerance: float, nodes: range) -> None:
         # A copy, so that it cannot be changed elsewhere; adding 0 turns −0 into 0, whose bits would differ.
-        values = np.asarray(np.array(weights, dtype=np.float64) + 0.0)
+        values = np.asarray(as_float64(weights, "weights") + 0.0)
         values.flags.writeable = False
         vars(self).update(graph=graph, weights=values, kind=kind, tolerance=tolerance, nodes=nodes)
 
@@ -85,7 +87,7 @@ class MixingMatrix:
         cls, W: npt.ArrayLike, graph: Graph | None = None, kind: Kind = "doubly", tolerance: float = TOLERANCE
     ) -> MixingMatrix:
         """The mixing matrix of an (n, n) array; the graph defaults to that of its non-zero entries."""
-        dense = np.asarray(W, dtype=np.float64)
+        dense = as_float64(W, "W")
         if dense.ndim != 2 or dense.shape[0] != dense.shape[1]:
             raise MixingError(f"a mixing matrix is square, got an array of shape {dense.shape}")
         if graph is None:
@@ -219,8 +221,13 @@ class MixingMatrix:
     def _check(self) -> None:
         pattern, w = self.graph.pattern, self.weights
         check_kind(self.kind)
+        if not 0 <= self.tolerance <= _LOOSEST:  # NaN fails every comparison
+            raise MixingError(f"tolerance = {self.tolerance}; how far from 1 a sum may be lies in [0, {_LOOSEST}]")
         if w.shape != pattern.rows.shape:
-            raise MixingError(f"{w.size} weights for {len(pattern.rows)} entries; give one per entry of graph.pattern")
+            raise MixingError(
+                f"{w.size} weights for {len(pattern.rows)} entries; give one per entry of graph.pattern, or the whole "
+                f"(n, n) array: MixingMatrix.from_dense(W, graph)"
+            )
         highest = 1 + self.tolerance
         if not (w.min(initial=0.0) >= 0 and w.max(initial=0.0) <= highest):  # NaN fails every comparison
             e = int(np.argmax(w < 0) or np.argmax(~((w >= 0) & (w <= highest))))  # a negative weight enlarges a loop

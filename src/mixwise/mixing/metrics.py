@@ -6,7 +6,7 @@ Everything is computed in float64, one block of columns at a time, so that large
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,22 +17,26 @@ from scipy import sparse
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
+from mixwise.mixing.arrays import Rows, as_float64, as_rows, check_finite, column_blocks
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
 
-Rows: TypeAlias = npt.NDArray[Any] | torch.Tensor
 Weights: TypeAlias = MixingMatrix | npt.NDArray[Any] | torch.Tensor
 
-_BLOCK = 1 << 18  # numbers in one block of columns: 2 MB in float64
-_NARROWEST = 64  # columns of a block: with fewer, most of what is read from memory would not be used
 _PRODUCTS = 1 << 16  # numbers that are multiplied and summed at a time, if a row has fewer: fewer calls
 _DENSE_LIMIT = 1500  # above this many nodes, the norm of W − J is found by Lanczos iteration
 _DENSE_LAPLACIAN = 400  # above this many nodes, Lanczos iteration finds a few of its eigenvectors faster
+_overflow = np.errstate(over="ignore", invalid="ignore")  # the error names the row
 
 
+@_overflow
 def gradient_mixing_error(G: Rows, W: Weights) -> float:
     """GME ‖Wᵀ(G − Ḡ)‖²_F: what one gossip step leaves of the gradients' disagreement (paper, GME-exact)."""
     Wt = W.incoming if isinstance(W, MixingMatrix) and W.whole and W.n > 64 else _dense(W).T
-    return float(sum(np.square(Wt @ (B - B.mean(0))).sum() for B in column_blocks(G)))
+    if len(as_rows(G)) != Wt.shape[0]:
+        raise MixingError(f"{len(G)} rows for a mixing matrix of {Wt.shape[0]} nodes; pass one row per node")
+    error = float(sum(np.square(Wt @ (B - B.mean(0))).sum() for B in column_blocks(G)))
+    check_finite(error, G)
+    return error
 
 
 def relative_heterogeneity(G: Rows, W: Weights) -> float:
@@ -40,9 +44,12 @@ def relative_heterogeneity(G: Rows, W: Weights) -> float:
     return gradient_mixing_error(G, W) / len(G)
 
 
+@_overflow
 def heterogeneity(G: Rows) -> float:
     """ζ² = (1/n) ‖G − Ḡ‖²_F: how much the nodes' gradients disagree (paper, eq. hat-zeta)."""
-    return float(sum(np.square(B - B.mean(0)).sum() for B in column_blocks(G))) / len(G)
+    total = float(sum(np.square(B - B.mean(0)).sum() for B in column_blocks(G)))
+    check_finite(total, G)
+    return total / len(G)
 
 
 def consensus_distance(X: Rows) -> float:
@@ -50,18 +57,21 @@ def consensus_distance(X: Rows) -> float:
     return heterogeneity(X)
 
 
+@_overflow
 def gram_matrix(G: Rows) -> FloatArray:
     """Γ = (G − Ḡ)(G − Ḡ)ᵀ, (n, n): the inner products of the centered rows, which is all that GME-opt needs.
 
     Products are summed by NumPy's pairwise summation, not by BLAS: the same rows give the same bits on every processor
     and with any number of threads, so that all processes of a run choose the same weights.
     """
-    gram = np.zeros((len(G), len(G)))
+    n = len(as_rows(G))
+    gram = np.zeros((n, n))
     for B in column_blocks(G):
         C = np.ascontiguousarray(B - B.mean(0))
         some = max(1, _PRODUCTS // C.size)
         for i in range(0, len(C), some):
             gram[i : i + some, i:] += np.multiply(C[i : i + some, None], C[i:]).sum(axis=2)
+    check_finite(gram, G)
     return np.triu(gram) + np.triu(gram, 1).T
 
 
@@ -91,7 +101,7 @@ def consensus_factor(W: Weights | Sequence[Weights], probabilities: Sequence[flo
         W: one matrix, or the matrices that are drawn from.
         probabilities: one per matrix; equal by default.
     """
-    if isinstance(W, MixingMatrix | np.ndarray | torch.Tensor):
+    if isinstance(W, MixingMatrix | np.ndarray | torch.Tensor) or not isinstance(W, Iterable):
         return 1 - _distance_from_averaging(W) ** 2
     matrices = [_dense(w) for w in W]
     if not matrices:
@@ -116,24 +126,9 @@ def eigenvalues(W: Weights) -> npt.NDArray[Any]:
     return values[order]
 
 
-def column_blocks(G: Rows) -> Iterator[FloatArray]:
-    """Blocks of the columns of G in float64."""
-    if G.ndim != 2:
-        raise MixingError(f"expected one row per node, an array of shape (n, d); got shape {tuple(G.shape)}")
-    width = max(_NARROWEST, _BLOCK // max(1, len(G)))
-    for start in range(0, G.shape[1], width):
-        yield as_float64(G[:, start : start + width])
-
-
-def as_float64(values: npt.ArrayLike | torch.Tensor) -> FloatArray:
-    """An array or a tensor as a NumPy array in float64, not a copy if it is one."""
-    if isinstance(values, torch.Tensor):
-        values = values.detach().to(device="cpu", dtype=torch.float64).numpy()  # NumPy has no bfloat16
-    return np.asarray(values, dtype=np.float64)
-
-
 def _distance_from_averaging(W: Weights) -> float:
     """‖W − J‖₂."""
+    W = W if isinstance(W, MixingMatrix) else _dense(W)
     n = W.n if isinstance(W, MixingMatrix) else len(W)
     if n <= _DENSE_LIMIT:
         return float(np.linalg.norm(_dense(W) - 1 / n, 2))
@@ -141,7 +136,7 @@ def _distance_from_averaging(W: Weights) -> float:
 
     if isinstance(W, MixingMatrix):
         W.need_whole("the norm of W − J")
-    S = W.sparse if isinstance(W, MixingMatrix) else sparse.csr_array(_dense(W))
+    S = W.sparse if isinstance(W, MixingMatrix) else sparse.csr_array(W)
     operator = LinearOperator(
         (n, n), matvec=lambda x: S @ x - x.mean(), rmatvec=lambda x: S.T @ x - x.mean(), dtype=np.float64
     )
@@ -152,7 +147,13 @@ def _dense(W: Weights) -> FloatArray:
     if isinstance(W, MixingMatrix):
         W.need_whole("the effect of W on all nodes")
         return W.to_dense()
-    return as_float64(W)
+    dense = as_float64(W, "W")
+    if dense.ndim != 2 or dense.shape[0] != dense.shape[1]:
+        raise MixingError(f"a mixing matrix is square, got an array of shape {dense.shape}")
+    if not np.isfinite(dense).all():
+        i, j = np.argwhere(~np.isfinite(dense))[0]
+        raise MixingError(f"W[{i}, {j}] = {dense[i, j]}; weights are finite")
+    return dense
 
 
 # --- the ends of the spectrum of a weighted Laplacian L(w) = B diag(w) Bᵀ; B (n, E) the node-edge incidence matrix ---

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 
 from mixwise.errors import MixingError, SolverError
+from mixwise.mixing.arrays import Rows, as_float64
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
-from mixwise.mixing.metrics import Rows, as_float64
 
 TIE_BREAK = 1e-8  # λ₀ on the scaled Γ: of all optimal W, it picks the one of smallest ‖W‖_F, which mixes the most
 LARGEST = 1e140  # the largest number in a sketch: its squares, and their sums, must be finite
@@ -23,13 +23,12 @@ _REMEDY = "pass G @ G.T of centered rows"
 # --- the input ---
 def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray, float]:
     """Γ (n, n) scaled to mean diagonal 1 and made exactly symmetric positive semidefinite, and the scale."""
-    Gamma = as_float64(gram)
+    Gamma = as_float64(gram, "the Gram matrix")
     if Gamma.shape != (n, n):
         raise MixingError(f"the Gram matrix has shape {Gamma.shape}, but for {n} nodes it must be ({n}, {n})")
     largest = float(np.abs(Gamma).max())
     if not math.isfinite(largest):
-        i, j = np.argwhere(~np.isfinite(Gamma))[0]
-        raise MixingError(f"Γ[{i}, {j}] = {Gamma[i, j]}; a Gram matrix is finite: look for NaN in node {i}'s update")
+        raise MixingError(_not_finite(Gamma))
     if largest == 0:
         return Gamma, 0.0
     scale = mean_of(Gamma.diagonal())
@@ -55,9 +54,19 @@ def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray,
     return Gamma, scale
 
 
+def _not_finite(Gamma: FloatArray) -> str:
+    """Return the message about a Γ that is not finite, with the node that is the cause if it can be told."""
+    bad = ~np.isfinite(Gamma)
+    i = int(bad.sum(axis=1).argmax())  # NaN of node i is in all of row i, and in one entry of the others
+    where = f"Γ[{i}, {int(bad[i].argmax())}] = {Gamma[i, bad[i].argmax()]}; a Gram matrix is finite"
+    if bad.all():  # centering has spread it
+        return f"{where}: no entry is, so look for NaN in every node's update; gram_matrix(G) names the node"
+    return f"{where}: look for NaN in node {i}'s update"
+
+
 def finite_sketches(sketches: Rows, n: int) -> FloatArray:
     """The sketches (n, k) in float64; raise `MixingError` unless there is one per node, and all are finite."""
-    S = as_float64(sketches)
+    S = as_float64(sketches, "sketches")
     if S.ndim != 2 or len(S) != n:
         raise MixingError(f"the sketches have shape {S.shape}, but for {n} nodes it must be ({n}, k), one row per node")
     largest = np.abs(S).max(axis=1, initial=0.0)

@@ -26,8 +26,9 @@ import torch
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
+from mixwise.mixing.arrays import as_float64
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
-from mixwise.mixing.metrics import as_float64, gram_matrix
+from mixwise.mixing.metrics import gram_matrix
 from mixwise.mixing.solution import check_regularization, scaled_gram
 
 
