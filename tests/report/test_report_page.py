@@ -5,6 +5,7 @@ import re
 import shutil
 import urllib.error
 import urllib.request
+from functools import cache
 
 import numpy as np
 import pytest
@@ -294,6 +295,39 @@ def test_the_story_tells_the_result_and_how_certain_it_is(finals, options, says,
     text = told(ended(tmp_path, finals, PLAIN, **options))
     assert [words for words in says if words not in text] == []
     assert never not in text
+
+
+def test_the_story_names_controls_and_suggests_one_for_a_policy_that_looks(tmp_path):
+    base = {"steps": 1, "graph": "ring:4", "optimizer": {"lr": 0.1}}
+    aware = {"kind": "heterogeneity-aware", "alternate_with": "metropolis-hastings"}
+    policies = {"aware": aware, "placebo": {**aware, "control": "permuted"}, "plain": "metropolis-hastings"}
+    policies["pairs"] = {"kind": "aware-pairs"}
+    scenes = {}
+    for name, policy in policies.items():
+        prepared = prepare(RunConfig.model_validate(base | {"policy": policy}), seed=0)
+        scenes[name] = {"n": 2, "edges": [[0, 1]], "steps": 1} | prepared.method(prepared.start())
+
+    @cache
+    def folder(*names):
+        finals = {"aware": [0.7, 0.8], "placebo": [0.6, 0.6], "plain": [0.5, 0.5], "pairs": [0.4, 0.4]}
+        runs = {name: [[{"step": 0, "accuracy": value}] for value in finals[name]] for name in names}
+        seen = {name: scenes[name] for name in names}
+        return read_folder(made_folder(tmp_path / "-".join(names), runs, seen, metrics=["accuracy"]))
+
+    suggests = "To see what looking at the nodes adds, compare with control: permuted in the policy of"
+    whole = summarize(folder(*policies))
+    assert whole.suggestion == f"{suggests} pairs."
+    assert "| placebo (control: permuted) | 0.600" in whole.to_markdown("t")
+    assert all(whole.suggestion in text for text in (str(whole), whole.to_markdown("t"), whole._repr_html_()))
+    assert summarize(folder("aware", "placebo", "plain")).suggestion == ""
+    assert summarize(folder("aware", "plain")).suggestion == f"{suggests} aware."
+    assert summarize(folder("plain", "placebo")).suggestion == summarize(folder("aware")).suggestion == ""
+    story = told(folder(*policies).path)
+    assert "Its control placebo (permuted) reaches 60.0 ± 0.0 %: looking at the nodes adds +15.0 points" in story
+    assert story.endswith(whole.suggestion)
+    assert told(folder("placebo", "plain").path).startswith("placebo (a control: permuted) did best")
+    (experiment,) = page_data([folder(*policies)])["experiments"]
+    assert experiment["rows"][1]["note"].startswith("control (permuted): D-SGD, weights optimized")
 
 
 def test_an_empty_folder_gives_a_report_that_says_so(tmp_path):

@@ -126,6 +126,15 @@ def test_modules_with_buffers_frozen_and_shared_parameters(world):
     compare(runs, world)
 
 
+def controlled_run(control, make_network):
+    policy = pol.HeterogeneityAware(2, control=control)
+    return Training(module_task(5, "mlp"), make_network(chain(5)), policy, "dsgd", sgd(0.05))
+
+
+def test_controls_are_drawn_and_predicted_alike_on_every_process():
+    compare([partial(controlled_run, control) for control in ("permuted", "predicted-drift")], 2)
+
+
 def single(algorithm, make_network):
     policy = pol.NoMixing() if algorithm.needs.plan == "nothing" else pol.Fixed(metropolis_hastings(chain(1)))
     return Training(random_quadratics(1, dim=3), make_network(chain(1)), policy, algorithm, sgd())

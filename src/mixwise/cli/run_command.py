@@ -70,6 +70,8 @@ def run(
             if found := summary.differences():
                 out.print(f"\n{summary.comparison}:")
                 out.print(columns(("", ""), list(found.items())))
+            if summary.suggestion:
+                out.print(f"\n{summary.suggestion}")
             out.print(f"\nTable, figures and records: {folder}{'' if str(folder).endswith('/') else '/'}")
             out.print(f"Report: {folder / 'report.html'}")
 

@@ -18,6 +18,7 @@ from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix, metropolis_hastings
 from mixwise.mixing.matrix import FloatArray
 from mixwise.parts import Count, Natural, part
+from mixwise.policies.controls import Permuted, permuted_here
 from mixwise.policies.edge_coloring import InPairs, most_rounds
 from mixwise.policies.estimates import seeded
 from mixwise.protocols import Context, Look, Network, Plan, Round, State
@@ -59,11 +60,14 @@ class AwarePairs(InPairs):
         offers: how often free nodes offer themselves in a round.
         iterations: messages about what a node could remove without its neighbor. With 0 the pairs are those of a greedy
             matching, heaviest edge first, which leaves more nodes without a partner.
+        control: "permuted": the sketches in an order drawn anew at every mixing, in simulations, to tell how much of a
+            gain is due to the data. `Pairs`, with as many rounds, is the control that predicts the disagreement.
     """
 
     sketch: Sketch = CountSketch(100)
     offers: Count = 6
     iterations: Natural = 12
+    control: Permuted | None = None
 
     def init(self, context: Context) -> State:
         """Check the numbers of messages, and seed the sketch; for symmetric weights only one matching is allowed."""
@@ -82,6 +86,8 @@ class AwarePairs(InPairs):
     def plan(self, round: Round, state: State, network: Network) -> Plan:
         """Return the matchings of this mixing."""
         S = state.scratch["sketch"].fresh(round.t)(round.rows).float().cpu().numpy()
+        if self.control is not None:
+            S = permuted_here(S, network, state.scratch["seed"], round.t)
         if "near" not in state.scratch:
             state.scratch["near"] = Neighborhood(network.graph, network.nodes)
         near: Neighborhood = state.scratch["near"]

@@ -18,7 +18,8 @@ from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, gram_matrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.mixing.metrics import error_after_mixing
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, TOLERANCE, NeighborGme, Start
-from mixwise.protocols import Context, Network, Round, State
+from mixwise.policies.controls import Permuted, permuted, permuted_here
+from mixwise.protocols import Context, Look, Network, Plan, Round, State
 from mixwise.sketch import CountSketch, RandomSketch, Sketch
 
 Objective: TypeAlias = Literal["updates", "parameters", "both"]
@@ -39,23 +40,26 @@ class Estimate:
             Γ_U + c Γ_X′, which have the same unit, for twice the sketches.
         smoothing: share s of the old Γ in Γ ← s Γ + (1 − s) Γ_new; with 0 only the last look counts.
         balance: c of "both".
+        control: "permuted": the sketches in another order (`mixwise.policies.controls`).
     """
 
     sketch: Sketch = CountSketch(100)
     objective: Objective = "updates"
     smoothing: float = 0.0
     balance: float = 0.1
+    control: Permuted | None = None
 
     def init(self, context: Context) -> State:
         """Return the state before the first look.
 
         "unsettled" says that the last Γ came from G, because U was 0, so that the next mixing should look again.
         """
-        return State(shared={"unsettled": False, "gram": None}, scratch={"sketch": seeded(self.sketch, context)})
+        scratch = {"sketch": seeded(self.sketch, context), "seed": context.seed}
+        return State(shared={"unsettled": False, "gram": None}, scratch=scratch)
 
-    def sketches(self, t: int, state: State) -> tuple[Sketch, ...]:
-        """Return the sketches of the update that a look at mixing t takes."""
-        return () if self.objective == "parameters" else (state.scratch["sketch"].fresh(t),)
+    def wants(self, t: int, state: State) -> Look:
+        """Return what a look at mixing t takes."""
+        return Look(() if self.objective == "parameters" else (state.scratch["sketch"].fresh(t),))
 
     def observed(self, round: Round, sketch: Sketch) -> torch.Tensor:
         """Return the sketches (m, k) of the updates, or of the parameters if the objective is only about them."""
@@ -64,10 +68,15 @@ class Estimate:
     def gathered(self, round: Round, state: State, network: Network) -> torch.Tensor:
         """Return the sketches (n, k) of all nodes, of their gradients if nothing has moved."""
         sketch: Sketch = state.scratch["sketch"].fresh(round.t)
-        S = network.gather(self.observed(round, sketch))
+        S = self.gather(self.observed(round, sketch), round.t, state, network)
         # A warm-up that starts from learning rate 0 gives U = 0; the gradients tell what the first real update will be.
         state.shared["unsettled"] = not bool(S.any())
-        return network.gather(sketch(round.G)) if state.shared["unsettled"] else S
+        return self.gather(sketch(round.G), round.t, state, network) if state.shared["unsettled"] else S
+
+    def gather(self, S: torch.Tensor, t: int, state: State, network: Network) -> torch.Tensor:
+        """Return the sketches (n, k) of all nodes; of a control, permuted."""
+        S = network.gather(S)
+        return S if self.control is None else permuted(S, state.scratch["seed"], t)
 
     def gram(self, round: Round, state: State, network: Network) -> FloatArray:
         """Sketch, gather, and return the inner products Γ (n, n)."""
@@ -77,10 +86,14 @@ class Estimate:
             previous = None
         elif self.objective == "both":
             sketch: Sketch = state.scratch["sketch"].fresh(round.t)
-            Gamma = Gamma + self.balance * gram_matrix(network.gather(sketch(round.rows)))
+            rows = self.gather(sketch(round.rows), round.t, state, network)
+            Gamma = Gamma + self.balance * gram_matrix(rows)
         state.shared["gram"] = Gamma if previous is None else s * previous + (1 - s) * Gamma
         smoothed: FloatArray = state.shared["gram"]
         return smoothed
+
+    def mixed(self, plan: Plan, state: State) -> None:
+        """Remember nothing of the weights: the next look sees what they did."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +140,7 @@ class NeighborEstimate(Estimate):
     A solve starts where the last one ended, so that it is short as long as the updates do not change much.
 
     Args:
-        sketch, objective, smoothing, balance: see `Estimate`.
+        sketch, objective, smoothing, balance, control: see `Estimate`.
         tolerance: how far from the optimum a solve may stop, relative to it.
         max_iterations: the number of iterations after which it stops anyway, and reports so.
     """
@@ -139,16 +152,21 @@ class NeighborEstimate(Estimate):
         """Sketch, send the sketches to the neighbors, and take the inner products."""
         problem = _prepared(state, network, round.X_prime.device)
         sketch: Sketch = state.scratch["sketch"].fresh(round.t)
-        S = _array(self.observed(round, sketch))
+
+        def array(S: torch.Tensor) -> npt.NDArray[Any]:
+            rows = S.detach().cpu().numpy()
+            return rows if self.control is None else permuted_here(rows, network, state.scratch["seed"], round.t)
+
+        S = array(self.observed(round, sketch))
         k = S.shape[1]
         if self.objective == "both":  # Γ_U + c Γ_X′ is the Gram matrix of the rows (u, √c x)
-            S = np.hstack([S, (math.sqrt(self.balance) * _array(sketch(round.rows))).astype(S.dtype)])
+            S = np.hstack([S, (math.sqrt(self.balance) * array(sketch(round.rows))).astype(S.dtype)])
         # A Γ of gradients has another unit; a warm-up that starts from learning rate 0 gives U = 0.
         previous = None if state.shared["unsettled"] else state.rows.get("gram")
         blocks = problem.look(S, unless_zero=k)
         state.shared["unsettled"] = blocks is None
         if blocks is None:
-            blocks, previous = problem.look(_array(sketch(round.G))), None
+            blocks, previous = problem.look(array(sketch(round.G))), None
             assert blocks is not None  # only asked not to look if zero
         if previous is not None:
             s, old = self.smoothing, problem.from_rows(previous.numpy())
@@ -180,7 +198,3 @@ def _prepared(state: State, network: Network, device: torch.device) -> NeighborG
         state.scratch["problem"] = network, NeighborGme(network.graph, network.nodes, exchange)
     problem: NeighborGme = state.scratch["problem"][1]
     return problem
-
-
-def _array(S: torch.Tensor) -> npt.NDArray[Any]:
-    return S.detach().cpu().numpy()

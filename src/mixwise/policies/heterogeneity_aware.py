@@ -17,6 +17,7 @@ from mixwise.mixing.matrix import Kind
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, TOLERANCE
 from mixwise.parts import Count, NonNegative, Unit, part, words
 from mixwise.policies.choice import Nested, as_policy
+from mixwise.policies.controls import Control, PredictedEstimate
 from mixwise.policies.estimates import NeighborEstimate, Objective, SketchEstimate, relative_error
 from mixwise.protocols import Context, Look, Network, Plan, Policy, Round, State
 from mixwise.sketch import CountSketch, Sketch
@@ -55,6 +56,10 @@ class HeterogeneityAware(Policy):
         tolerance: how far from the optimum the solver may stop, relative to it; by default 1e-3 with solver="local",
             and as close as rounding allows otherwise.
         max_iterations: of solver="local", see `minimize_gme`.
+        control: replaces what is seen of the nodes, to tell how much of a gain is due to their data; everything else
+            stays. "permuted": the same sketches, in an order drawn anew at every look. "predicted": no sketches, but
+            Γ⁺ = WᵀΓW + I, which is the same for every objective, from the weights that this policy has planned;
+            "predicted-drift": B⁺ = Wᵀ(B + I) and Γ of the rows to be mixed.
     """
 
     period: Count = 1
@@ -72,20 +77,26 @@ class HeterogeneityAware(Policy):
     solver: Solver = "auto"
     tolerance: Annotated[float, Interval(gt=0, lt=1)] | None = None
     max_iterations: Count = MAX_ITERATIONS
+    control: Control | None = None
 
     def __post_init__(self) -> None:
         check_solver(self.solver, self.stochastic)
         if self.solver != "local":
             return
-        for name, value in {"growth": self.growth, "drop_below": self.drop_below, "graphs": self.graphs}.items():
+        needs = {"growth": self.growth, "drop_below": self.drop_below, "graphs": self.graphs}
+        if self.control != "permuted":
+            needs["control"] = self.control
+        for name, value in needs.items():
             if value:
                 raise MixingError(
                     f'{name} needs all of Γ, which no node knows with solver="local"; drop one of the two'
                 )
 
     @property
-    def _estimate(self) -> SketchEstimate | NeighborEstimate:
-        options = self.sketch, self.objective, self.smoothing, self.balance
+    def _estimate(self) -> SketchEstimate | NeighborEstimate | PredictedEstimate:
+        if self.control is not None and self.control != "permuted":
+            return PredictedEstimate(drift=self.control == "predicted-drift")
+        options = self.sketch, self.objective, self.smoothing, self.balance, self.control
         if self.solver == "local":
             return NeighborEstimate(*options, self.tolerance or TOLERANCE, self.max_iterations)
         return SketchEstimate(*options)
@@ -119,12 +130,17 @@ class HeterogeneityAware(Policy):
 
     def looks(self, t: int, state: State) -> Look | None:
         """Look at the updates every H mixings, and when a nested policy does."""
-        own = Look(self._estimate.sketches(t, state)) if self._is_due(t, state) else None
+        own = self._estimate.wants(t, state) if self._is_due(t, state) else None
         active = {name: policy for name, policy in self.inside().items() if name == "graphs" or self._others_turn(t)}
         return Look.together([own, *(policy.looks(t, state.parts[name]) for name, policy in active.items())])
 
     def plan(self, round: Round, state: State, network: Network) -> Plan:
         """Return one round with the optimized weights, or with the other policy's at odd t."""
+        plan = self._planned(round, state, network)
+        self._estimate.mixed(plan, state)
+        return plan
+
+    def _planned(self, round: Round, state: State, network: Network) -> Plan:
         t, inside, graph = round.t, self.inside(), network.graph
         if "graphs" in inside:
             graph = _graph_of(inside["graphs"].plan(round, state.parts["graphs"], network))
@@ -145,7 +161,9 @@ class HeterogeneityAware(Policy):
         often = "at every mixing" if self.period == 1 else f"every {self.period} mixings"
         other = self.inside().get("alternate_with")
         turn = "" if other is None else f", in turn with {words(other)}"
-        return f"weights optimized {often} from {words(self.sketch)}{turn}"
+        sources = {"permuted": f"{words(self.sketch)} in a random order", "predicted": "predicted noise"}
+        source = sources.get(self.control, "a predicted drift") if self.control else words(self.sketch)
+        return f"weights optimized {often} from {source}{turn}"
 
     # --- when to look, and when to solve ---
     def _others_turn(self, t: int) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix, lazy, learn_topology, symmetrized, topology_from_gram
 from mixwise.parts import Count, NonNegative, part
+from mixwise.policies.controls import Permuted, permuted
 from mixwise.policies.estimates import Estimate
 from mixwise.protocols import Context, Look, Network, Plan, Policy, Provides, Round, State
 from mixwise.sketch import CountSketch, Sketch
@@ -32,6 +33,8 @@ class LearnedTopology(Policy):
         inside: whether it may use only edges of the network's graph.
         observe: how many mixings are observed, with source="updates".
         sketch: how updates are compressed.
+        control: "permuted": the labels, or the sketches at every look, in a random order, to tell how much of a gain is
+            due to the data.
     """
 
     neighbors: Count = 2
@@ -40,6 +43,7 @@ class LearnedTopology(Policy):
     inside: bool = False
     observe: Count = 10
     sketch: Sketch = CountSketch(100)
+    control: Permuted | None = None
 
     @property
     def provides(self) -> Provides:
@@ -48,7 +52,7 @@ class LearnedTopology(Policy):
 
     @property
     def _estimate(self) -> Estimate:
-        return Estimate(self.sketch)
+        return Estimate(self.sketch, control=self.control)
 
     def init(self, context: Context) -> State:
         """Learn from the labels, or prepare to look at the updates."""
@@ -58,6 +62,7 @@ class LearnedTopology(Policy):
             state.scratch["context"] = context
             return state
         counts = context.labels("policy: learned-topology")
+        counts = counts if self.control is None else permuted(counts, context.seed, 0)
         shares = counts / counts.sum(axis=1, keepdims=True)
         allowed = context.graph if self.inside else None
         return State(scratch={"W": learn_topology(shares, self.neighbors, self.regularization, allowed=allowed)})
@@ -70,7 +75,7 @@ class LearnedTopology(Policy):
         """Look at the first mixings that it takes part in."""
         if self.source == "labels" or state.shared["looked"] >= self.observe:
             return None
-        return Look(self._estimate.sketches(t, state))
+        return self._estimate.wants(t, state)
 
     def plan(self, round: Round, state: State, network: Network) -> Plan:
         """Return one round with the learned weights."""

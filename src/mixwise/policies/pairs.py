@@ -16,6 +16,7 @@ from mixwise.graphs.trees import two_coloring
 from mixwise.mixing import MixingMatrix, exact_average, lazy, metropolis_hastings
 from mixwise.mixing.matrix import FloatArray
 from mixwise.parts import NonNegative, part
+from mixwise.policies.controls import Permuted
 from mixwise.policies.edge_coloring import EdgeColoring, InPairs, disagreement_left, mixed_gram, palindrome
 from mixwise.policies.estimates import Estimate, Objective
 from mixwise.protocols import Context, Look, Needs, Network, Plan, Round, State
@@ -152,15 +153,18 @@ class HeterogeneityAwareMatchings(InPairs):
         sketch: how a node's row is compressed; a new operator is drawn at each mixing, the same on all nodes.
         objective: what must cancel, as in `HeterogeneityAware`; by default the rows that are really mixed.
         balance: weight of the parameters in the objective "both".
+        control: "permuted": the sketches in an order drawn anew at every mixing, to tell how much of a gain is due to
+            the data. `Pairs`, with as many rounds, is the control that predicts the disagreement.
     """
 
     sketch: Sketch = CountSketch(100)
     objective: Objective = "parameters"
     balance: NonNegative = 0.1
+    control: Permuted | None = None
 
     @property
     def _estimate(self) -> Estimate:
-        return Estimate(self.sketch, self.objective, balance=self.balance)
+        return Estimate(self.sketch, self.objective, balance=self.balance, control=self.control)
 
     def init(self, context: Context) -> State:
         """Return the state of the estimate; algorithms that need symmetric weights allow one matching only."""
@@ -170,7 +174,7 @@ class HeterogeneityAwareMatchings(InPairs):
 
     def looks(self, t: int, state: State) -> Look | None:
         """Look at every mixing."""
-        return Look(self._estimate.sketches(t, state))
+        return self._estimate.wants(t, state)
 
     def plan(self, round: Round, state: State, network: Network) -> Plan:
         """Return the matchings of this mixing."""

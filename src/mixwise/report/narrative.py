@@ -35,7 +35,8 @@ def _result(table: Summary, ranked: list[Row], metric: MetricName) -> str:
     among = f" of {len(contenders)} methods" if len(contenders) > 2 else ""
     spread = " (mean ± standard deviation)" if _cell(winner).std is not None else ""
     label = f"{metric.label[0].lower()}{metric.label[1:]}"
-    story = f"{_name(winner)} did best{among}: {label} {_text(winner, metric)}{spread}."
+    kind = f" (a control: {winner.control})" if winner.control else ""
+    story = f"{_name(winner)}{kind} did best{among}: {label} {_text(winner, metric)}{spread}."
     if others:
         baseline = next((row for row in others if row.plain), others[0])
         story += _comparison(winner, baseline, metric, table.difference(winner.variant, baseline.variant))
@@ -43,10 +44,15 @@ def _result(table: Summary, ranked: list[Row], metric: MetricName) -> str:
             pair = table.difference(winner.variant, others[0].variant)
             close = "" if pair is None or pair.half is None or pair.clear else ", too close to call"
             story += f" Second is {_name(others[0])} with {_text(others[0], metric)}{close}."
+    for control in (row for row in others if row.is_control_of(winner)):
+        pair = table.difference(winner.variant, control.variant)
+        adds = "" if pair is None else f": looking at the nodes adds {pair.text(metric.percent)}"
+        story += f" Its control {_name(control)} ({control.control}) reaches {_text(control, metric)}{adds}."
     reference = next((row for row in ranked if row.reference), None)
     if reference is not None and not winner.reference:
         story += f" For reference, {_name(reference)} averages over all nodes and reaches {_text(reference, metric)}."
-    return story + _doubt(seeds)
+    suggestion = f" {table.suggestion}" if table.suggestion else ""
+    return story + _doubt(seeds) + suggestion
 
 
 def _comparison(winner: Row, other: Row, metric: MetricName, pair: Paired | None) -> str:

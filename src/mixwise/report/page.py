@@ -131,7 +131,7 @@ def _experiment(folder: RunFolder, name: str, table: Summary, prefix: str) -> di
             {
                 "name": prefix + row.variant,  # different from all others on the page
                 "short": row.variant,
-                "note": ", ".join(str(row.scene[key]) for key in ("algorithm", "policy") if row.scene.get(key)),
+                "note": _note(row),
                 "rank": ranked.index(row) if row in ranked else len(ranked),
                 "baseline": row is table.baseline and row.plain,
                 "reference": row.reference,
@@ -149,6 +149,12 @@ def _experiment(folder: RunFolder, name: str, table: Summary, prefix: str) -> di
         "config": folder.config,
         "versions": folder.comment("mixwise "),
     }
+
+
+def _note(row: Row) -> str:
+    """The method of a variant in words."""
+    method = ", ".join(str(row.scene[key]) for key in ("algorithm", "policy") if row.scene.get(key))
+    return f"control ({row.control}): {method}" if row.control else method
 
 
 def _control(row: Row, ranked: list[Row]) -> Row | None:

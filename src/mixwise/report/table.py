@@ -21,6 +21,8 @@ from mixwise.report.folder import Run, RunFolder
 from mixwise.report.paired import Paired, paired
 from mixwise.report.records import higher_is_better, holding, is_number, metric_name, series, steps_in_words
 
+_NAMED = 3  # variants that a suggestion names
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -61,6 +63,16 @@ class Row:
     def reference(self) -> bool:
         """Whether every node hears all others: a yardstick for gossip."""
         return bool(self.scene.get("reference"))
+
+    @property
+    def control(self) -> str | None:
+        """What its policy sees in place of the nodes' own rows: it is the control of a policy that looks at them."""
+        return self.scene.get("control")
+
+    def is_control_of(self, other: Row) -> bool:
+        """Whether it differs from the other variant in what its policy sees."""
+        same = all(self.scene.get(key) == other.scene.get(key) for key in ("graph", "algorithm"))
+        return self.control is not None and same and self.scene.get("control_of") == other.scene.get("policy")
 
     @property
     def kinds(self) -> tuple[Any, Any]:
@@ -127,6 +139,16 @@ class Summary:
         percent = metric_name(self.metrics[0]).percent
         return {name: each.text(percent) for name, each in found.items() if each is not None and each.seeds > 1}
 
+    @property
+    def suggestion(self) -> str:
+        """One line that suggests a control for the policies that look at the nodes; empty if each has one."""
+        rows = self.rows.values()
+        alone = [row.variant for row in rows if row.scene.get("looks") and not any(r.is_control_of(row) for r in rows)]
+        if not alone or len(self.rows) < 2:
+            return ""
+        names = ", ".join(alone[:_NAMED]) + (f" and {len(alone) - _NAMED} more" if len(alone) > _NAMED else "")
+        return f"To see what looking at the nodes adds, compare with control: permuted in the policy of {names}."
+
     def to_csv(self) -> str:
         """`variant`, then `<metric>_mean` and `<metric>_std` for each metric."""
         text = io.StringIO()
@@ -151,6 +173,7 @@ class Summary:
         lines.append(f"{self.caption}; * marks the best.")
         if found := self.differences():
             lines += [f"{self.comparison}:", *(f"  {name}: {text}" for name, text in found.items())]
+        lines += [self.suggestion] if self.suggestion else []
         return "\n".join(lines)
 
     def to_markdown(self, title: str) -> str:
@@ -162,6 +185,7 @@ class Summary:
             lines.append(f"| {self.name(row)} | {' | '.join(shown)} |")
         if found := self.differences():
             lines += ["", f"{self.comparison}:", "", *(f"- {name}: {text}" for name, text in found.items())]
+        lines += ["", self.suggestion] if self.suggestion else []
         return "\n".join(lines) + "\n"
 
     def _repr_html_(self) -> str:
@@ -175,7 +199,8 @@ class Summary:
         caption = escape(f"{self.caption}; the best of each column in bold")
         table = f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         found = [escape(f"{name}: {text}") for name, text in self.differences().items()]
-        return table + (f"<p>{escape(self.comparison)}:<br/>{'<br/>'.join(found)}</p>" if found else "")
+        table += f"<p>{escape(self.comparison)}:<br/>{'<br/>'.join(found)}</p>" if found else ""
+        return table + (f"<p>{escape(self.suggestion)}</p>" if self.suggestion else "")
 
     @property
     def shown(self) -> list[Row]:
@@ -183,8 +208,9 @@ class Summary:
         return sorted(self.rows.values(), key=lambda row: row.reference)
 
     def name(self, row: Row) -> str:
-        """The name of a row; one that is a reference says so."""
-        return f"{row.variant} (reference)" if row.reference else row.variant
+        """The name of a row; one that is a reference or a control says so."""
+        kind = "reference" if row.reference else f"control: {row.control}" if row.control else ""
+        return f"{row.variant} ({kind})" if kind else row.variant
 
     def texts(self, row: Row) -> list[tuple[str, bool]]:
         """The cells of a row as text, and whether each is the best of its column."""

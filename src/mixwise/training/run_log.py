@@ -34,6 +34,7 @@ from mixwise.graphs.drawing import MAX_MATRIX, graph_figure, is_drawable, matrix
 from mixwise.graphs.trees import breadth_first
 from mixwise.mixing import MixingMatrix
 from mixwise.parts import is_reference, kind, words
+from mixwise.policies.controls import controls, uncontrolled
 from mixwise.protocols import Plan
 from mixwise.report.folder import Line, read_record
 from mixwise.sketch import CountSketch
@@ -106,10 +107,14 @@ def graph_scene(whole: Graph, dim: int, itemsize: int) -> dict[str, Any]:
 
 def method_words(graph: str, placement: str | list[int], policy: Any, algorithm: Any) -> dict[str, Any]:
     """The graph, the policy and the algorithm of a run as its report names them."""
+    seen = list(controls(policy))
     return {
         "graph": graph,
         "placement": placement,
         "policy": words(policy),
+        "looks": None in seen,
+        "control": next(filter(None, seen), None),
+        "control_of": words(uncontrolled(policy)) if any(seen) else None,
         "policy_kind": kind(policy),
         "algorithm": words(algorithm),
         "algorithm_kind": kind(algorithm),
