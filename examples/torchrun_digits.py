@@ -1,7 +1,7 @@
-"""Four processes that hold different digits learn all ten together, each talking to its two neighbors only.
+"""Eight processes that hold different digits learn all ten together, each talking to its two neighbors only.
 
-    mixwise launch --nproc-per-node 4 -- examples/torchrun_digits.py
-    mixwise launch --nproc-per-node 4 -- examples/torchrun_digits.py --policy metropolis-hastings    # to compare
+    mixwise launch --nproc-per-node 8 -- examples/torchrun_digits.py
+    mixwise launch --nproc-per-node 8 -- examples/torchrun_digits.py --policy metropolis-hastings    # to compare
 
 An ordinary PyTorch loop; the lines with `gossip` are what mixwise adds. No download: the digits come with scikit-learn.
 """
