@@ -10,10 +10,11 @@ from builders import faulty, random_rows, refused
 from mixwise import graphs
 from mixwise.errors import TrainingError
 from mixwise.mixing import metropolis_hastings
-from mixwise.network import GuardedNetwork, SimulatedNetwork, Traffic
+from mixwise.network import DistributedNetwork, GuardedNetwork, SimulatedNetwork, Traffic
 from mixwise.plan import Plan
 from mixwise.training.figures import disagreements, mixing_figures
 from mixwise.training.mixing_history import MixingHistory
+from process_pool import in_processes, run_in_processes
 
 TORUS = graphs.torus(4, 4)
 W = metropolis_hastings(TORUS)
@@ -71,3 +72,23 @@ def test_the_distribution_of_many_distances_leaves_out_hostile_nodes():
     ring = graphs.ring(1100)
     values = mixing_figures(random_rows(1100, 1), None, MixingHistory(), faulty(ring, corrupt={"noise": 300}))
     assert values["disagreement_median"] < values["disagreement_largest"]
+
+
+# --- equal arguments give equal calls, whichever objects they are ---
+def mixed_with_weights_of_its_own_nodes(rank, world):
+    """Mix twice; the second time, rank 1 has an equal copy of the matrix."""
+    network = DistributedNetwork(TORUS, timeout=5)
+    own = W.restricted_to(network.nodes)
+    again = own if rank == 0 else W.restricted_to(network.nodes)
+    X = random_rows(16, 5)[network.nodes.start : network.nodes.stop]
+    return network.mix(network.mix(X, own), again), network.traffic.parameters
+
+
+@in_processes
+def test_ranks_may_hold_equal_weights_in_different_objects():
+    """Whether a matrix was seen before decided whether a collective call was made: rank 1 waited for rank 0."""
+    simulation = SimulatedNetwork(TORUS)
+    expected = simulation.mix(simulation.mix(random_rows(16, 5), W), W)
+    results = run_in_processes(2, mixed_with_weights_of_its_own_nodes)
+    torch.testing.assert_close(torch.cat([rows for rows, _ in results]), expected, rtol=0, atol=1e-14)
+    assert {sent for _, sent in results} == {simulation.traffic.parameters}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -110,20 +109,23 @@ class DistributedNetwork:
         routes, averages = self._mixing_routes(W), W.is_average and packing is None
         wire = Wire.of(rows, self.wire_dtype) if packing is None and not averages else None
         size = message_bytes(rows, packing or wire)
-        self.traffic.parameters += average_bytes(self.graph.n, size) if averages else routes.messages * size
+        self.traffic.parameters += average_bytes(self.graph.n, size) if averages else self._messages(W, routes) * size
         self._check_leaving(rows, wire, self.nodes)
         if averages and routes.averages and size >= LONG_ROW:  # of short rows one round is faster
             return PendingAverage(self, rows.contiguous(), "mix", ahead=ahead)
         return PendingMix(self, rows, routes, packing or wire, ahead=ahead)
 
+    def _messages(self, W: MixingMatrix, routes: MixingRoutes) -> int:
+        """Return how many rows all nodes send; collective in every mixing where no process knows all weights."""
+        if W.whole or self.traffic.paused:
+            return routes.messages
+        own = torch.tensor([[routes.messages]], device=self.transport.device)
+        return int(self.transport.gather(own, "counting messages", self.step).sum())
+
     def _mixing_routes(self, W: MixingMatrix) -> MixingRoutes:
         found = self._mixing.pop(id(W), None)
         if found is None:
-            routes = self._router.mixing(W)
-            if not W.whole:  # no process knows all weights, so each tells how many rows its nodes send
-                own = torch.tensor([[routes.messages]], device=self.transport.device)
-                routes = replace(routes, messages=int(self.transport.gather(own, "counting messages").sum()))
-            found = W, routes  # W is kept, so that its id stays its own
+            found = W, self._router.mixing(W)  # W is kept, so that its id stays its own
         self._mixing[id(W)] = found
         if len(self._mixing) > _KEPT:
             del self._mixing[next(iter(self._mixing))]
