@@ -63,7 +63,7 @@ class MixingHistory:
     def state(self) -> State:
         """Return everything that the next record depends on."""
         shared: dict[str, Any] = {name: getattr(self, name) for name in _COUNTS}
-        shared["solve_status"] = self.solve_status
+        shared["solve_status"] = None if self.solve_status is None else self.solve_status.value  # plain, for torch.load
         for kind in ("optimized", "other"):
             plan: Plan | None = getattr(self, kind)
             shared[f"{kind}.params"] = None if plan is None else plan.params
