@@ -1,6 +1,6 @@
 """One mixing as a value: the rows before and after the optimizer's steps, and what can be derived from them on demand.
 
-Legend: X, X′, G, U (m, d), owned rows; B (m, b) their buffers; S (m, k) sketches.
+Legend: X, X′, G, D, U (m, d), owned rows; B (m, b) their buffers; S (m, k) sketches.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Round:
         G: the gradients of the last step.
         X: the rows at the last mixing, if the algorithm or the policy needs them; `Algorithm.mix` may overwrite them.
         lr: the sum of the learning rates since the last mixing.
+        D: what the optimizer saw in place of G, if the algorithm changes the gradients.
         B: the buffers to mix, if any.
         algorithm, state: the method and its state, since the update is not X − X′ for every method.
         sums: count sketches of X, which replace X where sketches of X − X′ are all that is needed.
@@ -42,6 +43,7 @@ class Round:
     G: torch.Tensor
     X: torch.Tensor | None = None
     lr: float = 1.0
+    D: torch.Tensor | None = None
     B: torch.Tensor | None = None
     algorithm: Algorithm | None = None
     state: State = field(default_factory=State)
@@ -53,6 +55,11 @@ class Round:
         if self.X is None:
             raise MixingError("the rows before the step were not kept; say so in `Needs.previous` or `Policy.looks`")
         return self.X
+
+    @property
+    def directions(self) -> torch.Tensor:
+        """What the optimizer saw in the last step: D, or the gradients themselves."""
+        return self.G if self.D is None else self.D
 
     @property
     def update(self) -> torch.Tensor:

@@ -192,6 +192,17 @@ def test_quasi_global_momentum_alone_is_heavy_ball(set_to_none):
         torch.testing.assert_close(gossip.row.X, X, rtol=1e-12, atol=1e-12)
 
 
+def test_gradients_are_changed_for_the_optimizer_only():
+    gossip = gossip_of(optimizer=plain_sgd, algorithm=mw.algorithms.QuasiGlobalMomentum(0.9))
+    for x in batches(3):
+        gossip.optimizer.zero_grad(set_to_none=False)
+        backward(gossip.model, x)
+        G, before = gossip.row.gradients().clone(), gossip.row.X.clone()
+        gossip.step()
+        assert torch.equal(gossip.row.gradients(), G)
+        assert not torch.allclose(gossip.row.X, before - 0.1 * G)
+
+
 def test_parameters_without_a_gradient_count_as_0():
     gossip = gossip_of(optimizer=plain_sgd, algorithm=mw.algorithms.QuasiGlobalMomentum(0.9))
     model, before = gossip.model, gossip.model.scale.item()

@@ -116,10 +116,15 @@ class ModelRow:
         """Whether any parameter has one."""
         return any(parameter.grad is not None for _, parameter in self._trained)
 
-    def use_gradients(self, G: torch.Tensor) -> None:
-        """Make these the gradients that the optimizer sees."""
-        for parameter, place in self.views(G[0]):
+    def use_gradients(self, D: torch.Tensor) -> None:
+        """Let the optimizer see these rows in place of the gradients."""
+        for parameter, place in self.views(D[0]):
             parameter.grad = place
+
+    def restore_gradients(self) -> None:
+        """Let the parameters have their gradients again, as `gradients` returned them last."""
+        if self._G is not None:
+            self.use_gradients(self._G)
 
     # --- buffers ---
     @property

@@ -75,7 +75,7 @@ class Steps:
 
     @torch.no_grad()
     def _turn_gradients(self, optimizer: torch.optim.Optimizer, in_closure: bool) -> None:
-        """Let the algorithm change the gradients that the optimizer sees."""
+        """Let the optimizer see what the algorithm makes of the gradients, until its step is done."""
         if in_closure:
             raise TrainingError(
                 f"{type(self.driver.algorithm).__name__} changes the gradients before the step, but with a closure "
@@ -85,15 +85,15 @@ class Steps:
         scale = getattr(optimizer, "grad_scale", None)  # a scaler leaves it to fused optimizers to divide by it
         if scale is not None:
             G.div_(scale)
-        self.driver.direct(G, optimizer, self.row.views(G[0]))
-        if scale is not None:
-            G.mul_(scale)
-        self.row.use_gradients(G)
+        D = self.driver.directions(G, optimizer, lambda D: self.row.views(D[0]))
+        self.row.use_gradients(D if scale is None else D * scale)
 
     def _after(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not _is_skipped(optimizer):
             self.driver.stepped(float(optimizer.param_groups[0]["lr"]))
             self.taken += 1
+            if self.driver.turns_gradients:
+                self.row.restore_gradients()
 
 
 def _is_skipped(optimizer: torch.optim.Optimizer) -> bool:

@@ -71,7 +71,7 @@ class Estimate:
         S = self.gather(self.observed(round, sketch), round.t, state, network)
         # A warm-up that starts from learning rate 0 gives U = 0; the gradients tell what the first real update will be.
         state.shared["unsettled"] = not bool(S.any())
-        return self.gather(sketch(round.G), round.t, state, network) if state.shared["unsettled"] else S
+        return self.gather(sketch(round.directions), round.t, state, network) if state.shared["unsettled"] else S
 
     def gather(self, S: torch.Tensor, t: int, state: State, network: Network) -> torch.Tensor:
         """Return the sketches (n, k) of all nodes; of a control, permuted."""
@@ -166,7 +166,7 @@ class NeighborEstimate(Estimate):
         blocks = problem.look(S, unless_zero=k)
         state.shared["unsettled"] = blocks is None
         if blocks is None:
-            blocks, previous = problem.look(array(sketch(round.G))), None
+            blocks, previous = problem.look(array(sketch(round.directions))), None
             assert blocks is not None  # only asked not to look if zero
         if previous is not None:
             s, old = self.smoothing, problem.from_rows(previous.numpy())

@@ -1,19 +1,19 @@
 """Takes one mixing after the other through plan and mix: the part of a step that follows the optimizer.
 
     driver.begin(X)                   before the first step after a mixing: keep of X what will be needed
-    driver.direct(G, …)               at every step: the algorithm changes the gradients
+    D = driver.directions(G, …)       at every step: what the optimizer sees, which the algorithm may change
     driver.stepped(lr)                after every step
     round = driver.round(X, G)        X is X′ now
     plan = driver.plan(round)         the policy's matrices, checked
     driver.mix(round, plan)           X becomes X⁺
 
 The same for nodes in one process, in many, and inside your own loop. The position inside a round is kept here and
-nowhere else. Legend: X, X′, G, U (m, d), owned rows; B (m, b) their buffers.
+nowhere else. Legend: X, X′, G, D, U (m, d), owned rows; B (m, b) their buffers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -76,6 +76,7 @@ class Driver:
         self.history = MixingHistory()
         self._X: torch.Tensor | None = None  # X at the start of the round, while it will be needed
         self._sums: dict[CountSketch, FloatArray] = {}  # its sketches, where they suffice
+        self._D: torch.Tensor | None = None  # what the optimizer saw last, if the algorithm changes the gradients
         self._checked: tuple[MixingMatrix, ...] = ()  # the matrices that were checked last
         check_policy(algorithm, policy)
         self.policy_state = policy.init(context.at("policy"))
@@ -114,28 +115,33 @@ class Driver:
                 kept = True
         self._X = X.clone() if kept else None
 
-    def direct(
+    def directions(
         self,
         G: torch.Tensor,
         optimizer: torch.optim.Optimizer,
-        places: Iterable[tuple[torch.nn.Parameter, torch.Tensor]],
-    ) -> None:
-        """Let the algorithm change G, in place; `places` pairs the optimizer's parameters with their columns of G.
+        places: Callable[[torch.Tensor], Iterable[tuple[torch.nn.Parameter, torch.Tensor]]],
+    ) -> torch.Tensor:
+        """Return what the optimizer sees: G, or rows of their own where the algorithm changes the gradients.
 
-        Weight decay is part of the stochastic gradient. Where the algorithm has its own momentum, the decay passes
-        through it: λx is added before, and removed after, since the optimizer adds it once more.
+        `places` pairs the optimizer's parameters with their columns of such rows. Weight decay is part of the
+        stochastic gradient. Where the algorithm has its own momentum, the decay passes through it: λx is added before,
+        and removed after, since the optimizer adds it once more.
         """
         if not self.turns_gradients:
-            return
+            return G
+        if self._D is None:
+            self._D = torch.empty_like(G)
+        D = self._D.copy_(G)
         decays: dict[int, float] = {}
         if self.needs.own_momentum:
             decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
-        decayed = [(g, x, decays[id(x)]) for x, g in places if decays.get(id(x))]
+        decayed = [(g, x, decays[id(x)]) for x, g in places(D) if decays.get(id(x))]
         for g, x, decay in decayed:
             g.add_(x, alpha=decay)
-        call_in_place(self.algorithm.direction, "G", G, self.algorithm_state, self.network)
+        call_in_place(self.algorithm.direction, "G", D, self.algorithm_state, self.network)
         for g, x, decay in decayed:
             g.sub_(x, alpha=decay)
+        return D
 
     def stepped(self, lr: float) -> None:
         """Count a step of the optimizer."""
@@ -144,8 +150,8 @@ class Driver:
 
     def round(self, X: torch.Tensor, G: torch.Tensor, B: torch.Tensor | None = None) -> Round:
         """Return the round whose optimizer steps have led to X and G."""
-        t = self.t - self.began
-        return Round(t, X, G, self._X, self.lr, B, self.algorithm, self.algorithm_state, self._sums)
+        t, state = self.t - self.began, self.algorithm_state
+        return Round(t, X, G, self._X, self.lr, self._D, B, self.algorithm, state, self._sums)
 
     def plan(self, round: Round) -> Plan:
         """Return the plan of the policy, accepted by the algorithm."""

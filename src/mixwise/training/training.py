@@ -40,7 +40,7 @@ class Step:
 
     t: int
     losses: torch.Tensor  # (m,)
-    gradients: torch.Tensor  # (m, d), as the optimizer saw them
+    gradients: torch.Tensor  # (m, d), clipped ones where there is `clip`
     plan: Plan | None  # of the mixing; None for local steps
     seconds: dict[str, float]
 
@@ -175,15 +175,14 @@ class Training:
             self._faulty.hostile.turn_gradients(G)
         if self.clip is not None:
             clip_rows(G, self.clip)
-        blocks = [G] if len(self._columns) == 1 else [G[:, first:last] for first, last in self._columns]
-        self.driver.direct(G, self.optimizer, zip(self._groups, blocks, strict=True))
+        D = self.driver.directions(G, self.optimizer, lambda D: zip(self._groups, self._blocks(D), strict=True))
         self.driver.begin(X)  # here, where the memory that the gradients took is free again
         self.driver.stepped(float(self.optimizer.param_groups[0]["lr"]))
-        self._step_optimizer(G, blocks)
+        self._step_optimizer(D)
         if self.scheduler is not None:
             self.scheduler.step()
         if t == 0 or not self._checked_by_network:
-            checks.check_parameters(X, G, nodes, t)  # here, before a sketch passes it on to other nodes
+            checks.check_parameters(X, D, nodes, t)  # here, before a sketch passes it on to other nodes
         return losses, G
 
     @property
@@ -196,11 +195,15 @@ class Training:
         """Whether the network checks the rows next: all but one that guards against bad rows reject them as a whole."""
         return self._mixes and self.driver.looks is None and not isinstance(self.network, GuardedNetwork)
 
-    def _step_optimizer(self, G: torch.Tensor, blocks: list[torch.Tensor]) -> None:
+    def _blocks(self, rows: torch.Tensor) -> list[torch.Tensor]:
+        """Return the columns of each group of the optimizer."""
+        return [rows] if len(self._columns) == 1 else [rows[:, first:last] for first, last in self._columns]
+
+    def _step_optimizer(self, D: torch.Tensor) -> None:
         if self._row_by_row:
-            step_rows(self.optimizer, self._groups, self._columns, self.X, G)
+            step_rows(self.optimizer, self._groups, self._columns, self.X, D)
             return
-        for group, block in zip(self._groups, blocks, strict=True):
+        for group, block in zip(self._groups, self._blocks(D), strict=True):
             group.grad = block
         self.optimizer.step()
 
