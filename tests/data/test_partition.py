@@ -53,6 +53,10 @@ def test_by_label_covers_exactly_with_few_labels_per_node(data, nodes, labels_pe
     classes = data.draw(st.integers(1, min(shards, 8)))
     rest = data.draw(st.lists(st.integers(0, classes - 1), min_size=shards, max_size=shards + 100))
     labels = np.array([*range(classes), *rest])
+    if labels_per_node > classes:
+        rule = f"labels_per_node = {labels_per_node}, but {classes} labels occur; use {classes} or fewer"
+        refused(DataError, rule, by_label, labels, nodes, labels_per_node, seed)
+        return
     parts = by_label(labels, nodes, labels_per_node, seed)
     assert_exact_cover(parts, len(labels))
     assert labels_held(parts, labels).max() <= labels_per_node

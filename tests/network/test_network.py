@@ -8,13 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import asymmetric, cases, random_rows, refused
+from builders import as_networkx, asymmetric, cases, random_rows, refused
 from mixwise.algorithms import TopK
-from mixwise.errors import ConfigError, MixingError, NetworkError
+from mixwise.errors import ConfigError, GraphError, MixingError, NetworkError
 from mixwise.experiments.build import prepare
 from mixwise.graphs import Graph, complete, ring, torus
 from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, minimize_gme, uniform
-from mixwise.network import Link, Links, SimulatedNetwork, Traffic
+from mixwise.network import Faults, FaultyNetwork, Link, Links, SimulatedNetwork, Traffic
+from mixwise.network.guarded import GuardedNetwork
 from run_folders import recipe_run
 from strategies import connected_graphs
 
@@ -166,3 +167,22 @@ def test_an_edge_that_the_graph_has_not_and_links_between_real_processes_are_ref
 def test_an_edge_in_a_recipe_names_places():
     run = planned("{bandwidth: 1.0e6, edges: {0-1: {latency: 2}}}", "graph=chain:3", "placement=[2, 0, 1]")
     assert prepare(run, 0).start().network.links.edges == {(2, 0): Link(2, 1e6)}
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_rows_of_whole_numbers_are_refused_not_cut(dtype):
+    W, rows = metropolis_hastings(ring(4)), torch.tensor([[0], [1], [0], [0]], dtype=dtype)
+    plain = SimulatedNetwork(ring(4))
+    rule = "rows of dtype .* cannot be averaged, only floating-point ones can; pass rows.float()"
+    for network in (plain, FaultyNetwork(plain, Faults(message_loss=0.1)), GuardedNetwork(plain, "clip")):
+        refused(MixingError, rule, network.mix, rows, W)
+        refused(MixingError, rule, network.average, rows)
+
+
+def test_networks_are_made_of_what_means_a_graph_and_of_networks():
+    assert SimulatedNetwork("ring:4").graph == SimulatedNetwork(as_networkx(ring(4))).graph == ring(4)
+    refused(GraphError, "graph is 4; pass a mixwise.Graph", SimulatedNetwork, 4)
+    rule = r"network is an object of type Graph; pass a simulated one, SimulatedNetwork\(graph\)"
+    refused(NetworkError, rule, FaultyNetwork, ring(4), Faults(message_loss=0.1))
+    refused(NetworkError, "faults is 0.1; pass what happens", FaultyNetwork, SimulatedNetwork(ring(4)), 0.1)
+    refused(NetworkError, "network is an object of type Graph; pass a network", GuardedNetwork, ring(4))

@@ -1,5 +1,7 @@
 """Quadratics: gradients are those of autograd, and optimum, smoothness and noise are as defined."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -122,5 +124,6 @@ def test_invalid_arguments_are_rejected():
     A, b = torch.ones(2, 3, 4), torch.ones(2, 3)
     refused(TrainingError, r"A has shape \(2, 3\) and b \(2, 3\); expected \(n, r, d\) and", QuadraticTask, b, b)
     refused(TrainingError, r"A has shape \(2, 3, 4\) and b \(2, 4\)", QuadraticTask, A, torch.ones(2, 4))
-    refused(TrainingError, "noise = -0.1; a variance is 0 or larger", QuadraticTask, A, b, -0.1)
+    for noise in (-0.1, math.nan, math.inf):
+        refused(TrainingError, f"noise = {noise}; a variance is finite, and 0 or larger", QuadraticTask, A, b, noise)
     refused(TrainingError, "need an even number of nodes, got 5", two_class_quadratics, 5)

@@ -178,6 +178,10 @@ def by_label(labels: Labels, nodes: int, labels_per_node: Count = 2, seed: int =
     y = checked_labels(labels)
     _check_nodes(nodes, len(y))
     places, shards = _places(y), nodes * labels_per_node
+    if labels_per_node > len(places):
+        raise DataError(
+            f"labels_per_node = {labels_per_node}, but {len(places)} labels occur; use {len(places)} or fewer"
+        )
     if not len(places) <= shards <= len(y):
         found = f"labels_per_node = {labels_per_node} on {nodes} nodes are {shards} shards"
         raise DataError(f"{found}; use at least one for each of {len(places)} labels, at most one for {len(y)} samples")

@@ -15,6 +15,7 @@ import torch
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
+from mixwise.graphs.spec import GraphLike, as_graph
 from mixwise.mixing import MixingMatrix
 from mixwise.network.agreement import check_alike, describe
 from mixwise.network.links import Links
@@ -23,7 +24,7 @@ from mixwise.network.routes import MixingRoutes, Router, Routes, block
 from mixwise.network.traffic import LONG_ROW, Cargo, Packing, Traffic, average_bytes, message_bytes
 from mixwise.network.transfer import Message, Round, Transfer
 from mixwise.network.transport import Transport
-from mixwise.network.values import check_leaving
+from mixwise.network.values import check_dtype, check_leaving
 from mixwise.network.wire import Wire, as_wire_dtype
 
 if TYPE_CHECKING:
@@ -56,25 +57,25 @@ class DistributedNetwork:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: GraphLike,
         *,
         group: ProcessGroup | None = None,
         timeout: float = 60.0,
         wire_dtype: torch.dtype | None = None,
         has_changed: Callable[[], bool] | None = None,
     ) -> None:
-        self.graph, self.wire_dtype = graph, as_wire_dtype(wire_dtype)
+        self.graph, self.wire_dtype = as_graph(graph), as_wire_dtype(wire_dtype)
         self.transport = Transport(group, timeout, has_changed)
         self.rank, self.world = self.transport.rank, self.transport.world
-        self.nodes = block(graph.n, self.rank, self.world)
+        self.nodes = block(self.graph.n, self.rank, self.world)
         self.traffic = Traffic()
         self.links: Links | None = None  # time between processes is measured, not simulated
         self.step: int | None = None
-        self._router = Router(graph.n, self.rank, self.world)
+        self._router = Router(self.graph.n, self.rank, self.world)
         self.buffers = BufferPool()
         self._mixing: dict[int, tuple[MixingMatrix, MixingRoutes]] = {}  # by id, the last used at the end
         self._exchange_routes = lru_cache(_KEPT_GRAPHS)(self._router.exchange)
-        self._blocks = [block(graph.n, rank, self.world) for rank in range(self.world)]
+        self._blocks = [block(self.graph.n, rank, self.world) for rank in range(self.world)]
         self._agree()
 
     @property
@@ -106,6 +107,7 @@ class DistributedNetwork:
     ) -> PendingMix | PendingAverage:
         self._check_nodes(W.n)
         _check_rows(rows, len(self.nodes))
+        check_dtype(rows)
         routes, averages = self._mixing_routes(W), W.is_average and packing is None
         wire = Wire.of(rows, self.wire_dtype) if packing is None and not averages else None
         size = message_bytes(rows, packing or wire)
@@ -185,6 +187,7 @@ class DistributedNetwork:
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the mean row; counted as in a simulation."""
+        check_dtype(rows)
         size, n = rows.shape[1] * rows.element_size(), self.graph.n
         self._check_leaving(rows, None, self.nodes)
         self.traffic.parameters += average_bytes(n, size)

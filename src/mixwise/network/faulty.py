@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mixwise.errors import TrainingError
+from mixwise.errors import NetworkError, TrainingError, kind_of
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
@@ -21,7 +21,7 @@ from mixwise.network.faults import Faults, HostileNodes, down, read_trace
 from mixwise.network.simulated import Arrived, SimulatedNetwork
 from mixwise.network.survivors import listed
 from mixwise.network.traffic import Cargo, Packing, message_bytes
-from mixwise.network.values import BoolArray
+from mixwise.network.values import BoolArray, check_dtype
 from mixwise.seeding import stream
 
 
@@ -44,6 +44,10 @@ class FaultyNetwork:
     """
 
     def __init__(self, network: SimulatedNetwork, faults: Faults, seed: int = 0) -> None:
+        if not isinstance(network, SimulatedNetwork):
+            raise NetworkError(f"network is {kind_of(network)}; pass a simulated one, SimulatedNetwork(graph)")
+        if not isinstance(faults, Faults):
+            raise NetworkError(f"faults is {kind_of(faults)}; pass what happens, such as Faults(message_loss=0.1)")
         self.network, self.faults, self.seed = network, faults, seed
         self.graph, self.nodes, self.traffic, self.links = network.graph, network.nodes, network.traffic, network.links
         self.wire_dtype = network.wire_dtype
@@ -82,6 +86,7 @@ class FaultyNetwork:
                 "faults.corrupt: hostile nodes send each neighbor a row of its own, which push-sum and compressed "
                 "messages cannot mix; use an algorithm such as dsgd, in Training or a GuardedNetwork"
             )
+        check_dtype(rows)
         weights = self._arriving(W, self.network.row_bytes(rows, packing))
         return self.network.arrived(rows, W.graph, weights, packing)
 

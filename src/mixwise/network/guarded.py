@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 import torch
 
-from mixwise.errors import TrainingError
+from mixwise.errors import NetworkError, TrainingError, kind_of
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
@@ -28,7 +28,7 @@ from mixwise.mixing.matrix import FloatArray
 from mixwise.network.arcs import Arcs, Route, bounded, column, lower_median, route_of, trimmed
 from mixwise.network.faulty import FaultyNetwork
 from mixwise.network.traffic import Cargo, Packing, message_bytes
-from mixwise.network.values import BoolArray, is_bad, lengths, rejected
+from mixwise.network.values import BoolArray, check_dtype, is_bad, lengths, rejected
 from mixwise.network.wire import Wire
 from mixwise.protocols import Network, State
 from mixwise.sketch import CountSketch
@@ -68,6 +68,8 @@ class GuardedNetwork:
     """
 
     def __init__(self, network: Network, robust: Robust = "none", on_bad: OnBad = "stop") -> None:
+        if not isinstance(getattr(network, "graph", None), Graph):
+            raise NetworkError(f"network is {kind_of(network)}; pass a network, such as SimulatedNetwork(graph)")
         for name, value, allowed in (("robust", robust, get_args(Robust)), ("on_bad", on_bad, get_args(OnBad))):
             if value not in allowed:
                 raise TrainingError(f"{name} = {value!r}; choose one of {', '.join(allowed)}")
@@ -97,6 +99,7 @@ class GuardedNetwork:
         """Mix what arrives as far as it can be trusted."""
         if self.traffic.paused or packing is not None or W.kind != "doubly":
             return self.network.mix(rows, W, out=out, packing=packing)
+        check_dtype(rows)
         route, wire = self._routes(W), Wire.of(rows, self.wire_dtype)
         arcs, seen = route.arcs, rows if wire is None else wire.rounded(rows)
         D = self._exchanged(rows, route).sub_(seen[arcs.index(rows)])

@@ -9,12 +9,13 @@ import torch
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
+from mixwise.graphs.spec import GraphLike, as_graph
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network.links import Links
 from mixwise.network.sums import mix_rows
 from mixwise.network.traffic import LONG_ROW, Cargo, Packing, Traffic, average_bytes, message_bytes
-from mixwise.network.values import check_leaving, check_lengths
+from mixwise.network.values import check_dtype, check_leaving, check_lengths
 from mixwise.network.wire import Wire, as_wire_dtype
 
 
@@ -28,14 +29,14 @@ class SimulatedNetwork:
     [[0.5], [0.5]]
 
     Args:
-        graph: the communication graph.
+        graph: the communication graph, a spec such as "ring:8", or a networkx graph.
         links: how long messages take, to count simulated time.
         wire_dtype: torch.bfloat16 or torch.int8: rows are rounded for the message (see `mixwise.network.wire`).
     """
 
-    def __init__(self, graph: Graph, links: Links | None = None, wire_dtype: torch.dtype | None = None) -> None:
-        self.graph, self.links, self.wire_dtype = graph, links, as_wire_dtype(wire_dtype)
-        self.nodes = range(graph.n)
+    def __init__(self, graph: GraphLike, links: Links | None = None, wire_dtype: torch.dtype | None = None) -> None:
+        self.graph, self.links, self.wire_dtype = as_graph(graph), links, as_wire_dtype(wire_dtype)
+        self.nodes = range(self.graph.n)
         self.traffic = Traffic()
         self.step: int | None = None
 
@@ -52,6 +53,7 @@ class SimulatedNetwork:
     def _start(self, rows: torch.Tensor, W: MixingMatrix, packing: Packing | None) -> Arrived:
         if rows.ndim != 2 or len(rows) != W.n:
             raise MixingError(f"rows of shape {tuple(rows.shape)} cannot be mixed by a matrix for {W.n} nodes")
+        check_dtype(rows)
         if W.is_average and packing is None:
             self._check_leaving(rows, self.nodes)
             self._count_average(message_bytes(rows, None))
@@ -100,6 +102,7 @@ class SimulatedNetwork:
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
         """The mean row."""
+        check_dtype(rows)
         self._check_leaving(rows, self.nodes)
         self._count_average(rows.shape[1] * rows.element_size())
         return rows.mean(dim=0)

@@ -13,13 +13,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mixwise.errors import TrainingError
+from mixwise.errors import MixingError, TrainingError
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing.matrix import FloatArray
 
 BoolArray = npt.NDArray[np.bool_]
 _FEW = 1 << 12  # numbers
+
+
+def check_dtype(rows: torch.Tensor) -> None:
+    """Reject rows whose averages would be cut to whole numbers."""
+    if not rows.is_floating_point():
+        dtype = str(rows.dtype).removeprefix("torch.")
+        raise MixingError(f"rows of dtype {dtype} cannot be averaged, only floating-point ones can; pass rows.float()")
 
 
 def lengths(rows: torch.Tensor) -> FloatArray:

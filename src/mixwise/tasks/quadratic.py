@@ -5,6 +5,7 @@ Legend: A (n, r, d), b (n, r), X (m, d); gradient 2 A_iᵀ(A_i x + b_i) + ξ, ξ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -38,8 +39,8 @@ class QuadraticTask(Task):
     ) -> None:
         if A.ndim != 3 or b.shape != A.shape[:2]:
             raise TrainingError(f"A has shape {tuple(A.shape)} and b {tuple(b.shape)}; expected (n, r, d) and (n, r)")
-        if noise < 0:
-            raise TrainingError(f"noise = {noise}; a variance is 0 or larger")
+        if not 0 <= noise < math.inf:  # NaN fails every comparison
+            raise TrainingError(f"noise = {noise}; a variance is finite, and 0 or larger")
         self.A, self.b, self.noise, self.seed = A.double(), b.double(), noise, seed
         self.nodes, self.layout = A.shape[0], Layout(A.shape[2])
         self._names = range(self.nodes) if names is None else names
