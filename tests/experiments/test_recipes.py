@@ -3,19 +3,24 @@
 import inspect
 import itertools
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 import yaml
+from torch.optim import SGD
 
 from builders import cases, refused
 from every_algorithm import algorithm
 from mixwise import algorithms
 from mixwise.errors import ConfigError
 from mixwise.experiments import Recipe, load_recipe, plan_experiment, recipe_names, run_experiment
-from mixwise.experiments.build import prepare
+from mixwise.experiments.build import build_scheduler, prepare
 from mixwise.experiments.config import validated
 from mixwise.experiments.recipe import Experiment
 from mixwise.parts import entries
+from mixwise.policies import Pairs
 
 
 def small(**changes):
@@ -57,6 +62,32 @@ def test_every_algorithm_class_is_built_by_a_variant_of_cifar10_small():
     built = {type(config.part("algorithm")) for config in runs.values()}
     public = {getattr(algorithms, name) for name in algorithms.__all__}
     assert built == {part for part in public if issubclass(part, algorithms.Algorithm)} - {algorithms.Algorithm}
+
+
+def test_table_1_in_20_epochs_has_the_settings_of_the_paper_and_its_schedule_scaled():
+    """Each variant is one of `cifar10` on the ring, or differs from it in what its name says."""
+    whole = plan_experiment(load_recipe("cifar10"), ["topology=ring"]).runs
+    recipe = load_recipe("cifar10-table1")
+    runs = plan_experiment(recipe, [f"variants={','.join([*recipe.variants, *recipe.further])}"]).runs
+    aware = whole["ha-dsgd-momentum"].part("policy")
+    expected = {"mh": whole["dsgd-momentum-metropolis"].part("policy"), "ha-dsgd": aware, "pairs": Pairs()}
+    expected |= {f"ha-dsgd-{control}": replace(aware, control=control) for control in ("permuted", "predicted")}
+    expected["ha-parameters"] = replace(aware, objective="parameters")
+    expected["ha-parameters-permuted"] = replace(aware, objective="parameters", control="permuted")
+    assert {name: run.part("policy") for name, run in runs.items()} == expected
+    assert list(recipe.variants) == ["mh", "ha-dsgd", "ha-dsgd-permuted", "ha-parameters", "pairs"]
+    for run in runs.values():
+        same = run.model_copy(update={"epochs": 300, "record_every": 100, "evaluate_every": 9800})
+        same = same.model_copy(update={"checkpoint_every": None, "policy": "metropolis-hastings"})
+        task = {name: value for name, value in run.task.items() if name != "interim_samples"}
+        assert same.model_copy(update={"task": task}) == whole["dsgd-momentum-metropolis"]
+    steps = round(20 * 50_000 / (16 * 32))
+    rate = [build_scheduler(run.schedule, steps)(SGD([torch.zeros(1)], lr=1)).lr_lambdas[0](t) for t in range(steps)]
+    epochs = np.array([0, 2.5, 5.01, 149, 151, 179, 181, 299]) / 15  # of 300
+    assert [rate[round(epoch * steps / 20)] for epoch in epochs] == pytest.approx(
+        [0, 0.5, 1, 1, 0.1, 0.1, 0.01, 0.01], rel=0.05
+    )
+    assert (run.evaluate_every * 10 < steps < run.evaluate_every * 11, run.graph) == (True, "ring:16")
 
 
 # --- variants and overrides ---

@@ -15,6 +15,7 @@ from mixwise.mixing import metropolis_hastings
 from mixwise.models import EvoNormS0, mlp, seeded, small_cnn
 from mixwise.tasks import ModuleTask
 from mixwise.tasks.gradients import faster
+from mixwise.training import records
 from plain_torch import backward
 from small_net import Tied
 
@@ -321,6 +322,25 @@ def test_evaluation_against_a_direct_computation():
     assert json.dumps(figures)  # plain numbers
     pieces = make_task(test=test, test_batch=7)  # the last of them shorter
     assert pieces.accuracy(task.module_of(X[0]), test) == each[0]
+
+
+def test_evaluations_before_the_last_one_may_use_a_part_of_the_test_set():
+    test = points().test
+    task = make_task(test=test, interim_samples=7)
+    at = torch.cat([torch.nonzero((test.x == x).all(1))[0] for x in task.interim_test.x])
+    assert len(set(at.tolist())) == 7
+    assert torch.equal(make_task(test=test, interim_samples=7, seed=1).interim_test.x, test.x[at])  # for all seeds
+
+    def accuracies(**options):
+        training = make_training(make_task(test=test, **options))
+        return {record.step: record.values.get("accuracy") for record in records(training, 6, 2, 2)}
+
+    part, whole = accuracies(interim_samples=7), accuracies()
+    assert part[5] == whole[5]
+    interim = make_training(make_task(test=test.subset(at)))
+    expected = [record.values["accuracy"] for record in records(interim, 6, 2, 2)]
+    assert [part[1], part[3]] == expected[:2] != [whole[1], whole[3]]
+    refused(DataError, "interim_samples = 61; .* from 1 to 60", make_task, test=test, interim_samples=61)
 
 
 @cases(

@@ -106,6 +106,7 @@ def classification(
     autocast: Literal["bfloat16", "float16"] | None = None,
     buffers: Literal["local", "averaged"] = "local",
     evaluate_on: Literal["test", "validation"] = "test",
+    interim_samples: Count | None = None,
     train: Literal["all", "head"] | Count = "all",
     cache_features: bool | Literal["float16", "float32"] | None = None,
 ) -> ModuleTask:
@@ -118,6 +119,7 @@ def classification(
         augment: whether training sees random flips and crops.
         gradients, accumulate, autocast, buffers: see `ModuleTask`.
         evaluate_on: the test set, or the part of the training set that `data.validation` holds out.
+        interim_samples: how many of its samples are used by evaluations before the last one; by default all.
         train: all of the model, its head, or its head and a number of its last blocks.
         cache_features: whether features of the frozen part replace the data, and in which precision; by default where
             that is possible.
@@ -139,6 +141,7 @@ def classification(
         divided,
         batch=batch,
         test=test,
+        interim_samples=interim_samples,
         augment=changed,
         gradients=gradients,
         buffers=buffers,

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from mixwise.data import Dataset, LabelStreams, Partition
+from mixwise.data.dataset import drawn
 from mixwise.errors import TrainingError
 from mixwise.protocols import State, Task
 from mixwise.report.records import higher_is_better
@@ -46,6 +47,8 @@ class ModuleTask(Task):
         partition: which samples each node holds; also one list of indices per node.
         batch: samples per node and step.
         test: the common test set, for `evaluate`.
+        interim_samples: samples of the test set that evaluations before the last one of a run use, drawn once for all
+            seeds; by default all.
         test_batch: samples that are evaluated at once; by default 1000, or 100 of those that are read on demand.
         loss: of outputs and labels, averaged over the batch; by default the cross-entropy, or the squared error for
             targets that are numbers.
@@ -74,6 +77,7 @@ class ModuleTask(Task):
         *,
         batch: int = 32,
         test: Dataset | None = None,
+        interim_samples: int | None = None,
         test_batch: int | None = None,
         loss: Loss | None = None,
         metrics: Mapping[str, Metric] | None = None,
@@ -91,6 +95,9 @@ class ModuleTask(Task):
             raise TrainingError(f'buffers = {buffers!r}; choose "local" or "averaged"')
         self.partition, self.loss, self.metrics = checked_arguments(data, test, partition, loss, metrics)
         self.data, self.test, self.nodes = data, test, len(self.partition)
+        self.interim_test: Dataset | None = None  # of evaluations before the last one, if it is another one
+        if test is not None and interim_samples is not None:
+            self.interim_test = test.subset(drawn(len(test), interim_samples, "interim_samples", test.name))
         self.batch, self.seed, self.buffers = batch, seed, buffers
         self.device, self.dtype = checked_device(device, dtype), dtype
         self.template = made(module).to(device=self.device, dtype=dtype)
@@ -178,9 +185,13 @@ class ModuleTask(Task):
         return run.buffers
 
     # --- metrics ---
-    def evaluate(self, X: torch.Tensor, others: Others | None = None) -> dict[str, float]:
-        """Return each metric on the test set: mean over nodes, worst node, spread, and the averaged model."""
-        if self.test is None:
+    def evaluate(self, X: torch.Tensor, others: Others | None = None, *, interim: bool = False) -> dict[str, float]:
+        """Return each metric on the test set: mean over nodes, worst node, spread, and the averaged model.
+
+        With `interim`, on `interim_samples` of it.
+        """
+        test = self.interim_test if interim and self.interim_test is not None else self.test
+        if test is None:
             raise TrainingError(NO_TEST)
         buffers, others = self._buffers(X), others or AllHere(len(X))
         mean, mean_buffers = mean_row(X, others), buffers.average(others)  # all processes take part
@@ -189,9 +200,9 @@ class ModuleTask(Task):
         modules = [] if stacked else [self._view(row, buffers.of(i)) for i, row in enumerate(X)]
         if others.nodes.start == 0:  # the averaged model is evaluated once, by the process of the first node
             modules.append(self._view(mean, mean_buffers))
-        found = self.scores(modules, self.test, self.metrics)
+        found = self.scores(modules, test, self.metrics)
         if stacked:
-            found = torch.cat([self._stacked_accuracies(X, self.test)[:, None], found])
+            found = torch.cat([self._stacked_accuracies(X, test)[:, None], found])
         own = torch.zeros(len(X), 2 * len(self.metrics), dtype=torch.float64)  # of each node; of the averaged model
         own[:, : len(self.metrics)] = found[: len(X)]
         if len(found) > len(X):

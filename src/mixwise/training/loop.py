@@ -68,7 +68,7 @@ def records(
         last = training.t == steps
         evaluated = last or training.t % evaluate_every == 0
         if last or evaluated or training.t % record_every == 0:
-            record = Record(step.t, _values(training, step, evaluated), step.seconds)
+            record = Record(step.t, _values(training, step, evaluated, interim=not last), step.seconds)
             training.driver.history.clear()
             yield record
 
@@ -81,14 +81,16 @@ def _check_names(task: Task) -> None:
         raise TrainingError(f"metrics: records hold another number named {name!r}; choose a name such as test_{name}")
 
 
-def _values(training: Training, step: Step, evaluated: bool) -> dict[str, Any]:
+def _values(training: Training, step: Step, evaluated: bool, *, interim: bool) -> dict[str, Any]:
     """The values of a record, the same on every process; a collective call."""
     X, network, history = training.models, training.network, training.driver.history
     n = network.graph.n
     with network.traffic.pause():
         values: dict[str, Any] = {"loss": float(network.gather(step.losses[:, None]).mean())}
         if evaluated:
-            values |= training.task.evaluate(X, network)
+            task = training.task
+            part = {"interim": interim} if isinstance(task, ModuleTask) and task.interim_test is not None else {}
+            values |= task.evaluate(X, network, **part)
     values |= mixing_figures(X, step.gradients, history, network) | history.solve_figures()
     for each in dict.fromkeys((network, unguarded(network))):
         if isinstance(each, FaultyNetwork | GuardedNetwork):
