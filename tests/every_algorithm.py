@@ -80,8 +80,8 @@ def runs() -> dict:
     policies |= {"auto": pol.Auto(), "matcha": pol.Matcha(0.5), "edge sampling": pol.EdgeSampling(0.5)}
     policies |= {"local solver": pol.HeterogeneityAware(2, solver="local", smoothing=0.5)}
     inside = {"graphs": pol.Alternating([MH, uniform(complete(N))]), "alternate_with": aware(growth=1.2)}
-    policies["nested, dropping arcs"] = aware(drop_below=0.1, **inside)
     kinds |= {name: (alg.DSGD(), policy) for name, policy in policies.items()}
+    kinds["nested, dropping arcs"] = alg.DSGD(), aware(drop_below=0.1, **inside), complete(N)
     kinds["matchings made lazy"] = alg.D2(), pol.HeterogeneityAwareMatchings(1, objective="both")
     kinds["decoupled twice"] = alg.DecoupledDSGD(), pol.Decoupled(turns, turns)
     for name in ("relay, complete graph", "d2", "extra", "gradient tracking, aware", "choco, top-k", "push-sum"):

@@ -18,7 +18,7 @@ from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings, uniform
 from mixwise.network import Faults, FaultyNetwork, Link, Links, SimulatedNetwork
 from mixwise.network.traffic import LONG_ROW
 from mixwise.plan import Plan
-from mixwise.policies import Decoupled, NoMixing, Product, Tree
+from mixwise.policies import Decoupled, Fixed, NoMixing, Product, Tree
 from mixwise.tasks import random_quadratics
 from planning import mixed
 from strategies import graphs
@@ -164,7 +164,7 @@ SENT = [
     (alg.PushSum(), W, W.messages * (ROW + 8)),  # and the weight
     (alg.RelaySGD(), Tree(random_tree(N, 0)), 2 * (N - 1) * (ROW + 8)),  # and the count
     *((algorithm, NoMixing(), TO_ALL) for algorithm in (alg.AllReduceSGD(), alg.LocalSGD())),
-    (alg.DSGD(), uniform(complete(N)), TO_ALL),
+    (alg.DSGD(), Fixed("full-averaging"), TO_ALL),
 ]
 
 

@@ -361,7 +361,10 @@ def setting(weights):
     """The policy and the graph for a tree, for matrices that take turns, and for an average over all nodes."""
     if isinstance(weights, Graph):
         return Tree(weights), weights
-    return (Alternating(weights), weights[0].graph) if weights else (NoMixing(), random_connected(N))
+    if not weights:
+        return NoMixing(), random_connected(N)
+    arcs = [arc for W in weights for arc in zip(W.graph.arcs.senders, W.graph.arcs.receivers, strict=True)]
+    return Alternating(weights), Graph(N, arcs, directed=any(W.graph.directed for W in weights))
 
 
 def compare(algorithm, reference, weights, *, tau=1, schedule=constant, momentum=0.0, seed=0, **options):

@@ -175,6 +175,11 @@ class Graph:
         return tuple((np.bincount(self.pattern.cols) - 1).tolist())
 
     @property
+    def is_complete(self) -> bool:
+        """Whether every node may send to every other one."""
+        return len(self.arcs.senders) == self.n * (self.n - 1)
+
+    @property
     def is_regular(self) -> bool:
         """Whether all nodes send to, and hear from, the same number of nodes."""
         return len({*self.degrees, *self.in_degrees}) == 1

@@ -148,7 +148,7 @@ class DCliques(Chosen):
         between: how cliques are connected.
     """
 
-    provides = Provides("two channels", changes=False)
+    provides = Provides("two channels", changes=False, own_edges=True)
 
     size: Count = 4
     between: Literal["ring", "full"] = "ring"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, cast
 
 from mixwise.errors import GraphError, MixingError, TrainingError, kind_of
 from mixwise.graphs import Graph
 from mixwise.graphs.spec import GraphLike, as_graph
 from mixwise.mixing import MixingMatrix
 from mixwise.parts import FAMILIES, build
-from mixwise.policies.fixed import Fixed, NoMixing
+from mixwise.parts.declaration import about
+from mixwise.policies.fixed import Fixed, NoMixing, Weights
 from mixwise.policies.sequence import Cycle
 from mixwise.protocols import Algorithm, Context, Needs, Policy
 
@@ -43,7 +44,8 @@ def as_algorithm(choice: Algorithm | str) -> Algorithm:
 def policy_for(choice: PolicyLike, graph: Graph, needs: Needs) -> Policy:
     """Return the policy of a run on this graph; `choice` may also be a function of the graph."""
     if not isinstance(choice, Policy | MixingMatrix | str | type) and callable(choice):
-        choice = choice(graph)
+        scheme = about(choice).family == "scheme"  # kept, so that records and reports can name it
+        choice = Fixed(cast(Weights, choice)) if scheme else choice(graph)
     if isinstance(choice, str) and choice == "auto" and needs.plan == "nothing":
         return NoMixing()
     return as_policy(choice)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,9 @@ class _Nested(Policy):
 
     @property
     def provides(self) -> Provides:
-        """Weights, which change if those of any part do."""
-        return Provides(changes=any(policy.provides.changes for policy in self.inside().values()))
+        """Weights, which change, or leave the graph, if those of any part do."""
+        parts = [policy.provides for policy in self.inside().values()]
+        return Provides(changes=any(each.changes for each in parts), own_edges=any(each.own_edges for each in parts))
 
     def init(self, context: Context) -> State:
         """Return the states of the parts."""
@@ -71,9 +72,8 @@ class _OneOf(_Several):
     @property
     def provides(self) -> Provides:
         """The same as the parts; the weights change if any part changes them, or if the parts differ."""
-        parts = list(self.inside().values())
-        changes = super().provides.changes or len(set(parts)) > 1
-        return Provides(parts[0].provides.plan, changes)
+        parts, together = list(self.inside().values()), super().provides
+        return replace(together, plan=parts[0].provides.plan, changes=together.changes or len(set(parts)) > 1)
 
     def turn(self, t: int, state: State) -> str:
         """Return the name of the part for mixing t."""
@@ -186,7 +186,7 @@ class Decoupled(_Nested):
     @property
     def provides(self) -> Provides:
         """Two channels."""
-        return Provides("two channels", super().provides.changes)
+        return replace(super().provides, plan="two channels")
 
     def plan(self, round: Round, state: State, network: Network) -> Plan:
         """Return both plans, each on its channel."""

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 from mixwise.errors import GraphError
 from mixwise.graphs import Graph, spanning_tree
 from mixwise.mixing import MixingMatrix
-from mixwise.parts import FAMILIES, part, words
+from mixwise.parts import FAMILIES, is_reference, part, words
 from mixwise.protocols import Context, Network, Plan, Policy, Provides, Round, State
 
 Weights: TypeAlias = Annotated[MixingMatrix | str | Callable[[Graph], MixingMatrix], FAMILIES["scheme"]]
@@ -47,9 +47,13 @@ class Fixed(InTurn):
             graph.
     """
 
-    provides = Provides(changes=False)
-
     weights: Weights
+
+    @property
+    def provides(self) -> Provides:
+        """The same weights throughout; those of a reference may leave the graph."""
+        reference = not isinstance(self.weights, MixingMatrix) and is_reference(self.weights)
+        return Provides(changes=False, own_edges=reference)
 
     def plans(self, context: Context) -> Sequence[Plan]:
         """Make the weights for the graph, and return one round with them."""

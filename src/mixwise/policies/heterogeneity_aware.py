@@ -19,7 +19,7 @@ from mixwise.parts import Count, NonNegative, Unit, part, words
 from mixwise.policies.choice import Nested, as_policy
 from mixwise.policies.controls import Control, PredictedEstimate
 from mixwise.policies.estimates import NeighborEstimate, Objective, SketchEstimate, relative_error
-from mixwise.protocols import Context, Look, Network, Plan, Policy, Round, State
+from mixwise.protocols import Context, Look, Network, Plan, Policy, Provides, Round, State
 from mixwise.sketch import CountSketch, Sketch
 
 
@@ -105,6 +105,11 @@ class HeterogeneityAware(Policy):
         """Return the nested policies by name."""
         nested = {"alternate_with": self.alternate_with, "graphs": self.graphs}
         return {name: as_policy(policy) for name, policy in nested.items() if policy is not None}
+
+    @property
+    def provides(self) -> Provides:
+        """Weights that change, on the edges of the graph unless a nested policy has its own."""
+        return Provides(own_edges=any(policy.provides.own_edges for policy in self.inside().values()))
 
     def init(self, context: Context) -> State:
         """Start without weights: the first mixing looks at the updates.

@@ -41,8 +41,9 @@ class Cycle(InTurn):
 
     @property
     def provides(self) -> Provides:
-        """Weights that change, unless the cycle is one matrix."""
-        return Provides(changes=isinstance(self.sequence, str) or len(set(self.sequence)) > 1)
+        """Weights that change, unless the cycle is one matrix; named sequences have edges of their own."""
+        named = isinstance(self.sequence, str)
+        return Provides(changes=named or len(set(self.sequence)) > 1, own_edges=named)
 
     def plans(self, context: Context) -> Sequence[Plan]:
         """Make the matrices for the nodes; each of them is a round."""

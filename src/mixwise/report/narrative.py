@@ -31,7 +31,7 @@ def _result(table: Summary, ranked: list[Row], metric: MetricName) -> str:
     if len(ranked) == 1:
         over = f" over {seeds} seeds" if seeds > 1 else ""
         cost = f", after sending {in_bytes(winner.bytes_per_node)} per node" if winner.bytes_per_node else ""
-        return f"{_name(winner)} reaches {_text(winner, metric)}{over}{cost}.{_doubt(seeds)}"
+        return f"{_name(winner)} reaches {_text(winner, metric)}{over}{cost}.{_own_edges(winner)}{_doubt(seeds)}"
     among = f" of {len(contenders)} methods" if len(contenders) > 2 else ""
     spread = " (mean ± standard deviation)" if _cell(winner).std is not None else ""
     label = f"{metric.label[0].lower()}{metric.label[1:]}"
@@ -48,6 +48,7 @@ def _result(table: Summary, ranked: list[Row], metric: MetricName) -> str:
         pair = table.difference(winner.variant, control.variant)
         adds = "" if pair is None else f": looking at the nodes adds {pair.text(metric.percent)}"
         story += f" Its control {_name(control)} ({control.control}) reaches {_text(control, metric)}{adds}."
+    story += _own_edges(winner)
     reference = next((row for row in ranked if row.reference), None)
     if reference is not None and not winner.reference:
         story += f" For reference, {_name(reference)} averages over all nodes and reaches {_text(reference, metric)}."
@@ -80,6 +81,10 @@ def _certainty(pair: Paired | None, metric: MetricName) -> str:
         sign = p_value(2.0 ** (1 - pair.seeds))
         return f"{story}: the amounts vary, but a win on every seed is no chance (sign test: p {sign})."
     return f"{story}, which includes 0: the difference is not clear."
+
+
+def _own_edges(row: Row) -> str:
+    return f" {_name(row)} sends along edges of its own, which the graph does not have." if row.leaves_graph else ""
 
 
 def _doubt(seeds: int) -> str:

@@ -154,6 +154,7 @@ def _experiment(folder: RunFolder, name: str, table: Summary, prefix: str) -> di
 def _note(row: Row) -> str:
     """The method of a variant in words."""
     method = ", ".join(str(row.scene[key]) for key in ("algorithm", "policy") if row.scene.get(key))
+    method += ", on edges that the graph does not have" if row.leaves_graph else ""
     return f"control ({row.control}): {method}" if row.control else method
 
 

@@ -75,6 +75,11 @@ class Row:
         return self.control is not None and same and self.scene.get("control_of") == other.scene.get("policy")
 
     @property
+    def leaves_graph(self) -> bool:
+        """Whether it is no reference, but its policy uses edges that the graph does not have."""
+        return bool(self.scene.get("own_edges")) and not self.reference
+
+    @property
     def kinds(self) -> tuple[Any, Any]:
         """The names of its algorithm and policy in a recipe."""
         return self.scene.get("algorithm_kind"), self.scene.get("policy_kind")
@@ -208,8 +213,9 @@ class Summary:
         return sorted(self.rows.values(), key=lambda row: row.reference)
 
     def name(self, row: Row) -> str:
-        """The name of a row; one that is a reference or a control says so."""
+        """The name of a row; one that is a reference, a control, or has edges of its own says so."""
         kind = "reference" if row.reference else f"control: {row.control}" if row.control else ""
+        kind = "own edges" if row.leaves_graph and not kind else kind
         return f"{row.variant} ({kind})" if kind else row.variant
 
     def texts(self, row: Row) -> list[tuple[str, bool]]:

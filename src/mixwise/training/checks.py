@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from mixwise.errors import GraphError, TrainingError, kind_of
+from mixwise.errors import GraphError, MixingError, TrainingError, kind_of
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.needs import PlanKind
@@ -160,6 +160,29 @@ def check_connected(graph: Graph, matrices: Sequence[MixingMatrix] = ()) -> None
         f"the graph has {len(parts)} components, nodes {shown}, that {reach}, so no model learns from all data; use a "
         f"connected graph, or train one component: graph.subgraph(max(graph.components, key=len))"
     )
+
+
+def arc_off(graph: Graph, W: MixingMatrix) -> tuple[int, int] | None:
+    """Return the first arc i → j with a weight in W that the graph does not have."""
+    if W.graph is graph or W.graph == graph or W.n != graph.n:
+        return None
+    rows, columns = W.graph.pattern.rows, W.graph.pattern.cols
+    carries = (W.weights > 0) & (rows != columns)
+    rows, columns = rows[carries], columns[carries]
+    allowed = graph.arcs.senders * graph.n + graph.arcs.receivers
+    off = np.flatnonzero(~np.isin(rows * graph.n + columns, allowed))
+    return (int(rows[off[0]]), int(columns[off[0]])) if len(off) else None
+
+
+def check_on_graph(graph: Graph, W: MixingMatrix) -> None:
+    """Reject weights that send along an arc that the graph does not have."""
+    if (arc := arc_off(graph, W)) is not None:
+        i, j = arc
+        raise MixingError(
+            f"the matrix sends from node {i} to node {j}, an arc that the graph of the run does not have; make it for "
+            f'that graph, use the reference policy="full-averaging", or let a policy of your own declare it: '
+            f"provides = Provides(own_edges=True)"
+        )
 
 
 def warn_of_faults(network: FaultyNetwork, algorithm: Algorithm, known: Sequence[MixingMatrix]) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ import torch
 from mixwise.algorithms.dsgd import mix_in_place
 from mixwise.algorithms.in_place import call_in_place
 from mixwise.errors import MixingError, TrainingError
+from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network.guarded import GuardedNetwork
@@ -31,7 +33,14 @@ from mixwise.network.wire import Wire
 from mixwise.protocols import Algorithm, Context, Look, Network, Plan, Policy, Round, State
 from mixwise.sketch import CountSketch
 from mixwise.state import counts_like
-from mixwise.training.checks import check_connected, check_policy, check_unchanged, check_weights
+from mixwise.training.checks import (
+    arc_off,
+    check_connected,
+    check_on_graph,
+    check_policy,
+    check_unchanged,
+    check_weights,
+)
 from mixwise.training.mixing_history import MixingHistory
 
 _POSITION = ("t", "began", "steps", "lr", "begun")  # what a checkpoint holds of a driver besides tensors and states
@@ -79,12 +88,13 @@ class Driver:
         self._D: torch.Tensor | None = None  # what the optimizer saw last, if the algorithm changes the gradients
         self._checked: tuple[MixingMatrix, ...] = ()  # the matrices that were checked last
         check_policy(algorithm, policy)
+        self._own_edges = policy.provides.own_edges
         self.policy_state = policy.init(context.at("policy"))
         self._context = context
         self.restart_algorithm(X)
         known = policy.matrices(self.policy_state)
         self._check(known)
-        if self.needs.plan != "nothing" and not policy.provides.own_edges:
+        if self.needs.plan != "nothing" and not self._own_edges:
             check_connected(network.graph, known)
 
     @property
@@ -173,7 +183,7 @@ class Driver:
         elif round.B is not None and self.needs.buffers == "plan":
             mix_in_place(round.B, plan.params, self.network)
         self.mix_rows(round, plan)
-        self.history.add(plan)
+        self.history.add(plan, self._leaves_graph(plan))
         self.drop_round()
         self.t += 1
 
@@ -194,11 +204,19 @@ class Driver:
         self.algorithm_state = self.algorithm.init(X, self._context)
 
     def _check(self, matrices: tuple[MixingMatrix, ...]) -> None:
-        """Let the algorithm reject a matrix before it is used; those of the last mixing need no second look."""
+        """Reject a matrix that the algorithm cannot use, or that leaves the graph; the last ones are known to fit."""
         for W in matrices:
             if not any(W is known for known in self._checked):
                 check_weights(self.algorithm, W)
+                if not self._own_edges:
+                    check_on_graph(self.network.graph, W)
         self._checked = matrices
+
+    def _leaves_graph(self, plan: Plan) -> bool:
+        """Whether a mixing sends along arcs that the graph does not have; all others are rejected."""
+        if self.needs.plan == "nothing":  # an average over all nodes
+            return not self.network.graph.is_complete
+        return self._own_edges and any(_leaves(self.network.graph, W) for W in plan.matrices)
 
     # --- checkpoints ---
     def state(self) -> State:
@@ -229,6 +247,11 @@ class Driver:
         traffic.update(counts_like(traffic, shared["traffic"]))
         if isinstance(self.network, GuardedNetwork):
             self.network.state.load(saved.parts["network"])
+
+
+@lru_cache(maxsize=16)  # most runs use one matrix, or a few in turn
+def _leaves(graph: Graph, W: MixingMatrix) -> bool:
+    return arc_off(graph, W) is not None
 
 
 class OverlappingDriver(Driver):

@@ -75,8 +75,8 @@ def records(
 
 def _check_names(task: Task) -> None:
     """Reject metrics of a user that would take the place of other numbers in the records."""
-    taken = {"step", *RECORDED} & set(task.metrics) if isinstance(task, ModuleTask) else None
-    if taken:
+    names = set(task.metrics) if isinstance(task, ModuleTask) else set()
+    if taken := names & {"step", "solve_status", "left_graph", *RECORDED}:
         name = min(taken)
         raise TrainingError(f"metrics: records hold another number named {name!r}; choose a name such as test_{name}")
 
@@ -97,4 +97,6 @@ def _values(training: Training, step: Step, evaluated: bool, *, interim: bool) -
             values |= each.figures()
     if network.links is not None:
         values["network_seconds"] = network.traffic.seconds
+    if history.left_graph:
+        values["left_graph"] = True
     return values | {"bytes_parameters": network.traffic.parameters / n, "bytes_sketches": network.traffic.sketches / n}

@@ -21,6 +21,8 @@ class MixingHistory:
         solves, solves_failed: solves so far, and those of them that found no weights.
         solve_status: the worst status since the last record; None if nothing was solved.
         solve_iterations: iterations of the last solve.
+        left_graph: whether a mixing since the last record has sent along arcs that the graph does not have, as averages
+            over all nodes do, and policies that declare edges of their own.
     """
 
     def __init__(self) -> None:
@@ -32,9 +34,11 @@ class MixingHistory:
         self.optimized: Plan | None = None
         self.other: Plan | None = None
         self.solve_status: SolveStatus | None = None
+        self.left_graph = False
 
-    def add(self, plan: Plan) -> None:
-        """Remember the plan of a mixing."""
+    def add(self, plan: Plan, leaves_graph: bool = False) -> None:
+        """Remember the plan of a mixing, and whether it leaves the graph."""
+        self.left_graph |= leaves_graph
         weights = Plan(plan.params, plan.updates)
         if plan.optimized:
             self.optimized = weights
@@ -64,6 +68,7 @@ class MixingHistory:
         """Return everything that the next record depends on."""
         shared: dict[str, Any] = {name: getattr(self, name) for name in _COUNTS}
         shared["solve_status"] = None if self.solve_status is None else self.solve_status.value  # plain, for torch.load
+        shared["left_graph"] = self.left_graph
         for kind in ("optimized", "other"):
             plan: Plan | None = getattr(self, kind)
             shared[f"{kind}.params"] = None if plan is None else plan.params
@@ -75,6 +80,7 @@ class MixingHistory:
         shared = saved.shared
         self.count_on(saved)
         self.solve_status = None if shared["solve_status"] is None else SolveStatus(shared["solve_status"])
+        self.left_graph = bool(shared["left_graph"])
         for kind in ("optimized", "other"):
             params = shared[f"{kind}.params"]
             setattr(self, kind, None if params is None else Plan(params, shared[f"{kind}.updates"]))

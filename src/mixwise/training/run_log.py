@@ -119,6 +119,7 @@ def method_words(graph: str, placement: str | list[int], policy: Any, algorithm:
         "algorithm": words(algorithm),
         "algorithm_kind": kind(algorithm),
         "reference": is_reference(policy) or is_reference(algorithm),
+        "own_edges": policy.provides.own_edges,
     }
 
 
