@@ -73,7 +73,7 @@ def test_errors():
 def test_a_program_that_was_not_solved_is_reported(monkeypatch):
     failed = SimpleNamespace(status="MaxIterations", x=np.full(6, 0.1))
     monkeypatch.setattr(clarabel, "DefaultSolver", lambda *_: SimpleNamespace(solve=lambda: failed))
-    refused(SolverError, "MaxIterations", optimal_gap.__wrapped__, g.ring(5))
+    refused(SolverError, "MaxIterations", gap_weights._optimal_gap.__wrapped__, g.ring(5))
 
 
 # --- the bundle method ---

@@ -1,5 +1,7 @@
 """Weights that know the graph: their formulas, and doubly stochastic on every graph."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,9 +9,9 @@ from hypothesis import strategies as st
 
 import mixwise.graphs as g
 import mixwise.mixing as m
-from builders import ONE_WAY_RING, assert_symmetric_doubly_stochastic, cases, normal_rows, refused
-from mixwise.errors import MixingError
-from mixwise.graphs import Graph
+from builders import ONE_WAY_RING, as_networkx, assert_symmetric_doubly_stochastic, cases, normal_rows, refused
+from mixwise.errors import GraphError, MixingError
+from mixwise.graphs import Graph, ring
 from mixwise.mixing import MixingMatrix, clique_averaging, from_edge_weights, lazy, metropolis_hastings, uniform
 from strategies import connected_graphs, graphs
 
@@ -147,3 +149,22 @@ def test_from_edge_weights_takes_both_directions_and_either_order():
 )
 def test_from_edge_weights_errors(weights, message):
     refused(MixingError, message, from_edge_weights, g.ring(4), weights)
+
+
+BUILDERS = [
+    m.metropolis_hastings, m.max_degree, m.uniform, m.uniform_sender, m.lazy_metropolis_hastings, m.full_averaging,
+    m.optimal_gap, partial(m.matcha, budget=0.5), partial(m.minimize_gme, np.eye(4)), m.GmeProblem, m.exact_average,
+    partial(m.optimize_placement, np.eye(4)), m.distinct_placements, partial(m.clique_averaging, [(0, 1)]),
+    lambda graph: m.MixingMatrix(graph, np.full(12, 1 / 3)), lambda graph: m.MixingMatrix.from_dense(np.eye(4), graph),
+    lambda graph: m.from_edge_weights(graph, np.full(4, 1 / 3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("build", BUILDERS)
+def test_what_means_a_graph_is_one_and_everything_else_is_refused_in_one_line(build):
+    expected = build(ring(4))
+    for form in (as_networkx(ring(4)), "ring:4"):
+        built = build(form)
+        if isinstance(built, MixingMatrix):
+            assert built == expected
+    refused(GraphError, "graph is 8; pass a mixwise.Graph such as .* a spec such as 'ring:16'", build, 8)

@@ -36,6 +36,7 @@ import numpy as np
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.graphs.matchings import dimensions
+from mixwise.graphs.spec import GraphLike, as_graph
 from mixwise.mixing.matrix import MixingMatrix
 from mixwise.mixing.weights import from_edge_weights
 
@@ -43,7 +44,7 @@ Round: TypeAlias = list[tuple[int, int, float]]
 
 
 # --- on the edges of a given graph ---
-def exact_average(graph: Graph) -> tuple[MixingMatrix, ...] | None:
+def exact_average(graph: GraphLike) -> tuple[MixingMatrix, ...] | None:
     """Matchings with weights whose product is J = 𝟏𝟏ᵀ/n; None for graphs without a known sequence.
 
     On a ring with an even number n of nodes, n/2 matchings, even edges and odd edges in turn, are an exact average if
@@ -64,6 +65,7 @@ def exact_average(graph: Graph) -> tuple[MixingMatrix, ...] | None:
     >>> [round(W[0, 0], 3) for W in exact_average(ring(6))]
     [0.5, 0.333, 0.5]
     """
+    graph = as_graph(graph)
     along = dimensions(graph) if graph.is_connected else None
     if along is None:
         return None

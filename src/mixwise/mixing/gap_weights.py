@@ -33,6 +33,7 @@ from scipy import sparse
 
 from mixwise.errors import SolverError
 from mixwise.graphs import Graph
+from mixwise.graphs.spec import as_graph
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
 from mixwise.mixing.metrics import highest, incidence, laplacian, lowest
 from mixwise.mixing.weights import from_edge_weights, metropolis_hastings
@@ -51,7 +52,6 @@ _SUFFICIENT = 0.1  # fraction of the predicted fall that moves ŵ
 
 
 @part("optimal-gap", "scheme", title="weights with the best spectral gap", cite="Boyd, Diaconis and Xiao 2004")
-@lru_cache(maxsize=64)
 def optimal_gap(graph: Graph) -> MixingMatrix:
     """The symmetric mixing matrix with the largest spectral gap 1 − ‖W − J‖₂; cached per graph.
 
@@ -65,7 +65,13 @@ def optimal_gap(graph: Graph) -> MixingMatrix:
     >>> optimal_gap(Graph(3, [(0, 1), (1, 2), (2, 0)])).to_dense().round(4).tolist()[0]
     [0.3333, 0.3333, 0.3333]
     """
+    graph = as_graph(graph)
     graph.require_connected("optimal_gap")
+    return _optimal_gap(graph)
+
+
+@lru_cache(maxsize=64)
+def _optimal_gap(graph: Graph) -> MixingMatrix:
     if graph.n == 1:
         return metropolis_hastings(graph)
     return from_edge_weights(graph, exact_weights(graph) if graph.n <= LARGEST_EXACT else approximate_weights(graph))

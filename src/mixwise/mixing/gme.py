@@ -31,6 +31,7 @@ import torch
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
+from mixwise.graphs.spec import GraphLike, as_graph
 from mixwise.mixing.arrays import Rows
 from mixwise.mixing.gme_qp import EdgeQP, RawSolution, solve_by_cvxpy
 from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, check_kind, column_sums, row_sums
@@ -71,6 +72,7 @@ class GmeProblem:
     _program: EdgeQP | NeighborGme | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        vars(self)["graph"] = as_graph(self.graph)
         check_kind(self.kind)
         check_solver(self.solver, self.kind)
         if self.tolerance is not None and not 0 < self.tolerance < 1:  # NaN fails every comparison
@@ -180,7 +182,7 @@ _problem = lru_cache(maxsize=8)(GmeProblem)
 
 def minimize_gme(
     gram: npt.ArrayLike | torch.Tensor,
-    graph: Graph,
+    graph: GraphLike,
     *,
     regularization: float = 0.0,
     symmetric: bool = False,
@@ -197,7 +199,7 @@ def minimize_gme(
 
     Args:
         gram: Γ (n, n), symmetric positive semidefinite; errors up to 1e-6 · Tr Γ are repaired.
-        graph: the graph whose arcs and loops carry the weights.
+        graph: the graph whose arcs and loops carry the weights, a spec such as "ring:8", or a networkx graph.
         regularization: λ ≥ 0; larger values trade mixing error for consensus.
         symmetric: whether to require W = Wᵀ; needs an undirected graph.
         kind: "doubly", or "sender": only rows sum to 1 (push-sum, on directed graphs).
@@ -219,7 +221,9 @@ def minimize_gme(
     Reference: "Data-heterogeneity-aware Mixing for Decentralized Learning", Section 5.2.
     """
     limits = {"tolerance": tolerance, "max_iterations": max_iterations}
-    problem = _problem(graph, symmetric=symmetric, kind=kind, least_heard=least_heard, solver=solver, **limits)
+    problem = _problem(
+        as_graph(graph), symmetric=symmetric, kind=kind, least_heard=least_heard, solver=solver, **limits
+    )
     return problem.solve(gram, regularization)
 
 

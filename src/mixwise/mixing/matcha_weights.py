@@ -23,6 +23,7 @@ from scipy import sparse
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.graphs.matchings import matching_decomposition
+from mixwise.graphs.spec import GraphLike, as_graph
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
 from mixwise.mixing.metrics import laplacian, largest_off_constant, lowest
 from mixwise.mixing.weights import from_edge_weights
@@ -68,7 +69,7 @@ class MatchaWeights:
         return from_edge_weights(graph, np.minimum(self.alpha, 1 / degrees))
 
 
-def matcha(graph: Graph, budget: float) -> MatchaWeights:
+def matcha(graph: GraphLike, budget: float) -> MatchaWeights:
     """MATCHA's probabilities and step for a connected graph.
 
     The probabilities are found by cutting planes, λ₂(L) ≤ vᵀLv for every unit v ⟂ 𝟏: a linear program in M variables
@@ -80,6 +81,7 @@ def matcha(graph: Graph, budget: float) -> MatchaWeights:
     """
     if not 0 < budget <= 1:  # NaN fails every comparison
         raise MixingError(f"budget = {budget}; the expected fraction of active matchings lies in (0, 1]")
+    graph = as_graph(graph)
     graph.require_connected("MATCHA")
     matchings = matching_decomposition(graph)
     if not matchings:

@@ -20,6 +20,7 @@ from scipy.sparse import csr_array
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
+from mixwise.graphs.spec import GraphLike, as_graph
 from mixwise.mixing.arrays import as_float64
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -60,12 +61,13 @@ class MixingMatrix:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: GraphLike,
         weights: npt.ArrayLike,
         kind: Kind = "doubly",
         tolerance: float = TOLERANCE,
         nodes: range | None = None,
     ) -> None:
+        graph = as_graph(graph)
         self._set(graph, weights, kind, tolerance, range(graph.n) if nodes is None else nodes)
         self._check()
 
@@ -84,7 +86,7 @@ class MixingMatrix:
 
     @classmethod
     def from_dense(
-        cls, W: npt.ArrayLike, graph: Graph | None = None, kind: Kind = "doubly", tolerance: float = TOLERANCE
+        cls, W: npt.ArrayLike, graph: GraphLike | None = None, kind: Kind = "doubly", tolerance: float = TOLERANCE
     ) -> MixingMatrix:
         """The mixing matrix of an (n, n) array; the graph defaults to that of its non-zero entries."""
         dense = as_float64(W, "W")
@@ -93,6 +95,7 @@ class MixingMatrix:
         if graph is None:
             support = dense != 0
             graph = Graph(len(dense), np.argwhere(support), directed=not (support == support.T).all())
+        graph = as_graph(graph)
         if graph.n != len(dense):
             raise MixingError(f"W is {len(dense)} × {len(dense)}, but the graph has {graph.n} nodes")
         off_graph = dense.copy()

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
+from mixwise.graphs.spec import GraphLike, as_graph
 from mixwise.mixing.gme import GmeProblem
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
 from mixwise.mixing.solution import scaled_gram
@@ -69,13 +70,14 @@ def search_placement(gram: npt.ArrayLike, W: MixingMatrix, *, restarts: int = 8,
     return Placement(tuple(best.tolist()), W, scale * _cost(M, Gamma, best))
 
 
-def optimize_placement(gram: npt.ArrayLike, graph: Graph, *, restarts: int = 8, seed: int = 0) -> Placement:
+def optimize_placement(gram: npt.ArrayLike, graph: GraphLike, *, restarts: int = 8, seed: int = 0) -> Placement:
     """A placement and weights of low mixing error, never worse than GME-opt with the nodes where they are.
 
         minimize  Tr(Wᵀ Γ[order, order] W)   over all orders and all doubly stochastic W on the graph (a local minimum)
 
     It alternates between GME-opt and the swap search until neither helps; each can only lower the error.
     """
+    graph = as_graph(graph)
     Gamma, scale = scaled_gram(gram, graph.n)
     problem = GmeProblem(graph)
     found = [_alternate(problem, Gamma, start) for start in _starts(graph.n, restarts, seed)]
@@ -83,8 +85,9 @@ def optimize_placement(gram: npt.ArrayLike, graph: Graph, *, restarts: int = 8, 
     return replace(best, objective=scale * best.objective)
 
 
-def distinct_placements(graph: Graph) -> list[tuple[int, ...]]:
+def distinct_placements(graph: GraphLike) -> list[tuple[int, ...]]:
     """One order for each different graph that placing the nodes can give; at most n!, so for small n only."""
+    graph = as_graph(graph)
     if graph.n > 8:
         raise MixingError(f"{graph.n} nodes have {graph.n}! orders, too many to list; use search_placement")
     first: dict[Graph, tuple[int, ...]] = {}

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph, complete
 from mixwise.graphs.graph import IntArray
+from mixwise.graphs.spec import as_graph
 from mixwise.mixing.matrix import FloatArray, Kind, MixingMatrix, row_sums
 from mixwise.parts import part
 
@@ -29,7 +30,7 @@ def metropolis_hastings(graph: Graph) -> MixingMatrix:
     >>> metropolis_hastings(Graph(3, [(0, 1), (1, 2)])).to_dense().round(3).tolist()
     [[0.667, 0.333, 0.0], [0.333, 0.333, 0.333], [0.0, 0.333, 0.667]]
     """
-    _require_undirected(graph, "metropolis_hastings")
+    graph = _undirected(graph, "metropolis_hastings")
     d = np.asarray(graph.degrees)
     return _with_loops(graph, 1 / (1 + np.maximum(d[graph.pattern.rows], d[graph.pattern.cols])))
 
@@ -37,13 +38,14 @@ def metropolis_hastings(graph: Graph) -> MixingMatrix:
 @part("max-degree", "scheme", title="max-degree weights")
 def max_degree(graph: Graph) -> MixingMatrix:
     """w_ij = 1 / (1 + max_k d_k): the same weight on every edge."""
-    _require_undirected(graph, "max_degree")
+    graph = _undirected(graph, "max_degree")
     return _with_loops(graph, np.full(len(graph.pattern.rows), 1 / (1 + max(graph.degrees))))
 
 
 @part("uniform", "scheme", title="uniform weights")
 def uniform(graph: Graph) -> MixingMatrix:
     """w_ij = w_ii = 1 / (1 + d) on a graph where every node has the same degree d, directed or not."""
+    graph = as_graph(graph)
     if not graph.is_regular:
         low, high = min(graph.degrees + graph.in_degrees), max(graph.degrees + graph.in_degrees)
         found = f"uniform weights need a regular graph, but the degrees run from {low} to {high}"
@@ -61,6 +63,7 @@ def uniform_sender(graph: Graph) -> MixingMatrix:
     >>> uniform_sender(Graph(3, [(0, 1), (0, 2), (1, 0)], directed=True)).to_dense().round(3).tolist()
     [[0.333, 0.333, 0.333], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]
     """
+    graph = as_graph(graph)
     return MixingMatrix(graph, 1 / (1 + np.asarray(graph.degrees)[graph.pattern.rows]), kind="sender")
 
 
@@ -73,6 +76,7 @@ def lazy_metropolis_hastings(graph: Graph) -> MixingMatrix:
 @part("full-averaging", "scheme", title="full averaging: every node hears all others", reference=True)
 def full_averaging(graph: Graph) -> MixingMatrix:
     """w_ij = 1/n for all pairs, on any graph: a baseline, not gossip."""
+    graph = as_graph(graph)
     if graph.n > _MOST_AVERAGED:
         raise MixingError(
             f"full-averaging on {graph.n} nodes needs {graph.n**2:.0e} weights; use algorithm: local-sgd with "
@@ -96,6 +100,7 @@ def clique_averaging(cliques: Iterable[Sequence[int]], graph: Graph | None = Non
         raise MixingError(f"node {twice} is in two cliques; clique averaging needs disjoint cliques")
     if graph is None:
         graph = Graph(1 + max(members, default=0), [pair for group in groups for pair in combinations(group, 2)])
+    graph = as_graph(graph)
     for i in members:
         if not 0 <= i < graph.n:
             raise MixingError(f"node {i} is in a clique, but the nodes are 0..{graph.n - 1}")
@@ -116,6 +121,7 @@ def from_edge_weights(
             directions, unless the mapping gives both (i, j) and (j, i).
         kind: see `MixingMatrix`.
     """
+    graph = as_graph(graph)
     if isinstance(weights, Mapping):
         arcs = np.array(list(weights), dtype=np.int64).reshape(-1, 2)
         values = np.array(list(weights.values()), dtype=np.float64)
@@ -141,7 +147,7 @@ def lazy(W: MixingMatrix) -> MixingMatrix:
 
 def symmetrized(W: MixingMatrix) -> MixingMatrix:
     """(W + Wᵀ) / 2, which is doubly stochastic again."""
-    _require_undirected(W.graph, "symmetrized")
+    _undirected(W.graph, "symmetrized")
     if W.kind != "doubly":
         raise MixingError('symmetrized needs kind="doubly": only then does the mean of W and Wᵀ have row sums of 1')
     # On an undirected graph, sorting the entries by column and row gives the transposed entries.
@@ -173,7 +179,9 @@ def _positions(graph: Graph, arcs: IntArray) -> IntArray:
     return positions
 
 
-def _require_undirected(graph: Graph, builder: str) -> None:
+def _undirected(value: Graph, builder: str) -> Graph:
+    graph = as_graph(value)
     if graph.directed:
         remedy = "on a directed graph use minimize_gme, uniform if it is regular, or uniform_sender for push-sum"
         raise MixingError(f"{builder} needs an undirected graph; {remedy}")
+    return graph
