@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeAlias
 
-from mixwise.errors import ConfigError, MixwiseError, TrainingError, kind_of, unknown
+from mixwise.errors import ConfigError, DivergedError, MixwiseError, TrainingError, kind_of, unknown
 from mixwise.experiments import Experiment, Recipe, load_run, run_experiment
 from mixwise.experiments.build import Prepared
 from mixwise.experiments.config import validated
@@ -109,20 +109,23 @@ def compare(
     runs = {name: _method(name, task, graph, {**options}, method) for name, method in methods.items()}
     if not runs:
         raise ConfigError('methods is empty; name at least one, such as {"gossip": "metropolis-hastings"}')
-    recorded = [_rehearse(name, run, chosen[0] if chosen else 0) for name, run in runs.items()]
+    rehearsed = [_rehearse(name, run, chosen[0] if chosen else 0) for name, run in runs.items()]
+    recorded = next((values for values in rehearsed if values), None)
+    if recorded is None:
+        raise TrainingError("every method diverges in its first round; lower the learning rate (lr)")
     folder = Path("runs", "compare", datetime.now().strftime("%Y-%m-%d_%H-%M-%S")) if out is None else Path(out)
     head = {
         "name": re.sub(r"[^A-Za-z0-9_.@-]+", "-", folder.resolve().name).lstrip("-_.@") or "comparison",
         "description": f"{len(runs)} methods compared by mixwise.compare",
         "seeds": chosen,
         "window": window,
-        "metrics": _default_metrics(recorded[0]) if metrics is None else list(metrics),
+        "metrics": _default_metrics(recorded) if metrics is None else list(metrics),
         "variants": {name: run.described() for name, run in runs.items()},
     }
     recipe = validated(Recipe, head, "compare")
     for metric in recipe.metrics:
-        if metric not in recorded[0]:
-            raise ConfigError("metrics: " + unknown("metric", metric, recorded[0]))
+        if metric not in recorded:
+            raise ConfigError("metrics: " + unknown("metric", metric, recorded))
     script = sys.argv[0].endswith(".py")
     experiment = Experiment(recipe, runs, f"python {shlex.join(sys.argv)}" if script else "mixwise.compare(…)")
     shown = progress_shown(World(), len(chosen) * len(runs)) if progress else nullcontext(lambda _: None)
@@ -143,10 +146,12 @@ def _method(name: str, task: TaskLike, graph: GraphLike, options: dict[str, Any]
 
 
 def _rehearse(name: str, run: OwnRun, seed: int) -> dict[str, Any]:
-    """The values of the record of one step."""
+    """The values of the record of the first mixing; empty if the run diverges before."""
     every = run.options["local_steps"]  # the first mixing
     try:
         return next(records(run.prepare(seed, World()).start(), every, every, every)).values
+    except DivergedError:
+        return {}
     except MixwiseError as error:
         error.args = (f"method {name}: {error}",)
         raise

@@ -33,6 +33,18 @@ class MixingError(MixwiseError):
     """Weights or a Gram matrix break a rule of mixing."""
 
 
+class NotFiniteError(MixingError):
+    """A number that weights are computed from is NaN, infinite, or so large that its square overflows.
+
+    Attributes:
+        node: the first node that has such a number, if known.
+    """
+
+    def __init__(self, message: str, *, node: int | None) -> None:
+        super().__init__(message)
+        self.node = node
+
+
 class SolverError(MixwiseError):
     """A solver found no usable solution."""
 
@@ -51,6 +63,22 @@ class ConfigError(MixwiseError):
 
 class TrainingError(MixwiseError):
     """A training run cannot start or continue."""
+
+
+class DivergedError(TrainingError):
+    """The values of a training run are no longer finite, or overflow as they are mixed.
+
+    Attributes:
+        node: the first node that has such a value, if known.
+        step: the step in which it was found, if known.
+        learning_rate: the learning rate that was set for the run, before any schedule, if known.
+    """
+
+    def __init__(
+        self, message: str, *, node: int | None, step: int | None = None, learning_rate: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.node, self.step, self.learning_rate = node, step, learning_rate
 
 
 class NetworkError(MixwiseError):

@@ -84,15 +84,18 @@ def progress_shown(world: World, runs: int | None = None) -> Iterator[Callable[[
         def on_progress(progress: Progress) -> None:
             nonlocal done, printed
             figures, name = watch(progress), f"{progress.variant}, seed {progress.seed}"
-            last = progress.step + 1 == progress.steps
-            bar.update(task, completed=done + (progress.step + 1) / progress.steps, description=name, detail=figures)
+            last = progress.step + 1 == progress.steps or progress.divergence is not None
+            part = 1.0 if last else (progress.step + 1) / progress.steps
+            bar.update(task, completed=done + part, description=name, detail=figures)
             done += last
             if world.rank > 0:  # after a loss, another process may have become process 0
                 return
             if "lost_nodes" in progress.values:
                 left = f"{progress.values['nodes']} continue at step {progress.step}"
                 err.print(f"{name}: nodes {progress.values['lost_nodes']} are lost; {left}")
-            if not err.is_terminal and (last or watch.clock() - printed > _QUIET):
+            if progress.divergence is not None:
+                err.print(f"{name}: {figures}")
+            elif not err.is_terminal and (last or watch.clock() - printed > _QUIET):
                 err.print(f"{name}: {figures}")
                 printed = watch.clock()
 
@@ -122,6 +125,8 @@ class Watch:
 
     def __call__(self, progress: Progress) -> str:
         """The words for a new record."""
+        if (divergence := progress.divergence) is not None:
+            return f"diverged: {divergence.message}"
         now = self.clock()
         if self._run != (progress.variant, progress.seed):
             self._run, self._accuracy, self._rate = (progress.variant, progress.seed), None, ""

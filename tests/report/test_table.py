@@ -80,7 +80,7 @@ def test_the_summary_averages_the_window_first_and_the_seeds_then():
 
 def test_one_seed_has_no_deviation():
     summary = summarize(results(a=[[1, 2]]), ["loss"], window=1)
-    assert summary.to_csv() == "variant,loss_mean,loss_std\na,2.0,\n"
+    assert summary.to_csv() == "variant,loss_mean,loss_std,diverged\na,2.0,,0\n"
     assert "±" not in summary.to_markdown("t")
 
 

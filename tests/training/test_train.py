@@ -9,7 +9,7 @@ import torch
 
 import mixwise.mixing as mx
 from builders import random_rows, refused, sgd
-from mixwise.errors import TrainingError
+from mixwise.errors import DivergedError, TrainingError
 from mixwise.graphs import ring
 from mixwise.network import SimulatedNetwork
 from mixwise.plan import Plan
@@ -131,8 +131,11 @@ POLICIES = {
 @pytest.mark.parametrize("policy", POLICIES)
 def test_divergence_names_step_and_node(policy, lr):
     """Before the rows overflow, their squares do: then it is Γ that is named, with the node whose update is in it."""
-    with pytest.raises(TrainingError, match=r"step \d+: .*node \d.* lower the learning rate \(lr\)"):
+    with pytest.raises(DivergedError, match=r"step \d+: .*node \d.* lower the learning rate \(lr\)") as error:
         run(2000, policy=POLICIES[policy](), optimizer=sgd(lr))
+    assert f"step {error.value.step}: " in str(error.value)
+    assert f"node {error.value.node}" in str(error.value)
+    assert error.value.learning_rate == lr
 
 
 class Broken(QuadraticTask):

@@ -70,10 +70,12 @@ def run(
             if found := summary.differences():
                 out.print(f"\n{summary.comparison}:")
                 out.print(columns(("", ""), list(found.items())))
-            if summary.suggestion:
-                out.print(f"\n{summary.suggestion}")
+            for note in summary.notes:
+                out.print(f"\n{note}")
             out.print(f"\nTable, figures and records: {folder}{'' if str(folder).endswith('/') else '/'}")
             out.print(f"Report: {folder / 'report.html'}")
+            if all(row.diverged and not any(row.cells) for row in summary.rows.values()):
+                raise TrainingError("every run has diverged; lower the learning rate (lr)")
 
 
 def sweep(

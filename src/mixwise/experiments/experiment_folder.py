@@ -6,6 +6,7 @@ DIR/<variant>/seed-<s>/timings.jsonl      wall-clock seconds of the same steps
 DIR/<variant>/seed-<s>/scene.json         the graph and the partition, for pictures
 DIR/<variant>/seed-<s>/weights.jsonl      the weights over time, thinned, for pictures
 DIR/<variant>/seed-<s>/nodes.jsonl        two numbers per model over time and the nodes' accuracies, for pictures
+DIR/<variant>/seed-<s>/diverged.json      of a run that diverged: the step, the node, the learning rate
 DIR/<variant>/seed-<s>/tensorboard/       with tensorboard=true: numbers, graph and weights for TensorBoard
 DIR/<variant>/seed-<s>/checkpoint/        the state to resume from; at the end, the result
 DIR/summary.csv, summary.md, figures/     the last window of every run, averaged over seeds; curves
@@ -32,6 +33,7 @@ from typing import Any
 from mixwise.errors import ConfigError, MixwiseError, TrainingError
 from mixwise.experiments.recipe import Experiment
 from mixwise.network.world import World
+from mixwise.report.divergence import DIVERGED
 from mixwise.storage import make_folder, sync, write_text
 from mixwise.training.checkpoint import keep_only, names_of_nodes, newest_step
 from mixwise.training.run_log import METRICS, TIMINGS, cut_run, records_before
@@ -129,7 +131,7 @@ def clear_run(place: Path, nodes: int, recorded: Callable[[int], list[int]]) -> 
     names = names_of_nodes(folder, step) if step else list(range(nodes))
     keep_only(folder, step)
     cut_run(place, step)
-    for stale in place.glob("*.part"):
+    for stale in [*place.glob("*.part"), place / DIVERGED]:
         stale.unlink(missing_ok=True)
     return step, names
 

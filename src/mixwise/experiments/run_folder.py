@@ -58,15 +58,19 @@ class Run:
     def summary(self) -> Summary:
         """The table; runs in progress are compared at a step that all of them have reached."""
         summary = summarize(self.found)
-        if not summary.steps:
+        if not summary.steps and not summary.divergences():
             raise ConfigError(f"{self.folder} holds no run with {', '.join(self.recipe.metrics)} yet; let it continue")
         return summary
 
     def curve(self, variant: str, metric: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """The steps (T,) at which all seeds that have begun to record the metric have it, and its values (seeds, T)."""
+        """The steps (T,) at which all seeds that have begun to record the metric have it, and its values (seeds, T).
+
+        Seeds that have diverged are left out, unless all have.
+        """
         if variant not in self.results:
             raise ConfigError(f"{self.folder}: " + unknown("variant", variant, self.results))
-        runs = list(self.results[variant].values())
+        whole = [run.records for run in self.found.averaged(variant) if run.records]
+        runs = whole or list(self.results[variant].values())
         begun = [records for records in runs if holding(records, metric)]
         curves = [series(records, metric) for records in begun or runs]
         shortest = min(len(steps) for steps, _ in curves)

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mixwise.errors import ConfigError, NetworkError, unknown
+from mixwise.errors import ConfigError, DivergedError, NetworkError, unknown
 from mixwise.experiments import experiment_folder as files
 from mixwise.experiments.build import Prepared
 from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock
@@ -23,6 +24,7 @@ from mixwise.network import block
 from mixwise.network.survivors import listed
 from mixwise.network.world import World
 from mixwise.protocols import State
+from mixwise.report.divergence import Divergence, read_divergence, write_divergence
 from mixwise.report.figures import save_curves
 from mixwise.report.folder import read_folder
 from mixwise.report.page import save_page
@@ -37,13 +39,14 @@ _WATCHED = 1.0  # seconds after which new records are visible to readers of the 
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of an experiment, after each record."""
+    """The progress of an experiment, after each record, and when a run has diverged."""
 
     variant: str
     seed: int
     step: int  # the step of the record
     steps: int  # the number of steps in this run
     values: dict[str, Any]
+    divergence: Divergence | None = None
 
 
 OnProgress = Callable[[Progress], None]
@@ -58,7 +61,8 @@ def run_experiment(
 ) -> Summary:
     """Run every variant with every seed; a wrong value is reported before anything is written.
 
-    The memory that the largest run needs, if that is much, is logged.
+    The memory that the largest run needs, if that is much, is logged. In a simulation, a run that diverges is recorded
+    as such, and the next one begins.
 
     Args:
         experiment: the runs.
@@ -83,8 +87,15 @@ def run_experiment(
         runs = [(variant, config, seed) for variant, config in experiment.runs.items() for seed in recipe.seeds]
         for stage, (variant, config, seed) in enumerate(runs, 1):
             prepared = config.prepare(seed, world, check=False)
-            for values in _run(prepared, folder / variant / f"seed-{seed}", cursor, stage, lock):
-                on_progress(Progress(variant, seed, values["step"], prepared.steps, values))
+            place, report = folder / variant / f"seed-{seed}", partial(Progress, variant, seed, steps=prepared.steps)
+            try:
+                for values in _run(prepared, place, cursor, stage, lock):
+                    on_progress(report(step=values["step"], values=values))
+            except DivergedError as error:
+                if world.size > 1:  # they cannot agree on it: it may be known to one of them only
+                    raise
+                divergence = write_divergence(error, place)
+                on_progress(report(step=divergence.step, values={}, divergence=divergence))
         world.decide(lambda: None)  # process 0 has written all records
         found = read_folder(folder)  # not kept in memory: a run may have millions of them
         summary = summarize(found, strict=True)
@@ -116,6 +127,9 @@ def _check(experiment: Experiment, world: World) -> None:
 # --- one run ---
 def _run(prepared: Prepared, place: Path, cursor: RunCursor, stage: int, lock: FolderLock) -> Iterator[dict[str, Any]]:
     """The records of one run: those in the folder, then new ones; after a loss of nodes, those of the others."""
+    if (known := read_divergence(place)) is not None and cursor.world.size == 1:
+        yield from run_log.records_before(place / run_log.METRICS, known.step)[0]
+        raise known.error
     rows: State | None = None
     while cursor.begin(stage):
         training = None

@@ -9,23 +9,29 @@ DIR/summary.csv, .md    the same, averaged over seeds
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import logging
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from mixwise.errors import ConfigError
+from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments.config import Recipe
 from mixwise.experiments.experiment_folder import CHECKPOINT, writing
 from mixwise.experiments.recipe import Experiment, PlannedRun, plan_experiment
 from mixwise.experiments.runner import OnProgress, run_experiment
 from mixwise.network.world import World
-from mixwise.report.folder import Run, RunFolder
+from mixwise.report.divergence import read_divergence
+from mixwise.report.folder import Run, RunFolder, read_scene
 from mixwise.report.records import higher_is_better
 from mixwise.report.table import Row, Summary, summarize
 from mixwise.storage import write_text
 from mixwise.training.checkpoint import load_checkpoint
 from mixwise.training.figures import disagreements
+from mixwise.training.run_log import SCENE
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -79,9 +85,7 @@ def sweep(
     with writing(folder) as lock:
         lock.begin(world)
         found = {name: run_experiment(grid[name], places[name], on_progress, resume, world).rows for name in grid}
-        better = max if higher_is_better(recipe.metrics[0]) else min
-        variants = list(next(iter(found.values())))
-        chosen = {v: better(found, key=lambda name: _first_mean(found[name][v])) for v in variants}
+        chosen = _chosen(found, higher_is_better(recipe.metrics[0]))
         tested = {name: on("test", point) for name, point in points.items()}
         winners = {variant: tested[name].runs[variant] for variant, name in chosen.items()}
         experiment = Experiment(next(iter(tested.values())).recipe, winners)
@@ -90,12 +94,14 @@ def sweep(
             for variant, name in chosen.items()
             for seed in experiment.recipe.seeds
         ]
-        head, variants = experiment.recipe, list(winners)
-        tested_runs = RunFolder(folder, head.name, metrics=head.metrics, variants=variants, seeds=head.seeds, runs=runs)
+        head = experiment.recipe
+        tested_runs = RunFolder(
+            folder, head.name, metrics=head.metrics, variants=list(winners), seeds=head.seeds, runs=runs
+        )
         summary = summarize(tested_runs, strict=True)
         if world.rank == 0:
             write_text(folder / "chosen.yaml", experiment.to_yaml())
-            records = ({"variant": run.variant, "seed": run.seed, **run.records[0]} for run in runs)
+            records = ({"variant": run.variant, "seed": run.seed, **run.records[0]} for run in runs if run.records)
             write_text(folder / "test.jsonl", "".join(json.dumps(record) + "\n" for record in records))
             write_text(folder / "summary.csv", summary.to_csv())
             title = f"{experiment.recipe.name}: chosen on the validation split"
@@ -103,13 +109,30 @@ def sweep(
         return SweepResult(chosen, summary)
 
 
-def _first_mean(row: Row) -> float:
-    assert row.cells[0] is not None  # the table is complete
-    return row.cells[0].mean
+def _chosen(found: Mapping[str, Mapping[str, Row]], higher: bool) -> dict[str, str]:
+    """The best point for every variant: the fewest diverged seeds, and among those the best mean."""
+
+    def rank(row: Row) -> tuple[int, float]:
+        cell = row.cells[0]
+        mean = -math.inf if cell is None else cell.mean if higher else -cell.mean
+        return -len(row.diverged), mean
+
+    chosen = {}
+    for variant in next(iter(found.values())):
+        point = max(found, key=lambda name: rank(found[name][variant]))
+        if found[point][variant].cells[0] is not None:
+            chosen[variant] = point
+        else:
+            _log.warning("%s diverged at every point of the grid and is left out; lower its learning rate", variant)
+    if not chosen:
+        raise TrainingError("every run of the grid has diverged; lower the learning rate (lr)")
+    return chosen
 
 
 def _tested(planned: PlannedRun, variant: str, seed: int, place: Path, world: World) -> Run:
-    """The evaluation of the final rows of a run on the test set, as one record."""
+    """The evaluation of the final rows of a run on the test set, as one record; none if the run has diverged."""
+    if (divergence := read_divergence(place)) is not None:
+        return Run(variant, seed, [], read_scene(place / SCENE), divergence=divergence)
     prepared = planned.prepare(seed, world)
     training = prepared.start()
     load_checkpoint(training, place / CHECKPOINT)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.dlpack import from_dlpack
 
-from mixwise.errors import TrainingError
+from mixwise.errors import DivergedError, TrainingError
 from mixwise.tasks.devices import checked_device
 from mixwise.tasks.rows import RowLayout
 
@@ -89,9 +89,10 @@ class ModelRow:
         """Raise an error if the row is not finite before mixing t."""
         # A sum propagates NaN and infinity, at a twentieth of the cost of testing each entry.
         if not math.isfinite(self.X.sum()) and not bool(torch.isfinite(self.X).all()):
-            raise TrainingError(
+            raise DivergedError(
                 f"mixing {t}: a parameter of rank {rank} is no longer finite, so nothing was sent; lower the learning "
-                f"rate, or check its data and its loss for NaN"
+                f"rate, or check its data and its loss for NaN",
+                node=rank,
             )
 
     def checksum(self) -> int:

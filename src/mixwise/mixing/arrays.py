@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mixwise.errors import MixingError, kind_of
+from mixwise.errors import MixingError, NotFiniteError, kind_of
 
 Rows: TypeAlias = npt.NDArray[Any] | torch.Tensor
 
@@ -52,12 +52,13 @@ def column_blocks(G: Rows) -> Iterator[npt.NDArray[np.float64]]:
 
 
 def check_finite(result: npt.ArrayLike, G: Rows) -> None:
-    """Raise `MixingError` if a result is not finite, with the first row of G that is the cause."""
+    """Raise `NotFiniteError` if a result is not finite, with the first row of G that is the cause."""
     if np.isfinite(result).all():
         return
     for i, row in enumerate(as_rows(G)):
         bad = np.flatnonzero(~np.isfinite(as_float64(row)))
         if len(bad):
             value = f"G[{i}, {bad[0]}] = {float(row[bad[0]])}"
-            raise MixingError(f"{value}; rows are finite: look for NaN in the gradient or the update of node {i}")
-    raise MixingError("the squares of the rows are too large for float64; scale the rows down")
+            where = f"look for NaN in the gradient or the update of node {i}"
+            raise NotFiniteError(f"{value}; rows are finite: {where}", node=i)
+    raise NotFiniteError("the squares of the rows are too large for float64; scale the rows down", node=None)

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mixwise.errors import MixingError
+from mixwise.errors import NotFiniteError
 from mixwise.graphs import Graph
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
 from mixwise.mixing.neighbor_objective import Blocks, Candidate, ScaledObjective, Verdict, on_simplex
@@ -106,7 +106,8 @@ class NeighborGme:
         *sums, some, first = near.tree.total(local, maxima=1).tolist()
         if -first < n:
             remedy = "look for NaN in its update, or use smaller steps"
-            raise MixingError(f"the sketch of node {-first:.0f} is not finite, or above {LARGEST:g}; {remedy}")
+            found = f"the sketch of node {-first:.0f} is not finite, or above {LARGEST:g}; {remedy}"
+            raise NotFiniteError(found, node=int(-first))
         if unless_zero and not some:
             return None
         heard = np.empty((len(near.owners) + 1, S.shape[1]), dtype=S.dtype)  # the last row is the padding

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mixwise.errors import MixingError, SolverError
+from mixwise.errors import MixingError, NotFiniteError, SolverError
 from mixwise.mixing.arrays import Rows, as_float64
 from mixwise.mixing.matrix import FloatArray, MixingMatrix
 
@@ -28,7 +28,7 @@ def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray,
         raise MixingError(f"the Gram matrix has shape {Gamma.shape}, but for {n} nodes it must be ({n}, {n})")
     largest = float(np.abs(Gamma).max())
     if not math.isfinite(largest):
-        raise MixingError(_not_finite(Gamma))
+        raise _not_finite(Gamma)
     if largest == 0:
         return Gamma, 0.0
     scale = mean_of(Gamma.diagonal())
@@ -54,14 +54,15 @@ def scaled_gram(gram: npt.ArrayLike | torch.Tensor, n: int) -> tuple[FloatArray,
     return Gamma, scale
 
 
-def _not_finite(Gamma: FloatArray) -> str:
-    """Return the message about a Γ that is not finite, with the node that is the cause if it can be told."""
+def _not_finite(Gamma: FloatArray) -> NotFiniteError:
+    """Return the error about a Γ that is not finite, with the node that is the cause if it can be told."""
     bad = ~np.isfinite(Gamma)
     i = int(bad.sum(axis=1).argmax())  # NaN of node i is in all of row i, and in one entry of the others
     where = f"Γ[{i}, {int(bad[i].argmax())}] = {Gamma[i, bad[i].argmax()]}; a Gram matrix is finite"
     if bad.all():  # centering has spread it
-        return f"{where}: no entry is, so look for NaN in every node's update; gram_matrix(G) names the node"
-    return f"{where}: look for NaN in node {i}'s update"
+        every = f"{where}: no entry is, so look for NaN in every node's update; gram_matrix(G) names the node"
+        return NotFiniteError(every, node=None)
+    return NotFiniteError(f"{where}: look for NaN in node {i}'s update", node=i)
 
 
 def finite_sketches(sketches: Rows, n: int) -> FloatArray:
@@ -74,7 +75,8 @@ def finite_sketches(sketches: Rows, n: int) -> FloatArray:
         node = int(largest.argmax())
         rule = f"numbers of a sketch are finite, and at most {LARGEST:g}"
         remedy = f"look for NaN in node {node}'s update, or use smaller steps"
-        raise MixingError(f"the sketch of node {node} contains ±{largest[node]:.3g}; {rule}: {remedy}")
+        found = f"the sketch of node {node} contains ±{largest[node]:.3g}; {rule}: {remedy}"
+        raise NotFiniteError(found, node=node)
     return S
 
 

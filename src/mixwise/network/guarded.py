@@ -28,7 +28,7 @@ from mixwise.mixing.matrix import FloatArray
 from mixwise.network.arcs import Arcs, Route, bounded, column, lower_median, route_of, trimmed
 from mixwise.network.faulty import FaultyNetwork
 from mixwise.network.traffic import Cargo, Packing, message_bytes
-from mixwise.network.values import BoolArray, check_dtype, is_bad, lengths, rejected
+from mixwise.network.values import BoolArray, Cause, check_dtype, is_bad, lengths, rejected
 from mixwise.network.wire import Wire
 from mixwise.protocols import Network, State
 from mixwise.sketch import CountSketch
@@ -200,7 +200,7 @@ class GuardedNetwork:
         e = int(bad.argmax())
         if self.on_bad == "stop" or not can_skip:
             sender, receiver = int(arcs.senders[e]), self.nodes[int(arcs.owner[e])]
-            raise rejected(sender, receiver, float(length[e]), float(own[e]), self.step, can_skip)
+            raise rejected(sender, receiver, float(length[e]), float(own[e]), self.step, self._cause, can_skip)
         self._count("stopped", arcs, bad)
         if self.on_bad == "exclude":
             self.state.arcs["excluded"][np.isin(self._near.keys, arcs.keys[bad])] = 1
@@ -210,11 +210,16 @@ class GuardedNetwork:
         if not len(senders):
             return
         if self.on_bad == "stop":
-            raise rejected(int(senders[0]), self.nodes[0], math.nan, math.nan, self.step)
+            raise rejected(int(senders[0]), self.nodes[0], math.nan, math.nan, self.step, self._cause)
         if self.nodes.start == 0:  # each is counted once, not by every process
             self.state.rows["stopped"][0] += len(senders)
         if self.on_bad == "exclude":
             self.state.shared["excluded"] = tuple(sorted({*self._excluded_by_all, *senders.tolist()}))
+
+    @property
+    def _cause(self) -> Cause:
+        """What a bad row comes from: where nodes are hostile, from one of them."""
+        return "node" if isinstance(self.network, FaultyNetwork) and self.network.hostile.kinds else "either"
 
     @property
     def _excluded_by_all(self) -> tuple[int, ...]:

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from mixwise.errors import MixingError, TrainingError
+from mixwise.errors import DivergedError, MixingError, TrainingError
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing.matrix import FloatArray
 
 BoolArray = npt.NDArray[np.bool_]
+Cause: TypeAlias = Literal["learning rate", "node", "either"]  # what may have made a row too long, or not finite
 _FEW = 1 << 12  # numbers
+_REMEDIES: dict[Cause, str] = {
+    "learning rate": "lower the learning rate (lr)",
+    "node": "fix that node",
+    "either": "lower the learning rate (lr), fix that node",
+}
 
 
 def check_dtype(rows: torch.Tensor) -> None:
@@ -49,9 +56,11 @@ def check_leaving(rows: torch.Tensor, senders: range | IntArray, step: int | Non
     bad = ~torch.isfinite(rows).all(dim=1)
     if bool(bad.any()):
         node, form = senders[int(bad.nonzero()[0])], str(rows.dtype).removeprefix("torch.")
-        raise TrainingError(
+        raise DivergedError(
             f"{_at(step)}node {node} would send NaN or infinity (as {form}), so nothing was sent; check its data "
-            f"and its buffers (BatchNorm statistics), or lower the learning rate (lr)"
+            f"and its buffers (BatchNorm statistics), or lower the learning rate (lr)",
+            node=int(node),
+            step=step,
         )
 
 
@@ -65,7 +74,7 @@ def check_lengths(rows: torch.Tensor, graph: Graph, weights: FloatArray, step: i
     bad = is_bad(length[senders], length[receivers], rows.dtype) & (weights != 0) & (senders != receivers)
     if bad.any():
         i, j = int(senders[bad.argmax()]), int(receivers[bad.argmax()])
-        raise rejected(i, j, float(length[i]), float(length[j]), step)
+        raise rejected(i, j, float(length[i]), float(length[j]), step, "learning rate")
 
 
 def check_arrived(arrived: torch.Tensor, own: torch.Tensor, senders: IntArray, nodes: range, step: int | None) -> None:
@@ -76,20 +85,21 @@ def check_arrived(arrived: torch.Tensor, own: torch.Tensor, senders: IntArray, n
     bad = is_bad(length, np.full(len(length), owned.max()), own.dtype)
     if bad.any():
         e = int(bad.argmax())
-        raise rejected(int(senders[e]), nodes[int(owned.argmax())], float(length[e]), float(owned.max()), step)
+        receiver = nodes[int(owned.argmax())]
+        raise rejected(int(senders[e]), receiver, float(length[e]), float(owned.max()), step, "either")
 
 
 def rejected(
-    sender: int, receiver: int, length: float, own: float, step: int | None, can_skip: bool = True
+    sender: int, receiver: int, length: float, own: float, step: int | None, cause: Cause, can_skip: bool = True
 ) -> TrainingError:
     """Return the error about a row that must not be mixed; some messages cannot be left out, whatever `on_bad` is."""
     what = "with NaN, infinity or an overflow"
     if np.isfinite(length):
         what = f"of length {length:.3g}, next to which its own of {own:.3g} vanishes"
-    remedy = "mend that node, lower the learning rate (lr), or continue without such rows: on_bad: skip, or exclude"
-    if not can_skip:
-        remedy = "mend that node, or lower the learning rate (lr); on_bad cannot leave out a message that all wait for"
-    return TrainingError(f"{_at(step)}node {sender} sent node {receiver} a row {what}; {remedy}")
+    skip = ", or continue without such rows: on_bad: skip, or exclude"
+    skip = skip if can_skip else "; on_bad cannot leave out a message that all wait for"
+    message = f"{_at(step)}node {sender} sent node {receiver} a row {what}; {_REMEDIES[cause]}{skip}"
+    return TrainingError(message) if cause == "node" else DivergedError(message, node=sender, step=step)
 
 
 def _is_harmless(rows: torch.Tensor) -> bool:

@@ -55,7 +55,7 @@ def curves_figure(
 
     metrics = folder.metrics if metrics is None else metrics
     width = width or 3.2 * len(metrics)
-    runs = {name: [run.records for run in folder.of(name)] for name in folder.variants}
+    runs = {name: [run.records for run in folder.averaged(name)] for name in folder.variants}
     with rc_context(_STYLE):
         figure, panels = _new(width, height, columns=len(metrics))
         for panel, metric in zip(panels, metrics, strict=True):
@@ -85,7 +85,7 @@ def save_paper_figures(
 
 def _paper_figures(folder: RunFolder, width: float) -> Iterator[tuple[str, Figure]]:
     for metric in dict.fromkeys([*folder.metrics, "loss"]):
-        if any(holding(run.records, metric) for run in folder.runs):
+        if any(holding(run.records, metric) for name in folder.variants for run in folder.averaged(name)):
             yield f"curve-{metric}", curves_figure(folder, [metric], width, (0.62 if width < 5 else 0.42) * width)
     for variant in folder.variants:
         run = next((run for run in folder.of(variant) if run.scene is not None and run.weights), None)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mixwise.errors import ConfigError
+from mixwise.report.divergence import Divergence, read_divergence
 from mixwise.report.records import Steps
 from mixwise.storage import contents, parsed_yaml, text
 
@@ -120,6 +121,7 @@ class Run:
     weights: Steps = field(default_factory=list)
     nodes: Steps = field(default_factory=list)
     steps: int | None = None  # the number of steps planned, if known
+    divergence: Divergence | None = None
 
     @property
     def done(self) -> int:
@@ -128,8 +130,9 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether all planned steps are recorded, as far as the plan is known."""
-        return bool(self.records) and (self.steps is None or self.done >= self.steps)
+        """Whether all planned steps are recorded, as far as the plan is known, or the run has diverged."""
+        whole = bool(self.records) and (self.steps is None or self.done >= self.steps)
+        return whole or self.divergence is not None
 
 
 @dataclass
@@ -150,6 +153,10 @@ class RunFolder:
     def of(self, variant: str) -> list[Run]:
         """The runs of a variant."""
         return [run for run in self.runs if run.variant == variant]
+
+    def averaged(self, variant: str) -> list[Run]:
+        """The runs of a variant that tables and curves average: those that have not diverged."""
+        return [run for run in self.of(variant) if run.divergence is None]
 
     def comment(self, start: str) -> str:
         """The first comment in config.yaml that begins like this; empty if there is none."""
@@ -240,13 +247,13 @@ def _read_run(folder: RunFolder, place: Path, variant: str, seed: int, steps: in
     scene = read_scene(place / "scene.json")
     steps = steps if scene is None or scene["steps"] is None else scene["steps"]
     nodes, damaged_nodes = _lines(place / "nodes.jsonl", NodesLine, cache)
-    run = Run(variant, seed, records, scene, weights, nodes, steps)
+    run = Run(variant, seed, records, scene, weights, nodes, steps, read_divergence(place))
     folder.runs.append(run)
     problems = {
         f"{damaged} damaged line{'s' * (damaged > 1)} in metrics.jsonl, skipped": damaged > 0,
         "damaged lines in weights.jsonl, skipped": damaged_weights > 0,
         "damaged lines in nodes.jsonl, skipped": damaged_nodes > 0,
-        "no records": not records,
+        "no records": not records and run.divergence is None,
         f"{run.done} of {run.steps} steps": bool(records) and not run.finished,
         "no readable scene.json, so its graph cannot be drawn": scene is None,
     }

@@ -14,10 +14,13 @@ _MARK = "\0"  # around the name of a variant, which is emphasized
 def narrative(folder: RunFolder, table: Summary) -> list[tuple[str, bool]]:
     """A paragraph about a folder: texts, and whether to emphasize each."""
     ranked = table.ranked()
+    if not ranked and any(row.diverged for row in table.rows.values()):
+        return [(f"There is nothing to compare: {_diverged(table)}", False)]
     if not ranked:
         return [("There is nothing to compare yet: no run has recorded the metrics of the table.", False)]
     so_far = "" if folder.finished else "Not all runs are finished; so far: "
     story = so_far + _result(table, ranked, metric_name(table.metrics[0]))
+    story += f" {_diverged(table)}" if any(row.diverged for row in table.rows.values()) else ""
     for sign in ("±", "%"):  # a number stays on one line
         story = story.replace(f" {sign}", f"\N{NO-BREAK SPACE}{sign}").replace("± ", "±\N{NO-BREAK SPACE}")
     parts = story.split(_MARK)
@@ -27,7 +30,7 @@ def narrative(folder: RunFolder, table: Summary) -> list[tuple[str, bool]]:
 def _result(table: Summary, ranked: list[Row], metric: MetricName) -> str:
     contenders = table.contenders()
     winner, *others = contenders
-    seeds = min(row.seeds for row in ranked)
+    seeds = min(row.seeds - len(row.diverged) for row in ranked)
     if len(ranked) == 1:
         over = f" over {seeds} seeds" if seeds > 1 else ""
         cost = f", after sending {in_bytes(winner.bytes_per_node)} per node" if winner.bytes_per_node else ""
@@ -85,6 +88,12 @@ def _certainty(pair: Paired | None, metric: MetricName) -> str:
 
 def _own_edges(row: Row) -> str:
     return f" {_name(row)} sends along edges of its own, which the graph does not have." if row.leaves_graph else ""
+
+
+def _diverged(table: Summary) -> str:
+    """A sentence for each method of which seeds have diverged."""
+    rows = [row for row in table.rows.values() if row.diverged]
+    return " ".join(f"{_name(row)} diverged on {len(row.diverged)} of {in_seeds(row.seeds)}." for row in rows)
 
 
 def _doubt(seeds: int) -> str:

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from mixwise.graphs.drawing import is_drawable, layout
+from mixwise.report.divergence import count_in_words
 from mixwise.report.folder import Run, RunFolder, read_folders
 from mixwise.report.narrative import in_bytes, narrative
-from mixwise.report.records import X_AXES, columns, in_order, is_number, metric_name, rounded
+from mixwise.report.records import X_AXES, Steps, columns, in_order, is_number, metric_name, rounded
 from mixwise.report.table import Row, Summary, summarize
 from mixwise.report.weights import graph_of, packed_nodes, packed_size, packed_weights
 from mixwise.storage import write_text
@@ -84,7 +85,7 @@ def page_data(folders: list[RunFolder]) -> dict[str, Any]:
         table, first = summarize(folder), sum(len(each["rows"]) for each in experiments)
         for v, variant in enumerate(table.rows, first):
             mine = folder.of(variant)
-            curves = columns([run.records for run in mine], metrics, points, folder.window)
+            curves = columns([_drawn(run) for run in mine], metrics, points, folder.window)
             for run, groups in zip(mine, curves, strict=True):
                 weights = packed_weights(run, looks)
                 if weights is None and run.weights and run.scene is not None:
@@ -102,6 +103,11 @@ def page_data(folders: list[RunFolder]) -> dict[str, Any]:
         "runs": runs,
         "scenes": list(scenes.values()),
     }
+
+
+def _drawn(run: Run) -> Steps:
+    """The records of a run that its curves show: none if it has diverged, as it is not part of the averages."""
+    return run.records if run.divergence is None else []
 
 
 def _recorded_metrics(runs: list[Run]) -> set[str]:
@@ -140,6 +146,7 @@ def _experiment(folder: RunFolder, name: str, table: Summary, prefix: str) -> di
                 "cells": [_cell(table, row, column) for column in range(len(table.metrics))],
                 "bytes": row.bytes_per_node,
                 "difference": differences.get(row.variant),
+                "diverged": count_in_words(len(row.diverged), row.seeds) if row.diverged else None,
             }
             for row in table.rows.values()
         ],
@@ -179,6 +186,7 @@ def _caption(table: Summary, compared: bool) -> str:
     unfinished = [row.variant for row in table.rows.values() if not row.finished]
     note = f" {table.comparison}." if compared else ""
     note += f" Not finished: {', '.join(unfinished)}." if unfinished else ""
+    note += "".join(f" {text}." for text in table.divergences())
     return f"{table.caption}. ★ marks the best of each column.{note}"
 
 

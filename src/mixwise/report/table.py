@@ -1,7 +1,8 @@
 """The result table: each metric averaged over the last window of a run, then mean and standard deviation over seeds.
 
 Runs in progress are compared at the last step that all of them have reached. References, whose nodes hear all others,
-are listed apart and are never the best.
+are listed apart and are never the best. Variants of which seeds have diverged are ranked last, and their cells average
+the other seeds.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from mixwise.errors import ConfigError, unknown
+from mixwise.report.divergence import Divergence, count_in_words, divergences_in_words
 from mixwise.report.folder import Run, RunFolder
 from mixwise.report.paired import Paired, paired
 from mixwise.report.records import higher_is_better, holding, is_number, metric_name, series, steps_in_words
@@ -57,6 +59,7 @@ class Row:
     bytes_per_node: float | None = None
     seeds: int = 1
     finished: bool = True
+    diverged: Mapping[int, Divergence] = field(default_factory=dict, compare=False)  # by seed
     scene: Mapping[str, Any] = field(default_factory=dict, compare=False)  # with its method in words
 
     @property
@@ -100,12 +103,12 @@ class Summary:
     seeds: tuple[int, ...]
 
     def ranked(self, column: int = 0) -> list[Row]:
-        """The variants that have a finite mean in this column, the best first."""
+        """The variants that have a finite mean in this column, the best first; diverged seeds are worse than any."""
         if not self.metrics:
             return []
         sign = -1 if higher_is_better(self.metrics[column]) else 1
         found = [(cell.mean, row) for row in self.rows.values() if (cell := row.cells[column])]
-        return [row for _, row in sorted(found, key=lambda pair: sign * pair[0])]
+        return [row for _, row in sorted(found, key=lambda pair: (len(pair[1].diverged), sign * pair[0]))]
 
     def contenders(self, column: int = 0) -> list[Row]:
         """Those of them that are not references, unless there is nothing else."""
@@ -115,8 +118,10 @@ class Summary:
     def is_best(self, row: Row, column: int) -> bool:
         """Whether no contender has a better mean in this column."""
         contenders, cell = self.contenders(column), row.cells[column]
-        best = contenders[0].cells[column] if row in contenders else None
-        return cell is not None and best is not None and cell.mean == best.mean
+        if cell is None or row not in contenders:
+            return False
+        best = contenders[0].cells[column]
+        return best is not None and cell.mean == best.mean and len(row.diverged) == len(contenders[0].diverged)
 
     @property
     def baseline(self) -> Row | None:
@@ -142,7 +147,14 @@ class Summary:
             return {}
         found = {name: self.difference(name, base.variant) for name in self.rows if name != base.variant}
         percent = metric_name(self.metrics[0]).percent
-        return {name: each.text(percent) for name, each in found.items() if each is not None and each.seeds > 1}
+        texts = {name: each.text(percent) for name, each in found.items() if each is not None and each.seeds > 1}
+        lost = {name: {*self.rows[name].diverged, *base.diverged} for name in texts}
+        return {name: text + f" ({len(lost[name])} diverged)" * bool(lost[name]) for name, text in texts.items()}
+
+    def divergences(self) -> list[str]:
+        """Which runs have diverged, in one line for each variant."""
+        rows = [row for row in self.rows.values() if row.diverged]
+        return [f"{row.variant}: {divergences_in_words(row.diverged, row.seeds)}" for row in rows]
 
     @property
     def suggestion(self) -> str:
@@ -154,17 +166,25 @@ class Summary:
         names = ", ".join(alone[:_NAMED]) + (f" and {len(alone) - _NAMED} more" if len(alone) > _NAMED else "")
         return f"To see what looking at the nodes adds, compare with control: permuted in the policy of {names}."
 
+    @property
+    def notes(self) -> list[str]:
+        """Lines below the table: which runs have diverged, and a suggestion."""
+        return [*self.divergences(), *([self.suggestion] if self.suggestion else [])]
+
     def to_csv(self) -> str:
-        """`variant`, then `<metric>_mean` and `<metric>_std` for each metric."""
+        """`variant`, then `<metric>_mean` and `<metric>_std` for each metric, and the number of `diverged` seeds."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         several = any("/" in run for run in self.rows)  # topologies
         names = ["topology", "variant"] if several else ["variant"]
-        writer.writerow([*names, *(f"{metric}_{part}" for metric in self.metrics for part in ("mean", "std"))])
+        writer.writerow(
+            [*names, *(f"{metric}_{part}" for metric in self.metrics for part in ("mean", "std")), "diverged"]
+        )
         for run, row in self.rows.items():
             numbers = [value for cell in row.cells for value in ((cell.mean, cell.std) if cell else (None, None))]
             name = list(run.rpartition("/")[::2]) if several else [run]
-            writer.writerow([*name, *("" if value is None else repr(value) for value in numbers)])
+            texts = ("" if value is None else repr(value) for value in numbers)
+            writer.writerow([*name, *texts, len(row.diverged)])
         return text.getvalue()
 
     def __str__(self) -> str:
@@ -178,8 +198,7 @@ class Summary:
         lines.append(f"{self.caption}; * marks the best.")
         if found := self.differences():
             lines += [f"{self.comparison}:", *(f"  {name}: {text}" for name, text in found.items())]
-        lines += [self.suggestion] if self.suggestion else []
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.notes])
 
     def to_markdown(self, title: str) -> str:
         """The table in Markdown, the best of each column in bold, and the paired differences."""
@@ -190,7 +209,7 @@ class Summary:
             lines.append(f"| {self.name(row)} | {' | '.join(shown)} |")
         if found := self.differences():
             lines += ["", f"{self.comparison}:", "", *(f"- {name}: {text}" for name, text in found.items())]
-        lines += ["", self.suggestion] if self.suggestion else []
+        lines += [line for note in self.notes for line in ("", note)]
         return "\n".join(lines) + "\n"
 
     def _repr_html_(self) -> str:
@@ -205,7 +224,7 @@ class Summary:
         table = f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         found = [escape(f"{name}: {text}") for name, text in self.differences().items()]
         table += f"<p>{escape(self.comparison)}:<br/>{'<br/>'.join(found)}</p>" if found else ""
-        return table + (f"<p>{escape(self.suggestion)}</p>" if self.suggestion else "")
+        return table + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
 
     @property
     def shown(self) -> list[Row]:
@@ -213,14 +232,16 @@ class Summary:
         return sorted(self.rows.values(), key=lambda row: row.reference)
 
     def name(self, row: Row) -> str:
-        """The name of a row; one that is a reference, a control, or has edges of its own says so."""
+        """The name of a row, with its role as a reference or a control, edges of its own, and its diverged seeds."""
         kind = "reference" if row.reference else f"control: {row.control}" if row.control else ""
         kind = "own edges" if row.leaves_graph and not kind else kind
-        return f"{row.variant} ({kind})" if kind else row.variant
+        notes = [kind] * bool(kind) + [count_in_words(len(row.diverged), row.seeds)] * bool(row.diverged)
+        return f"{row.variant} ({', '.join(notes)})" if notes else row.variant
 
     def texts(self, row: Row) -> list[tuple[str, bool]]:
         """The cells of a row as text, and whether each is the best of its column."""
-        return [("–" if cell is None else str(cell), self.is_best(row, i)) for i, cell in enumerate(row.cells)]
+        missing = "diverged" if row.diverged else "–"
+        return [(missing if cell is None else str(cell), self.is_best(row, i)) for i, cell in enumerate(row.cells)]
 
     @property
     def _head(self) -> list[str]:
@@ -246,7 +267,8 @@ def summarize(folder: RunFolder, *, strict: bool = False) -> Summary:
     ends = [_common_end(folder, metric) for metric in folder.metrics]
     rows = {}
     for variant in folder.variants:
-        runs = [run for run in folder.of(variant) if run.records]
+        runs = [run for run in folder.averaged(variant) if run.records]
+        diverged = {run.seed: run.divergence for run in folder.of(variant) if run.divergence is not None}
         if strict:
             for run, metric in ((run, metric) for run in runs for metric in folder.metrics):
                 series(run.records, metric)
@@ -255,12 +277,13 @@ def summarize(folder: RunFolder, *, strict: bool = False) -> Summary:
             variant,
             tuple(_cell(runs, m, folder.window, end, used) for m, end in zip(folder.metrics, ends, strict=True)),
             bytes_per_node=float(np.mean(sent)) if sent else None,
-            seeds=len(runs),
-            finished=bool(runs) and len(runs) == len(folder.seeds) and all(run.finished for run in runs),
+            seeds=len(runs) + len(diverged),
+            finished=len(runs) + len(diverged) == len(folder.seeds) > 0 and all(run.finished for run in runs),
+            diverged=diverged,
             scene=next((run.scene for run in folder.of(variant) if run.scene is not None), {}),
         )
-    cells = [cell for row in rows.values() for cell in row.cells if cell is not None]
-    seeds = tuple(seed for seed in folder.seeds if all(seed in cell.values for cell in cells)) or tuple(folder.seeds)
+    known = [{*cell.values, *row.diverged} for row in rows.values() for cell in row.cells if cell is not None]
+    seeds = tuple(seed for seed in folder.seeds if all(seed in of_cell for of_cell in known)) or tuple(folder.seeds)
     return Summary(tuple(folder.metrics), rows, steps_in_words(used) if used else "", seeds)
 
 

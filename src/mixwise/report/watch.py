@@ -13,12 +13,13 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from mixwise.errors import ConfigError, MixwiseError
+from mixwise.report.divergence import DIVERGED
 from mixwise.report.folder import Cache, read_folders
 from mixwise.report.page import page, page_data
 
 ADDRESS = "127.0.0.1"  # not reachable from other machines
 _CONNECTIONS = 32  # at a time, each with a thread; more are closed at once
-_FILES = ("config.yaml", "metrics.jsonl", "weights.jsonl", "nodes.jsonl", "scene.json")
+_FILES = ("config.yaml", "metrics.jsonl", "weights.jsonl", "nodes.jsonl", "scene.json", DIVERGED)
 
 
 class WatchServer(ThreadingHTTPServer):

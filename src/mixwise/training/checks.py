@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from mixwise.errors import GraphError, MixingError, TrainingError, kind_of
+from mixwise.errors import DivergedError, GraphError, MixingError, TrainingError, kind_of
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.needs import PlanKind
@@ -229,8 +229,11 @@ def check_initial(X: torch.Tensor, nodes: Sequence[int]) -> None:
 def check_finite(what: str, values: torch.Tensor, nodes: Sequence[int], t: int) -> None:
     """Reject losses or gradients of step t that are not finite, computed with parameters that are."""
     if (row := _bad_row(values)) is not None:
-        start = "is not finite, though its initial parameters are; check its data, the model and the loss"
-        raise TrainingError(f"step {t}: the {what} of node {nodes[row]} {_LOWER if t > 0 else start}")
+        node = nodes[row]
+        if t == 0:
+            start = "is not finite, though its initial parameters are; check its data, the model and the loss"
+            raise TrainingError(f"step 0: the {what} of node {node} {start}")
+        raise DivergedError(f"step {t}: the {what} of node {node} {_LOWER}", node=node, step=t)
 
 
 def check_parameters(X: torch.Tensor, G: torch.Tensor, nodes: Sequence[int], t: int) -> None:
@@ -238,7 +241,7 @@ def check_parameters(X: torch.Tensor, G: torch.Tensor, nodes: Sequence[int], t: 
     if (row := _bad_row(X)) is not None:
         if t == 0:
             check_finite("gradient", G[row : row + 1], nodes[row : row + 1], t)
-        raise TrainingError(f"step {t}: a parameter of node {nodes[row]} {_LOWER}")
+        raise DivergedError(f"step {t}: a parameter of node {nodes[row]} {_LOWER}", node=nodes[row], step=t)
 
 
 def _bad_row(values: torch.Tensor) -> int | None:

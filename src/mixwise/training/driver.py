@@ -23,7 +23,7 @@ import torch
 
 from mixwise.algorithms.dsgd import mix_in_place
 from mixwise.algorithms.in_place import call_in_place
-from mixwise.errors import MixingError, TrainingError
+from mixwise.errors import DivergedError, MixingError, NotFiniteError, TrainingError
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
@@ -170,7 +170,10 @@ class Driver:
                 plan = self.policy.plan(round, self.policy_state, self.network)
         except MixingError as error:
             step = self.t if self.network.step is None else self.network.step
-            raise TrainingError(f"step {step}: {error}; if the run diverges, lower the learning rate (lr)") from error
+            if isinstance(error, NotFiniteError):
+                lower = f"step {step}: {error}; if the run diverges, lower the learning rate (lr)"
+                raise DivergedError(lower, node=error.node, step=step) from error
+            raise TrainingError(f"step {step}: {error}") from error
         if self.needs.fixed:
             check_unchanged(self.algorithm, plan.matrices, self._checked)
         self._check(plan.matrices)

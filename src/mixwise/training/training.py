@@ -19,7 +19,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from mixwise.algorithms import DSGD
-from mixwise.errors import NetworkError, TrainingError
+from mixwise.errors import DivergedError, NetworkError, TrainingError
 from mixwise.network import FaultyNetwork
 from mixwise.network.guarded import GuardedNetwork, OnBad, Robust, guarded, unguarded
 from mixwise.network.survivors import keep_counting, restored_on_loss
@@ -123,6 +123,14 @@ class Training:
     @torch.no_grad()
     def step(self) -> Step:
         """Compute and step; then, if the local steps are done, plan and mix."""
+        try:
+            return self._step()
+        except DivergedError as error:
+            group = self.optimizer.param_groups[0]
+            error.step, error.learning_rate = self.t, float(group.get("initial_lr", group["lr"]))
+            raise
+
+    def _step(self) -> Step:
         start = time.perf_counter()
         self.network.step = self.t  # for messages about processes that are missing
         self._take_back()

@@ -47,9 +47,10 @@ function resultTable(experiment, e) {
   const extent = range(experiment.rows.map(row => row.cells[0]));
   const line = row => el('tr', {},
     el('td', {}, swatch(row.variant), el('span', { class: 'name', text: row.short }),
-      el('span', { class: 'what', text: row.note }), row.difference ? el('span', { class: 'what', text: row.difference }) : null),
+      el('span', { class: 'what', text: row.note }), row.difference ? el('span', { class: 'what', text: row.difference }) : null,
+      row.diverged ? el('span', { class: 'what', text: row.diverged }) : null),
     row.cells.map((cell, c) => el('td', { class: cell && cell.best ? 'best' : null, 'data-label': columns[c][0] },
-      el('span', { text: cell ? cell.text : '–' }), c === 0 && cell && extent ? bar(cell, extent, row.variant) : null)),
+      el('span', { text: cell ? cell.text : row.diverged ? 'diverged' : '–' }), c === 0 && cell && extent ? bar(cell, extent, row.variant) : null)),
     el('td', { 'data-label': 'Sent per node', text: row.bytes == null ? '–' : bytes(row.bytes) }));
   const references = rows.filter(row => row.reference);
   const body = [...rows.filter(row => !row.reference).map(line), references.length
