@@ -61,4 +61,6 @@ def check_finite(result: npt.ArrayLike, G: Rows) -> None:
             value = f"G[{i}, {bad[0]}] = {float(row[bad[0]])}"
             where = f"look for NaN in the gradient or the update of node {i}"
             raise NotFiniteError(f"{value}; rows are finite: {where}", node=i)
-    raise NotFiniteError("the squares of the rows are too large for float64; scale the rows down", node=None)
+    longest = max(range(len(G)), key=lambda i: float(np.abs(as_float64(G[i])).max(initial=0.0)))
+    what = f"the squares of the rows are too large for float64, above all those of node {longest}"
+    raise NotFiniteError(f"{what}; scale the rows down", node=longest)
