@@ -11,7 +11,7 @@ PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-compile 
 # One thread per worker; tests of processes wait a lot, so that two cores have room for three workers.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help setup run test test-soak test-trainers test-numerics lint build tables docs bench clean
+.PHONY: help setup run test test-soak test-trainers test-numerics test-benchmarks lint build tables docs bench clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/'
@@ -45,6 +45,9 @@ test-trainers: $(READY)-dev $(READY)-trainers  ## the tests with accelerate, Lig
 
 test-numerics: $(READY)-dev  ## the tests of bits and rounding, under the code paths of several processors
 	$(BIN)/python tests/processors.py -n 2 --dist loadgroup -q -m numerics
+
+test-benchmarks: $(READY)-dev  ## every benchmark in a small size, to see that it runs
+	$(PYTEST) tests/test_benchmarks.py
 
 lint: $(READY)-dev  ## style, types, layers
 	$(BIN)/ruff check .

@@ -39,7 +39,7 @@ def contestants(rounds: int) -> Contestants:
 
             def wrap(rank: int) -> dict[str, Any]:
                 meeting = {"MASTER_ADDR": hosts.address(0), "MASTER_PORT": "29511", "GLOO_SOCKET_IFNAME": "eth0"}
-                return meeting | {"wrap": partial(hosts.command, rank)}
+                return meeting | {"wrap": lambda words: hosts.command(rank, *words)}
 
             result = distributed.run("mlp", rounds, wrap=wrap)
     except HostsError as error:

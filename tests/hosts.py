@@ -49,7 +49,7 @@ class Hosts:
             self.run(None, "ip link add switch type bridge")
             self.run(None, "ip link set switch up")
             for host in range(self.count):
-                self._keep([*self._inside(None), "unshare", "--net"])
+                self._keep(self.command(None, "unshare", "--net"))
                 pid = self._keepers[-1].pid
                 self.run(None, f"ip link add port{host} type veth peer name eth0 netns {pid}")
                 self.run(None, f"ip link set port{host} master switch up")
@@ -85,13 +85,14 @@ class Hosts:
         """Pull the cable of a host."""
         self.run(None, f"ip link set port{host} down")
 
-    def _inside(self, host: int | None) -> list[str]:
+    def command(self, host: int | None, *words: str) -> list[str]:
+        """The command line that runs these words on a host; on the switch if there is none."""
         pid = self._keepers[0 if host is None else host + 1].pid
-        return ["nsenter", f"--target={pid}", "--user", "--preserve-credentials", "--net"]
+        return ["nsenter", f"--target={pid}", "--user", "--preserve-credentials", "--net", *words]
 
     def run(self, host: int | None, command: str) -> str:
-        """What a command prints on a host; on the switch if there is none."""
-        done = subprocess.run([*self._inside(host), *command.split()], capture_output=True, text=True, timeout=60)
+        """What a command prints on a host."""
+        done = subprocess.run(self.command(host, *command.split()), capture_output=True, text=True, timeout=60)
         if done.returncode:
             raise HostsError(f"{command}: {done.stderr.strip()}")
         return done.stdout

@@ -18,7 +18,7 @@ def installed_by(goal, venv):
 @cases(
     "goal, extras",
     ("run", []),
-    *((goal, [".[dev]"]) for goal in ("setup", "test", "lint", "build")),
+    *((goal, [".[dev]"]) for goal in ("setup", "test", "test-benchmarks", "lint", "build")),
     ("docs", [".[docs]"]),
     ("bench", [".[bench]"]),
     ("test-trainers", [".[dev]", ".[trainers]"]),
@@ -32,3 +32,8 @@ def test_what_is_installed_already_is_not_installed_again(tmp_path):
         (tmp_path / stamp).touch()
     assert installed_by("test", tmp_path) == []
     assert installed_by("docs", tmp_path) == [".[docs]"]
+
+
+def test_the_checks_of_a_change_rehearse_every_benchmark():
+    checks = (Path(__file__).parents[2] / ".ci" / "run").read_text("utf-8")
+    assert "make test-benchmarks" in checks.splitlines()
