@@ -92,11 +92,11 @@ def runs() -> dict:
     return {name: (*run, GRAPH, {})[:4] if len(run) < 3 else (*run, {})[:4] for name, run in kinds.items()}
 
 
-def quadratic_run(name, make_network=SimulatedNetwork, **options) -> Training:
+def quadratic_run(name, make_network=SimulatedNetwork, dim=6, **options) -> Training:
     """One of these runs, on quadratics with noise."""
     algorithm, policy, graph, more = runs()[name]
     options = {"optimizer": sgd(), **more, **options}
-    return Training(random_quadratics(N, dim=6, noise=0.2), make_network(graph), policy, algorithm, **options)
+    return Training(random_quadratics(N, dim=dim, noise=0.2), make_network(graph), policy, algorithm, **options)
 
 
 # --- by the names in recipes ---
