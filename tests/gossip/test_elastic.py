@@ -18,6 +18,7 @@ from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip import Gossip
 from mixwise.gossip.elastic import Elastic
 from mixwise.gossip.model_row import ModelRow
+from mixwise.gossip.schedule import Schedule
 from mixwise.graphs import Graph, ring
 from mixwise.mixing import lazy_metropolis_hastings, metropolis_hastings, uniform_sender
 from mixwise.network import SimulatedNetwork
@@ -54,12 +55,12 @@ def loop(seed, kind):
     return model, optimizer
 
 
-def elastic(model, optimizer, rank=0, *others, rejoin="neighbor"):
+def elastic(model, optimizer, rank=0, *others, rejoin="neighbor", schedule=None):
     """An `Elastic` without lighthouse and groups."""
     made = object.__new__(Elastic)
     made._parts = SimpleNamespace(
         row=ModelRow(model), lines=describe_model(model), optimizer=optimizer, graph=ring(4),
-        options=SimpleNamespace(rejoin=rejoin),
+        options=SimpleNamespace(rejoin=rejoin), schedule=schedule or Schedule(None, optimizer),
     )  # fmt: skip
     made._timeout = 10.0
     made._serve("127.0.0.1")
@@ -115,6 +116,28 @@ def test_a_rank_may_join_with_its_own_model():
     with serving(giver):
         assert joins._join() == (7, 0)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("rejoin", ["neighbor", "own"])
+def test_the_schedule_of_a_rank_that_joins_is_that_of_the_others(rejoin):
+    """Also if theirs did not begin at step 0 of the run, and though its optimizer has not taken a step."""
+
+    def ranks(steps):
+        model, optimizer = loop(1, torch.optim.SGD)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+        for _ in range(steps):
+            optimizer.step()
+            scheduler.step()
+        return model, optimizer, Schedule(scheduler, optimizer)
+
+    (*given, theirs), (*taken, own) = ranks(2), ranks(0)
+    giver = elastic(*given, 1, schedule=theirs)
+    theirs.follow(7)
+    with serving(giver):
+        own.follow(elastic(*taken, 0, giver.membership.me, rejoin=rejoin, schedule=own)._join()[0])
+    for part in (theirs, own):
+        part.follow(11)
+    assert taken[1].param_groups[0]["lr"] == given[1].param_groups[0]["lr"] < 0.001
 
 
 def test_a_rank_that_joins_does_not_wait_for_a_neighbor_that_is_stopped():

@@ -2,7 +2,9 @@
 
 import contextlib
 import copy
+import math
 import re
+import warnings
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -199,7 +201,7 @@ def with_unequal_data(rank, world, sizes, name):
         train(gossip, rank, world, range(sizes[rank]))
     with gossip.join():  # a second epoch begins where all are
         train(gossip, rank, world, range(sizes[rank]))
-    return gossip.t, gossip.steps.taken, gossip.row.X[0] - first[0], gossip.average()["head.weight"]
+    return gossip.t, gossip.steps.tally.taken, gossip.row.X[0] - first[0], gossip.average()["head.weight"]
 
 
 @pytest.mark.parametrize("name", ["ha-dsgd", "gradient-tracking", "local-steps", "overlap", "auto"])
@@ -212,6 +214,42 @@ def test_ranks_that_have_run_out_keep_mixing(name, sizes):
         assert (t, taken) == (2 * mixings, 2 * sizes[rank])
         assert moved.norm() > 0.01  # also of a rank without data: it hears the others
         assert torch.equal(average, results[0][3])
+
+
+def scheduled(rank, world, follows):
+    """The learning rates at the end of each epoch of a rank with rank + 1 batches, and what it was warned of."""
+    own = nn.Linear(2, 1)
+    optimizer = sgd(own.parameters())
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+    options = {"scheduler": scheduler} if follows else {}
+    gossip, rates = mw.Gossip(own, optimizer, mw.graphs.ring(world), timeout=TIMEOUT, **options), []
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            with gossip.join():
+                for _ in range(rank + 1):
+                    gossip.step()
+                    if not follows:
+                        scheduler.step()
+            rates.append(optimizer.param_groups[0]["lr"])
+    return rates, [str(warning.message) for warning in told]
+
+
+def test_a_schedule_follows_the_run_on_a_rank_that_has_run_out():
+    results = run_in_processes(3, scheduled, True)
+    assert all(found == results[0] for found in results)
+    rates, told = results[0]
+    assert rates == pytest.approx([0.05 * (1 + math.cos(math.pi * step / 20)) for step in (3, 6)])
+    assert told == []
+
+
+def test_rank_0_warns_of_learning_rates_that_differ():
+    (_, told), *others = run_in_processes(3, scheduled, False)
+    assert [others_told for _, others_told in others] == [[], []]
+    (warning,) = told
+    assert re.match(
+        r"the learning rates differ: 0.099\d* on rank 0, 0.097\d* on rank 1, 0.094\d* on rank 2; if", warning
+    )
 
 
 def conserved(rank, world):
@@ -408,7 +446,7 @@ def blocks(page, language):
 
 def changed_loop(rank, world, page):
     """The loop of a page with its changes made, on ranks with different data and numbers of batches."""
-    (diff,) = blocks(page, "diff")
+    diff, *_ = blocks(page, "diff")
     code = "\n".join(line[1:] for line in diff.splitlines() if not line.startswith("-"))
     code = code.replace('dist.init_process_group("gloo")', "assert dist.is_initialized()")
     generator = torch.Generator().manual_seed(rank)

@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from sysconfig import get_paths
 from types import FrameType
 from typing import Any, TypeAlias
 from weakref import ReferenceType, WeakSet, ref
@@ -25,6 +24,7 @@ from weakref import ReferenceType, WeakSet, ref
 import torch.distributed as dist
 
 from mixwise.errors import NetworkError
+from mixwise.gossip.caller import GOSSIP, line_of
 from mixwise.network.board import Board
 from mixwise.network.transport import Transport
 
@@ -32,8 +32,6 @@ _TICK, _LATE, _RARELY = 0.5, 1.5, 5.0  # seconds between looks; until a call is 
 _KEPT = 64  # calls that are remembered: neighbors may be that far ahead
 _STEP, _BESIDE_MIXING = "step()", ("metrics()", "average()", "load_state_dict()")
 _JOIN = "if ranks have different numbers of batches, put the loop into `with gossip.join():`"
-_GOSSIP = os.path.dirname(__file__)
-_LIBRARIES = (os.path.dirname(_GOSSIP), *(get_paths()[name] for name in ("stdlib", "purelib", "platlib")), "<frozen")
 
 Status: TypeAlias = Mapping[str, Any]
 """Of a rank: `calls`, pairs of a number and a call; `place`, such as "train.py:31"; `end`, how it ended if it has."""
@@ -94,14 +92,14 @@ class CallWatch:
         self._board.write(f"{self._notes}/{self._rank}", self._status(end))
 
     def _status(self, end: str = "") -> Status:
-        return {"calls": list(self._calls.copy()), "place": _place(self._frame()), "end": end}
+        return {"calls": list(self._calls.copy()), "place": line_of(self._frame()), "end": end}
 
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(self._thread)
 
     def _inside(self) -> bool:
         frame = self._frame()
-        while frame is not None and os.path.dirname(frame.f_code.co_filename) != _GOSSIP:
+        while frame is not None and os.path.dirname(frame.f_code.co_filename) != GOSSIP:
             frame = frame.f_back
         return frame is not None
 
@@ -169,13 +167,6 @@ def _phrase(call: str, ranks: list[int], places: list[str]) -> str:
 
 def _made(status: Status) -> str:
     return f"{status['calls'][-1][0]} collective calls"
-
-
-def _place(frame: FrameType | None) -> str:
-    """The innermost line outside of libraries."""
-    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
-        frame = frame.f_back
-    return "" if frame is None else f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 _watches: WeakSet[CallWatch] = WeakSet()

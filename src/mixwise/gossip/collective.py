@@ -9,6 +9,7 @@ import torch
 
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip.model_row import ModelRow
+from mixwise.gossip.schedule import Schedule
 from mixwise.network import DistributedNetwork, GuardedNetwork
 from mixwise.network.agreement import check_alike, describe
 from mixwise.network.guarded import unguarded
@@ -65,11 +66,9 @@ def metrics(row: ModelRow, models: torch.Tensor, driver: Driver, loss: float = m
         loss: of this rank; averaged over the ranks that have one.
     """
     network, history = driver.network, driver.history
-    own = torch.tensor([[float(row.has_gradients), loss]], dtype=torch.float32, device=models.device)
-    with network.traffic.pause():
-        have, losses = network.gather(own.expand(len(models), 2)).unbind(1)
-    all_have, known = bool(have.all()), losses[losses.isfinite()]
-    values = {"loss": float(known.mean())} if len(known) else {}
+    told = told_by_all(network, row, float(row.has_gradients), loss)
+    all_have, known = all(have for have, _ in told), [loss for _, loss in told if math.isfinite(loss)]
+    values = {"loss": sum(known) / len(known)} if known else {}
     values |= mixing_figures(models, row.gradients() if all_have else None, history, network)
     values |= {name: value for name, value in history.solve_figures().items() if name != "solve_status"}
     if isinstance(network, GuardedNetwork):
@@ -78,18 +77,24 @@ def metrics(row: ModelRow, models: torch.Tensor, driver: Driver, loss: float = m
     return values | {"bytes_parameters": traffic.parameters / n, "bytes_sketches": traffic.sketches / n}
 
 
-def any_works(status: int, driver: Driver, row: ModelRow) -> bool:
-    """Tell all ranks the status of this one before the next mixing, and return whether any still has data."""
+def told_by_all(network: Network, row: ModelRow, *values: float) -> list[list[float]]:
+    """Return the values that each node tells, in float32, in the order of the nodes."""
+    own = torch.tensor([values], dtype=torch.float32, device=row.device).expand(len(network.nodes), -1)
+    with network.traffic.pause():
+        told: list[list[float]] = network.gather(own).tolist()
+    return told
+
+
+def statuses(status: int, driver: Driver, row: ModelRow, rate: float) -> list[tuple[int, float]]:
+    """Tell all ranks the status and the learning rate of this one before the next mixing; return those of all."""
     network, t = driver.network, driver.t
     network.step = t
-    own = torch.full((1, 1), status, dtype=torch.int64, device=row.device)
-    with network.traffic.pause():
-        everyone = network.gather(own)[:, 0].tolist()
-    failed = tuple(rank for rank, told in enumerate(everyone) if told == FAILED)
+    everyone = [(int(told), rate) for told, rate in told_by_all(network, row, status, rate)]
+    failed = tuple(rank for rank, (told, _) in enumerate(everyone) if told == FAILED)
     if failed and status != FAILED:
         message = f"rank {failed[0]} has left the join block with an error before mixing {t}; see its output"
         raise NetworkError(message, missing=failed, operation="join", step=t)
-    return WORKING in everyone
+    return everyone
 
 
 # --- checkpoints ---
@@ -97,35 +102,43 @@ def _name(driver: Driver) -> str:
     return type(driver.algorithm).__name__
 
 
-def saved(driver: Driver, row: ModelRow, calls: int) -> dict[str, Any]:
-    """The state of the driver, and what identifies the rank and the parameters that it belongs to."""
+def saved(driver: Driver, row: ModelRow, schedule: Schedule, calls: int) -> dict[str, Any]:
+    """The state of the driver and the schedule, and what identifies the rank and the parameters."""
     network = driver.network
     encoded = encode(driver.state(), network.nodes)
     values: dict[str, Any] = {"t": driver.t, "calls": calls, "rank": network.nodes[0], "world": network.graph.n}
     values |= {"parameters": row.checksum(), "algorithm": _name(driver), "driver": encoded.values}
-    return {"tensors": {name: tensor.clone() for name, tensor in encoded.tensors.items()}, "values": values}
+    tensors = {name: tensor.clone() for name, tensor in encoded.tensors.items()}
+    return {"tensors": tensors, "values": values, "scheduler": schedule.state_dict()}
 
 
-def load(state: dict[str, Any], driver: Driver, row: ModelRow) -> int:
+def load(state: dict[str, Any], driver: Driver, row: ModelRow, schedule: Schedule) -> int:
     """Load such a state on every rank, if all ranks have the state of the same moment; returns its calls."""
-    network = driver.network
-    values = state.get("values", {})
-    r, n, rank, world = values.get("rank"), values.get("world"), network.nodes[0], network.graph.n
-    problem = None
-    if not values:
-        found = ", ".join(map(str, list(state)[:3])) or "nothing"
-        problem = TrainingError(f"this state holds {found}; load what gossip.state_dict() has returned")
-    elif (r, n) != (rank, world):
-        problem = TrainingError(f"state of rank {r} of {n}, loaded on rank {rank} of {world}; every rank loads its own")
-    elif values["parameters"] != row.checksum():
-        problem = TrainingError(
-            "the parameters are not those that were saved with this state; after making Gossip, load the state dicts "
-            "that were saved together: first that of the model, then of the optimizer, then of Gossip"
-        )
-    elif values.get("algorithm", _name(driver)) != _name(driver):  # older states do not name it
-        remedy = "make Gossip with the same algorithm, or begin without this state"
-        problem = TrainingError(f"state of {values['algorithm']}, loaded into {_name(driver)}; {remedy}")
+    network, values = driver.network, state.get("values", {})
+    problem = _problem(state, driver, row) or schedule.problem(state.get("scheduler"))
     check_alike(describe("the state to load", {"t": values.get("t")}), problem, transport_of(network))
     tensors = {name: tensor.clone() for name, tensor in state["tensors"].items()}
     driver.load_state(decode(tensors, values["driver"], network.nodes), row.device)
-    return int(values["calls"])
+    calls = int(values["calls"])
+    schedule.load_state_dict(state["scheduler"], driver.t * driver.local_steps + calls)
+    return calls
+
+
+def _problem(state: dict[str, Any], driver: Driver, row: ModelRow) -> TrainingError | None:
+    """Why such a state cannot be loaded, if it cannot."""
+    values, network = state.get("values", {}), driver.network
+    if not values:
+        found = ", ".join(map(str, list(state)[:3])) or "nothing"
+        return TrainingError(f"this state holds {found}; load what gossip.state_dict() has returned")
+    r, n, rank, world = values["rank"], values["world"], network.nodes[0], network.graph.n
+    if (r, n) != (rank, world):
+        return TrainingError(f"state of rank {r} of {n}, loaded on rank {rank} of {world}; every rank loads its own")
+    if values["parameters"] != row.checksum():
+        return TrainingError(
+            "the parameters are not those that were saved with this state; after making Gossip, load the state dicts "
+            "that were saved together: first that of the model, then of the optimizer, then of Gossip"
+        )
+    if values["algorithm"] != _name(driver):
+        remedy = "make Gossip with the same algorithm, or begin without this state"
+        return TrainingError(f"state of {values['algorithm']}, loaded into {_name(driver)}; {remedy}")
+    return None

@@ -116,6 +116,7 @@ class Elastic:
             tensors |= {f"optimizer/{index}/{name}": value for name, value in held.items()}
             plain[str(index)] = {name: value for name, value in entries.items() if name not in held}
         values = {"t": t, "lines": self._parts.lines, "optimizer": plain, "groups": saved["param_groups"]}
+        values["schedule"] = self._parts.schedule.origin
         self._server.offer(tensors, values)
 
     @torch.no_grad()
@@ -133,6 +134,7 @@ class Elastic:
                 raise TrainingError(f"rank {rank} cannot join: {told}")
             if self._parts.options.rejoin == "neighbor":
                 self._load(tensors, values)
+            self._parts.schedule.origin = int(values["schedule"])
             self.membership.be(MEMBER)
             return int(values["t"]), 0
         raise NetworkError(f"rank {rank} cannot join: none of ranks {[m.rank for m in others]} has sent its state")
@@ -155,7 +157,10 @@ class Elastic:
             else:
                 index, _, entry = name.partition("/")
                 state[int(index)][entry] = tensor
-        self._parts.optimizer.load_state_dict({"state": state, "param_groups": values["groups"]})
+        # A schedule that Gossip steps goes on from where it is on this rank, and soon is where the others are.
+        own = self._parts.schedule.kind is not None
+        groups = self._parts.optimizer.state_dict()["param_groups"] if own else values["groups"]
+        self._parts.optimizer.load_state_dict({"state": state, "param_groups": groups})
 
     def _model(self) -> dict[str, torch.Tensor]:
         state = self._parts.row.module.state_dict()

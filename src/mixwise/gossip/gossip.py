@@ -16,15 +16,27 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip import collective
 from mixwise.gossip.call_watch import watched
-from mixwise.gossip.collective import DONE, FAILED, WORKING, any_works, averaged_state, metrics, transport_of
+from mixwise.gossip.collective import (
+    DONE,
+    FAILED,
+    WORKING,
+    averaged_state,
+    metrics,
+    statuses,
+    told_by_all,
+    transport_of,
+)
 from mixwise.gossip.elastic import Elastic, Place
 from mixwise.gossip.log import GossipLog, Logger
+from mixwise.gossip.loop_warnings import LoopWarnings
+from mixwise.gossip.schedule import learning_rate
 from mixwise.gossip.start import Options, Parts, agreed, begin_together, check_graph, connected
-from mixwise.gossip.steps import Steps, accumulates, unwrapped
+from mixwise.gossip.steps import Steps, accumulates
 from mixwise.graphs import Graph
 from mixwise.network import Link, Links
 from mixwise.network.guarded import OnBad, Robust, guarded
@@ -48,6 +60,7 @@ class Gossip:
         graph: the communication graph; node i is rank i.
         policy: the weights of each mixing: a policy, a matrix, a name such as "auto", or a function of the graph.
         algorithm: what is mixed, as an object or by name; D-SGD by default.
+        scheduler: a learning-rate schedule, counted in calls of `step()`, which Gossip steps: do not call its `step`.
         local_steps: τ: every τ-th `step()` mixes.
         buffers: such as the statistics of BatchNorm: "local", every node keeps its own; "averaged", they are mixed.
         overlap: let the rows travel while the next gradients are computed (`CombineWhileAdapt`).
@@ -81,6 +94,7 @@ class Gossip:
         policy: PolicyLike = "auto",
         algorithm: Algorithm | str | None = None,
         *,
+        scheduler: LRScheduler | None = None,
         local_steps: int = 1,
         buffers: BufferPolicy = "local",
         overlap: bool = False,
@@ -99,7 +113,7 @@ class Gossip:
         def make() -> Parts:
             if network is None and not elastic:
                 check_graph(graph, process_count())
-            return Parts(model, unwrapped(optimizer), graph, policy, algorithm, options)
+            return Parts(model, optimizer, graph, policy, algorithm, scheduler, options)
 
         self._log = None if log is None else GossipLog(log, log_every)
         kept = local_steps, buffers, overlap, wire_dtype, links, seed, elastic, rejoin, robust, on_bad
@@ -107,7 +121,7 @@ class Gossip:
         grouped = network is None and process_count() is not None
         parts = make() if elastic else agreed(make, Transport(None, timeout) if grouped else None)
         self.model, self.optimizer, self.local_steps, self.buffers = model, optimizer, local_steps, buffers
-        self.row, self.policy, self.algorithm = parts.row, parts.policy, parts.algorithm
+        self.row, self.policy, self.algorithm, self.schedule = parts.row, parts.policy, parts.algorithm, parts.schedule
         self.seed, self.links = seed, None if links is None else Links(links)
         self.row.bind()
         self._elastic: Elastic | None = None
@@ -120,12 +134,15 @@ class Gossip:
             self.network.traffic.reset()
             begin_together(self.row, self.network)
         self._make_driver(t)
-        self.steps = Steps(parts.optimizer, self.row, self.driver)
+        self.steps = Steps(optimizer, self.row, self.driver)
         self.steps.on_loss = self._continue if elastic else None
+        self._warnings = LoopWarnings(self, self.rank, self.steps.tally)
+        self._has_met = elastic  # other ranks, since they last compared learning rates
         self.plan: Plan | None = None  # the weights of the last mixing
         self._loss: Any = None  # of the last step, if known
         self._joined = self._mixing = False  # inside join(); inside a mixing
         self._note = watched(None if elastic else transport_of(self.network))  # of every collective call
+        self._follow_schedule()
         self._start_early()
 
     def _make_driver(self, t: int) -> None:
@@ -151,10 +168,7 @@ class Gossip:
     # --- one step ---
     def step(self, closure: Closure = None, *, scaler: torch.amp.GradScaler | None = None, loss: Any = None) -> Any:
         """Step the optimizer, and mix after every `local_steps` calls, skipped ones included; `loss` is for the log."""
-        if scaler is not None:
-            result = scaler.step(self.optimizer)
-        else:
-            result = self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        result = self.steps.take(closure, scaler)
         if not accumulates(self.optimizer):
             self.stepped(result if loss is None else loss)
         return result
@@ -166,6 +180,7 @@ class Gossip:
         self._calls += 1
         if self._calls >= self.local_steps:
             self.mix()
+        self._follow_schedule()
 
     @torch.no_grad()
     def mix(self) -> None:
@@ -173,7 +188,15 @@ class Gossip:
         self.row.settle()
         if not self.driver.needs.early or self.driver.looks:
             self.row.check_finite(self.t, self.rank)
-        self._mix_if(lambda: any_works(WORKING, self.driver, self.row) if self._joined else True)
+        self._mix_if(lambda: self._any_works(WORKING) if self._joined else True)
+
+    def _any_works(self, status: int) -> bool:
+        """Tell all ranks the status of this one before the next mixing, and return whether any still has data."""
+        told = statuses(status, self.driver, self.row, learning_rate(self.steps.optimizer))
+        working = {self.members[i]: rate for i, (status, rate) in enumerate(told) if status == WORKING}
+        if self.rank == 0:
+            self._warnings.compare_rates(working)
+        return bool(working)
 
     def _mix_if(self, wanted: Callable[[], bool]) -> bool:
         """Mix if it is wanted, and return whether it was; a mixing that fails because of a loss is skipped."""
@@ -184,25 +207,31 @@ class Gossip:
                     return False
                 self._mix()
         except NetworkError as error:
-            self._mixing = False
+            self._mixing, self._calls = False, 0
             self._continue(error, (self.t + 1, 0))
-            self._calls = 0
-            self._start_early()
         if self._elastic is not None:
             self._elastic.offer(self.t)
+        self._follow_schedule()
         return True
+
+    def _follow_schedule(self) -> None:
+        self.schedule.follow(self.t * self.local_steps + self._calls)
 
     def _continue(self, error: NetworkError, at: Place | None = None) -> None:
         """Continue with the ranks that are present, or raise the error."""
         if self._elastic is None:
             raise error
         (t, self._asked), self.network, self.policy = self._elastic.meet(at or (self.t, self._asked), self.network)
-        self.plan = None
+        self.plan, self._has_met = None, True
         self._make_driver(t)
         self.steps.driver = self.driver
+        self._follow_schedule()
+        self._start_early()
 
     def _mix(self) -> None:
         self._mixing = True
+        if self._has_met:
+            self._compare("step()")
         self.steps.begin()
         if self.driver.steps == 0:
             self.steps.rest()
@@ -215,6 +244,8 @@ class Gossip:
         if B is not None:
             self.row.put_buffers(B)
         self._mixing, self._calls, self._asked = False, 0, 0
+        self.steps.accept()
+        self.steps.tally.mixed += 1
         self._start_early()
         if self._log is not None:
             self._log.mixed(self)
@@ -239,12 +270,12 @@ class Gossip:
                 self.row.settle()
                 self._loss = None  # of a rank that has finished
                 # Local steps that were not mixed yet are still to be shared.
-                while self._mix_if(lambda: any_works(WORKING if self.driver.steps else DONE, self.driver, self.row)):
+                while self._mix_if(lambda: self._any_works(WORKING if self.driver.steps else DONE)):
                     pass
         except Exception as error:
             if not (self._mixing or isinstance(error, NetworkError)):  # else no rank waits for the status
                 with suppress(NetworkError):
-                    any_works(FAILED, self.driver, self.row)
+                    statuses(FAILED, self.driver, self.row, 0.0)
             raise
         finally:
             self._joined = self._mixing = False
@@ -274,6 +305,7 @@ class Gossip:
             self.row.settle()
             place = self.t, self._asked
             try:
+                self._compare(call)
                 answer = question()
             except NetworkError as error:
                 self._continue(error)
@@ -283,6 +315,16 @@ class Gossip:
                 self._asked += 1
                 return answer
 
+    def _compare(self, call: str) -> None:
+        """Let all ranks compare their learning rates and their steps since the last mixing."""
+        told = told_by_all(self.network, self.row, learning_rate(self.steps.optimizer), self.driver.steps)
+        self._has_met = False
+        if self.rank > 0:
+            return
+        self._warnings.compare_rates({self.members[i]: rate for i, (rate, _) in enumerate(told)})
+        if not self._mixing:
+            self._warnings.compare_steps(call, [steps for _, steps in told])
+
     @property
     def _models(self) -> torch.Tensor:
         return self.algorithm.models(self.row.X, self.driver.algorithm_state)
@@ -290,11 +332,12 @@ class Gossip:
     # --- checkpoints ---
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this rank that is not in the state dicts of model and optimizer."""
-        return collective.saved(self.driver, self.row, self._calls)
+        return collective.saved(self.driver, self.row, self.schedule, self._calls)
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from such a state, after those of the model and the optimizer are loaded; a collective call."""
         self._note("load_state_dict()")
         self.row.settle()
-        self._calls = collective.load(state, self.driver, self.row)
+        self._calls = collective.load(state, self.driver, self.row, self.schedule)
+        self.steps.accept()

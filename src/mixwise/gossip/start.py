@@ -13,6 +13,8 @@ from mixwise.algorithms import DSGD, AllReduceSGD, CombineWhileAdapt
 from mixwise.errors import MixwiseError, TrainingError, kind_of
 from mixwise.gossip.collective import take_from_first
 from mixwise.gossip.model_row import ModelRow
+from mixwise.gossip.schedule import Schedule
+from mixwise.gossip.steps import unwrapped
 from mixwise.graphs import Graph
 from mixwise.mixing import MixingMatrix
 from mixwise.network import DistributedNetwork, Link, SimulatedNetwork
@@ -49,7 +51,9 @@ class Parts:
     """The parts of this rank, validated on construction; arguments as those of `Gossip`.
 
     Attributes:
+        optimizer: torch's own, also if accelerate has wrapped it.
         row: the trained parameters of the model.
+        schedule: of the learning rate.
         lines: a description to compare with other ranks.
     """
 
@@ -60,6 +64,7 @@ class Parts:
         graph: Graph,
         policy: PolicyLike,
         algorithm: Algorithm | str | None,
+        scheduler: object,
         options: Options,
     ) -> None:
         if not isinstance(model, nn.Module):
@@ -78,7 +83,9 @@ class Parts:
             _check_elastic(policy)
         if options.log_every is not None and options.elastic:
             raise TrainingError("log=… shows all ranks, and elastic=True may lose some; leave one of them out")
-        self.optimizer, self.graph, self.options, self._given_policy = optimizer, graph, options, policy
+        self.optimizer = optimizer = unwrapped(optimizer)
+        self.graph, self.options, self._given_policy = graph, options, policy
+        self.schedule = Schedule(scheduler, optimizer)
         self.algorithm = _chosen_algorithm(algorithm, options.overlap)
         check_guarded(self.algorithm, options.robust, options.on_bad)
         self.policy = self.policy_on(graph)
@@ -89,7 +96,8 @@ class Parts:
         if options.buffers == "averaged" and self.row.mixable_buffers:
             check_buffers(self.algorithm)
         self.lines = describe_model(model)
-        named = {"the graph": graph, "the policy": self.policy, "the algorithm": self.algorithm, **vars(options)}
+        named = {"the graph": graph, "the policy": self.policy, "the algorithm": self.algorithm}
+        named |= {"the scheduler": self.schedule.kind, **vars(options)}
         for name, value in named.items():
             self.lines |= describe(name, value)
 

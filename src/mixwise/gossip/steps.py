@@ -5,7 +5,11 @@ Legend: X, G (1, d).
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,6 +17,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from mixwise.errors import NetworkError, TrainingError, kind_of
+from mixwise.gossip.caller import line_of
 from mixwise.gossip.model_row import ModelRow
 from mixwise.training.driver import Driver
 
@@ -20,24 +25,83 @@ from mixwise.training.driver import Driver
 _HOOKS: WeakKeyDictionary[torch.optim.Optimizer, list[RemovableHandle]] = WeakKeyDictionary()
 
 
-class Steps:
-    """Observes an optimizer, whether it is called by you, by a scaler, or by `Gossip.step`.
+@dataclass
+class Tally:
+    """Counts the steps of one loop.
 
     Attributes:
+        local_steps: steps from one mixing to the next.
         taken: optimizer steps since the start.
+        by_hand: those since the last mixing that the loop took by itself, not by `Gossip.step`.
+        line: where the first of these was taken, such as "train.py:31".
+        mixed: mixings since the start.
+        has_warned: whether the user was warned of steps that are not mixed.
+    """
+
+    local_steps: int
+    taken: int = 0
+    by_hand: int = 0
+    line: str = ""
+    mixed: int = 0
+    has_warned: bool = False
+
+    @property
+    def at(self) -> str:
+        """The line in parentheses, if it is known."""
+        return f" ({self.line})" if self.line else ""
+
+
+class Steps:
+    """Takes the steps of an optimizer, and observes those that you, a scaler or a trainer take.
+
+    Args:
+        optimizer: as it was passed to `Gossip`.
+        row: the parameters.
+        driver: keeps the position of the run.
+
+    Attributes:
+        tally: how many steps were taken.
         on_loss: called when a rank is lost inside a step; it replaces the driver.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, row: ModelRow, driver: Driver) -> None:
-        self.row, self.driver = row, driver
-        self.taken = self._counted = 0
+        self.optimizer, self.row, self.driver = optimizer, row, driver
+        self.tally = Tally(driver.local_steps)
+        self._counted, self._ours = 0, False
         self.on_loss: Callable[[NetworkError], None] | None = None
-        for hook in _HOOKS.pop(optimizer, []):
+        inner = unwrapped(optimizer)
+        for hook in _HOOKS.pop(inner, []):
             hook.remove()
-        _HOOKS[optimizer] = [
-            optimizer.register_step_pre_hook(self._before),
-            optimizer.register_step_post_hook(self._after),
-        ]
+        _HOOKS[inner] = [inner.register_step_pre_hook(self._before), inner.register_step_post_hook(self._after)]
+
+    def take(self, closure: Callable[[], Any] | None, scaler: torch.amp.GradScaler | None) -> Any:
+        """Step the optimizer, unless the loop has done so already; return what it returns."""
+        if self.tally.by_hand:
+            raise TrainingError(
+                f"optimizer.step(){self.tally.at} was called before gossip.step(), which takes a step as well: two "
+                f"steps for each batch; remove optimizer.step(), or call gossip.mix() after it"
+            )
+        self._check_closure(closure, scaler)
+        self._ours = True
+        try:
+            if scaler is not None:
+                return scaler.step(self.optimizer)
+            return self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        finally:
+            self._ours = False
+
+    def _check_closure(self, closure: object, scaler: object) -> None:
+        """Check that there is a closure if the optimizer computes gradients itself, as LBFGS does."""
+        inner = unwrapped(self.optimizer)
+        if closure is not None or not _requires_closure(type(inner).step):
+            return
+        name = type(inner).__name__
+        if scaler is not None:
+            raise TrainingError(f"{name} computes gradients several times in a step, which no scaler supports; omit it")
+        raise TrainingError(
+            f"{name} computes gradients several times in a step: pass a function that resets them, calls backward() "
+            f"and returns the loss, gossip.step(closure)"
+        )
 
     def begin(self) -> None:
         """Begin the round at the current X, unless it has begun."""
@@ -45,9 +109,13 @@ class Steps:
 
     def count(self) -> None:
         """Count a step as a rest if the optimizer has taken none since the last call: a scaler has skipped it."""
-        if self.taken == self._counted:
+        if self.tally.taken == self._counted:
             self.rest()
-        self._counted = self.taken
+        self.accept()
+
+    def accept(self) -> None:
+        """Take note that all steps so far were counted or mixed."""
+        self._counted, self.tally.by_hand = self.tally.taken, 0
 
     def rest(self) -> None:
         """Count a step without gradient and movement; some algorithms count their steps."""
@@ -60,6 +128,8 @@ class Steps:
         closures = [closure for closure in (*args[1:], kwargs.get("closure")) if closure is not None]
         if not all(map(callable, closures)):
             raise TrainingError(f"closure is {kind_of(closures[0])}; pass a loss by its name: gossip.step(loss=loss)")
+        if not (self._ours or self.tally.by_hand):
+            self.tally.line = line_of(sys._getframe(1))
         while self.driver.turns_gradients or not self.driver.begun:
             try:
                 if not self.driver.begun:
@@ -91,9 +161,16 @@ class Steps:
     def _after(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not _is_skipped(optimizer):
             self.driver.stepped(float(optimizer.param_groups[0]["lr"]))
-            self.taken += 1
+            self.tally.taken += 1
+            self.tally.by_hand += not self._ours
             if self.driver.turns_gradients:
                 self.row.restore_gradients()
+
+
+@cache
+def _requires_closure(step: Callable[..., Any]) -> bool:
+    closure = inspect.signature(step).parameters.get("closure")
+    return closure is not None and closure.default is closure.empty
 
 
 def _is_skipped(optimizer: torch.optim.Optimizer) -> bool:

@@ -92,6 +92,11 @@ class _Hooks:
                 "elastic=True: a trainer whose rank returns cannot continue at the step of the others; leave it out, "
                 "or use mixwise.Gossip in a loop of your own"
             )
+        if "scheduler" in options:
+            raise TrainingError(
+                "scheduler=…: a trainer steps its own schedule once per step of the optimizer, so Gossip must not; "
+                "leave it out, and give all ranks the same number of steps"
+            )
         self.graph, self.options = graph, options
         self._block = ExitStack()
 
