@@ -46,7 +46,7 @@ def test_records_are_one_line_of_json_each_and_times_are_kept_apart():
         line, timings = record.to_json(), json.loads(record.timings_to_json())
         assert not re.search(r"\n|NaN|Infinity", line)
         assert json.loads(line) == {"step": t, **record.values}
-        assert timings == pytest.approx({"step": t, **record.seconds}, abs=1e-6)
+        assert timings == pytest.approx({"step": t, **record.seconds, "threads": record.threads}, abs=1e-6)
         assert set(record.seconds) >= {"compute", "plan", "mix"}
         assert all(value >= 0 for value in record.seconds.values())
         assert not set(record.seconds) & set(record.values)

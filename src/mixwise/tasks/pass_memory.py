@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import weakref
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -15,6 +17,7 @@ from mixwise.tasks.devices import own_randomness
 from mixwise.tasks.module import ModuleTask
 from mixwise.tasks.stacked import Stacked
 
+Watching = TypeVar("Watching", bound=AbstractContextManager[Any])
 _LOOKED_AT = 8  # batches, of which the largest is taken: texts differ in length
 
 
@@ -76,21 +79,27 @@ def evaluation_bytes(task: ModuleTask) -> int:
     if task.test is None:
         return 0
     x, _ = next(iter(task.test.batches(task.test_batch)))
+    return run_copy(task, x, Allocations).peak + 2 * task.layout.dim * task.dtype.itemsize
+
+
+def run_copy(task: ModuleTask, x: torch.Tensor, watch: Callable[[], Watching]) -> Watching:
+    """Run a copy of the model on these inputs in a context that watches its operations; return the context.
+
+    The copy is on the meta device, which takes neither memory nor time, unless an operation needs values.
+    """
     try:
-        seen = _forward(task, x, torch.device("meta"))  # no memory and no time
-    except (RuntimeError, NotImplementedError):  # an operation that needs values
-        seen = _forward(task, x, task.device)
-    return seen.peak + 2 * task.layout.dim * task.dtype.itemsize
+        return _forward(task, x, torch.device("meta"), watch())
+    except (RuntimeError, NotImplementedError):
+        return _forward(task, x, task.device, watch())
 
 
-def _forward(task: ModuleTask, x: torch.Tensor, device: torch.device) -> Allocations:
-    """Return what a copy of the model allocates on a device for these inputs."""
+def _forward(task: ModuleTask, x: torch.Tensor, device: torch.device, watching: Watching) -> Watching:
     copies: dict[int, Any] = {id(b): b.to(device) for b in task.template.buffers()}
     copies |= {id(p): torch.nn.Parameter(p.to(device), p.requires_grad) for p in task.template.parameters()}
-    module, seen = copy.deepcopy(task.template, copies).eval(), Allocations()
-    with seen, torch.no_grad(), own_randomness(task.device):
+    module = copy.deepcopy(task.template, copies).eval()
+    with watching, torch.no_grad(), own_randomness(task.device):
         module(task.inputs.as_input(x.to(device)))
-    return seen
+    return watching
 
 
 def _peak(task: ModuleTask, way: str, node: int, nodes: int = 1) -> int:

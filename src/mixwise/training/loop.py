@@ -14,6 +14,7 @@ from mixwise.protocols import Task
 from mixwise.tasks import ModuleTask, QuadraticTask
 from mixwise.training.checks import check_counts
 from mixwise.training.figures import OF_OTHERS, mixing_figures
+from mixwise.training.threads import suitable_threads, threads
 from mixwise.training.training import Step, Training
 
 RECORDED = (
@@ -28,7 +29,8 @@ RECORDED = (
 class Record:
     """The values and timings of step t.
 
-    `values` holds what the seed determines; `seconds` holds wall-clock times, which it does not. Parameters are judged
+    `values` holds what the seed determines; `seconds` holds wall-clock times, which it does not, and `threads` is the
+    number of threads that torch used. Parameters are judged
     after the mixing of step t, gradients as they were in it. The mixing error and the consensus factor are those of the
     last optimized weights since the record before. If other weights were used too, figures with the suffix
     "_unoptimized" are those of the last of them. All are evaluated on the gradients of step t.
@@ -37,14 +39,16 @@ class Record:
     step: int
     values: dict[str, Any]
     seconds: dict[str, float]
+    threads: int = 1
 
     def to_json(self) -> str:
         """Return the values as one line of JSON, with all digits of every number."""
         return json.dumps({"step": self.step, **self.values})
 
     def timings_to_json(self) -> str:
-        """Return the wall-clock times as one line of JSON."""
-        return json.dumps({"step": self.step, **{name: round(value, 6) for name, value in self.seconds.items()}})
+        """Return the wall-clock times and the number of threads as one line of JSON."""
+        seconds = {name: round(value, 6) for name, value in self.seconds.items()}
+        return json.dumps({"step": self.step, **seconds, "threads": self.threads})
 
 
 def usual_evaluation(task: Task, steps: int) -> int:
@@ -59,18 +63,24 @@ def records(
     evaluate_every: int = 1,
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Iterator[Record]:
-    """Continue a run to `steps` and yield its records; `on_step` sees every step."""
+    """Continue a run to `steps` and yield its records; `on_step` sees every step.
+
+    Meanwhile torch uses as many threads as the work is worth, and between two records as many as before.
+    """
     check_counts(steps=steps, record_every=record_every, evaluate_every=evaluate_every)
     _check_names(training.task)
+    number = suitable_threads(training.task, training.X)
     while training.t < steps:
-        step = training.step()
-        on_step(step)
-        last = training.t == steps
-        evaluated = last or training.t % evaluate_every == 0
-        if last or evaluated or training.t % record_every == 0:
-            record = Record(step.t, _values(training, step, evaluated, interim=not last), step.seconds)
+        with threads(number):
+            step = training.step()
+            on_step(step)
+            last = training.t == steps
+            evaluated = last or training.t % evaluate_every == 0
+            if not (evaluated or training.t % record_every == 0):
+                continue
+            record = Record(step.t, _values(training, step, evaluated, interim=not last), step.seconds, number)
             training.driver.history.clear()
-            yield record
+        yield record
 
 
 def _check_names(task: Task) -> None:
