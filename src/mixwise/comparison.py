@@ -39,6 +39,7 @@ from mixwise.protocols import Context, Task
 from mixwise.seeding import stream
 from mixwise.training import Training, records, train
 from mixwise.training.checks import check_arguments, check_counts
+from mixwise.training.loop import rounding_note, whole_rounds
 
 TaskLike: TypeAlias = Task | Callable[[int], Task]
 GraphLike: TypeAlias = Graph | str | Callable[[int], Graph | Network]
@@ -190,7 +191,8 @@ class OwnRun:
             raise TrainingError(f"task(seed) is {task!r}; return a Task, such as mixwise.tasks.ModuleTask(…)")
         network, options = self._network(seed), self.options
         check_arguments(task, options["optimizer"], options["scheduler"])
-        check_counts(steps=options["steps"])
+        every = {name: options[name] for name in ("record_every", "evaluate_every") if options[name] is not None}
+        check_counts(steps=options["steps"], **every)
         arguments = {name: options[name] for name in inspect.signature(Training).parameters if name in options}
 
         def start(nodes: Sequence[int] = (), task: Task = task, network: Network = network) -> Training:
@@ -201,10 +203,12 @@ class OwnRun:
             need = check_memory(task, network.graph, world, lambda short: start((), short, self._network(seed)))
             start()
         graph = self.graph if isinstance(self.graph, str) else f"a graph with {len(network.graph.edges)} edges"
-        steps = options["steps"]
+        tau, steps = options["local_steps"], whole_rounds(options["steps"], options["local_steps"])
+        evaluate_every = every.get("evaluate_every", max(1, steps // _EVALUATIONS))
         return Prepared(
-            steps, network.graph.n, options["record_every"], options["evaluate_every"] or max(1, steps // _EVALUATIONS),
+            steps, network.graph.n, whole_rounds(options["record_every"], tau), whole_rounds(evaluate_every, tau),
             graph, "given", start, need, options["checkpoint_every"] or max(1, steps // 4), options["tensorboard"],
+            note=rounding_note(tau, options["steps"], **every),
         )  # fmt: skip
 
     def _network(self, seed: int) -> Network:

@@ -28,7 +28,7 @@ from mixwise.report.records import thinned
 from mixwise.seeding import numpy_generator, stream
 from mixwise.tasks import ModuleTask, QuadraticTask, Task
 from mixwise.training import Record, Training, factor, records
-from mixwise.training.loop import RECORDED, usual_evaluation
+from mixwise.training.loop import RECORDED, rounding_note, usual_evaluation, whole_rounds
 from mixwise.training.run_log import graph_scene, method_words, neighborhood
 from mixwise.training.training import OptimizerFactory, SchedulerFactory, Step
 
@@ -57,6 +57,7 @@ class Prepared:
         checkpoint_every: the number of steps from one checkpoint to the next.
         tensorboard: whether to write files for TensorBoard.
         metrics: the names of what its records can hold; None if only the task knows.
+        note: what was rounded up to whole rounds of local steps, in words; empty if nothing.
     """
 
     steps: int
@@ -70,6 +71,7 @@ class Prepared:
     checkpoint_every: int
     tensorboard: bool
     metrics: tuple[str, ...] | None = None
+    note: str = ""
 
     def method(self, training: Training) -> dict[str, Any]:
         """The graph, the algorithm and the policy in words."""
@@ -122,7 +124,9 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
     if n > _MAX_NODES:
         raise ConfigError(f"graph = {config.graph}: {n} nodes, allowed in a run are {_MAX_NODES}; use fewer")
     task = build_task(config, n, seed)
-    steps = _run_length(config, task)
+    length, tau = _run_length(config, task), config.local_steps
+    steps, record_every = whole_rounds(length, tau), whole_rounds(config.record_every, tau)
+    evaluate_every = whole_rounds(config.evaluate_every or usual_evaluation(task, steps), tau)
     make = partial(
         Training,
         policy=config.part("policy"),
@@ -160,9 +164,9 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
         if need is not None:
             gc.collect()  # schedulers and optimizers refer to each other, which keeps the rows alive
     return Prepared(
-        steps, n, config.record_every, config.evaluate_every or usual_evaluation(task, steps),
-        config.graph, config.placement, start, need,
+        steps, n, record_every, evaluate_every, config.graph, config.placement, start, need,
         config.checkpoint_every or max(1, steps // 4), config.tensorboard, _recorded_metrics(task),
+        rounding_note(tau, length, record_every=config.record_every, evaluate_every=config.evaluate_every),
     )  # fmt: skip
 
 

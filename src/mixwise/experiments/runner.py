@@ -110,16 +110,21 @@ def run_experiment(
 def _check(experiment: Experiment, world: World) -> None:
     """Find wrong values, and runs that do not fit, before anything is written."""
     needs = []
+    notes: dict[str, list[str]] = {}  # each with the variants that it is about
     for seed in experiment.recipe.seeds:  # seeds first: the variants of one seed share its data
-        for config in experiment.runs.values():
+        for variant, config in experiment.runs.items():
             prepared = config.prepare(seed, world)
             if prepared.tensorboard:
                 run_log.check_tensorboard()
             if prepared.need is not None:
                 needs.append(prepared.need)  # not the run: all of them would not fit
+            if prepared.note and seed == experiment.recipe.seeds[0]:
+                notes.setdefault(prepared.note, []).append(variant)
             for metric in experiment.recipe.metrics:
                 if prepared.metrics is not None and metric not in prepared.metrics:
                     raise ConfigError("metrics: " + unknown("metric", metric, prepared.metrics))
+    for note, variants in notes.items():
+        _log.warning("%s: %s", ", ".join(variants), note)
     if needs:
         _log.info("memory: %s", max(needs, key=lambda need: need.total))
 

@@ -56,6 +56,36 @@ def usual_evaluation(task: Task, steps: int) -> int:
     return 1 if isinstance(task, QuadraticTask) else steps
 
 
+def whole_rounds(steps: int, local_steps: int) -> int:
+    """Return a number of steps rounded up to whole rounds: local steps, and the mixing after them.
+
+    >>> whole_rounds(100, 8), whole_rounds(96, 8)
+    (104, 96)
+    """
+    return -(-steps // local_steps) * local_steps
+
+
+def rounding_note(local_steps: int, steps: int, **every: int | None) -> str:
+    """Say which numbers of a run are rounded up to whole rounds; empty if none is.
+
+    An interval of 1, which means as often as possible, and one that was not given, are not worth a word.
+
+    >>> rounding_note(8, 100, record_every=1)
+    'local_steps = 8: models are evaluated right after a mixing, so steps = 100 become 104'
+    >>> rounding_note(8, 96, evaluate_every=None)
+    ''
+    """
+    given = {name: count for name, count in every.items() if count is not None and count > 1}
+    rounded = {name: (count, whole_rounds(count, local_steps)) for name, count in {"steps": steps, **given}.items()}
+    told = [
+        f"{name} = {old} {'become' if name == 'steps' else 'becomes'} {new}"
+        for name, (old, new) in rounded.items()
+        if new != old
+    ]
+    why = f"local_steps = {local_steps}: models are evaluated right after a mixing, so "
+    return why + ", ".join(told) if told else ""
+
+
 def records(
     training: Training,
     steps: int,
@@ -65,9 +95,14 @@ def records(
 ) -> Iterator[Record]:
     """Continue a run to `steps` and yield its records; `on_step` sees every step.
 
-    Meanwhile torch uses as many threads as the work is worth, and between two records as many as before.
+    The counts are rounded up to whole rounds of local steps, so that every record follows a mixing: in between, the
+    nodes' models have moved apart by a part of a round. Meanwhile torch uses as many threads as the work is worth, and
+    between two records as many as before.
     """
     check_counts(steps=steps, record_every=record_every, evaluate_every=evaluate_every)
+    steps, record_every, evaluate_every = (
+        whole_rounds(count, training.local_steps) for count in (steps, record_every, evaluate_every)
+    )
     _check_names(training.task)
     number = suitable_threads(training.task, training.X)
     while training.t < steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,8 +23,10 @@ from mixwise.protocols import Algorithm, Context, Task
 from mixwise.storage import replacing
 from mixwise.tasks import ModuleTask
 from mixwise.training.checks import check_arguments, check_counts
-from mixwise.training.loop import Record, records, usual_evaluation
+from mixwise.training.loop import Record, records, rounding_note, usual_evaluation, whole_rounds
 from mixwise.training.training import OptimizerFactory, SchedulerFactory, Training
+
+_log = logging.getLogger(__name__)
 
 
 def train(
@@ -60,15 +63,15 @@ def train(
             Metropolis-Hastings weights.
         algorithm: what is mixed, as an object or by name; D-SGD by default.
         optimizer: makes the optimizer, e.g. `lambda rows: torch.optim.SGD(rows, lr=0.1)`.
-        steps: the length of the run.
+        steps: the length of the run; with `local_steps`, rounded up to whole rounds, so that it ends with a mixing.
         scheduler, clip, local_steps: see `Training`.
         robust, on_bad: protection against broken or hostile nodes; see `GuardedNetwork`.
         wire_dtype: torch.bfloat16 or torch.int8, or their names: rows are rounded for the message.
         links: how long messages take, to count simulated time.
         faults: messages that are lost, nodes that are away, late or hostile.
-        record_every: how often the mixing metrics are computed.
-        evaluate_every: how often `task.evaluate` is called; always after the last step. By default at every step of a
-            quadratic task, where it costs next to nothing, and otherwise after the last step only.
+        record_every: how often the mixing metrics are computed; after a mixing, so rounded up like `steps`.
+        evaluate_every: how often `task.evaluate` is called, rounded up as well; always after the last step. By default
+            at every mixing of a quadratic task, where it costs next to nothing, and otherwise after the last step only.
         seed: names the random streams of policy, algorithm and faults.
 
     Example:
@@ -86,13 +89,15 @@ def train(
     else:
         one = cast(GraphLike | Network, graph)
     network = as_network(one, seed, links=links, wire_dtype=wire_dtype, faults=faults)
-    evaluate_every = usual_evaluation(task, steps) if evaluate_every is None else evaluate_every
-    check_counts(evaluate_every=evaluate_every)
+    if evaluate_every is not None:
+        check_counts(evaluate_every=evaluate_every)
     training = Training(
         task, network, policy, algorithm, optimizer, scheduler=scheduler, clip=clip, local_steps=local_steps,
         robust=robust, on_bad=on_bad, context=Context(network.graph, seed=seed),
     )  # fmt: skip
-    return TrainingRun(training, steps, record_every, evaluate_every)
+    if note := rounding_note(local_steps, steps, record_every=record_every, evaluate_every=evaluate_every):
+        _log.warning(note)
+    return TrainingRun(training, steps, record_every, evaluate_every or usual_evaluation(task, steps))
 
 
 class TrainingRun:
@@ -104,7 +109,8 @@ class TrainingRun:
     Args:
         training: the rows, the optimizer and the driver of the run.
         steps: the length of the run.
-        record_every, evaluate_every: the number of steps from one record, or evaluation, to the next.
+        record_every, evaluate_every: the number of steps from one record, or evaluation, to the next. As `steps`, they
+            are rounded up to whole rounds of local steps.
 
     Example:
         >>> import mixwise as mw
@@ -115,7 +121,7 @@ class TrainingRun:
     """
 
     def __init__(self, training: Training, steps: int, record_every: int, evaluate_every: int) -> None:
-        self.training, self.steps = training, steps
+        self.training, self.steps = training, whole_rounds(steps, training.local_steps)
         self._coming = records(training, steps, record_every, evaluate_every)
         self._seen: list[Record] = []
         self._asked = False  # whether a result was asked for
