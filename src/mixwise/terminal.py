@@ -18,7 +18,8 @@ from rich.text import Text
 if TYPE_CHECKING:
     from mixwise.experiments.runner import Progress
     from mixwise.network.world import World
-    from mixwise.report.table import Summary
+    from mixwise.report.summary import Summary
+    from mixwise.report.table import Table as Results
 
 # Names and paths are printed as they are, even with brackets in them; lines are not broken.
 out = Console(highlight=False, markup=False, soft_wrap=True)
@@ -155,26 +156,38 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def summary_table(summary: Summary) -> Group:
+def print_results(summary: Summary) -> None:
+    """Print a table for each topology, with its paired differences."""
+    for results in summary.tables:
+        out.print(results_table(results))
+        out.print(f"{results.caption}.", style="dim")
+        if found := results.differences():
+            out.print(f"\n{results.comparison}:")
+            out.print(columns(("", ""), list(found.items())))
+    for note in summary.notes:
+        out.print(f"\n{note}")
+
+
+def results_table(results: Results) -> Group:
     """The result table, the best of each column in bold; columns that do not fit beside each other follow below."""
-    rows = [[text for text, _ in summary.texts(row)] for row in summary.shown]
-    heads = [metric.replace("_", " ") for metric in summary.metrics]
+    rows = [[text for text, _ in results.texts(row)] for row in results.shown]
+    heads = [metric.replace("_", " ") for metric in results.metrics]
     widths = [max(len(text) for text in [*head.split(), *cells]) + 3 for head, *cells in zip(heads, *rows, strict=True)]
-    names = max(len(summary.name(row)) for row in summary.shown) + 2
+    names = max(len(results.name(row)) for row in results.shown) + 2
     tables: list[list[int]] = [[]]
     for column, width in enumerate(widths):
         if tables[-1] and names + sum(widths[c] for c in tables[-1]) + width > out.width:
             tables.append([])
         tables[-1].append(column)
-    return Group(*(_table_of(summary, columns) for columns in tables))
+    return Group(*(_table_of(results, columns) for columns in tables))
 
 
-def _table_of(summary: Summary, columns: Sequence[int]) -> Table:
-    metrics = (Column(summary.metrics[c].replace("_", " "), justify="right") for c in columns)
+def _table_of(results: Results, columns: Sequence[int]) -> Table:
+    metrics = (Column(results.metrics[c].replace("_", " "), justify="right") for c in columns)
     table = Table(Column("variant", no_wrap=True), *metrics, box=SIMPLE_HEAD, pad_edge=False)
-    for row in summary.shown:
-        texts = summary.texts(row)
+    for row in results.shown:
+        texts = results.texts(row)
         table.add_row(
-            summary.name(row), *(Text(texts[c][0], "bold" if texts[c][1] else "", no_wrap=True) for c in columns)
+            results.name(row), *(Text(texts[c][0], "bold" if texts[c][1] else "", no_wrap=True) for c in columns)
         )
     return table

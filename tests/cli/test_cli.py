@@ -15,7 +15,7 @@ from mixwise.experiments import load_recipe, recipe_names
 from mixwise.experiments.runner import Progress
 from mixwise.graphs import ring
 from mixwise.mixing import gram_matrix, minimize_gme
-from mixwise.report.table import Cell, Row, Summary
+from mixwise.report.table import Cell, Row, Table
 from mixwise.terminal import Watch
 from run_folders import read_records
 
@@ -121,8 +121,7 @@ def test_numbers_are_whole_at_80_columns(mixwise, monkeypatch):
     cell = Cell(0.01234, 0.00567)
     metrics = ("accuracy", "accuracy_worst", "accuracy_average_model", "consensus_distance", "loss")
     rows = {name: Row(name, (cell,) * 5) for name in ("dsgd-momentum-optimal-gap", "auto")}
-    summary = Summary(metrics, rows, "step 1", (0, 1))
-    terminal.out.print(terminal.summary_table(summary))
+    terminal.out.print(terminal.results_table(Table(metrics, rows, "step 1", (0, 1))))
     shown = mixwise("--version").stdout.splitlines()
     assert max(map(len, shown)) <= 80
     assert "\n".join(shown).count(str(cell)) == 10

@@ -14,7 +14,8 @@ from mixwise.network import SimulatedNetwork
 from mixwise.report.folder import read_folder
 from mixwise.report.narrative import narrative
 from mixwise.report.page import page_data
-from mixwise.report.table import summarize
+from mixwise.report.summary import summarize
+from mixwise.report.table import tabulate
 from run_folders import counted_steps, made_folder, planned, small_recipe
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -30,7 +31,7 @@ def diverging(*overrides, **variants):
 def test_the_others_run_and_the_folder_says_which_run_diverged_and_where(tmp_path):
     seen = []
     summary = run_experiment(diverging(high=HIGH, low={}), tmp_path / "run", seen.append)
-    assert [row.variant for row in summary.ranked()] == ["low"]
+    assert [row.variant for row in summary.table.ranked()] == ["low"]
     assert summary.rows["low"].diverged == {}
     for seed in (0, 1):
         found = json.loads((tmp_path / "run" / "high" / f"seed-{seed}" / "diverged.json").read_text())
@@ -57,7 +58,7 @@ def test_compare_continues(tmp_path):
     methods = {"high": {"policy": "pairs", "optimizer": sgd(1e9)}, "low": "pairs", "higher": {"optimizer": sgd(1e300)}}
     options = {"steps": 30, "optimizer": sgd(0.005), "progress": False, "out": tmp_path / "mine"}
     run = mw.compare(lambda seed: mw.tasks.random_quadratics(4, seed=seed), "ring:4", methods, **options)
-    assert [row.variant for row in run.summary.ranked()] == ["low"]
+    assert [row.variant for row in run.summary.table.ranked()] == ["low"]
     assert {name for name, row in run.summary.rows.items() if row.diverged} == {"high", "higher"}
     assert "high: diverged (seed 0 in step" in str(run)
 
@@ -124,7 +125,7 @@ NAN = math.nan
 
 
 def test_a_method_with_diverged_seeds_ranks_behind_all_that_have_fewer(tmp_path):
-    table = summarize(folder_with(tmp_path, lost=[NAN] * 3, most=[NAN, NAN, 1.0], one=[2.0, NAN, 4.0], none=[8.0] * 3))
+    table = tabulate(folder_with(tmp_path, lost=[NAN] * 3, most=[NAN, NAN, 1.0], one=[2.0, NAN, 4.0], none=[8.0] * 3))
     assert [row.variant for row in table.ranked()] == ["none", "one", "most"]
     assert [row.variant for row in table.rows.values() if table.is_best(row, 0)] == ["none"]
     assert table.rows["one"].cells[0].mean == 3.0  # the record of the diverged seed, a loss of 0, is no part of it
@@ -133,14 +134,14 @@ def test_a_method_with_diverged_seeds_ranks_behind_all_that_have_fewer(tmp_path)
 
 def test_tables_say_how_many_seeds_diverged(tmp_path):
     folder = folder_with(tmp_path, lost=[NAN] * 3, one=[2.0, NAN, 4.0], none=[8.0] * 3)
-    table = summarize(folder)
-    for text in (str(table), table.to_markdown("t"), table._repr_html_()):
+    summary, table = summarize(folder), tabulate(folder)
+    for text in (str(summary), summary.to_markdown("t"), summary._repr_html_()):
         assert "lost (all 3 seeds diverged)" in text
         assert "one (1 of 3 seeds diverged)" in text
         assert "one: 1 of 3 seeds diverged (seed 1 in step 3 at node 2; learning rate 10)" in text
-    assert "| lost (all 3 seeds diverged) | diverged |" in table.to_markdown("t")
+    assert "| lost (all 3 seeds diverged) | diverged |" in summary.to_markdown("t")
     assert table.differences()["one"].endswith("better on 2 of 2 seeds (1 diverged)")
-    assert [line.rpartition(",")[2] for line in table.to_csv().splitlines()] == ["diverged", "3", "1", "0"]
+    assert [line.rpartition(",")[2] for line in summary.to_csv().splitlines()] == ["diverged", "3", "1", "0"]
     story = "".join(text for text, _ in narrative(folder, table))
     assert "none did best" in story
     assert "one diverged on 1 of 3 seeds." in story

@@ -13,7 +13,8 @@ import mixwise as mw
 from builders import refused, svg_texts
 from mixwise.errors import ConfigError
 from mixwise.experiments import load_recipe, load_run, plan_experiment, run_experiment
-from mixwise.report.table import Cell, Row, Summary
+from mixwise.report.summary import Summary
+from mixwise.report.table import Cell, Row, Table
 
 EVIL = '<script>alert("x")</script>&'
 
@@ -88,7 +89,7 @@ def test_a_run_that_was_interrupted_shows_what_was_recorded(folder, tmp_path):
 
 
 def test_names_in_tables_and_legends_are_text(run):
-    summary = Summary(("loss",), {EVIL: Row(EVIL, (Cell(1.0, None),))}, "step 0", (0,))
+    summary = Summary((Table(("loss",), {EVIL: Row(EVIL, (Cell(1.0, None),))}, "step 0", (0,)),))
     assert EVIL in list(text_of(summary._repr_html_()).itertext())
     runs = [replace(each, variant=EVIL) for each in run.found.runs if each.variant == "gme-every-step"]
     found = replace(run.found, variants=[EVIL], runs=runs)

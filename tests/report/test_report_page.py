@@ -23,7 +23,8 @@ from mixwise.report.folder import Run, WeightsLine, read_folder, read_record
 from mixwise.report.narrative import narrative
 from mixwise.report.page import in_html, page, page_data, save_page
 from mixwise.report.records import columns
-from mixwise.report.table import summarize
+from mixwise.report.summary import summarize
+from mixwise.report.table import tabulate
 from mixwise.report.weights import LETTERS, decoded, packed_nodes, packed_weights
 from mixwise.training.run_log import MAX_LINES, _WeightsLog, encoded, stride
 from run_folders import made_folder, read_records, served
@@ -215,7 +216,7 @@ def test_a_folder_of_run_folders_stands_for_those_in_it(run, tmp_path):
 def test_the_page_and_the_table_take_the_same_steps_and_name_them(tmp_path):
     records = [{"step": t, "loss": 1.0} | ({"accuracy": t / 100} if t in (12, 25, 32) else {}) for t in range(33)]
     folder = read_folder(made_folder(tmp_path, {"a": [records]}, metrics=["accuracy"], window=8))
-    (experiment,), table = page_data([folder])["experiments"], summarize(folder)
+    (experiment,), table = page_data([folder])["experiments"], tabulate(folder)
     assert experiment["rows"][0]["cells"][0]["mean"] == pytest.approx(table.rows["a"].cells[0].mean)
     assert table.caption == "Average of steps 25 and 32; seed 0"
     assert experiment["caption"].startswith(table.caption)
@@ -238,7 +239,7 @@ def ended(folder, finals, kinds=None, metric="accuracy", sent=None):
 
 def told(folder):
     found = read_folder(folder)
-    return "".join(text for text, _ in narrative(found, summarize(found))).replace("\N{NO-BREAK SPACE}", " ")
+    return "".join(text for text, _ in narrative(found, tabulate(found))).replace("\N{NO-BREAK SPACE}", " ")
 
 
 PLAIN = {"plain": ("dsgd", "metropolis-hastings"), "all": ("dsgd", "full-averaging")}
@@ -315,13 +316,13 @@ def test_the_story_names_controls_and_suggests_one_for_a_policy_that_looks(tmp_p
         return read_folder(made_folder(tmp_path / "-".join(names), runs, seen, metrics=["accuracy"]))
 
     suggests = "To see what looking at the nodes adds, compare with control: permuted in the policy of"
-    whole = summarize(folder(*policies))
+    whole, shown = tabulate(folder(*policies)), summarize(folder(*policies))
     assert whole.suggestion == f"{suggests} pairs."
-    assert "| placebo (control: permuted) | 0.600" in whole.to_markdown("t")
-    assert all(whole.suggestion in text for text in (str(whole), whole.to_markdown("t"), whole._repr_html_()))
-    assert summarize(folder("aware", "placebo", "plain")).suggestion == ""
-    assert summarize(folder("aware", "plain")).suggestion == f"{suggests} aware."
-    assert summarize(folder("plain", "placebo")).suggestion == summarize(folder("aware")).suggestion == ""
+    assert "| placebo (control: permuted) | 0.600" in shown.to_markdown("t")
+    assert all(whole.suggestion in text for text in (str(shown), shown.to_markdown("t"), shown._repr_html_()))
+    assert tabulate(folder("aware", "placebo", "plain")).suggestion == ""
+    assert tabulate(folder("aware", "plain")).suggestion == f"{suggests} aware."
+    assert tabulate(folder("plain", "placebo")).suggestion == tabulate(folder("aware")).suggestion == ""
     story = told(folder(*policies).path)
     assert "Its control placebo (permuted) reaches 60.0 ± 0.0 %: looking at the nodes adds +15.0 points" in story
     assert story.endswith(whole.suggestion)

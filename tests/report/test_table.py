@@ -12,8 +12,8 @@ from mixwise.experiments.config import Recipe
 from mixwise.report.folder import Run, RunFolder
 from mixwise.report.paired import paired
 from mixwise.report.records import columns, series
+from mixwise.report.summary import summarize as summary_of
 from mixwise.report.table import Cell
-from mixwise.report.table import summarize as summary_of
 
 
 def summarize(results, metrics, window, steps=None, scenes=None):
@@ -57,17 +57,19 @@ def test_by_default_a_metric_is_that_of_its_last_record(every):
     window = Recipe.model_fields["window"].default
     summary = summarize({"a": {0: evaluated(every, last=32)}}, ["accuracy", "loss"], window)
     assert summary.rows["a"].cells == (Cell(0.32, None), Cell(32.0, None))
-    assert summary.caption == "Step 32; seed 0"
+    assert summary.table.caption == "Step 32; seed 0"
 
 
 def test_a_window_counts_steps_and_the_caption_names_those_that_were_averaged():
     runs = {0: evaluated(13, last=32), 1: evaluated(13, last=32)}  # evaluated after steps 12, 25 and 32
     summary = summarize({"a": runs}, ["accuracy", "loss"], window=5)
     assert [cell.mean for cell in summary.rows["a"].cells] == [0.32, pytest.approx(30)]
-    assert summary.caption.startswith("Accuracy: step 32; loss: average of steps 28–32; mean ± standard deviation")
+    assert summary.table.caption.startswith(
+        "Accuracy: step 32; loss: average of steps 28–32; mean ± standard deviation"
+    )
     both = summarize({"a": runs}, ["accuracy"], window=8)
     assert both.rows["a"].cells[0].mean == pytest.approx((0.25 + 0.32) / 2)
-    assert both.caption.startswith("Average of steps 25 and 32; ")
+    assert both.table.caption.startswith("Average of steps 25 and 32; ")
 
 
 def test_the_summary_averages_the_window_first_and_the_seeds_then():
@@ -106,7 +108,7 @@ def test_runs_in_progress_are_compared_at_a_step_that_all_have_reached():
     whole = {"a": {0: evaluated(5, last=19), 1: evaluated(5, last=19)}, "b": {0: evaluated(5, last=19)[:13]}}
     summary = summarize(whole, ["accuracy", "loss"], window=1, steps=20)
     assert [cell.mean for cell in summary.rows["a"].cells] == [cell.mean for cell in summary.rows["b"].cells]
-    assert summary.caption.startswith("Accuracy: step 9; loss: step 12")
+    assert summary.table.caption.startswith("Accuracy: step 9; loss: step 12")
     assert summary.difference("a", "b").seeds == 1
     done = summarize(whole | {"b": {0: evaluated(5, last=19)}}, ["accuracy"], window=1, steps=20)
     assert done.steps == "step 19"
@@ -120,13 +122,13 @@ def test_finished_runs_of_different_lengths_are_compared_at_their_ends():
 def test_a_reference_is_listed_last_and_never_the_best():
     runs = results(all=[[0.0], [0.0]], a=[[1.0], [2.0]], b=[[3.0], [1.5]])
     summary = summarize(runs, ["loss"], window=1, scenes={"all": {"reference": True}})
-    assert [row.variant for row in summary.shown] == ["a", "b", "all"]
-    assert summary.baseline.variant == "a"
+    assert [row.variant for row in summary.table.shown] == ["a", "b", "all"]
+    assert summary.table.baseline.variant == "a"
     text = summary.to_markdown("t")
     assert "| a | **1.50" in text
     assert "| all (reference) | 0.00" in text
     only = summarize(results(all=[[0.0]]), ["loss"], window=1, scenes={"all": {"reference": True}})
-    assert only.is_best(only.rows["all"], 0)
+    assert only.table.is_best(only.rows["all"], 0)
 
 
 def test_the_last_point_of_a_curve_is_the_number_in_the_table_however_small():

@@ -18,7 +18,7 @@ import typer
 
 from mixwise.cli.recipes_command import offer_overrides, offer_recipes
 from mixwise.errors import ConfigError, MixwiseError, TrainingError
-from mixwise.terminal import columns, err, notes_shown, out, progress_shown, summary_table
+from mixwise.terminal import err, notes_shown, out, print_results, progress_shown
 
 if TYPE_CHECKING:
     from mixwise.network.world import World
@@ -65,13 +65,7 @@ def run(
             raise TrainingError(f"{error}; the records so far: {folder}" if folder.exists() else str(error)) from None
         if world.rank == 0:
             out.print(f"{experiment.recipe.name}: {experiment.recipe.description}")
-            out.print(summary_table(summary))
-            out.print(f"{summary.caption}.", style="dim")
-            if found := summary.differences():
-                out.print(f"\n{summary.comparison}:")
-                out.print(columns(("", ""), list(found.items())))
-            for note in summary.notes:
-                out.print(f"\n{note}")
+            print_results(summary)
             out.print(f"\nTable, figures and records: {folder}{'' if str(folder).endswith('/') else '/'}")
             out.print(f"Report: {folder / 'report.html'}")
             if all(row.diverged and not any(row.cells) for row in summary.rows.values()):
@@ -103,7 +97,7 @@ def sweep(
     if world.rank == 0:
         for variant, point in result.chosen.items():
             out.print(f"{variant}: {point}")
-        out.print(summary_table(result.summary))
+        print_results(result.summary)
         out.print(f"Results on the test set. Table, runs and chosen.yaml: {folder}")
 
 

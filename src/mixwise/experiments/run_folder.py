@@ -20,7 +20,7 @@ from mixwise.graphs.drawing import svg
 from mixwise.report.figures import curves_figure
 from mixwise.report.folder import RunFolder, read_folder
 from mixwise.report.records import Steps, holding, series
-from mixwise.report.table import Summary, summarize
+from mixwise.report.summary import Summary, summarize
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,9 +56,9 @@ class Run:
 
     @cached_property
     def summary(self) -> Summary:
-        """The table; runs in progress are compared at a step that all of them have reached."""
+        """A table for each topology; runs in progress are compared at a step that all of them have reached."""
         summary = summarize(self.found)
-        if not summary.steps and not summary.divergences():
+        if not summary.steps and not any(row.diverged for row in summary.rows.values()):
             raise ConfigError(f"{self.folder} holds no run with {', '.join(self.recipe.metrics)} yet; let it continue")
         return summary
 

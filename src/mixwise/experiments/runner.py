@@ -28,7 +28,7 @@ from mixwise.report.divergence import Divergence, read_divergence, write_diverge
 from mixwise.report.figures import save_curves
 from mixwise.report.folder import read_folder
 from mixwise.report.page import save_page
-from mixwise.report.table import Summary, summarize
+from mixwise.report.summary import Summary, summarize
 from mixwise.storage import write_text
 from mixwise.training import Step, Training, run_log
 from mixwise.training.checkpoint import load_checkpoint, names_of_nodes, newest_step, read_state, save_checkpoint

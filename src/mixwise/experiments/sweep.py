@@ -25,7 +25,8 @@ from mixwise.network.world import World
 from mixwise.report.divergence import read_divergence
 from mixwise.report.folder import Run, RunFolder, read_scene
 from mixwise.report.records import higher_is_better
-from mixwise.report.table import Row, Summary, summarize
+from mixwise.report.summary import Summary, summarize
+from mixwise.report.table import Row
 from mixwise.storage import write_text
 from mixwise.training.checkpoint import load_checkpoint
 from mixwise.training.figures import disagreements

@@ -18,7 +18,7 @@ from mixwise.report.weights import Frame, frames, graph_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, FigureBase
 
 WIDTHS = {"column": 3.25, "text": 6.75}  # inches
 _FORMATS: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {}, "svg": {"Date": None}}  # metadata
@@ -47,7 +47,7 @@ def save_curves(folder: RunFolder) -> None:
 def curves_figure(
     folder: RunFolder, metrics: Sequence[str] | None = None, width: float | None = None, height: float = 2.8
 ) -> Figure:
-    """One panel per metric, by default of the table, over the steps; the variants share a legend below.
+    """One panel per metric, by default of the table, over the steps; each topology has a row of panels, with a legend.
 
     Curves are averaged over a window of steps and over seeds.
     """
@@ -55,13 +55,16 @@ def curves_figure(
 
     metrics = folder.metrics if metrics is None else metrics
     width = width or 3.2 * len(metrics)
-    runs = {name: [run.records for run in folder.averaged(name)] for name in folder.variants}
+    parts = folder.by_topology()
     with rc_context(_STYLE):
-        figure, panels = _new(width, height, columns=len(metrics))
-        for panel, metric in zip(panels, metrics, strict=True):
-            curves = {name: _curve(records, metric, folder.window) for name, records in runs.items()}
-            _draw_curves(panel, curves, metric_name(metric))
-        _add_legend(figure, panels[0], width)
+        figure = _empty(width, height * len(parts))
+        for part, rows in zip(parts, figure.subfigures(len(parts), 1, squeeze=False)[:, 0], strict=True):
+            panels = list(rows.subplots(1, len(metrics), squeeze=False)[0])
+            for panel, metric in zip(panels, metrics, strict=True):
+                runs = {name: [run.records for run in part.averaged(name)] for name in part.variants}
+                curves = {name: _curve(records, metric, part.window) for name, records in runs.items()}
+                _draw_curves(panel, curves, metric_name(metric))
+            _add_legend(figure, rows, panels[0], width)
     return figure
 
 
@@ -83,7 +86,16 @@ def save_paper_figures(
     return paths
 
 
-def _paper_figures(folder: RunFolder, width: float) -> Iterator[tuple[str, Figure]]:
+def _paper_figures(whole: RunFolder, width: float) -> Iterator[tuple[str, Figure]]:
+    parts = whole.by_topology()
+    for folder in parts:
+        for name, figure in _figures_of(folder, width):
+            several = len(parts) > 1 and not name.startswith("graph-")  # which names the variant
+            yield f"{name}-{folder.topology}" if several else name, figure
+
+
+def _figures_of(folder: RunFolder, width: float) -> Iterator[tuple[str, Figure]]:
+    """The figures of one topology."""
     for metric in dict.fromkeys([*folder.metrics, "loss"]):
         if any(holding(run.records, metric) for name in folder.variants for run in folder.averaged(name)):
             yield f"curve-{metric}", curves_figure(folder, [metric], width, (0.62 if width < 5 else 0.42) * width)
@@ -96,11 +108,15 @@ def _paper_figures(folder: RunFolder, width: float) -> Iterator[tuple[str, Figur
         yield "partition", _partition(labeled, width)
 
 
-def _new(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+def _empty(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure  # slow to import; without pyplot, no window and no global state
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _new(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = _empty(width, height)
+    return figure, figure.subplots()
 
 
 def _save(figure: Figure, stem: Path, formats: Sequence[str], dpi: int) -> list[Path]:
@@ -161,12 +177,12 @@ def _draw_curves(panel: Axes, curves: Mapping[str, Curve], metric: MetricName) -
     panel.grid(alpha=0.3, linewidth=0.4)
 
 
-def _add_legend(figure: Figure, panel: Axes, width: float) -> None:
-    """A legend below the panels, in as many columns as fit; the figure grows by its height."""
+def _add_legend(figure: Figure, rows: FigureBase, panel: Axes, width: float) -> None:
+    """A legend below a row of panels, in as many columns as fit; the figure grows by its height."""
     handles, labels = panel.get_legend_handles_labels()
     columns = max(1, int(width / (0.45 + 0.062 * max(map(len, labels), default=0))))  # inches per letter
     figure.set_figheight(figure.get_figheight() + 0.14 * -(-len(labels) // columns))
-    figure.legend(
+    rows.legend(
         handles, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=2.2,
         columnspacing=1.0, labelspacing=0.2,
     )  # fmt: skip
@@ -182,7 +198,7 @@ def _graph(run: Run, width: float) -> Figure | None:
         return None
     from matplotlib.collections import LineCollection, PolyCollection
 
-    figure, (panel,) = _new(min(width, 3.25), min(width, 3.25))
+    figure, panel = _new(min(width, 3.25), min(width, 3.25))
     spots = layout(graph)
     panel.add_collection(LineCollection(spots[graph.edge_array].tolist(), colors="0.85", linewidths=0.5, zorder=1))
     pairs = sorted({(min(arc), max(arc)) for arc in weights})
@@ -240,7 +256,7 @@ def _partition(run: Run, width: float) -> Figure:
     assert run.scene is not None
     counts = np.array(run.scene["counts"], dtype=float)
     n, classes = counts.shape
-    figure, (panel,) = _new(width, min(9.0, 0.7 + 0.13 * n))
+    figure, panel = _new(width, min(9.0, 0.7 + 0.13 * n))
     i, k = np.nonzero(counts)
     colors = [_class_color(int(label), classes) for label in k]
     panel.scatter(k, i, s=70 * counts[i, k] / counts.max(), c=colors, marker="s", linewidths=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -137,7 +137,10 @@ class Run:
 
 @dataclass
 class RunFolder:
-    """The contents of a folder; `problems` lists what is missing or damaged."""
+    """The contents of a folder; `problems` lists what is missing or damaged.
+
+    With several topologies, variants are named `topology/variant`; `topology` is that of all its variants, if any.
+    """
 
     path: Path
     name: str
@@ -149,6 +152,23 @@ class RunFolder:
     runs: list[Run] = field(default_factory=list)
     config: str = ""
     problems: list[str] = field(default_factory=list)
+    topology: str = ""
+
+    def by_topology(self) -> list[RunFolder]:
+        """The folder once for each topology, with its runs and their problems; those of no run come first."""
+        names = list(dict.fromkeys(map(topology_of, self.variants)))
+        if len(names) < 2:
+            return [replace(self, topology=name) for name in names] or [self]
+        parts = []
+        for name in names:
+            variants = [variant for variant in self.variants if topology_of(variant) == name]
+            runs = [run for run in self.runs if topology_of(run.variant) == name]
+            problems = [text for text in self.problems if text.startswith(tuple(f"{each}, seed " for each in variants))]
+            part = {"variants": variants, "runs": runs, "problems": problems, "topology": name}
+            parts.append(replace(self, **part))
+        found = {text for part in parts for text in part.problems}
+        parts[0].problems[:0] = [text for text in self.problems if text not in found]
+        return parts
 
     def of(self, variant: str) -> list[Run]:
         """The runs of a variant."""
@@ -167,6 +187,15 @@ class RunFolder:
     def finished(self) -> bool:
         """Whether every planned run is complete."""
         return len(self.runs) == len(self.variants) * len(self.seeds) and all(run.finished for run in self.runs)
+
+
+def topology_of(variant: str) -> str:
+    """The topology of a variant; empty if its recipe has one only.
+
+    >>> topology_of("ring/dsgd"), topology_of("dsgd")
+    ('ring', '')
+    """
+    return variant.rpartition("/")[0]
 
 
 def read_folders(paths: Sequence[Path], cache: Cache | None = None) -> list[RunFolder]:

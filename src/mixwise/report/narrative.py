@@ -6,13 +6,13 @@ from mixwise.report.folder import RunFolder
 from mixwise.report.paired import ENOUGH_SEEDS, Paired, p_value
 from mixwise.report.paired import seeds as in_seeds
 from mixwise.report.records import MetricName, metric_name
-from mixwise.report.table import Cell, Row, Summary
+from mixwise.report.table import Cell, Row, Table
 
 _MARK = "\0"  # around the name of a variant, which is emphasized
 
 
-def narrative(folder: RunFolder, table: Summary) -> list[tuple[str, bool]]:
-    """A paragraph about a folder: texts, and whether to emphasize each."""
+def narrative(folder: RunFolder, table: Table) -> list[tuple[str, bool]]:
+    """A paragraph about the folder of a topology: texts, and whether to emphasize each."""
     ranked = table.ranked()
     if not ranked and any(row.diverged for row in table.rows.values()):
         return [(f"There is nothing to compare: {_diverged(table)}", False)]
@@ -27,7 +27,7 @@ def narrative(folder: RunFolder, table: Summary) -> list[tuple[str, bool]]:
     return [(text, k % 2 == 1) for k, text in enumerate(parts) if text]
 
 
-def _result(table: Summary, ranked: list[Row], metric: MetricName) -> str:
+def _result(table: Table, ranked: list[Row], metric: MetricName) -> str:
     contenders = table.contenders()
     winner, *others = contenders
     seeds = min(row.seeds - len(row.diverged) for row in ranked)
@@ -90,7 +90,7 @@ def _own_edges(row: Row) -> str:
     return f" {_name(row)} sends along edges of its own, which the graph does not have." if row.leaves_graph else ""
 
 
-def _diverged(table: Summary) -> str:
+def _diverged(table: Table) -> str:
     """A sentence for each method of which seeds have diverged."""
     rows = [row for row in table.rows.values() if row.diverged]
     return " ".join(f"{_name(row)} diverged on {len(row.diverged)} of {in_seeds(row.seeds)}." for row in rows)

@@ -20,7 +20,7 @@ from mixwise.report.divergence import count_in_words
 from mixwise.report.folder import Run, RunFolder, read_folders
 from mixwise.report.narrative import in_bytes, narrative
 from mixwise.report.records import X_AXES, Steps, columns, in_order, is_number, metric_name, rounded
-from mixwise.report.table import Row, Summary, summarize
+from mixwise.report.table import Row, Table, tabulate
 from mixwise.report.weights import graph_of, packed_nodes, packed_size, packed_weights
 from mixwise.storage import write_text
 
@@ -81,8 +81,9 @@ def page_data(folders: list[RunFolder]) -> dict[str, Any]:
     scenes: dict[str, dict[str, Any]] = {}  # listed once: the variants of one seed share theirs
     experiments: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
-    for folder, name in zip(folders, names, strict=True):
-        table, first = summarize(folder), sum(len(each["rows"]) for each in experiments)
+    parts = [(part, name) for folder, name in zip(folders, names, strict=True) for part in folder.by_topology()]
+    for folder, name in parts:
+        table, first = tabulate(folder), sum(len(each["rows"]) for each in experiments)
         for v, variant in enumerate(table.rows, first):
             mine = folder.of(variant)
             curves = columns([_drawn(run) for run in mine], metrics, points, folder.window)
@@ -93,7 +94,7 @@ def page_data(folders: list[RunFolder]) -> dict[str, Any]:
                 place = {"variant": v, "scene": _scene_index(run.scene, scenes)}
                 shown = {"groups": groups, "weights": weights, "nodes": packed_nodes(run)}
                 runs.append({**place, "seed": run.seed, "done": run.done, **shown})
-        experiments.append(_experiment(folder, name, table, "" if len(folders) == 1 else f"{name}: "))
+        experiments.append(_experiment(folder, name, table, several=len(folders) > 1))
     drawn = {name for run in runs for group in run["groups"] if len(group["steps"]) > 1 for name in group["y"]}
     return {
         "version": version("mixwise"),
@@ -124,11 +125,15 @@ def _distinct_names(folders: list[RunFolder]) -> list[str]:
     ]
 
 
-def _experiment(folder: RunFolder, name: str, table: Summary, prefix: str) -> dict[str, Any]:
+def _experiment(folder: RunFolder, name: str, table: Table, several: bool) -> dict[str, Any]:
+    """What the page shows about a folder, or about one of its topologies; with `several` folders, each name has its."""
+    prefix, separate = f"{name}: " * several, bool(folder.topology)
     hidden, ranked, differences = len(folder.problems) - _MAX_PROBLEMS, table.ranked(), table.differences()
     command = folder.comment("command: ").removeprefix("command: ")
     return {
-        "name": name,
+        "name": f"{prefix}{folder.topology}" if separate else name,
+        "folder": name,
+        "separate": separate,  # its variants are not compared with those of other experiments
         "description": folder.description,
         "story": narrative(folder, table),
         "figures": _key_figures(folder, table),
@@ -136,7 +141,7 @@ def _experiment(folder: RunFolder, name: str, table: Summary, prefix: str) -> di
         "rows": [
             {
                 "name": prefix + row.variant,  # different from all others on the page
-                "short": row.variant,
+                "short": row.variant.removeprefix(f"{folder.topology}/"),
                 "note": _note(row),
                 "rank": ranked.index(row) if row in ranked else len(ranked),
                 "baseline": row is table.baseline and row.plain,
@@ -171,7 +176,7 @@ def _control(row: Row, ranked: list[Row]) -> Row | None:
     return next((each for each in ranked if each is not row and each.kinds == kinds), None)
 
 
-def _cell(table: Summary, row: Row, column: int) -> dict[str, Any] | None:
+def _cell(table: Table, row: Row, column: int) -> dict[str, Any] | None:
     if (cell := row.cells[column]) is None:
         return None
     return {
@@ -182,7 +187,7 @@ def _cell(table: Summary, row: Row, column: int) -> dict[str, Any] | None:
     }
 
 
-def _caption(table: Summary, compared: bool) -> str:
+def _caption(table: Table, compared: bool) -> str:
     unfinished = [row.variant for row in table.rows.values() if not row.finished]
     note = f" {table.comparison}." if compared else ""
     note += f" Not finished: {', '.join(unfinished)}." if unfinished else ""
@@ -190,7 +195,7 @@ def _caption(table: Summary, compared: bool) -> str:
     return f"{table.caption}. ★ marks the best of each column.{note}"
 
 
-def _key_figures(folder: RunFolder, table: Summary) -> list[tuple[str, str]]:
+def _key_figures(folder: RunFolder, table: Table) -> list[tuple[str, str]]:
     """A few numbers for the top of the page."""
     if not folder.runs:
         return []

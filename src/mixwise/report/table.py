@@ -1,4 +1,4 @@
-"""The result table: each metric averaged over the last window of a run, then mean and standard deviation over seeds.
+"""The results on one topology: each metric averaged over the last window of a run, then over seeds.
 
 Runs in progress are compared at the last step that all of them have reached. References, whose nodes hear all others,
 are listed apart and are never the best. Variants of which seeds have diverged are ranked last, and their cells average
@@ -7,12 +7,9 @@ the other seeds.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -94,13 +91,22 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Summary:
-    """One row per variant, one cell per metric; in a notebook, a table."""
+class Table:
+    """One row per variant, one cell per metric; all of them on the same topology.
+
+    Attributes:
+        metrics: the columns.
+        rows: the variants, by name.
+        steps: the steps that the numbers come from, in words; empty if there are none.
+        seeds: those that all variants have.
+        topology: the name of the topology, if the recipe has several.
+    """
 
     metrics: tuple[str, ...]
     rows: dict[str, Row]
-    steps: str  # the steps that the numbers come from, in words; empty if there are none
+    steps: str
     seeds: tuple[int, ...]
+    topology: str = ""
 
     def ranked(self, column: int = 0) -> list[Row]:
         """The variants that have a finite mean in this column, the best first; diverged seeds are worse than any."""
@@ -171,61 +177,6 @@ class Summary:
         """Lines below the table: which runs have diverged, and a suggestion."""
         return [*self.divergences(), *([self.suggestion] if self.suggestion else [])]
 
-    def to_csv(self) -> str:
-        """`variant`, then `<metric>_mean` and `<metric>_std` for each metric, and the number of `diverged` seeds."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        several = any("/" in run for run in self.rows)  # topologies
-        names = ["topology", "variant"] if several else ["variant"]
-        writer.writerow(
-            [*names, *(f"{metric}_{part}" for metric in self.metrics for part in ("mean", "std")), "diverged"]
-        )
-        for run, row in self.rows.items():
-            numbers = [value for cell in row.cells for value in ((cell.mean, cell.std) if cell else (None, None))]
-            name = list(run.rpartition("/")[::2]) if several else [run]
-            texts = ("" if value is None else repr(value) for value in numbers)
-            writer.writerow([*name, *texts, len(row.diverged)])
-        return text.getvalue()
-
-    def __str__(self) -> str:
-        """The table in columns, the best of each marked, and the paired differences."""
-        cells = [[self.name(row), *(f"{'*' * best}{text}" for text, best in self.texts(row))] for row in self.shown]
-        widths = [max(map(len, column)) for column in zip(self._head, *cells, strict=True)]
-        lines = [
-            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
-            for line in (self._head, ["─" * width for width in widths], *cells)
-        ]
-        lines.append(f"{self.caption}; * marks the best.")
-        if found := self.differences():
-            lines += [f"{self.comparison}:", *(f"  {name}: {text}" for name, text in found.items())]
-        return "\n".join([*lines, *self.notes])
-
-    def to_markdown(self, title: str) -> str:
-        """The table in Markdown, the best of each column in bold, and the paired differences."""
-        lines = [f"# {title}", "", f"{self.caption}; the best of each column in bold.", ""]
-        lines += [f"| {' | '.join(self._head)} |", "|" + "---|" * len(self._head)]
-        for row in self.shown:
-            shown = [f"**{text}**" if best else text for text, best in self.texts(row)]
-            lines.append(f"| {self.name(row)} | {' | '.join(shown)} |")
-        if found := self.differences():
-            lines += ["", f"{self.comparison}:", "", *(f"- {name}: {text}" for name, text in found.items())]
-        lines += [line for note in self.notes for line in ("", note)]
-        return "\n".join(lines) + "\n"
-
-    def _repr_html_(self) -> str:
-        """The table for notebooks, with every name escaped."""
-        head = "".join(f"<th>{escape(name)}</th>" for name in self._head)
-        body = ""
-        for row in self.shown:
-            shown = (f"<b>{text}</b>" if best else text for text, best in self.texts(row))
-            name = f'<th style="text-align: left">{escape(self.name(row))}</th>'
-            body += f"<tr>{name}{''.join(f'<td>{cell}</td>' for cell in shown)}</tr>"
-        caption = escape(f"{self.caption}; the best of each column in bold")
-        table = f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        found = [escape(f"{name}: {text}") for name, text in self.differences().items()]
-        table += f"<p>{escape(self.comparison)}:<br/>{'<br/>'.join(found)}</p>" if found else ""
-        return table + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
-
     @property
     def shown(self) -> list[Row]:
         """The rows in the order of a table: the references last."""
@@ -244,7 +195,8 @@ class Summary:
         return [(missing if cell is None else str(cell), self.is_best(row, i)) for i, cell in enumerate(row.cells)]
 
     @property
-    def _head(self) -> list[str]:
+    def head(self) -> list[str]:
+        """The names of the columns."""
         return ["variant", *(metric.replace("_", " ") for metric in self.metrics)]
 
     @property
@@ -261,8 +213,11 @@ class Summary:
         return f"{label}, difference from {base.variant if base else ''} paired by seed [95 % interval]"
 
 
-def summarize(folder: RunFolder, *, strict: bool = False) -> Summary:
-    """The table of a folder, from the runs that have records; with `strict`, an error if a metric has none."""
+def tabulate(folder: RunFolder, *, strict: bool = False) -> Table:
+    """The table of a folder with one topology, from the runs that have records.
+
+    With `strict`, it is an error if a metric has no record.
+    """
     used: dict[str, list[list[int]]] = {}
     ends = [_common_end(folder, metric) for metric in folder.metrics]
     rows = {}
@@ -284,7 +239,7 @@ def summarize(folder: RunFolder, *, strict: bool = False) -> Summary:
         )
     known = [{*cell.values, *row.diverged} for row in rows.values() for cell in row.cells if cell is not None]
     seeds = tuple(seed for seed in folder.seeds if all(seed in of_cell for of_cell in known)) or tuple(folder.seeds)
-    return Summary(tuple(folder.metrics), rows, steps_in_words(used) if used else "", seeds)
+    return Table(tuple(folder.metrics), rows, steps_in_words(used) if used else "", seeds, folder.topology)
 
 
 def _common_end(folder: RunFolder, metric: str) -> float:

@@ -14,6 +14,10 @@ function drawCurves() {
   const canLog = curve.some(({ points }) => points.some(point => point.mean > 0));
   const log = canLog && (chosen.log === null ? wantsLog(curve) : chosen.log);
   show(at('curve-controls'),
+    data.separate && data.experiments.length > 1
+      ? menu('Topology', 'experiment', data.experiments.map(({ name }) => [name, name]), experimentNow(),
+        redraw(experiment => ({ experiment, zoom: null })))
+      : null,
     menu('Metric', 'metric', metrics.map(m => [m.key, m.label]), chosen.metric, redraw(metric => ({ metric, log: null }))),
     segments('Against', 'axis', Object.keys(AXES).filter(hasAxis).map(axis => [axis, AXES[axis][0]]), chosen.axis,
       redraw(axis => ({ axis, zoom: null }))),
@@ -31,7 +35,7 @@ function drawCurves() {
 
 const metricNow = () => data.metrics.find(metric => metric.key === chosen.metric);
 const curves = () => data.variants
-  .map((variant, v) => ({ v, points: series(v, chosen.metric, chosen.axis, chosen.smooth) }))
+  .map((variant, v) => ({ v, points: inChart(variant) ? series(v, chosen.metric, chosen.axis, chosen.smooth) : [] }))
   .filter(({ points }) => points.length);
 
 // Errors that shrink by orders of magnitude are read on a log scale.
@@ -42,24 +46,26 @@ function wantsLog(curve) {
 }
 
 function drawLegend() {
-  const buttons = data.variants.map((variant, v) => el('button', {
+  const listed = data.variants.map((variant, v) => ({ variant, v })).filter(({ variant }) => inChart(variant));
+  const buttons = listed.map(({ variant, v }) => el('button', {
     type: 'button', id: `variant-${v}`, 'aria-pressed': String(visible(v)), title: `${variant.note} (shift: only this)`,
     onclick: event => { toggle(variant.name, event.shiftKey); drawCurves(); },
   }, swatch(v), el('span', { text: variant.name })));
-  const all = [...data.variants.map(variant => variant.name)];
-  const set = names => () => { chosen.hidden = new Set(names); drawCurves(); };
-  const more = data.variants.length > 2 ? [
+  const all = listed.map(({ variant }) => variant.name), others = () => [...chosen.hidden].filter(name => !all.includes(name));
+  const set = names => () => { chosen.hidden = new Set([...others(), ...names]); drawCurves(); };
+  const more = all.length > 2 ? [
     el('button', { type: 'button', class: 'all', id: 'show-all', text: 'Show all', onclick: set([]) }),
     el('button', { type: 'button', class: 'all', id: 'show-none', text: 'Hide all', onclick: set(all) })] : [];
   const hidden = all.filter(name => chosen.hidden.has(name)).length;
-  const first = hidden && [...firstHidden()].sort().join() === [...chosen.hidden].sort().join();
+  const first = hidden && all.every(name => firstHidden().has(name) === chosen.hidden.has(name));
   show(at('legend'), buttons, more, first ? el('p', {
     class: 'note', id: 'hidden-note', text: `The ${all.length - hidden} curves with the best results or of plain gossip are shown; the other ${hidden} are crossed out. Click a name, or Show all.`,
   }) : null);
 }
 
 function toggle(name, only) {
-  if (only) chosen.hidden = new Set(data.variants.map(variant => variant.name).filter(other => other !== name));
+  const shown = data.variants.filter(inChart).map(variant => variant.name);
+  if (only) chosen.hidden = new Set([...[...chosen.hidden].filter(other => !shown.includes(other)), ...shown.filter(other => other !== name)]);
   else if (!chosen.hidden.delete(name)) chosen.hidden.add(name);
 }
 

@@ -2,12 +2,13 @@
 let data = null;
 function receive(next) {
   data = next;
-  data.variants = data.experiments.flatMap(experiment => experiment.rows);
+  data.variants = data.experiments.flatMap(experiment => experiment.rows.map(row => Object.assign(row, { experiment })));
   data.variants.forEach((row, v) => { row.variant = v; });
+  data.separate = data.experiments.some(({ separate }) => separate);
 }
 receive(JSON.parse(at('data').textContent));
 const chosen = {
-  metric: null, axis: 'step', log: null, smooth: 1, seeds: false, hidden: null, zoom: null, sort: null,
+  experiment: null, metric: null, axis: 'step', log: null, smooth: 1, seeds: false, hidden: null, zoom: null, sort: null,
   left: null, right: null, seed: null, time: null, round: 0, mean: null, channel: 'params',
 };
 const DASHES = ['', '8 4', '2 4', '10 4 2 4'];
@@ -33,12 +34,19 @@ function swatch(v) {
 const runsOf = v => data.runs.filter(run => run.variant === v);
 const variantNamed = name => data.variants.findIndex(variant => variant.name === name);
 
-// With many variants, only those that the table ranks first are shown at the start.
+// The experiments whose curves share a chart: all folders, but only one topology, chosen by the reader.
+const charts = () => (data.separate ? data.experiments.map(experiment => [experiment]) : [data.experiments]);
+function experimentNow() {
+  if (!data.experiments.some(({ name }) => name === chosen.experiment)) chosen.experiment = data.experiments[0]?.name;
+  return chosen.experiment;
+}
+const inChart = variant => !data.separate || variant.experiment.name === experimentNow();
+
+// With many variants in a chart, only those that the table ranks first are shown at the start.
 function firstHidden() {
   const most = 8;
-  if (data.variants.length <= most) return new Set();
-  const ranked = [...data.variants].sort((a, b) => a.rank - b.rank).map(variant => variant.name);
-  return new Set(ranked.slice(most - 1).filter(name => !data.variants[variantNamed(name)].baseline));
+  return new Set(charts().map(experiments => experiments.flatMap(({ rows }) => rows)).filter(rows => rows.length > most)
+    .flatMap(rows => [...rows].sort((a, b) => a.rank - b.rank).slice(most - 1).filter(row => !row.baseline).map(row => row.name)));
 }
 
 // Mean and deviation over seeds at every step; {step, x, mean, sd, all: value per seed}.

@@ -36,7 +36,7 @@ function choosePair(there) {
   const ranked = [...there].sort((a, b) => data.variants[a].rank - data.variants[b].rank);
   // On the right the best method that gossips, on the left its control.
   const best = ranked.find(v => !data.variants[v].reference) ?? ranked[0], { control } = data.variants[best];
-  const others = ranked.filter(v => v !== best);
+  const others = ranked.filter(v => v !== best && data.variants[v].experiment === data.variants[best].experiment);
   const against = usable(control) ? variantNamed(control)
     : others.find(v => data.variants[v].plain) ?? others.find(v => !data.variants[v].reference) ?? others[0] ?? best;
   if (!usable(chosen.left)) chosen.left = data.variants[against].name;

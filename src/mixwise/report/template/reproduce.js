@@ -3,9 +3,9 @@ const AGAIN = 'The configuration below is itself a recipe: save it as config.yam
   + 'The same seeds give the same records, bit for bit, on the same machine with the same versions.';
 
 function drawReproduce() {
-  const several = data.experiments.length > 1;
-  show(at('reproduce-body'), data.experiments.map((experiment, e) => el('div', { class: 'experiment' },
-    several ? el('h3', { text: experiment.name }) : null,
+  const folders = data.experiments.filter(({ folder }, e) => data.experiments.findIndex(other => other.folder === folder) === e);
+  show(at('reproduce-body'), folders.map((experiment, e) => el('div', { class: 'experiment' },
+    folders.length > 1 ? el('h3', { text: experiment.folder }) : null,
     experiment.command ? [command(experiment.command, `command-${e}`)] : null,
     el('p', { class: 'note', text: experiment.config ? AGAIN : 'config.yaml is missing, so the command is not known.' }),
     experiment.config ? el('details', {}, el('summary', { text: 'config.yaml' }), command(experiment.config, `config-${e}`)) : null,

@@ -1,8 +1,8 @@
 // The top of the page: title, story, figures; and the result tables.
 function drawIntro() {
-  const single = data.experiments.length === 1;
+  const single = data.experiments.length === 1, oneFolder = data.experiments.every(({ folder }) => folder === data.experiments[0].folder);
   const parts = [el('h1', { text: data.title })];
-  if (single && data.experiments[0].description) parts.push(el('p', { class: 'deck', text: data.experiments[0].description }));
+  if (oneFolder && data.experiments[0].description) parts.push(el('p', { class: 'deck', text: data.experiments[0].description }));
   for (const experiment of data.experiments) {
     if (experiment.problems.length) {
       parts.push(el('div', { class: 'problems', role: 'note' },
@@ -11,10 +11,10 @@ function drawIntro() {
     }
     parts.push(el('p', { class: 'story' }, single ? null : el('b', { text: `${experiment.name}: ` }),
       experiment.story.map(([text, stressed]) => (stressed ? el('b', { text }) : text))));
-  }
-  if (single && data.experiments[0].figures.length) {
-    parts.push(el('dl', { class: 'figures' },
-      data.experiments[0].figures.map(([name, value]) => el('div', {}, el('dt', { text: name }), el('dd', { text: value })))));
+    if (oneFolder && experiment.figures.length) {
+      parts.push(el('dl', { class: 'figures' },
+        experiment.figures.map(([name, value]) => el('div', {}, el('dt', { text: name }), el('dd', { text: value })))));
+    }
   }
   show(at('intro'), parts);
 }
