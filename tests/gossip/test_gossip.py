@@ -5,6 +5,7 @@ import io
 import itertools
 import os
 import sys
+from collections import OrderedDict
 from functools import partial
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -387,7 +388,7 @@ def test_join_alone():
 # --- combinations that are refused ---
 @cases(
     "options, message",
-    ({"graph": mw.graphs.ring(4)}, r"4 nodes, but there is no process group; start 4 processes with torchrun"),
+    ({"graph": mw.graphs.ring(4)}, r"4 nodes, but this is the only process; start 4: mixwise launch"),
     ({"graph": 4}, r"graph is 4; take a mixwise.Graph"),
     ({"policy": "metropolis"}, r"policy: unknown policy 'metropolis'; did you mean metropolis-hastings"),
     ({"local_steps": 1.5}, "local_steps = 1.5; give a whole number of at least 1"),
@@ -422,6 +423,17 @@ def test_parts_that_do_not_fit_are_refused_at_the_start(options, message):
     refused(mw.MixwiseError, message, gossip_of, **options)
 
 
+@cases(
+    "variables, message",
+    ({"WORLD_SIZE": "4"}, r"^this is process 2 of 4, but there is no process group yet; call .*init_process_group"),
+    ({"WORLD_SIZE": "4", "MIXWISE_LIGHTHOUSES": "127.0.0.1:1"}, "no process group yet; pass elastic=True"),
+    ({"WORLD_SIZE": "3"}, "4 nodes, but there are 3 processes; .* take a graph for 3 nodes"),
+)
+def test_processes_that_were_started_are_not_told_to_start(variables, message):
+    with patch.dict(os.environ, variables, RANK="2"):
+        refused(TrainingError, message, gossip_of, graph=mw.graphs.ring(4))
+
+
 @pytest.fixture
 def alone_in_a_group():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -443,24 +455,49 @@ class FullyShardedDataParallel(nn.Sequential):
 
 @cases(
     "wrap, message",
-    (DistributedDataParallel, "^the model is a DistributedDataParallel, .*plain module"),
+    (DistributedDataParallel, "^the model is a DistributedDataParallel, .*the module inside of it"),
     (lambda m: nn.Sequential(DistributedDataParallel(m)), "^the part '0' of the model is a DistributedData"),
     (lambda m: torch.compile(DistributedDataParallel(m), backend="eager"), "is a DistributedDataParallel"),
-    (FullyShardedDataParallel, "^the model is a FullyShardedDataParallel"),
-    (sharded, "^the model is a FSDPModule"),
+    (FullyShardedDataParallel, r"^the model is a FullyShardedDataParallel, .*; leave out FullyShardedDataParallel\("),
+    (sharded, "^the model is a FSDPModule, which divides .*; leave out fully_shard, or train it without Gossip$"),
 )
 def test_a_model_whose_gradients_are_averaged_over_all_ranks_is_refused(alone_in_a_group, wrap, message):
     model = wrap(nn.Linear(3, 2))
     refused(TrainingError, message, mw.Gossip, model, torch.optim.SGD(model.parameters(), lr=0.1), ALONE)
 
 
-def test_a_compiled_model_is_trained():
-    model = torch.compile(nn.Linear(3, 2), backend="eager")
+class Compiled(nn.Module):
+    """A model with a part that is compiled."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.compile(nn.Linear(3, 3), backend="eager"), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+@pytest.mark.parametrize("order", ["before", "after", "a part"])
+def test_a_compiled_model_is_trained_and_averaged_under_the_names_of_the_plain_one(order):
+    plain = nn.Sequential(OrderedDict(first=nn.Linear(3, 3), second=nn.Linear(3, 2)))
+    model = Compiled() if order == "a part" else plain
+    if order == "before":
+        model = torch.compile(plain, backend="eager")
     gossip = mw.Gossip(model, torch.optim.SGD(model.parameters(), lr=0.1), ALONE)
+    if order == "after":
+        model = torch.compile(plain, backend="eager")
     before = gossip.row.X.clone()
     model(torch.ones(4, 3)).sum().backward()
     gossip.step()
     assert not torch.equal(gossip.row.X, before)
+    average = gossip.average()
+    assert list(average) == list(plain.state_dict())
+    nn.Sequential(OrderedDict(first=nn.Linear(3, 3), second=nn.Linear(3, 2))).load_state_dict(average)
+
+
+def test_a_compiled_and_a_plain_model_are_the_same_to_other_ranks():
+    plain = nn.Linear(3, 2)
+    assert describe_model(torch.compile(plain, backend="eager")) == describe_model(plain)
 
 
 def test_a_refused_model_is_left_alone():

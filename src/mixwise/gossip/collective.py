@@ -11,7 +11,7 @@ from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip.model_row import ModelRow
 from mixwise.gossip.schedule import Schedule
 from mixwise.network import DistributedNetwork, GuardedNetwork
-from mixwise.network.agreement import check_alike, describe
+from mixwise.network.agreement import check_alike, describe, plain_name
 from mixwise.network.guarded import unguarded
 from mixwise.network.transport import Transport
 from mixwise.protocols import Network
@@ -35,15 +35,19 @@ def transport_of(network: Network) -> Transport | None:
 
 
 def averaged_state(row: ModelRow, models: torch.Tensor, network: Network) -> dict[str, Any]:
-    """A state dict of copies: parameters and floating-point buffers averaged, other buffers those of rank 0."""
+    """A state dict of copies: parameters and floating-point buffers averaged, other buffers those of rank 0.
+
+    Its keys are those of the plain model, if the model was compiled.
+    """
     with network.traffic.pause():
         mean = network.average(models)
         values = {id(parameter): view for parameter, view in row.views(mean)}
         values |= {id(buffer): _average_buffer(buffer, network) for buffer in row.module.buffers()}
     state: dict[str, Any] = row.module.state_dict(keep_vars=True)
-    for key, value in state.items():
-        if isinstance(value, torch.Tensor):
-            state[key] = values.get(id(value), value).detach().clone()
+    for key in list(state):  # in place, since torch keeps the versions of modules beside the entries
+        value = state.pop(key)
+        is_tensor = isinstance(value, torch.Tensor)
+        state[plain_name(key)] = values.get(id(value), value).detach().clone() if is_tensor else value
     return state
 
 

@@ -20,7 +20,7 @@ from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip.collective import transport_of
 from mixwise.gossip.start import Parts, begin_together, check_graph, connected
 from mixwise.graphs import Graph
-from mixwise.network.agreement import check_alike, difference, report
+from mixwise.network.agreement import check_alike, difference, plain_name, report
 from mixwise.network.board import bounded
 from mixwise.network.membership import JOINING, MEMBER, Member, Membership
 from mixwise.network.state_server import StateServer, fetch_state
@@ -164,4 +164,4 @@ class Elastic:
 
     def _model(self) -> dict[str, torch.Tensor]:
         state = self._parts.row.module.state_dict()
-        return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+        return {plain_name(name): value for name, value in state.items() if isinstance(value, torch.Tensor)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from mixwise.mixing import MixingMatrix
 from mixwise.network import DistributedNetwork, Link, SimulatedNetwork
 from mixwise.network.agreement import check_alike, describe, describe_model
 from mixwise.network.guarded import OnBad, Robust, guarded
+from mixwise.network.membership import LIGHTHOUSES
 from mixwise.network.transport import Transport, process_count
 from mixwise.policies.choice import PolicyLike, as_algorithm, policy_for
 from mixwise.protocols import Algorithm, Network, Policy
@@ -27,7 +29,7 @@ from mixwise.tasks.module import BufferPolicy
 from mixwise.training.checks import check_buffers, check_counts, check_guarded, check_initial, check_optimizer
 
 # By name, also those of other libraries; torch.distributed.fsdp takes a second to import.
-_SYNCHRONIZED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
+_AVERAGING, _SHARDED = "DistributedDataParallel", ("FullyShardedDataParallel", "FSDPModule")
 
 
 @dataclass(frozen=True)
@@ -153,27 +155,41 @@ def check_graph(graph: Graph, processes: int | None) -> None:
             f"graph is {kind_of(graph)}; take a mixwise.Graph, such as mixwise.graphs.ring(n) or "
             f"mixwise.graphs.from_networkx(graph)"
         )
+    started = int(os.environ.get("WORLD_SIZE", 1)) if processes is None and "RANK" in os.environ else processes
+    if started is None and graph.n > 1:
+        raise TrainingError(
+            f"the graph has {graph.n} nodes, but this is the only process; start {graph.n}: mixwise launch "
+            f"--nproc-per-node {graph.n} -- train.py, with torch.distributed.init_process_group() before Gossip"
+        )
+    if started not in (None, graph.n):
+        raise TrainingError(
+            f"the graph has {graph.n} nodes, but there are {started} processes; Gossip has one node per process: "
+            f"take a graph for {started} nodes, or start {graph.n} processes"
+        )
     if processes is None and graph.n > 1:
-        raise TrainingError(
-            f"the graph has {graph.n} nodes, but there is no process group; start {graph.n} processes with torchrun "
-            f'--nproc-per-node {graph.n} and call torch.distributed.init_process_group("gloo") before Gossip'
-        )
-    if processes not in (None, graph.n):
-        raise TrainingError(
-            f"the graph has {graph.n} nodes, but there are {processes} processes; Gossip has one node per process: "
-            f"take a graph for {processes} nodes, or start {graph.n} processes"
-        )
+        rank = os.environ["RANK"]
+        remedy = 'call torch.distributed.init_process_group("gloo") before Gossip'
+        if LIGHTHOUSES in os.environ:
+            remedy = "pass elastic=True to Gossip, which makes the group itself"
+        raise TrainingError(f"this is process {rank} of {started}, but there is no process group yet; {remedy}")
 
 
 def _check_unsynchronized(model: nn.Module) -> None:
     """Check that no part of the model synchronizes the ranks itself: there would be nothing left to mix."""
     for name, part in model.named_modules():
-        for known in type(part).__mro__:
-            if known.__name__ in _SYNCHRONIZED:
-                which = f"the part {name!r} of the model" if name else "the model"
+        which = f"the part {name!r} of the model" if name else "the model"
+        kinds = [kind.__name__ for kind in type(part).__mro__]
+        if _AVERAGING in kinds:
+            raise TrainingError(
+                f"{which} is a {_AVERAGING}, which averages gradients over all ranks; pass the module inside of it, "
+                f"model.module, to the optimizer and to Gossip, and call it in the loop"
+            )
+        for kind in kinds:
+            if kind in _SHARDED:
+                remedy = "leave out fully_shard" if kind == "FSDPModule" else f"leave out {kind}(…)"
                 raise TrainingError(
-                    f"{which} is a {known.__name__}, which averages gradients over all ranks; pass the plain module, "
-                    f"model.module, to the optimizer and to Gossip, and call it in the loop"
+                    f"{which} is a {kind}, which divides the parameters over all ranks and averages their gradients, "
+                    f"but a node of Gossip is one process with a whole model; {remedy}, or train it without Gossip"
                 )
 
 

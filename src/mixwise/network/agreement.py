@@ -83,14 +83,24 @@ def _texts_of_all(text: str, transport: Transport) -> list[str]:
 
 
 # --- descriptions ---
+def plain_name(name: str) -> str:
+    """Return the name of a parameter or buffer without what `torch.compile` puts into it.
+
+    >>> plain_name("_orig_mod.layers.0._orig_mod.weight")
+    'layers.0.weight'
+    """
+    return name.replace("_orig_mod.", "")
+
+
 def describe_model(module: nn.Module) -> Lines:
     """Shape, dtype and role of every parameter and buffer."""
     lines: Lines = {}
     for name, parameter in module.named_parameters():
+        name = plain_name(name)
         lines |= _described(f"parameter {name!r}", parameter)
         lines[f"parameter {name!r} is"] = "trained" if parameter.requires_grad else "frozen"
     for name, buffer in module.named_buffers():
-        lines |= _described(f"buffer {name!r}", buffer)
+        lines |= _described(f"buffer {plain_name(name)!r}", buffer)
     return lines
 
 
