@@ -16,6 +16,7 @@ import numpy as np
 from mixwise.graphs import torus
 from mixwise.report.page import save_page
 from mixwise.seeding import numpy_generator
+from mixwise.storage import sealed
 
 from .measure import Benchmark, Contestant, Contestants, Missing
 
@@ -112,7 +113,7 @@ def large_folder(folder: Path, variants: int, seeds: int, records: int) -> None:
         first = folder / name / "seed-0"
         first.mkdir(parents=True)
         (first / "scene.json").write_text(json.dumps(scene), "utf-8")
-        (first / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-        (first / "weights.jsonl").write_text("".join(json.dumps(look) + "\n" for look in looks), "utf-8")
+        (first / "metrics.jsonl").write_text("".join(sealed(json.dumps(line)) + "\n" for line in lines), "utf-8")
+        (first / "weights.jsonl").write_text("".join(sealed(json.dumps(look)) + "\n" for look in looks), "utf-8")
         for seed in range(1, seeds):
             shutil.copytree(first, folder / name / f"seed-{seed}")

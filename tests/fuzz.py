@@ -50,6 +50,7 @@ from mixwise.graphs import load, parse
 from mixwise.report.figures import save_paper_figures
 from mixwise.report.folder import read_folders
 from mixwise.report.page import page, page_data
+from mixwise.storage import sealed
 from mixwise.training.checkpoint import load_checkpoint
 from run_folders import no_pictures
 
@@ -285,7 +286,10 @@ def _damaged(draw, place, files):
     else:
         lines = data.decode().splitlines()
         at = draw.randrange(len(lines))
-        lines[at] = json.dumps(mutated_value(draw, json.loads(lines[at])))
+        value = json.loads(lines[at])
+        seals = value.pop("crc32", None) is not None and draw.random() < 0.8
+        line = json.dumps(mutated_value(draw, value))
+        lines[at] = sealed(line) if seals else line
         path.write_text("\n".join(lines) + "\n", "utf-8")
     return folder
 

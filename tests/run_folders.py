@@ -14,6 +14,7 @@ import pytest
 
 from mixwise.experiments import Recipe, load_recipe, plan_experiment, run_experiment, runner
 from mixwise.report.watch import WatchServer
+from mixwise.storage import sealed, unsealed
 from mixwise.training import Training
 
 
@@ -46,8 +47,9 @@ def classification(dim=8, hidden=8, classes=4, samples=200, **options):
 
 
 def read_records(folder, variant, seed=0, file="metrics.jsonl"):
-    """The records of a run."""
-    return [json.loads(line) for line in (folder / variant / f"seed-{seed}" / file).read_text("utf-8").splitlines()]
+    """The records of a run, without their checksums."""
+    lines = (folder / variant / f"seed-{seed}" / file).read_bytes().splitlines()
+    return [json.loads(unsealed(line)) for line in lines]
 
 
 def approximately(records, rel=1e-11):
@@ -156,4 +158,4 @@ def made_folder(folder, runs, scenes=None, weights=(), **head):
 
 
 def _json_lines(records):
-    return "".join(json.dumps(record) + "\n" for record in records)
+    return "".join(sealed(json.dumps(record)) + "\n" for record in records)

@@ -1,5 +1,6 @@
 """Bounded reading of what comes from outside, and writing that survives a power cut."""
 
+import json
 import os
 import stat
 from itertools import pairwise
@@ -12,7 +13,7 @@ from builders import refused
 from mixwise.errors import ConfigError
 from mixwise.experiments import load_recipe, plan_experiment
 from mixwise.experiments.recipe import parse_seeds
-from mixwise.storage import contents, parsed_yaml, replacing, text, write_text
+from mixwise.storage import contents, parsed_yaml, replacing, sealed, text, unsealed, write_text
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "\n".join(
     f"{q}: &{q} [{','.join(9 * [f'*{p}'])}]" for p, q in pairwise("abcdefghij")
@@ -97,3 +98,16 @@ def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path):
     with pytest.raises(FileNotFoundError), replacing(path) as temporary:
         temporary.write_text("half") and (tmp_path / "missing").read_text()
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("file", "old")]
+
+
+# --- lines with a checksum ---
+def test_a_sealed_line_is_json_and_every_flipped_bit_of_it_is_seen():
+    line = sealed('{"step": 3, "loss": 0.25}').encode()
+    assert json.loads(line).keys() == {"step", "loss", "crc32"}
+    assert unsealed(line) == unsealed(line + b"\r\n") == b'{"step": 3, "loss": 0.25}'
+    for bit in range(8 * len(line)):
+        changed = bytearray(line)
+        changed[bit // 8] ^= 1 << bit % 8
+        assert unsealed(bytes(changed)) is None
+    for cut in range(len(line)):
+        assert unsealed(line[:cut]) is None

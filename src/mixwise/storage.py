@@ -1,10 +1,11 @@
-"""Bounded reading of files and YAML from outside, and writing that survives a power cut."""
+"""Bounded reading of files and YAML from outside, lines with a checksum, and writing that survives a power cut."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -136,6 +137,30 @@ def _check_events(source: str) -> None:
         if count > _MAX_NODES or len(nested) > _MAX_DEPTH:
             limit = f"{_MAX_NODES:,} values" if count > _MAX_NODES else f"{_MAX_DEPTH} levels"
             raise _problem(f"more than {limit}, with all aliases expanded", event)
+
+
+# --- lines with a checksum ---
+def sealed(line: str) -> str:
+    """Return a line of JSON, a mapping that is not empty, with the CRC-32 of what stands before as its last value.
+
+    >>> sealed('{"step": 3}')
+    '{"step": 3, "crc32": "d3a4e216"}'
+    """
+    return line[:-1] + _seal(line[:-1].encode()).decode()
+
+
+def unsealed(line: bytes) -> bytes | None:
+    """Return the line as it was before it was sealed; None if a bit of it has changed since, or it has no checksum."""
+    line = line.rstrip(b"\r\n")
+    values, seal = line[:-_SEAL], line[-_SEAL:]
+    return values + b"}" if seal == _seal(values) else None
+
+
+def _seal(values: bytes) -> bytes:
+    return b', "crc32": "%08x"}' % zlib.crc32(values)
+
+
+_SEAL = len(_seal(b""))
 
 
 # --- writing ---

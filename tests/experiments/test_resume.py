@@ -14,7 +14,7 @@ import yaml
 
 from builders import refused
 from mixwise.errors import ConfigError, MixwiseError, TrainingError
-from mixwise.experiments import Recipe, plan_experiment, run_experiment
+from mixwise.experiments import Recipe, load_run, plan_experiment, run_experiment
 from mixwise.experiments.build import build_task
 from process_pool import in_processes
 from programs import run_with_hook, running, wait_for
@@ -186,6 +186,24 @@ def test_records_up_to_the_checkpoint_are_required(file, kept, resumes, uninterr
         assert caplog.messages == [f"{path} lacks records before the checkpoint of step 24; the one before it is used"]
     else:
         says = f"{path} lacks records before the checkpoint of step 21, and none before it"
+        refused(TrainingError, says, run_experiment, experiment(), copied, resume=True)
+
+
+@pytest.mark.parametrize(("line", "resumes"), [(23, True), (9, False)])
+def test_a_flipped_bit_in_a_record_is_never_carried_over(line, resumes, uninterrupted, copied, caplog):
+    path = copied / "ha" / "seed-1" / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    at = lines[line - 1].index(b'"loss": ') + len('"loss": 1.')
+    lines[line - 1] = lines[line - 1][:at] + bytes([lines[line - 1][at] ^ 1]) + lines[line - 1][at + 1 :]  # a digit
+    path.write_bytes(b"".join(lines))
+    assert "ha, seed 1: 1 damaged line in metrics.jsonl, skipped" in load_run(copied).missing
+    if resumes:
+        run_experiment(experiment(), copied, resume=True)
+        assert metrics(copied) == metrics(uninterrupted[0])
+        says = f"{path} is damaged in line {line}, before the checkpoint of step 24; the one before it is used"
+        assert caplog.messages[0] == says
+    else:
+        says = f"{path} is damaged in line {line}, before the checkpoint of step 21, and none before it"
         refused(TrainingError, says, run_experiment, experiment(), copied, resume=True)
 
 

@@ -26,6 +26,7 @@ from mixwise.report.records import columns
 from mixwise.report.summary import summarize
 from mixwise.report.table import tabulate
 from mixwise.report.weights import LETTERS, decoded, packed_nodes, packed_weights
+from mixwise.storage import sealed
 from mixwise.training.run_log import MAX_LINES, _WeightsLog, encoded, stride
 from run_folders import made_folder, read_records, served
 from strategies import connected_graphs
@@ -73,7 +74,7 @@ def unpacked(packed, k, channel="params"):
 
 def as_read(step, plan):
     """The weights of a plan after they were written to a file and read."""
-    return read_record(json.dumps({"step": step, **encoded(plan)}).encode(), WeightsLine)
+    return read_record(sealed(json.dumps({"step": step, **encoded(plan)})).encode(), WeightsLine)
 
 
 @given(graph=connected_graphs(min_nodes=2, max_nodes=9), seed=st.integers(0, 99))
@@ -194,7 +195,11 @@ def test_a_fixed_policy_writes_its_weights_once_and_an_optimized_one_at_every_lo
     ),
 )
 def test_a_damaged_file_takes_nothing_else_with_it(copy, tmp_path, name, text, says):
-    (copy / name).write_text(text)
+    lines = text.splitlines(keepends=True)
+    whole = [
+        sealed(line.strip()) + "\n" if name.endswith("l") and line.startswith('{"step"') else line for line in lines
+    ]
+    (copy / name).write_text("".join(whole))
     (found,) = save_page([copy], tmp_path / "out.html")
     assert says in " | ".join(found.problems)
     assert sum(bool(run.records) for run in found.runs) >= 3

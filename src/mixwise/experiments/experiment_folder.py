@@ -36,7 +36,7 @@ from mixwise.network.world import World
 from mixwise.report.divergence import DIVERGED
 from mixwise.storage import make_folder, sync, write_text
 from mixwise.training.checkpoint import keep_only, names_of_nodes, newest_step
-from mixwise.training.run_log import METRICS, TIMINGS, cut_run, records_before
+from mixwise.training.record_files import METRICS, TIMINGS, cut_run, records_before
 
 CHECKPOINT, LOCK = "checkpoint", "run.lock"
 _log = logging.getLogger(__name__)
@@ -123,8 +123,10 @@ def clear_run(place: Path, nodes: int, recorded: Callable[[int], list[int]]) -> 
         if len(names_of_nodes(folder, step)) < nodes:
             return ""  # the nodes that are left may have skipped steps
         for path in (place / METRICS, place / TIMINGS):
-            if set(recorded(step)) - {record["step"] for record in records_before(path, step)[0]}:
-                return f"{path} lacks records before the checkpoint of step {step}"
+            found = records_before(path, step)
+            if set(recorded(step)) - {record["step"] for record in found.records}:
+                what = "lacks records" if found.damaged is None else f"is damaged in line {found.damaged},"
+                return f"{path} {what} before the checkpoint of step {step}"
         return ""
 
     step = newest_step(folder, incomplete) or 0

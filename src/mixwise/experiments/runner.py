@@ -32,6 +32,7 @@ from mixwise.report.summary import Summary, summarize
 from mixwise.storage import write_text
 from mixwise.training import Step, Training, run_log
 from mixwise.training.checkpoint import load_checkpoint, names_of_nodes, newest_step, read_state, save_checkpoint
+from mixwise.training.record_files import METRICS, cut_run, records_before
 
 _log = logging.getLogger(__name__)
 _WATCHED = 1.0  # seconds after which new records are visible to readers of the folder
@@ -133,7 +134,7 @@ def _check(experiment: Experiment, world: World) -> None:
 def _run(prepared: Prepared, place: Path, cursor: RunCursor, stage: int, lock: FolderLock) -> Iterator[dict[str, Any]]:
     """The records of one run: those in the folder, then new ones; after a loss of nodes, those of the others."""
     if (known := read_divergence(place)) is not None and cursor.world.size == 1:
-        yield from run_log.records_before(place / run_log.METRICS, known.step)[0]
+        yield from records_before(place / METRICS, known.step).records
         raise known.error
     rows: State | None = None
     while cursor.begin(stage):
@@ -141,7 +142,7 @@ def _run(prepared: Prepared, place: Path, cursor: RunCursor, stage: int, lock: F
         try:
             training = _started(prepared, place, cursor) if cursor.is_whole else _left(prepared, place, cursor, rows)
             if cursor.is_whole:
-                yield from run_log.records_before(place / run_log.METRICS, training.t)[0]
+                yield from records_before(place / METRICS, training.t).records
             yield from _records(prepared, training, place, cursor)
             return
         except NetworkError as error:
@@ -175,7 +176,7 @@ def _left(prepared: Prepared, place: Path, cursor: RunCursor, rows: State | None
     else:
         training.take_over(rows, cursor.t)
     if cursor.world.rank == 0:
-        run_log.cut_run(place, cursor.t)
+        cut_run(place, cursor.t)
     return training
 
 

@@ -22,7 +22,8 @@ from mixwise.parts import kind
 from mixwise.storage import make_folder, write_text
 from mixwise.training import Record
 from mixwise.training.checks import check_counts
-from mixwise.training.run_log import METRICS, Log, cut_run, graph_scene, method_words, open_logs
+from mixwise.training.record_files import METRICS, cut_run
+from mixwise.training.run_log import Log, graph_scene, method_words, open_logs
 
 if TYPE_CHECKING:
     from mixwise.gossip.gossip import Gossip

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from mixwise.errors import ConfigError
 from mixwise.report.divergence import Divergence, read_divergence
 from mixwise.report.records import Steps
-from mixwise.storage import contents, parsed_yaml, text
+from mixwise.storage import contents, parsed_yaml, text, unsealed
 
 Lines: TypeAlias = tuple[Steps, int]  # the readable lines of a file, and the number of damaged ones
 Cache: TypeAlias = dict[Path, tuple[tuple[int, int], Lines]]  # path -> (time, size) of a file, and its lines
@@ -29,7 +29,7 @@ Natural = Annotated[int, Field(ge=0, lt=_LIMIT)]
 
 # --- the forms of the files ---
 class Line(BaseModel):
-    """A line of a .jsonl file."""
+    """A line of a .jsonl file, without its checksum."""
 
     model_config = ConfigDict(extra="allow")
     step: Annotated[int, Field(strict=True, ge=0, lt=_LIMIT)]
@@ -103,9 +103,10 @@ class Head(BaseModel):
 
 
 def read_record(line: bytes, form: type[Line] = RecordLine) -> dict[str, Any] | None:
-    """A line as a dictionary; None if it is damaged."""
+    """Return a sealed line as a dictionary, without its checksum; None if it is damaged."""
     try:
-        return form.model_validate_json(line).model_dump()
+        intact = unsealed(line)
+        return None if intact is None else form.model_validate_json(intact).model_dump()
     except ValidationError:
         return None
 

@@ -1,5 +1,7 @@
 """The files that a run writes while it trains: its scene, its records, its weights and its models over time.
 
+Every line of the `.jsonl` files ends with a checksum of itself, `"crc32"` (`mixwise.storage.sealed`).
+
 `weights.jsonl` has a line for each recorded mixing whose weights differ from those of the line before:
 
     {"step": 12, "params": [ROUND, …], "updates": [ROUND, …], "tree": [[i, j], …]}
@@ -19,9 +21,8 @@ thousandths; a loop has the rest of its row. `mixwise.report.weights` reads the 
 from __future__ import annotations
 
 import json
-import os
+import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +37,13 @@ from mixwise.mixing import MixingMatrix
 from mixwise.parts import is_reference, kind, words
 from mixwise.policies.controls import controls, uncontrolled
 from mixwise.protocols import Plan
-from mixwise.report.folder import Line, read_record
 from mixwise.sketch import CountSketch
-from mixwise.storage import opened, sync, write_text
+from mixwise.storage import sealed, sync, write_text
 from mixwise.tasks import ModuleTask
 from mixwise.training.loop import Record
+from mixwise.training.record_files import METRICS, NODES, SCENE, TIMINGS, WEIGHTS, records_before
 from mixwise.training.training import Training
 
-METRICS, TIMINGS, SCENE = "metrics.jsonl", "timings.jsonl", "scene.json"
-WEIGHTS, NODES = "weights.jsonl", "nodes.jsonl"
 MAX_LINES = 200  # of weights.jsonl: a slider has no room for more
 _MAX_NUMBERS = 200_000  # in weights.jsonl, however long the run is
 _MAX_ARCS = 20_000  # a larger graph cannot be drawn
@@ -123,27 +122,6 @@ def method_words(graph: str, placement: str | list[int], policy: Any, algorithm:
     }
 
 
-def cut_run(place: Path, step: int) -> None:
-    """Keep only the records of the first steps."""
-    for path in (place / METRICS, place / TIMINGS, place / WEIGHTS, place / NODES):
-        _, size = records_before(path, step)
-        if path.exists() and size < path.stat().st_size:
-            os.truncate(path, size)  # not rewritten: a run that is killed here loses nothing that it needs
-
-
-def records_before(path: Path, steps: int) -> tuple[list[dict[str, Any]], int]:
-    """The records of the first `steps` steps, and their bytes, up to a line that is incomplete."""
-    kept, size = [], 0
-    with suppress(FileNotFoundError), opened(path, follow=False) as lines:
-        for line in lines:
-            record = read_record(line, Line)
-            if record is None or record["step"] >= steps or not line.endswith(b"\n"):
-                break
-            kept.append(record)
-            size += len(line)
-    return kept, size
-
-
 def neighborhood(graph: Graph) -> list[int] | None:
     """The nodes nearest to node 0, which stand for a graph that is too large to show; None for a smaller one."""
     if len(graph.arcs.senders) <= _MAX_ARCS:
@@ -182,7 +160,7 @@ class _RecordLog(Log):
     def add(self, record: Record, nodes: dict[str, Any] | None = None) -> None:
         """Append a line, unless it is empty."""
         if line := self._to_line(record, nodes):
-            self.file.write(line + "\n")
+            self.file.write(sealed(line) + "\n")
 
 
 # --- weights.jsonl ---
@@ -193,7 +171,7 @@ class _WeightsLog(Log):
         super().__init__(path.open("a", encoding="utf-8"))
         self._graph, self._local_steps = graph, local_steps
         self._mixings = steps // local_steps
-        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        lines = records_before(path, sys.maxsize).records
         self._stride = stride(self._mixings, lines[0]) if lines else 1
         self._last = {name: value for name, value in lines[-1].items() if name != "step"} if lines else None
 
@@ -207,7 +185,7 @@ class _WeightsLog(Log):
             if self._last is None:
                 self._stride = stride(self._mixings, line)
             self._last = line
-            self.file.write(json.dumps({"step": t, **line}, separators=(",", ":")) + "\n")
+            self.file.write(sealed(json.dumps({"step": t, **line}, separators=(",", ":"))) + "\n")
 
 
 def stride(mixings: int, line: dict[str, Any]) -> int:
