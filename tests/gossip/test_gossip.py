@@ -396,7 +396,7 @@ def test_join_alone():
     ({"links": 0.02}, r"links is 0.02; pass one: mixwise.network.Link\(0.02, 1.25e6\)"),
     ({"algorithm": mw.algorithms.AllReduceSGD()}, "use torch's DistributedDataParallel"),
     ({"algorithm": mw.algorithms.D2(), "overlap": True}, "D2 does not support overlap=True; omit"),
-    ({"algorithm": mw.algorithms.QuasiGlobalMomentum()}, "SGD with momentum would count it twice"),
+    ({"algorithm": mw.algorithms.QuasiGlobalMomentum()}, "plain SGD, and the optimizer is SGD with momentum"),
     ({"policy": mw.policies.NoMixing()}, "DSGD and NoMixing do not fit together"),
     (
         {"graph": TWO_PAIRS, "network": SimulatedNetwork(TWO_PAIRS)},

@@ -11,8 +11,9 @@ from mixwise.errors import GraphError, MixingError, MixwiseError, TrainingError
 from mixwise.graphs import Graph, chain, complete, directed_ring, ring
 from mixwise.layout import Layout
 from mixwise.mixing import MixingMatrix, lazy, metropolis_hastings, uniform, uniform_sender
+from mixwise.needs import Needs
 from mixwise.tasks import QuadraticTask, random_quadratics
-from mixwise.training.checks import check_connected
+from mixwise.training.checks import check_connected, check_optimizer
 
 N = 6
 GRAPH = ring(N)
@@ -50,11 +51,20 @@ def two_blocks():
 OWN = [alg.QuasiGlobalMomentum, alg.QuasiGlobalAdam, alg.DecentLaM]
 
 
+class PlainSteps(alg.DSGD):
+    """A method of a user that has no momentum, and is not defined for other steps than those of SGD."""
+
+    needs = Needs(optimizer="sgd")
+
+
 @cases(
     "algorithm, optimizer, message",
-    *((method, sgd(momentum=0.1), f"{method.__name__} has its own momentum, so SGD with momentum") for method in OWN),
-    *((method, adam(), "so Adam would count it twice; use SGD with momentum 0 as the optimizer") for method in OWN),
-    (lambda: alg.QuasiGlobalMomentum(inner=alg.RelaySGD()), sgd(momentum=0.9), "count it twice"),
+    *(
+        (method, sgd(momentum=0.1), rf"^{method.__name__} is defined for steps of plain SGD, .* is SGD with momentum;")
+        for method in (*OWN, PlainSteps)
+    ),
+    *((method, adam(), "and the optimizer is Adam; use SGD with momentum 0$") for method in (*OWN, PlainSteps)),
+    (lambda: alg.QuasiGlobalMomentum(inner=alg.RelaySGD()), sgd(momentum=0.9), "plain SGD"),
     (lambda: alg.QuasiGlobalMomentum(inner=alg.DAdam()), sgd(), "DAdam needs Adam"),
     (lambda: alg.QuasiGlobalMomentum(inner=alg.DAdam()), adam(), "DAdam needs Adam"),
     (alg.DAdam, sgd(), r"DAdam with SGD is not DAdam; use Adam or AdamW, or algorithm: dsgd"),
@@ -62,6 +72,15 @@ OWN = [alg.QuasiGlobalMomentum, alg.QuasiGlobalAdam, alg.DecentLaM]
 )
 def test_an_optimizer_that_the_method_is_not_defined_for(algorithm, optimizer, message):
     refused(TrainingError, message, lambda: make(algorithm(), optimizer=optimizer, the_task=only_checked()))
+
+
+@pytest.mark.parametrize("options", [{"weight_decay": 1e300}, {"lr": 1e300}])
+def test_a_number_that_the_dtype_of_the_rows_cannot_hold(options):
+    """In float32 two groups of columns would end in an error of torch; in float64 there is room."""
+    one = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2, 2))], **{"lr": 0.1} | options)
+    rule = r"= 1e\+300; parameters in float32 allow numbers up to 3.4e\+38; give the optimizer a smaller one"
+    refused(TrainingError, rule, check_optimizer, alg.DSGD(), one, 1)
+    make(alg.DSGD(), optimizer=sgd(**options))
 
 
 def test_dadam_takes_adamw():
@@ -83,7 +102,7 @@ def groups(**second):
 def test_a_momentum_or_another_step_size_in_one_of_two_groups_is_found():
     """Quasi-global momentum divides the movement of all columns by the step size; in DecentLaM it cancels."""
     momentum, rates = {"optimizer": groups(momentum=0.9)}, {"optimizer": groups(lr=0.2)}
-    refused(TrainingError, "count it twice", make, alg.DecentLaM(), **momentum, the_task=two_blocks())
+    refused(TrainingError, "plain SGD", make, alg.DecentLaM(), **momentum, the_task=two_blocks())
     rule = r"lr = 0\.1, 0\.2; use the same for all groups"
     refused(TrainingError, rule, make, alg.QuasiGlobalMomentum(), **rates, the_task=two_blocks())
     make(alg.DecentLaM(), **rates, the_task=two_blocks())

@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Sequence
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,16 +102,30 @@ def check_optimizer(algorithm: Algorithm, optimizer: torch.optim.Optimizer, loca
     if needs.optimizer == "sgd":
         momentum = any(group.get("momentum", 0) for group in groups)
         if not isinstance(optimizer, torch.optim.SGD) or momentum:
+            found = f"{kind}{' with momentum' if momentum else ''}"
             raise TrainingError(
-                f"{name} has its own momentum, so {kind}{' with momentum' if momentum else ''} would count it twice; "
-                f"use SGD with momentum 0 as the optimizer"
+                f"{name} is defined for steps of plain SGD, and the optimizer is {found}; use SGD with momentum 0"
             )
+    _check_magnitudes(groups)
     rates = sorted({float(group["lr"]) for group in groups})
     if needs.one_lr and len(rates) > 1:
         raise TrainingError(
             f"{name} divides the movement of all columns by one learning rate, but the groups have "
             f"lr = {', '.join(map(str, rates))}; use the same for all groups"
         )
+
+
+def _check_magnitudes(groups: Sequence[dict[str, Any]]) -> None:
+    """Reject numbers of an optimizer that the dtype of its parameters cannot hold."""
+    for group in groups:
+        dtype = group["params"][0].dtype
+        for name, value in group.items():
+            if isinstance(value, float) and not abs(value) <= torch.finfo(dtype).max:
+                kind = str(dtype).removeprefix("torch.")
+                raise TrainingError(
+                    f"{name} = {value}; parameters in {kind} allow numbers up to {torch.finfo(dtype).max:.2g}; "
+                    f"give the optimizer a smaller one"
+                )
 
 
 def check_buffers(algorithm: Algorithm) -> None:
