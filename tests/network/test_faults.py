@@ -17,17 +17,19 @@ from mixwise import algorithms, graphs
 from mixwise.context import Context
 from mixwise.errors import ConfigError
 from mixwise.experiments.build import prepare
-from mixwise.mixing import metropolis_hastings, minimize_gme, symmetrized, uniform_sender
+from mixwise.mixing import lazy, metropolis_hastings, minimize_gme, symmetrized, uniform_sender
 from mixwise.network import Faults, FaultyNetwork, Link, Links, SimulatedNetwork
 from mixwise.network.faults import down
 from mixwise.plan import Plan
 from mixwise.policies import AwarePairs, HeterogeneityAware, Pairs
+from mixwise.protocols import Algorithm
 from mixwise.tasks import random_quadratics
 from planning import Planner, assert_runs_resume, mixed
 from run_folders import recipe_run
 from strategies import connected_graphs
 
-TORUS = graphs.torus(4, 4)
+TORUS, RING = graphs.torus(4, 4), graphs.ring(6)
+MH = metropolis_hastings(RING)
 LOSSES = st.sampled_from([0.0, 0.1, 0.5, 0.95])
 WIRES = st.sampled_from([None, torch.bfloat16, torch.int8])
 
@@ -238,6 +240,26 @@ def test_relayed_sums_and_counts_are_lost_together():
     assert network.traffic.lost > 20
 
 
+@cases(
+    "algorithm, W, conserved",
+    (algorithms.GradientTracking(), MH, lambda X, rows: rows["C"].sum(0)),
+    (algorithms.MomentumTracking(), MH, lambda X, rows: rows["C"].sum(0)),
+    (algorithms.EXTRA(), MH, lambda X, rows: rows["D"].sum(0)),
+    (algorithms.D2(), lazy(MH), lambda X, rows: (X - rows["psi"]).sum(0)),
+    (algorithms.Choco(algorithms.TopK(0.4), 0.3), MH, lambda X, rows: (rows["mixed"] - rows["public"]).sum(0)),
+    (algorithms.PushSum(), uniform_sender(RING), lambda X, rows: rows["mass"].sum() - 6),
+    ids=lambda value: type(value).__name__ if isinstance(value, Algorithm) else "",
+)
+def test_corrections_cancel_and_masses_add_up_although_nodes_leave_and_return(algorithm, W, conserved):
+    network = faulty(RING, 1, node_off=0.3, away=2.0, message_loss=0.2)
+    run = simulated(W, algorithm, task=random_quadratics(6, dim=5), network=network, lr=1e-3)
+    run.X.add_(random_rows(6, 5))
+    run.driver.restart_algorithm(run.X)
+    for _ in range(20):
+        run.step()
+        assert float(conserved(run.X, run.driver.algorithm_state.rows).abs().max()) < 1e-12
+
+
 # --- traffic ---
 def test_lost_messages_were_sent():
     X, W = random_rows(16, 3), metropolis_hastings(TORUS)
@@ -257,10 +279,9 @@ def test_lost_messages_were_sent():
 
 
 # --- runs and recipes ---
-@pytest.mark.parametrize("returning", ["own", "from-neighbor"])
 @pytest.mark.parametrize("name", runs())
-def test_every_method_runs_with_all_faults_and_resumes_with_the_same_ones(name, returning):
-    faults = Faults(message_loss=0.3, burst=2.0, node_off=0.3, away=2.0, returning=returning, stragglers=0.1)
+def test_every_method_runs_with_all_faults_and_resumes_with_the_same_ones(name):
+    faults = Faults(message_loss=0.3, burst=2.0, node_off=0.3, away=2.0, stragglers=0.1)
     start = lambda: quadratic_run(name, lambda graph: FaultyNetwork(SimulatedNetwork(graph), faults, 1))  # noqa: E731
     assert_runs_resume(start, before=3, after=3)
 
@@ -289,9 +310,6 @@ def test_a_recipe_has_faults_and_repeats_itself():
     ("{burst: 5}", "give message_loss above 0"),
     ("{node_off: 0.1, cyclic: true}", "cyclic: true needs node_off and away"),
     ("{node_off: 0.1, trace: x.csv}", "give one of them"),
-    ("{returning: from-neighbor}", "no node is ever away; give node_off or trace as well"),
-    ("{node_off: 0.1, returning: fresh}", "input should be 'own' or 'from-neighbor'"),
-    ("{node_off: 0.1, returning: from-neighbor, corrupt: {flip: 1}}", "also of a hostile one; give returning: own"),
     ("{trace: missing.csv}", "missing.csv: .*No such file.*; write lines such as 10,3,off"),
 )
 def test_wrong_faults_are_one_line(faults, says):
@@ -313,7 +331,6 @@ def test_faults_said_twice_or_between_real_processes_are_refused():
 @cases(
     "faults, says",
     *(({"stragglers": share}, "lies in") for share in (-0.1, 1.0, float("nan"))),
-    ({"node_off": 0.1, "returning": "fresh"}, "returning = 'fresh'; choose own or from-neighbor"),
 )
 def test_python_checks_faults_as_recipes_do(faults, says):
     refused(ConfigError, says, Faults, **faults)

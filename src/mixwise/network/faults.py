@@ -15,7 +15,7 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ from mixwise.parts import Positive, Unit
 from mixwise.seeding import generator, hashed, stream
 
 Corruption: TypeAlias = Literal["noise", "flip", "dissensus", "nan", "echo", "sketch"]
-Returning: TypeAlias = Literal["own", "from-neighbor"]
 _STATES = {"off": 1, "on": 0}  # of a node, in a trace
 _AWAY = 2.0  # dissensus: 1 undoes what honest neighbors contribute to a gossip step, more drives them apart
 _LONGER = 1e6  # sketch: by how much the sketches of such a node are too long
@@ -46,8 +45,6 @@ class Faults:
         away: the mean number of steps until it returns; by default every step is drawn by itself.
         cyclic: nodes are away for `away` steps at a time in turn, without chance.
         trace: a CSV file with the columns step, node and state: from that step on, the node is off or on.
-        returning: the model with which a node returns: its "own", or "from-neighbor", the model, the buffers and the
-            optimizer state of a neighbor. The algorithm then starts over on all nodes, as in elastic runs.
         stragglers: the share of the steps in which nothing from a node arrives in time.
         acknowledged: whether both ends of a link know what arrived. Two nodes then average only if the rows of both
             have arrived, with the same weight, (w_ij + w_ji)/2, so that the mean of all nodes is conserved. Otherwise a
@@ -64,7 +61,6 @@ class Faults:
     away: Positive | None = None
     cyclic: bool = False
     trace: str | None = None
-    returning: Returning = "own"
     stragglers: Unit = 0.0
     acknowledged: bool = True
     corrupt: Mapping[Corruption, int | list[int]] | None = None
@@ -82,15 +78,6 @@ class Faults:
             raise ConfigError("cyclic: true needs node_off and away, such as node_off: 0.1, away: 5")
         if self.trace is not None and self.node_off:
             raise ConfigError("trace and node_off both say which nodes are away; give one of them")
-        if self.returning not in get_args(Returning):
-            raise ConfigError(f"returning = {self.returning!r}; choose own or from-neighbor")
-        if self.returning == "from-neighbor" and not self.nodes_leave:
-            raise ConfigError("returning = from-neighbor, but no node is ever away; give node_off or trace as well")
-        if self.returning == "from-neighbor" and self.corrupt:
-            raise ConfigError(
-                "returning = from-neighbor with corrupt: a returning node takes the model of a neighbor as it is, also "
-                "of a hostile one; give returning: own"
-            )
 
     def __bool__(self) -> bool:
         return self.lose_messages or bool(self.corrupt)

@@ -5,7 +5,6 @@ Legend: n nodes; rows (n, d); arcs i → j as arrays of senders and receivers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -192,33 +191,6 @@ class FaultyNetwork:
         self.traffic.lost += int((lost & sent).sum())
         if self.links is not None:
             self.traffic.seconds += self.links.round(senders[sent], receivers[sent], size)
-
-    # --- nodes that leave and return ---
-    def returned(self, since: int) -> dict[int, int]:
-        """Return the nodes that were away in steps from `since` on and are back, each with the node that it asks.
-
-        It asks its first neighbor that was present all the time, or else the first such node. The result is empty if
-        nodes return with their own models, or if no node was present.
-        """
-        if self.faults.returning == "own" or not 0 <= since < self._now:
-            return {}
-        was_away = np.any([self._nodes_away(t) for t in range(since, self._now)], axis=0)
-        present = ~(was_away | self._away)
-        asked: dict[int, int] = {}
-        for node in np.flatnonzero(was_away & ~self._away).tolist():
-            near = [i for i in self.graph.neighbors(node) if present[i]] or np.flatnonzero(present)[:1].tolist()
-            if near:
-                asked[node] = near[0]
-        return asked
-
-    def hand_over(self, asked: Mapping[int, int], tensors: Sequence[torch.Tensor]) -> None:
-        """Give these nodes the rows of those that they ask, in place; a transfer is repeated until it arrives."""
-        for rows in tensors:
-            rows[list(asked)] = rows[list(asked.values())]
-        size = sum(rows[0].numel() * rows.element_size() for rows in tensors)
-        self.traffic.add("parameters", len(asked) * size)
-        if self.links is not None:
-            self.traffic.seconds += self.links.round(np.array(list(asked.values())), np.array(list(asked)), size)
 
     def _nodes_away(self, t: int) -> BoolArray:
         """Return which nodes are away in step t."""

@@ -133,7 +133,6 @@ class Training:
     def _step(self) -> Step:
         start = time.perf_counter()
         self.network.step = self.t  # for messages about processes that are missing
-        self._take_back()
         losses, G = self._local_step()
         computed = planned = mixed = time.perf_counter()
         plan = None
@@ -153,22 +152,6 @@ class Training:
         self.t += 1
         seconds = {"compute": computed - start, "plan": planned - computed, "mix": mixed - planned}
         return Step(self.t - 1, losses, G, plan, seconds)
-
-    def _take_back(self) -> None:
-        """At the start of a round, let nodes that are back continue with a neighbor's model, where faults say so.
-
-        The algorithm starts over on all nodes: a memory in which one node is new would conserve nothing. Methods that
-        average over all nodes include those that are away, so that none of them returns.
-        """
-        if self._faulty is None or self.t % self.local_steps or self.driver.needs.plan == "nothing":
-            return
-        asked = self._faulty.returned(self.t - self.local_steps)
-        if asked:
-            saved = self.state()
-            del saved.parts["driver"]
-            self._faulty.hand_over(asked, [rows for _, part in saved.walk() for rows in part.rows.values()])
-            self._load_rows(saved)
-            self.driver.restart_algorithm(self.X)
 
     def _local_step(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Take one step of the optimizer on every owned row."""
