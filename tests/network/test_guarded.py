@@ -116,21 +116,6 @@ def test_a_node_that_echoes_what_it_hears_is_outvoted_by_three_others_and_two_is
         assert (5 in isolated) == (count == 2)
 
 
-@pytest.mark.parametrize("hostile", [-1e5, 1e5, 0.3])
-def test_trimmed_values_lie_between_those_of_honest_nodes(hostile):
-    X = rows_with(5, hostile)
-    mixed = guarded(robust="trim").mix(X, W)
-    for j in NEAR:
-        honest = X[[j, *(i for i in TORUS.neighbors(j) if i != 5)]]
-        assert bool((mixed[j] >= honest.amin(0)).all())
-        assert bool((mixed[j] <= honest.amax(0)).all())
-
-
-def test_trim_says_where_it_cannot_work():
-    pair, rule = metropolis_hastings(graphs.Graph(16, [(0, 1)])), "node 0 hears 1 in a round; use robust: clip"
-    refused(TrainingError, rule, guarded(robust="trim").mix, random_rows(16, 3), pair)
-
-
 def distance_to_optimum(robust, hostile):
     """Of the honest nodes after 60 steps on similar quadratics, two nodes being hostile or merely silent."""
     draws = torch.Generator().manual_seed(0)
@@ -142,10 +127,9 @@ def distance_to_optimum(robust, hostile):
     return last.values["distance_to_optimum"]
 
 
-@pytest.mark.parametrize("robust", ["clip", "trim"])
-def test_hostile_nodes_do_not_keep_the_others_from_the_optimum(robust):
+def test_hostile_nodes_do_not_keep_the_others_from_the_optimum():
     silent = distance_to_optimum("none", "nan")
-    assert distance_to_optimum(robust, "noise") < 2 * silent
+    assert distance_to_optimum("clip", "noise") < 2 * silent
     assert distance_to_optimum("none", "noise") > 10 * silent
 
 
@@ -295,7 +279,7 @@ def test_records_count_what_was_stopped_and_name_the_hostile_nodes():
 
 @cases(
     "changes, says",
-    (["robust=median"], "input should be 'none', 'clip' or 'trim'"),
+    (["robust=median"], "input should be 'none' or 'clip'"),
     (["on_bad=ignore"], "input should be 'stop', 'skip' or 'exclude'"),
     (["faults={corrupt: {lies: 1}}"], "input should be 'noise'"),
     (["faults={corrupt: {noise: [16]}}"], "different nodes from 0 to 15"),
@@ -312,7 +296,7 @@ def test_methods_whose_messages_cannot_be_judged_are_refused():
         refused(TrainingError, rule, simulated, W, algorithms.Choco(), TORUS, **{option: value})
     run = simulated(W, algorithms.Choco(), network=faulty(TORUS, corrupt={"noise": 1}))
     refused(TrainingError, "compressed messages cannot mix", run.step)
-    refused(TrainingError, "robust = 'no'; choose one of none, clip, trim", guarded, TORUS, "no")
+    refused(TrainingError, "robust = 'no'; choose one of none, clip", guarded, TORUS, "no")
 
 
 def test_the_averaged_model_is_measured_although_node_0_is_hostile():

@@ -155,7 +155,7 @@ class RunConfig(Strict):
     wire_dtype: Literal["auto", "bfloat16", "int8"] | None = None
     message_loss: Unit = 0.0  # short for faults.message_loss
     faults: dict[str, Any] | None = None
-    robust: Literal["none", "clip", "trim"] = "none"
+    robust: Literal["none", "clip"] = "none"
     on_bad: Literal["stop", "skip", "exclude"] = "stop"
     links: LinkTimes | None = None
     record_every: Count = 1

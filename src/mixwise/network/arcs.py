@@ -6,12 +6,10 @@ Legend: A arcs into the m owned nodes, sorted by (receiver, sender); D (A, d) di
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
 
-from mixwise.errors import TrainingError
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
@@ -95,25 +93,6 @@ def bounded(length: FloatArray, owner: IntArray, m: int) -> FloatArray:
     most = _CLAIM * lower_median(length, owner, m)[owner]
     scale: FloatArray = np.where(length > most, most / np.where(length > most, length, 1.0), 1.0)
     return scale
-
-
-def trimmed(D: torch.Tensor, used: BoolArray, route: Route) -> torch.Tensor:
-    """Return how far each owned row moves (m, d): in each coordinate, the mean of D without the extreme quarters."""
-    nodes = route.arcs.nodes
-    moves = D.new_zeros(len(nodes), D.shape[1])
-    bounds = np.searchsorted(route.arcs.owner, np.arange(len(nodes) + 1))
-    for j, (first, last) in enumerate(pairwise(bounds.tolist())):
-        if 0 < last - first < 3:
-            raise TrainingError(
-                f"robust: trim leaves out the extremes of three neighbors or more, but node {nodes[j]} hears "
-                f"{last - first} in a round; use robust: clip, or metropolis-hastings on a graph with more edges"
-            )
-        arcs = first + np.flatnonzero(used[first:last])
-        k, b = len(arcs), max(1, len(arcs) // 4)
-        if k > 2 * b:
-            kept = D[torch.from_numpy(arcs).to(D.device)].sort(dim=0).values[b : k - b]
-            moves[j] = kept.mean(dim=0) * float(route.weights[arcs].sum())
-    return moves
 
 
 def column(values: FloatArray | BoolArray, like: torch.Tensor) -> torch.Tensor:

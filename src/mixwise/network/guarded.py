@@ -25,7 +25,7 @@ from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
-from mixwise.network.arcs import Arcs, Route, bounded, column, lower_median, route_of, trimmed
+from mixwise.network.arcs import Arcs, Route, bounded, column, lower_median, route_of
 from mixwise.network.faulty import FaultyNetwork
 from mixwise.network.traffic import Cargo, Packing, message_bytes
 from mixwise.network.values import BoolArray, Cause, check_dtype, is_bad, lengths, rejected
@@ -33,7 +33,7 @@ from mixwise.network.wire import Wire
 from mixwise.protocols import Network, State
 from mixwise.sketch import CountSketch
 
-Robust: TypeAlias = Literal["none", "clip", "trim"]
+Robust: TypeAlias = Literal["none", "clip"]
 OnBad: TypeAlias = Literal["stop", "skip", "exclude"]
 
 _RADIUS, _FALL = 1.5, 3  # of `clip`: the radius in medians, and how fast the weight falls beyond it
@@ -49,16 +49,11 @@ class GuardedNetwork:
     once per mixing instead. A neighbor moves a node by w_ij τ at most, and by less the farther away it is. Where no
     difference is longer than τ, the mean of all nodes is conserved to rounding.
 
-    `trim` is a trimmed mean: in every coordinate, the smallest and the largest quarter of the neighbors' differences
-    (at least one on each side) are left out, and the mean of the others gets the weight of all. Every result lies
-    between values of honest nodes while no more neighbors than are trimmed are hostile. The mean of all nodes is not
-    conserved. It needs three neighbors or more in every round.
-
-    With either, a sketch that other nodes send to a policy cannot claim more than twice the median.
+    With `clip`, a sketch that other nodes send to a policy cannot claim more than twice the median.
 
     Args:
         network: the network without a guard.
-        robust: "none", "clip" or "trim".
+        robust: "none" or "clip".
         on_bad: whether a row with NaN, infinity or an absurd length stops the run with an error that names its sender,
             is left out ("skip"), or makes the receiver ignore that neighbor from then on ("exclude"). Rows that are
             gathered reach all nodes, so all of them then ignore the sender.
@@ -110,15 +105,12 @@ class GuardedNetwork:
         D.masked_fill_(column(~used, D).bool(), 0.0)
         weights = np.where(used, route.weights, 0.0)
         self._count("heard", arcs, used)
-        if self.robust == "trim":
-            moves = trimmed(D, used, route)
-        else:
-            if self.robust == "clip":
-                radius = self._radius(rows, seen, route, np.where(used, distance, np.inf))[arcs.owner]
-                clipped = used & (distance > radius)
-                weights[clipped] *= (radius[clipped] / distance[clipped]) ** _FALL
-                self._count("clipped", arcs, clipped)
-            moves = torch.zeros_like(rows).index_add_(0, arcs.index(rows), D.mul_(column(weights, D)))
+        if self.robust == "clip":
+            radius = self._radius(rows, seen, route, np.where(used, distance, np.inf))[arcs.owner]
+            clipped = used & (distance > radius)
+            weights[clipped] *= (radius[clipped] / distance[clipped]) ** _FALL
+            self._count("clipped", arcs, clipped)
+        moves = torch.zeros_like(rows).index_add_(0, arcs.index(rows), D.mul_(column(weights, D)))
         return (rows.clone() if out is None else out.copy_(rows)).add_(moves)
 
     def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> Later:
@@ -234,7 +226,7 @@ class GuardedNetwork:
     def _count(self, name: str, arcs: Arcs, which: BoolArray) -> None:
         self.state.rows[name] += torch.from_numpy(np.bincount(arcs.owner[which], minlength=len(self.nodes)))[:, None]
 
-    # --- clip and trim ---
+    # --- clip ---
     def _radius(self, rows: torch.Tensor, seen: torch.Tensor, route: Route, distance: FloatArray) -> FloatArray:
         """τ of each owned node (m,), the same for all rounds of a mixing: rows that were averaged are close anyway."""
         if self._radii is None or self._radii[0] is not rows:
