@@ -27,10 +27,9 @@ from mixwise.network.values import BoolArray
 from mixwise.parts import Positive, Unit
 from mixwise.seeding import generator, hashed, stream
 
-Corruption: TypeAlias = Literal["noise", "flip", "dissensus", "nan", "echo", "sketch"]
+Corruption: TypeAlias = Literal["noise", "flip", "dissensus", "nan"]
 _STATES = {"off": 1, "on": 0}  # of a node, in a trace
 _AWAY = 2.0  # dissensus: 1 undoes what honest neighbors contribute to a gossip step, more drives them apart
-_LONGER = 1e6  # sketch: by how much the sketches of such a node are too long
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,7 @@ class Faults:
             receiver uses its own row in place of one that is lost, and the mean drifts.
         corrupt: nodes that send corrupted messages, by kind: {"noise": [3, 7]}, or how many, drawn by the
             seed. "noise": standard normal numbers; "flip": their gradients are sign-flipped; "dissensus": rows that
-            drive each receiver away from its honest neighbors; "nan": NaN; "echo": to each receiver its own row, or
-            sketch; "sketch": true rows, and sketches a million times too long. Records are about the other nodes.
+            drive each receiver away from its honest neighbors; "nan": NaN. Records are about the other nodes.
     """
 
     message_loss: Unit = 0.0
@@ -179,8 +177,8 @@ class HostileNodes:
         """Turn the gradients (n, d) of nodes whose updates are sign-flipped, in place: they train uphill."""
         G[self.kinds.get("flip", [])] *= -1
 
-    def replaced(self, rows: torch.Tensor, senders: IntArray, *, sketches: bool = False) -> torch.Tensor:
-        """Return rows, or sketches, with those from hostile senders replaced, in a new tensor if there are any."""
+    def replaced(self, rows: torch.Tensor, senders: IntArray) -> torch.Tensor:
+        """Return rows with those from hostile senders replaced, in a new tensor if there are any."""
         if not self.kinds:
             return rows
         rows, self._calls = rows.clone(), self._calls + 1
@@ -189,23 +187,19 @@ class HostileNodes:
             theirs = torch.from_numpy(np.isin(senders, self.kinds[kind]))
             draws = torch.randn(int(theirs.sum()), rows.shape[1], generator=draw)
             rows[theirs] = draws.to(rows) if kind == "noise" else float("nan")
-        if sketches:
-            rows[torch.from_numpy(np.isin(senders, self.kinds.get("sketch", [])))] *= _LONGER
         return rows
 
-    def corrupted(self, arrived: torch.Tensor, graph: Graph, *, sketches: bool) -> torch.Tensor:
+    def corrupted(self, arrived: torch.Tensor, graph: Graph) -> torch.Tensor:
         """Return the messages (A, w) that arrive along the arcs of a graph, those of hostile senders corrupted."""
         if not self.kinds:
             return arrived
         senders, receivers = (ends[graph.arcs.by_receiver] for ends in graph.arcs[:2])
-        changed = self.replaced(arrived, senders, sketches=sketches)
+        changed = self.replaced(arrived, senders)
         one = dict(zip(senders.tolist(), range(len(senders)), strict=True))  # a message of each node that sends one
-        echo, dissensus = (self.kinds.get(kind, []) for kind in ("echo", "dissensus"))
-        for e in np.flatnonzero(np.isin(senders, echo + dissensus) & np.isin(receivers, senders)).tolist():
-            changed[e] = x = arrived[one[int(receivers[e])]]
-            if senders[e] in dissensus:
-                near = self.graph.neighbors(int(receivers[e]))
-                others = [one[i] for i in near if i in self.honest and i in one]
-                share = _AWAY / max(1, sum(i not in self.honest for i in near))
-                changed[e] -= share * (arrived[others] - x).sum(dim=0)
+        dissensus = np.isin(senders, self.kinds.get("dissensus", [])) & np.isin(receivers, senders)
+        for e in np.flatnonzero(dissensus).tolist():
+            x, near = arrived[one[int(receivers[e])]], self.graph.neighbors(int(receivers[e]))
+            others = [one[i] for i in near if i in self.honest and i in one]
+            share = _AWAY / max(1, sum(i not in self.honest for i in near))
+            changed[e] = x - share * (arrived[others] - x).sum(dim=0)
         return changed

@@ -105,7 +105,7 @@ class FaultyNetwork:
         with self.traffic.uncounted():
             arrived = self.network.exchange(messages, graph, cargo=cargo)
         if messages.is_floating_point():
-            arrived = self.hostile.corrupted(arrived, graph, sketches=small)
+            arrived = self.hostile.corrupted(arrived, graph)
         return arrived.masked_fill_(missing, nothing)
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
@@ -114,7 +114,7 @@ class FaultyNetwork:
         if self.traffic.paused:
             return self.hostile.honest_rows(gathered)
         if gathered.is_floating_point():
-            gathered = self.hostile.replaced(gathered, self._ids, sketches=True)
+            gathered = self.hostile.replaced(gathered, self._ids)
         self._draws += 1
         lost = self._drawn(self._ids) | self._away | self._late
         self.traffic.messages += len(lost)
