@@ -1,6 +1,5 @@
 """Nodes that do not trust their neighbors: what is conserved, how far a hostile node reaches, and what is stopped."""
 
-import json
 from functools import partial
 
 import pytest
@@ -16,7 +15,6 @@ from mixwise.experiments.build import prepare
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.network import GuardedNetwork, SimulatedNetwork
 from mixwise.policies import AwarePairs, HeterogeneityAware
-from mixwise.state import decode, encode
 from mixwise.tasks import QuadraticTask
 from mixwise.training import records
 from planning import Planner, assert_runs_resume
@@ -156,20 +154,18 @@ def test_a_row_that_would_erase_those_of_its_neighbors_is_stopped():
     SimulatedNetwork(TORUS).mix(torch.full((16, 2), 1e12), W)  # all of them are long: nothing is erased
 
 
-def test_bad_rows_are_skipped_or_excluded_and_the_others_conserve_their_mean():
+def test_bad_rows_are_skipped_and_the_others_conserve_their_mean():
     X, honest = random_rows(16, 6), [i for i in range(16) if i != 5]
-    for on_bad in ("skip", "exclude"):
-        network = guarded(on_bad=on_bad, corrupt={"nan": [5]})
-        mixed = network.mix(X, W)
-        torch.testing.assert_close(mixed[honest].mean(0), X[honest].mean(0), rtol=0, atol=1e-14)
-        kept = W.to_dense()
-        kept[range(16), range(16)] += kept[5]
-        kept[5, [j for j in range(16) if j != 5]] = 0
-        torch.testing.assert_close(mixed[honest], (torch.from_numpy(kept).T @ X)[honest])
-        assert network.figures() == {"rows_clipped": 0, "rows_stopped": 4}
-        network.network.hostile.kinds.clear()  # the node recovers
-        trusted = float((network.mix(X, W) - SimulatedNetwork(TORUS).mix(X, W)).norm()) < 1e-12
-        assert trusted == (on_bad == "skip")
+    network = guarded(on_bad="skip", corrupt={"nan": [5]})
+    mixed = network.mix(X, W)
+    torch.testing.assert_close(mixed[honest].mean(0), X[honest].mean(0), rtol=0, atol=1e-14)
+    kept = W.to_dense()
+    kept[range(16), range(16)] += kept[5]
+    kept[5, [j for j in range(16) if j != 5]] = 0
+    torch.testing.assert_close(mixed[honest], (torch.from_numpy(kept).T @ X)[honest])
+    assert network.figures() == {"rows_clipped": 0, "rows_stopped": 4}
+    network.network.hostile.kinds.clear()  # the node recovers
+    torch.testing.assert_close(network.mix(X, W), SimulatedNetwork(TORUS).mix(X, W), rtol=0, atol=1e-12)
 
 
 def test_bad_sketches_are_named_or_left_out():
@@ -191,24 +187,12 @@ def test_a_message_that_cannot_be_left_out_stops_the_run_and_says_so():
 
 def test_a_node_whose_sketch_is_lost_is_not_blamed_for_a_bad_one():
     """The mean of those that arrive replaces a lost sketch; a bad one is no part of it."""
-    network = guarded(on_bad="exclude", corrupt={"nan": [5]}, message_loss=0.4)
+    network = guarded(on_bad="skip", corrupt={"nan": [5]}, message_loss=0.4)
     network.step = 0
     for _ in range(20):
         assert bool(torch.isfinite(network.gather(random_rows(16, 6))).all())
     assert network.network.traffic.lost > 50
-    assert network.state.shared["excluded"] == (5,)
-
-
-def test_excluded_nodes_stay_excluded_after_a_resume():
-    network = guarded(on_bad="exclude", corrupt={"nan": [5]})
-    network.gather(random_rows(16, 6))
-    encoded = encode(network.state, network.nodes)
-    resumed = GuardedNetwork(SimulatedNetwork(TORUS), on_bad="exclude")
-    resumed.state.load(decode(encoded.tensors, json.loads(json.dumps(encoded.values)), network.nodes))
-    X, changed = rows_with(5, 1.0), rows_with(5, 30.0)
-    honest = [node for node in range(16) if node != 5]
-    assert torch.equal(resumed.mix(X, W)[honest], resumed.mix(changed, W)[honest])
-    assert torch.equal(resumed.gather(X)[5], X[honest].mean(0))
+    assert 5 < network.figures()["rows_stopped"] < 20  # each time that it is not lost
 
 
 def test_a_node_cannot_draw_all_pairs_to_itself_by_its_claims():
@@ -228,12 +212,12 @@ def test_a_node_cannot_draw_all_pairs_to_itself_by_its_claims():
 @pytest.mark.parametrize("corrupt", [{"noise": 1, "nan": 1}, {"flip": 2}, {"dissensus": [1, 4]}])
 def test_attacks_repeat_themselves_and_resume(corrupt):
     network = partial(faulty, seed=3, corrupt=corrupt, message_loss=0.2)
-    assert_runs_resume(lambda: quadratic_run("dsgd", network, robust="clip", on_bad="exclude"), before=3, after=3)
+    assert_runs_resume(lambda: quadratic_run("dsgd", network, robust="clip", on_bad="skip"), before=3, after=3)
 
 
 @pytest.mark.parametrize("name", runs())
 def test_every_method_that_mixes_rows_runs_with_clipping_and_resumes(name):
-    start = lambda: quadratic_run(name, robust="clip", on_bad="exclude")  # noqa: E731
+    start = lambda: quadratic_run(name, robust="clip", on_bad="skip")  # noqa: E731
     needs = runs()[name][0].needs
     if needs.plan in ("nothing", "a tree") or needs.fixed or not needs.doubly:
         refused(TrainingError, "compares the rows of neighbors", start)
@@ -256,7 +240,7 @@ def test_records_count_what_was_stopped_and_name_the_hostile_nodes():
 @cases(
     "changes, says",
     (["robust=median"], "input should be 'none' or 'clip'"),
-    (["on_bad=ignore"], "input should be 'stop', 'skip' or 'exclude'"),
+    (["on_bad=ignore"], "input should be 'stop' or 'skip'"),
     (["faults={corrupt: {lies: 1}}"], "input should be 'noise'"),
     (["faults={corrupt: {noise: [16]}}"], "different nodes from 0 to 15"),
     (["faults={corrupt: {noise: [1, 1]}}"], "different nodes from 0 to 15"),

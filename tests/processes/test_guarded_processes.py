@@ -23,7 +23,7 @@ RUNS = {  # 150 numbers are sketched where only pairs send rows
 
 
 def trained(network, name, steps=4):
-    options = {"task": random_quadratics(9, dim=150), "lr": 1e-4, "robust": "clip", "on_bad": "exclude"}
+    options = {"task": random_quadratics(9, dim=150), "lr": 1e-4, "robust": "clip", "on_bad": "skip"}
     run = simulated(RUNS[name], network=network, **options)
     if 4 in network.nodes:
         run.X[4 - network.nodes.start] += 30
@@ -78,27 +78,20 @@ class BrokenProcesses(SketchIsBroken, DistributedNetwork):
 
 
 def gathered(network):
-    """The rows after some steps and whom the nodes exclude; then a mixing in which node 4 sends two different rows."""
+    """The rows after some steps, in one of which a sketch is broken."""
     task = random_quadratics(9, dim=150)
-    run = stepped(simulated(HeterogeneityAware(), task=task, network=network, lr=1e-4, on_bad="exclude"), 3)
-    other = run.X + 30 * (torch.tensor(network.nodes) == 4)[:, None]
-    mixed = [run.network.mix(rows, metropolis_hastings(TORUS)) for rows in (run.X, other)]
-    return run.X, mixed, run.network.state.shared["excluded"], run.network.figures()
+    run = stepped(simulated(HeterogeneityAware(), task=task, network=network, lr=1e-4, on_bad="skip"), 3)
+    return run.X, run.network.figures()
 
 
 def gathered_here(rank, world):
     return gathered(BrokenProcesses(TORUS, timeout=30))
 
 
-def test_a_bad_sketch_that_all_have_gathered_excludes_its_node_on_all_processes():
+def test_a_bad_sketch_that_all_have_gathered_is_left_out_on_all_processes():
     results, expected = run_in_processes(2, gathered_here), gathered(BrokenSimulation(TORUS))
     torch.testing.assert_close(torch.cat([found[0] for found in results]), expected[0], rtol=0, atol=1e-12)
-    for _, _, excluded, figures in (*results, expected):
-        assert excluded == (4,)
-        assert figures["rows_stopped"] == 1
-    before, after = (torch.cat([found[1][k] for found in results]) for k in (0, 1))
-    honest = [node for node in range(9) if node != 4]
-    assert torch.equal(before[honest], after[honest])
+    assert {figures["rows_stopped"] for _, figures in (*results, expected)} == {1}
 
 
 def with_a_broken_buffer(rank, world, way):

@@ -156,7 +156,7 @@ class RunConfig(Strict):
     message_loss: Unit = 0.0  # short for faults.message_loss
     faults: dict[str, Any] | None = None
     robust: Literal["none", "clip"] = "none"
-    on_bad: Literal["stop", "skip", "exclude"] = "stop"
+    on_bad: Literal["stop", "skip"] = "stop"
     links: LinkTimes | None = None
     record_every: Count = 1
     evaluate_every: Count | None = None

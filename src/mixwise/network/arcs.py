@@ -34,11 +34,6 @@ class Arcs:
         arriving = arriving_at(nodes, graph)
         return cls(graph.arcs.senders[arriving], graph.arcs.receivers[arriving] - nodes.start, nodes)
 
-    @property
-    def keys(self) -> IntArray:
-        """A number for each arc."""
-        return self.senders * len(self.nodes) + self.owner
-
     def index(self, rows: torch.Tensor) -> torch.Tensor:
         """The positions of the receivers, on the device of the rows."""
         return torch.from_numpy(self.owner).to(rows.device)

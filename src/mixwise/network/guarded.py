@@ -34,7 +34,7 @@ from mixwise.protocols import Network, State
 from mixwise.sketch import CountSketch
 
 Robust: TypeAlias = Literal["none", "clip"]
-OnBad: TypeAlias = Literal["stop", "skip", "exclude"]
+OnBad: TypeAlias = Literal["stop", "skip"]
 
 _RADIUS, _FALL = 1.5, 3  # of `clip`: the radius in medians, and how fast the weight falls beyond it
 _SKETCH = CountSketch(64)  # from which a node knows the distance of neighbors that send no row in a round
@@ -55,11 +55,10 @@ class GuardedNetwork:
         network: the network without a guard.
         robust: "none" or "clip".
         on_bad: whether a row with NaN, infinity or an absurd length stops the run with an error that names its sender,
-            is left out ("skip"), or makes the receiver ignore that neighbor from then on ("exclude"). Rows that are
-            gathered reach all nodes, so all of them then ignore the sender.
+            or is left out ("skip").
 
     Attributes:
-        state: what it remembers: counts per node, which arcs are excluded, and the nodes that all exclude.
+        state: counts per node.
     """
 
     def __init__(self, network: Network, robust: Robust = "none", on_bad: OnBad = "stop") -> None:
@@ -73,8 +72,7 @@ class GuardedNetwork:
         self.wire_dtype = network.wire_dtype
         self._near = Arcs.into(self.graph, self.nodes)
         counts = {name: torch.zeros(len(self.nodes), 1, dtype=torch.int64) for name in ("heard", "clipped", "stopped")}
-        excluded = torch.zeros(len(self._near.senders), 1, dtype=torch.uint8)
-        self.state = State(counts, {"excluded": excluded}, self.graph)
+        self.state = State(counts)
         self._routes = lru_cache(64)(partial(route_of, graph=self.graph, nodes=self.nodes))
         self._radii: tuple[torch.Tensor, FloatArray] | None = None  # of the mixing under way, and its rows
 
@@ -101,7 +99,7 @@ class GuardedNetwork:
         lost, distance, own = self._lost(route.graph), lengths(D), lengths(seen)[arcs.owner]
         bad = is_bad(distance, own, rows.dtype) & ~lost
         self._note(arcs, bad, distance, own)
-        used = ~(bad | lost | self._excluded(arcs))
+        used = ~(bad | lost)
         D.masked_fill_(column(~used, D).bool(), 0.0)
         weights = np.where(used, route.weights, 0.0)
         self._count("heard", arcs, used)
@@ -127,7 +125,7 @@ class GuardedNetwork:
         self._note(arcs, bad, length, length, can_skip=cargo == "sketches")
         if cargo != "sketches":
             return arrived
-        arrived.masked_fill_(column(bad | self._excluded(arcs), arrived).bool(), float("nan"))
+        arrived.masked_fill_(column(bad, arrived).bool(), float("nan"))
         if self.robust == "none" or graph.directed:
             return arrived
         D = arrived - messages  # of an undirected graph, arcs out of a node and into it are in the same order
@@ -143,7 +141,6 @@ class GuardedNetwork:
             return gathered
         unheard = ~np.isfinite(lengths(gathered))
         self._note_gathered(np.flatnonzero(unheard))
-        unheard[list(self._excluded_by_all)] = True
         if unheard.any():
             heard = gathered[torch.from_numpy(~unheard).to(gathered.device)]
             gathered = torch.where(column(unheard, gathered).bool(), heard.sum(dim=0) / max(1, len(heard)), gathered)
@@ -186,7 +183,7 @@ class GuardedNetwork:
         return arriving
 
     def _note(self, arcs: Arcs, bad: BoolArray, length: FloatArray, own: FloatArray, can_skip: bool = True) -> None:
-        """Stop, or count rows that must not be mixed and exclude their senders."""
+        """Stop, or count rows that must not be mixed."""
         if not bad.any():
             return
         e = int(bad.argmax())
@@ -194,34 +191,20 @@ class GuardedNetwork:
             sender, receiver = int(arcs.senders[e]), self.nodes[int(arcs.owner[e])]
             raise rejected(sender, receiver, float(length[e]), float(own[e]), self.step, self._cause, can_skip)
         self._count("stopped", arcs, bad)
-        if self.on_bad == "exclude":
-            self.state.arcs["excluded"][np.isin(self._near.keys, arcs.keys[bad])] = 1
 
     def _note_gathered(self, senders: IntArray) -> None:
-        """Stop, or count bad rows that every node has gathered and exclude their senders on all nodes."""
+        """Stop, or count bad rows that every node has gathered."""
         if not len(senders):
             return
         if self.on_bad == "stop":
             raise rejected(int(senders[0]), self.nodes[0], math.nan, math.nan, self.step, self._cause)
         if self.nodes.start == 0:  # each is counted once, not by every process
             self.state.rows["stopped"][0] += len(senders)
-        if self.on_bad == "exclude":
-            self.state.shared["excluded"] = tuple(sorted({*self._excluded_by_all, *senders.tolist()}))
 
     @property
     def _cause(self) -> Cause:
         """What a bad row comes from: where nodes are hostile, from one of them."""
         return "node" if isinstance(self.network, FaultyNetwork) and self.network.hostile.kinds else "either"
-
-    @property
-    def _excluded_by_all(self) -> tuple[int, ...]:
-        found: tuple[int, ...] = self.state.shared.get("excluded", ())
-        return found
-
-    def _excluded(self, arcs: Arcs) -> BoolArray:
-        """Which of the arcs are excluded: by their receiver, or because all nodes exclude the sender."""
-        by_receiver: BoolArray = np.isin(arcs.keys, self._near.keys[self.state.arcs["excluded"][:, 0].numpy() > 0])
-        return by_receiver | np.isin(arcs.senders, self._excluded_by_all)
 
     def _count(self, name: str, arcs: Arcs, which: BoolArray) -> None:
         self.state.rows[name] += torch.from_numpy(np.bincount(arcs.owner[which], minlength=len(self.nodes)))[:, None]
@@ -235,7 +218,6 @@ class GuardedNetwork:
                 S = seen if seen.shape[1] <= 2 * _SKETCH.dim else _SKETCH.fresh(self.step or 0)(seen)
                 owner, sent = self._near.owner, S[self._near.index(rows)]
                 distance = lengths(self.network.exchange(sent, self.graph, cargo="sketches") - sent)
-                distance = np.where(self._excluded(self._near), np.inf, distance)
             self._radii = rows, _RADIUS * lower_median(distance, owner, len(self.nodes))
         return self._radii[1]
 

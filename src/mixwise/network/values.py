@@ -96,7 +96,7 @@ def rejected(
     what = "with NaN, infinity or an overflow"
     if np.isfinite(length):
         what = f"of length {length:.3g}, next to which its own of {own:.3g} vanishes"
-    skip = ", or continue without such rows: on_bad: skip, or exclude"
+    skip = ", or continue without such rows: on_bad: skip"
     skip = skip if can_skip else "; on_bad cannot leave out a message that all wait for"
     message = f"{_at(step)}node {sender} sent node {receiver} a row {what}; {_REMEDIES[cause]}{skip}"
     return TrainingError(message) if cause == "node" else DivergedError(message, node=sender, step=step)
