@@ -49,7 +49,8 @@ def main() -> None:
             f"{name:<23}{v['accuracy']:>9.1%}{v['accuracy_worst']:>12.1%}{abs(v['consensus_factor']):>7.2f}"
             f"{v['gradient_mixing_error_relative']:>10.1%}{sent:>9.2f}"
         )
-    print("\nGME left: the share of the gradients' disagreement that the weights of the last step leave. MB per node.")
+    print("\nGME left: the share of the gradients' disagreement that the last weights leave; optimized ones, if there")
+    print("are any. MB per node.")
 
 
 if __name__ == "__main__":

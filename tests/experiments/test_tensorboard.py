@@ -41,6 +41,14 @@ def test_every_number_of_every_record_is_there_once_also_after_an_interruption(t
     assert 15 <= len(steps) <= 30
 
 
+def test_pictures_at_odd_steps_show_the_optimized_weights_too(tmp_path):
+    run_experiment(experiment("tensorboard=true", "record_every=2", "evaluate_every=40"), tmp_path / "run")
+    found = events(tmp_path / "run/ha-dsgd/seed-0/tensorboard")
+    pictures = [{event.encoded_image_string for event in found.Images(tag)} for tag in ("W", "W unoptimized")]
+    assert len(pictures[0]) > 10  # solved again and again
+    assert len(pictures[1]) == 1
+
+
 def test_without_the_package_nothing_starts(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ConfigError, match=r"pip install 'mixwise\[tensorboard\]'"):

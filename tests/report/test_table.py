@@ -10,6 +10,7 @@ from builders import cases, refused
 from mixwise.errors import ConfigError
 from mixwise.experiments.config import Recipe
 from mixwise.report.folder import Run, RunFolder
+from mixwise.report.page import _caption
 from mixwise.report.paired import paired
 from mixwise.report.records import columns, series
 from mixwise.report.summary import summarize as summary_of
@@ -188,3 +189,20 @@ def test_a_win_on_every_seed_is_clear_even_if_one_of_them_is_huge():
     assert found.mean < found.half
     assert found.clear
     assert not paired(dict(enumerate(gains[5:])), dict.fromkeys(range(5), 0.0), higher=True).clear
+
+
+# --- solves that failed ---
+def solving(solves, failed):
+    """Records that count solves, but for the last one: weights were not optimized since the one before."""
+    counted = {"solves": solves, "solves_failed": failed} if solves else {}
+    return [{"step": t, "loss": 1.0} | (counted if t < 5 else {}) for t in range(6)]
+
+
+def test_failed_solves_are_named_below_the_table_and_in_the_report():
+    """Those of all seeds together; a variant without any is not named."""
+    runs = {"aware": {0: solving(20, 3), 1: solving(20, 0)}, "fine": {0: solving(20, 0)}, "fixed": {0: solving(0, 0)}}
+    summary = summarize(runs, ["loss"], window=1)
+    (note,) = summary.notes
+    assert note == "aware: 3 of 40 solves failed; the weights before stayed in use"
+    for text in (str(summary), summary.to_markdown("t"), summary._repr_html_(), _caption(summary.tables[0], True)):
+        assert text.count(note) == text.count("solves failed") == 1

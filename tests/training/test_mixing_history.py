@@ -6,6 +6,7 @@ import torch
 
 import mixwise.mixing as mx
 from builders import sgd
+from mixwise.experiments import load_recipe, load_run, plan_experiment, run_experiment
 from mixwise.graphs import ring
 from mixwise.policies import Alternating, Fixed, HeterogeneityAware, Product
 from mixwise.sketch import ExactSketch
@@ -137,3 +138,16 @@ def test_local_steps_do_not_hide_a_mixing():
     """τ = 3 and a record every 4 steps: steps 3 and 7 do not mix, but mixings came before them."""
     for record in run(aware(alternate_with=MH), 12, 4, local_steps=3):
         assert np.isfinite(record.values["gradient_mixing_error_relative"])
+
+
+def test_a_run_names_its_failed_solves(failing, tmp_path):
+    """From the solver to the records, the table and the report of a recipe that records odd steps only."""
+    failing.update(range(1, 10))
+    changes = ["variants=ha-dsgd", "steps=20", "record_every=10", "evaluate_every=10", "seeds=0"]
+    summary = run_experiment(plan_experiment(load_recipe("quadratics"), changes), tmp_path)
+    note = "ha-dsgd: 9 of 10 solves failed; the weights before stayed in use"
+    assert note in summary.notes
+    assert note in (tmp_path / "summary.md").read_text("utf-8")
+    assert note in (tmp_path / "report.html").read_text("utf-8")
+    statuses = [record["solve_status"] for record in load_run(tmp_path).results["ha-dsgd"][0]]
+    assert statuses == ["iteration limit reached"] * 2

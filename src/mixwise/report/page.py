@@ -191,7 +191,7 @@ def _caption(table: Table, compared: bool) -> str:
     unfinished = [row.variant for row in table.rows.values() if not row.finished]
     note = f" {table.comparison}." if compared else ""
     note += f" Not finished: {', '.join(unfinished)}." if unfinished else ""
-    note += "".join(f" {text}." for text in table.divergences())
+    note += "".join(f" {text}." for text in [*table.divergences(), *table.failed_solves()])
     return f"{table.caption}. ★ marks the best of each column.{note}"
 
 

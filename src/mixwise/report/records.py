@@ -39,8 +39,11 @@ _NAMES = {
     "nodes_away": ("Nodes away", "in this step, in a simulation with faults"),
     "rows_clipped": ("Rows clipped", "share of the rows that nodes mixed so far, with robust: clip"),
     "rows_stopped": ("Rows stopped", "NaN, infinite or absurd rows that were left out so far"),
-    "solve_iterations": ("Solver iterations", "iterations of the weight optimization"),
+    "solve_iterations": ("Solver iterations", "iterations of the last weight optimization"),
+    "solves": ("Solves", "weight optimizations so far"),
+    "solves_failed": ("Failed solves", "weight optimizations so far that found no weights; those before stayed in use"),
 }
+_OTHERS = "_unoptimized"  # the end of the names of figures of weights that take turns with optimized ones
 
 
 # --- metrics ---
@@ -56,7 +59,10 @@ class MetricName(NamedTuple):
 
 def metric_name(key: str) -> MetricName:
     """How to show a metric; an unknown one is shown by its key."""
-    label, note = _NAMES.get(key, (key.replace("_", " "), ""))
+    if key.endswith(_OTHERS) and (base := key.removesuffix(_OTHERS)) in _NAMES:
+        label, note = f"{_NAMES[base][0]}, other weights", f"{_NAMES[base][1]}; of the weights between optimized ones"
+    else:
+        label, note = _NAMES.get(key, (key.replace("_", " "), ""))
     return MetricName(key, label, note, key.startswith(_PERCENT), higher_is_better(key))
 
 

@@ -57,6 +57,8 @@ class Row:
     seeds: int = 1
     finished: bool = True
     diverged: Mapping[int, Divergence] = field(default_factory=dict, compare=False)  # by seed
+    solves: int = 0  # of weights, in all runs
+    solves_failed: int = 0
     scene: Mapping[str, Any] = field(default_factory=dict, compare=False)  # with its method in words
 
     @property
@@ -162,6 +164,14 @@ class Table:
         rows = [row for row in self.rows.values() if row.diverged]
         return [f"{row.variant}: {divergences_in_words(row.diverged, row.seeds)}" for row in rows]
 
+    def failed_solves(self) -> list[str]:
+        """How many optimizations of the weights have failed, in one line for each variant."""
+        return [
+            f"{row.variant}: {row.solves_failed:,} of {row.solves:,} solves failed; the weights before stayed in use"
+            for row in self.rows.values()
+            if row.solves_failed
+        ]
+
     @property
     def suggestion(self) -> str:
         """One line that suggests a control for the policies that look at the nodes; empty if each has one."""
@@ -174,8 +184,8 @@ class Table:
 
     @property
     def notes(self) -> list[str]:
-        """Lines below the table: which runs have diverged, and a suggestion."""
-        return [*self.divergences(), *([self.suggestion] if self.suggestion else [])]
+        """Lines below the table: which runs have diverged, which solves have failed, and a suggestion."""
+        return [*self.divergences(), *self.failed_solves(), *([self.suggestion] if self.suggestion else [])]
 
     @property
     def shown(self) -> list[Row]:
@@ -235,6 +245,8 @@ def tabulate(folder: RunFolder, *, strict: bool = False) -> Table:
             seeds=len(runs) + len(diverged),
             finished=len(runs) + len(diverged) == len(folder.seeds) > 0 and all(run.finished for run in runs),
             diverged=diverged,
+            solves=_count("solves", folder.of(variant)),
+            solves_failed=_count("solves_failed", folder.of(variant)),
             scene=next((run.scene for run in folder.of(variant) if run.scene is not None), {}),
         )
     known = [{*cell.values, *row.diverged} for row in rows.values() for cell in row.cells if cell is not None]
@@ -263,6 +275,12 @@ def _cell(runs: Sequence[Run], metric: str, window: int, end: float, used: dict[
         return None
     finals = np.array(list(values.values()))
     return Cell(float(finals.mean()), float(finals.std(ddof=1)) if len(finals) > 1 else None, values)
+
+
+def _count(name: str, runs: Sequence[Run]) -> int:
+    """The sum of a number that the last record of a run holds for the whole run."""
+    last = [next((r[name] for r in reversed(run.records) if is_number(r.get(name))), 0) for run in runs]
+    return int(sum(last))
 
 
 def _bytes_sent(run: Run, end: float) -> float | None:

@@ -246,7 +246,7 @@ class TensorBoardLog(Log):
         # Anything that an earlier process wrote about later steps is hidden.
         super().__init__(SummaryWriter(str(folder), purge_step=t or None))
         self._graph, self._drawn = graph, False
-        self._plan: Plan | None = None  # of the last mixing
+        self._plans: dict[bool, Plan] = {}  # the last mixing with optimized weights, and the last with others
         self._every = -(-steps // _MAX_HEAT_MAPS)
         self._next = t
 
@@ -255,8 +255,9 @@ class TensorBoardLog(Log):
         self.file.flush()
 
     def see(self, t: int, plan: Plan | None) -> None:
-        """Remember the weights of a step for the next picture."""
-        self._plan = plan or self._plan
+        """Remember the weights of a step for the next pictures."""
+        if plan is not None:
+            self._plans[plan.optimized] = plan
 
     def add(self, record: Record, nodes: dict[str, Any] | None = None) -> None:
         """Log the numbers of a record and, from time to time, the weights of the last mixing."""
@@ -272,9 +273,10 @@ class TensorBoardLog(Log):
         if not self._drawn and is_drawable(self._graph):
             self._drawn = True
             self.file.add_figure("graph", graph_figure(self._graph), step)
-        plan = self._plan
-        if plan is None or self._graph.n > MAX_MATRIX or not plan.params or not all(W.whole for W in plan.matrices):
-            return
-        self.file.add_figure("W", matrix_figure(plan.params_product), step)
-        if plan.updates is not None:
-            self.file.add_figure("W of the updates", matrix_figure(plan.updates_product), step)
+        plans = [self._plans[optimized] for optimized in (True, False) if optimized in self._plans]
+        for tag, plan in zip(("W", "W unoptimized"), plans, strict=False):  # as in the names of their figures
+            if self._graph.n > MAX_MATRIX or not plan.params or not all(W.whole for W in plan.matrices):
+                continue
+            self.file.add_figure(tag, matrix_figure(plan.params_product), step)
+            if plan.updates is not None:
+                self.file.add_figure(f"{tag} of the updates", matrix_figure(plan.updates_product), step)
