@@ -45,10 +45,10 @@ def run(variant, rounds, lr, seed, tune=False):
     train, held_out = train.subset(torch.arange(2000)), train.subset(torch.arange(2000, 2600))
     parts = partition.by_label(train.y, NODES, labels_per_node=2, seed=seed)
     task = mw.tasks.ModuleTask(module, train, parts, batch=8, test=held_out if tune else test, seed=seed)
-    *_, last = mw.train(
+    last = mw.train(
         task, mw.graphs.ring(NODES), mw.policies.Pairs(rounds), seed=seed, steps=STEPS, evaluate_every=STEPS,
         optimizer=lambda rows: torch.optim.Adam(rows, lr=lr),
-    )  # fmt: skip
+    ).last  # fmt: skip
     keys = ("accuracy", "accuracy_worst", "accuracy_average_model", "bytes_parameters", "consensus_distance")
     measured = {key: last.values[key] for key in keys}
     return {"variant": variant, "rounds": rounds, "lr": lr, "seed": seed, "numbers": task.layout.dim} | measured

@@ -34,7 +34,7 @@ def main() -> None:
     }
     print(f"{'policy':<23}{'accuracy':>9}{'worst node':>12}{'p':>7}{'GME left':>10}{'MB sent':>9}")
     for name, policy in policies.items():
-        *_, last = mw.train(
+        last = mw.train(
             task,
             graph,
             policy,
@@ -42,7 +42,7 @@ def main() -> None:
             steps=steps,
             record_every=steps,
             evaluate_every=steps,
-        )
+        ).last
         v = last.values
         sent = (v["bytes_parameters"] + v["bytes_sketches"]) / 1e6
         print(

@@ -56,7 +56,7 @@ def main() -> None:
     }
     print(f"{'algorithm':<28}{'distance to optimum':>20}{'consensus distance':>20}")
     for name, (algorithm, momentum) in candidates.items():
-        *_, last = mw.train(
+        last = mw.train(
             task,
             graph,
             mw.HeterogeneityAware(),
@@ -65,7 +65,7 @@ def main() -> None:
             steps=steps,
             record_every=steps,
             evaluate_every=steps,
-        )
+        ).last
         print(f"{name:<28}{last.values['distance_to_optimum']:>20.3g}{last.values['consensus_distance']:>20.3g}")
 
 

@@ -62,7 +62,7 @@ def main() -> None:
     }
     print(f"{'policy':<22}{'kB per node':>12}{'accuracy':>10}{'worst node':>12}{'consensus distance':>20}")
     for name, policy in policies.items():
-        *_, last = mw.train(
+        last = mw.train(
             task,
             graph,
             policy,
@@ -70,7 +70,7 @@ def main() -> None:
             steps=steps,
             record_every=steps,
             evaluate_every=steps,
-        )
+        ).last
         v = last.values
         sent = (v["bytes_parameters"] + v["bytes_sketches"]) / 1e3
         shown = f"{sent:>12.0f}{v['accuracy']:>10.1%}{v['accuracy_worst']:>12.1%}{v['consensus_distance']:>20.3g}"

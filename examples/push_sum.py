@@ -38,7 +38,7 @@ def main() -> None:
     for algorithm in (mw.algorithms.DSGD(), mw.algorithms.PushSum()):
         name = type(algorithm).__name__
         try:
-            *_, last = mw.train(
+            last = mw.train(
                 task,
                 graph,
                 mw.policies.Fixed(W),
@@ -47,7 +47,7 @@ def main() -> None:
                 steps=steps,
                 record_every=steps,
                 evaluate_every=steps,
-            )
+            ).last
             print(f"{name}: distance to the optimum {last.values['distance_to_optimum']:.3g} after {steps} steps")
         except mw.MixwiseError as error:
             print(f"{name}: {error}")

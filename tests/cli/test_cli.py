@@ -219,7 +219,7 @@ def offered(monkeypatch, capfd):
 def test_commands_and_recipes(offered):
     assert set(offered("mixwise ")) == set(COMMANDS)
     assert offered("mixwise run ") == recipe_names()
-    assert offered("mixwise sweep cifar10-") == ["cifar10-small"]
+    assert offered("mixwise sweep cifar10-") == ["cifar10-small", "cifar10-table1"]
 
 
 def test_keys_variants_graphs_and_schemes(offered):

@@ -9,7 +9,7 @@ import pytest
 
 import mixwise as mw
 from builders import cases, refused, sgd
-from mixwise.comparison import described
+from mixwise.comparison.description import described
 from mixwise.errors import ConfigError, MixwiseError
 from mixwise.experiments import load_run
 from mixwise.report.folder import read_folder

@@ -15,6 +15,7 @@ from mixwise.data import Partition
 from mixwise.errors import ConfigError
 from mixwise.experiments.config import LinkTimes, Optimizer, RunConfig, Schedule
 from mixwise.experiments.memory import Need, check_memory
+from mixwise.experiments.pairing import Start
 from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
 from mixwise.network import Link, Links, Network
@@ -57,6 +58,7 @@ class Prepared:
         checkpoint_every: the number of steps from one checkpoint to the next.
         tensorboard: whether to write files for TensorBoard.
         metrics: the names of what its records can hold; None if only the task knows.
+        begun: what it starts with, for the runs of a comparison, which must be paired; None if it was not checked.
         note: what was rounded up to whole rounds of local steps, in words; empty if nothing.
     """
 
@@ -72,6 +74,7 @@ class Prepared:
     tensorboard: bool
     metrics: tuple[str, ...] | None = None
     note: str = ""
+    begun: Start | None = None
 
     def method(self, training: Training) -> dict[str, Any]:
         """The graph, the algorithm and the policy in words."""

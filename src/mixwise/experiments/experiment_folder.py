@@ -1,6 +1,7 @@
 """The folder of an experiment: its files, its lock, and its state when a run begins or resumes.
 
 DIR/config.yaml                           the experiment as it was run; itself a recipe
+DIR/fingerprint.json                      what a resumed run must have in common with it
 DIR/<variant>/seed-<s>/metrics.jsonl      one line per record, the same bits for the same seed and machine
 DIR/<variant>/seed-<s>/timings.jsonl      wall-clock seconds of the same steps
 DIR/<variant>/seed-<s>/scene.json         the graph and the partition, for pictures
@@ -23,14 +24,17 @@ import platform
 import shutil
 import socket
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from mixwise.errors import ConfigError, MixwiseError, TrainingError
+from mixwise.experiments.fingerprint import leave_fingerprint
+from mixwise.experiments.pairing import Start
 from mixwise.experiments.recipe import Experiment
 from mixwise.network.world import World
 from mixwise.report.divergence import DIVERGED
@@ -43,9 +47,23 @@ _log = logging.getLogger(__name__)
 
 
 # --- the folder of all runs ---
-def open_folder(lock: FolderLock, experiment: Experiment, resume: bool, world: World) -> None:
-    """Lock and open the folder, which process 0 does, and check that all processes see it."""
-    lock.begin(world, lambda begun_before: _open(lock.folder, experiment, resume or begun_before))
+def open_folder(
+    lock: FolderLock,
+    experiment: Experiment,
+    resume: bool,
+    world: World,
+    starts: Mapping[int, Start] = MappingProxyType({}),
+) -> None:
+    """Lock and open the folder, which process 0 does, and check that all processes see it.
+
+    `starts` is what each seed starts with, where that is known; a resumed run starts with the same.
+    """
+
+    def open_(begun_before: bool) -> None:
+        _open(lock.folder, experiment, resume or begun_before)
+        leave_fingerprint(lock.folder, starts)
+
+    lock.begin(world, open_)
     if not (lock.folder / "config.yaml").exists():
         raise ConfigError(
             f"process {world.rank} does not see {lock.folder}, which process 0 has made; "

@@ -19,6 +19,7 @@ from mixwise.errors import ConfigError, DivergedError, NetworkError, unknown
 from mixwise.experiments import experiment_folder as files
 from mixwise.experiments.build import Prepared
 from mixwise.experiments.experiment_folder import CHECKPOINT, FolderLock
+from mixwise.experiments.pairing import Start, check_paired
 from mixwise.experiments.recipe import Experiment
 from mixwise.network import block
 from mixwise.network.survivors import listed
@@ -78,8 +79,8 @@ def run_experiment(
         cursor = RunCursor(world)
         while cursor.begin(0):
             try:
-                _check(experiment, world)
-                files.open_folder(lock, experiment, resume, world)
+                starts = _check(experiment, world)
+                files.open_folder(lock, experiment, resume, world, starts)
                 break
             except NetworkError as error:
                 cursor.lose(error, 0, 0)
@@ -108,10 +109,11 @@ def run_experiment(
         return summary
 
 
-def _check(experiment: Experiment, world: World) -> None:
-    """Find wrong values, and runs that do not fit, before anything is written."""
+def _check(experiment: Experiment, world: World) -> dict[int, Start]:
+    """Find wrong values, and runs that do not fit, before anything is written; return what each seed starts with."""
     needs = []
     notes: dict[str, list[str]] = {}  # each with the variants that it is about
+    starts: dict[tuple[int, str], Start] = {}
     for seed in experiment.recipe.seeds:  # seeds first: the variants of one seed share its data
         for variant, config in experiment.runs.items():
             prepared = config.prepare(seed, world)
@@ -119,15 +121,19 @@ def _check(experiment: Experiment, world: World) -> None:
                 run_log.check_tensorboard()
             if prepared.need is not None:
                 needs.append(prepared.need)  # not the run: all of them would not fit
+            if prepared.begun is not None:
+                starts[seed, variant] = prepared.begun
             if prepared.note and seed == experiment.recipe.seeds[0]:
                 notes.setdefault(prepared.note, []).append(variant)
             for metric in experiment.recipe.metrics:
                 if prepared.metrics is not None and metric not in prepared.metrics:
                     raise ConfigError("metrics: " + unknown("metric", metric, prepared.metrics))
+    check_paired(starts)
     for note, variants in notes.items():
         _log.warning("%s: %s", ", ".join(variants), note)
     if needs:
         _log.info("memory: %s", max(needs, key=lambda need: need.total))
+    return {seed: start for (seed, _), start in starts.items()}
 
 
 # --- one run ---
