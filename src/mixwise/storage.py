@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -187,6 +187,20 @@ def write_text(path: Path, content: str) -> None:
     """Write a file of text as a whole (`replacing`)."""
     with replacing(path) as temporary:
         temporary.write_text(content, "utf-8")
+
+
+def check_no_links(folder: Path, places: Iterable[Path]) -> None:
+    """Raise `ConfigError` if a place inside of a folder, or a folder on the way to it, is a symbolic link."""
+    checked = {folder}
+    for place in places:
+        while place not in checked:
+            if place.is_symlink():
+                raise ConfigError(
+                    f"{place} is a link, which is not followed, so that everything is written inside of {folder}; "
+                    f"put the folder itself in its place"
+                )
+            checked.add(place)
+            place = place.parent
 
 
 def make_folder(path: Path) -> None:

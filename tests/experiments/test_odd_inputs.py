@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import shutil
 import socket
 import struct
 import threading
@@ -224,3 +225,16 @@ def test_the_revision_of_a_dataset_on_the_hub_is_passed_on(tmp_path):
         prepare(experiment(data).runs["a"], 0)
     assert (*download.call_args.args, download.call_args.kwargs["revision"]) == ("owner/data", "0123abc")
     assert loaded.call_args.args[0] == tmp_path
+
+
+@pytest.mark.parametrize("inner", ["{run}", "{run}/seed-0", "{run}/seed-0/checkpoint", "figures"])
+def test_a_run_is_not_resumed_through_links_in_place_of_its_folders(inner, tmp_path):
+    made, folder, outside = experiment(), tmp_path / "run", tmp_path / "outside"
+    run_experiment(made, folder)
+    place = folder / inner.format(run=next(iter(made.runs)))
+    shutil.move(place, outside) if place.exists() else outside.mkdir()
+    place.symlink_to(outside)
+    before = sorted(outside.rglob("*"))
+    rule = f"{place} is a link, which is not followed, .* put the folder itself in its place"
+    refused(ConfigError, rule, run_experiment, made, folder, resume=True)
+    assert sorted(outside.rglob("*")) == before

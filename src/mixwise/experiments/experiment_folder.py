@@ -38,7 +38,7 @@ from mixwise.experiments.pairing import Start
 from mixwise.experiments.recipe import Experiment
 from mixwise.network.world import World
 from mixwise.report.divergence import DIVERGED
-from mixwise.storage import make_folder, sync, write_text
+from mixwise.storage import check_no_links, make_folder, sync, write_text
 from mixwise.training.checkpoint import keep_only, names_of_nodes, newest_step
 from mixwise.training.record_files import METRICS, TIMINGS, cut_run, records_before
 
@@ -74,6 +74,8 @@ def open_folder(
 def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
     """Begin in the folder; to resume, check that it holds this experiment."""
     config = folder / "config.yaml"
+    runs = [folder / variant / f"seed-{seed}" for variant in experiment.runs for seed in experiment.recipe.seeds]
+    check_no_links(folder, [folder / "figures", *(run / part for run in runs for part in (CHECKPOINT, "tensorboard"))])
     if all(path.name in (LOCK, "config.yaml.part") for path in folder.iterdir()):
         packages = ", ".join(f"{name} {version(name)}" for name in ("mixwise", "torch", "numpy", "scipy", "piqp"))
         command = f"# command: {' '.join(experiment.command.split())}\n" if experiment.command else ""

@@ -27,10 +27,10 @@ from mixwise.report.folder import Run, RunFolder, read_scene
 from mixwise.report.records import higher_is_better
 from mixwise.report.summary import Summary, summarize
 from mixwise.report.table import Row
-from mixwise.storage import write_text
+from mixwise.storage import check_no_links, write_text
 from mixwise.training.checkpoint import load_checkpoint
 from mixwise.training.figures import disagreements
-from mixwise.training.run_log import SCENE
+from mixwise.training.record_files import SCENE
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +85,7 @@ def sweep(
     grid = {name: on("validation", point) for name, point in points.items()}
     with writing(folder) as lock:
         lock.begin(world)
+        check_no_links(folder, places.values())
         found = {name: run_experiment(grid[name], places[name], on_progress, resume, world).rows for name in grid}
         chosen = _chosen(found, higher_is_better(recipe.metrics[0]))
         tested = {name: on("test", point) for name, point in points.items()}
