@@ -6,7 +6,7 @@ import torch
 from builders import refused
 from mixwise.errors import DataError
 from mixwise.experiments import load_recipe, plan_experiment, run_experiment
-from mixwise.experiments.build import build_scheduler, prepare
+from mixwise.experiments.build import prepare
 from run_folders import run_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
@@ -15,29 +15,6 @@ TINY = (
     "graph=ring:4", "seeds=0", "task.batch=3", "task.partition.kind=iid", "task.data.options.size=16",
     "task.model.options.width=4", "task.model.options.small_images=true", "record_every=1",
 )  # fmt: skip
-
-
-# --- the recipe of Table 4 ---
-
-
-def test_the_settings_and_the_schedule_are_those_of_the_paper():
-    experiment = plan_experiment(load_recipe("imagenet"))
-    for config in experiment.runs.values():
-        o, task = config.optimizer, config.part("task").options
-        assert o.lr == pytest.approx(0.1 * 32 * 16 / 256)
-        assert (o.momentum, o.nesterov, o.weight_decay, task["batch"]) == (0.9, True, 1e-4, 32)
-        assert (config.epochs, config.graph, task["data"].options["size"]) == (90, "ring:16", 224)
-    config = experiment.runs["ha-dsgd-momentum"]
-    assert (config.policy["period"], len(experiment.recipe.seeds)) == (1000, 3)
-    steps = round(90 * 1_281_167 / 512)
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=config.optimizer.lr)
-    scheduler = build_scheduler(config.schedule, steps)(optimizer)
-    epochs = (0, 2.5, 5.01, 29, 31, 59, 61, 81, 89)
-    rate = [0.2 * scheduler.lr_lambdas[0](round(epoch * steps / 90)) for epoch in epochs]
-    assert rate == pytest.approx([0.1, 0.15, 0.2, 0.2, 0.02, 0.02, 0.002, 0.0002, 0.0002], rel=1e-3)
-
-
-# --- the small one: the same code ---
 
 
 def planned(root, *overrides):
