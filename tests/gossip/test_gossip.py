@@ -8,7 +8,7 @@ import sys
 from collections import OrderedDict
 from functools import partial
 from types import SimpleNamespace
-from unittest.mock import patch
+from unittest.mock import DEFAULT, patch
 
 import pytest
 import torch
@@ -91,6 +91,12 @@ def gossip_of(change=None, graph=ALONE, optimizer=OPTIMIZERS["sgd"], **options):
     if change is not None:
         change(model)
     return mw.Gossip(model, optimizer(model), graph, **options)
+
+
+def as_if_connected(network):
+    """As if the ranks of other processes were on this network."""
+    start = {"begin_together": DEFAULT, "check_graph": DEFAULT, "connected": lambda *options: network}
+    return patch.multiple("mixwise.gossip.gossip", **start)
 
 
 # --- the model and the optimizer stay what they are ---
@@ -398,10 +404,6 @@ def test_join_alone():
     ({"algorithm": mw.algorithms.D2(), "overlap": True}, "D2 does not support overlap=True; omit"),
     ({"algorithm": mw.algorithms.QuasiGlobalMomentum()}, "plain SGD, and the optimizer is SGD with momentum"),
     ({"policy": mw.policies.NoMixing()}, "DSGD and NoMixing do not fit together"),
-    (
-        {"graph": TWO_PAIRS, "network": SimulatedNetwork(TWO_PAIRS)},
-        r"2 components, nodes 0-1 \| 2-3, .*use a connected graph",
-    ),
     ({"elastic": True, "policy": mw.mixing.metropolis_hastings(ALONE)}, "made for one graph, and a loss leaves"),
     ({"rejoin": "checkpoint"}, 'rejoin = \'checkpoint\'; choose "neighbor" or "own"'),
     ({"log": 5}, "log = 5; pass the folder"),
@@ -421,6 +423,12 @@ def test_join_alone():
 )
 def test_parts_that_do_not_fit_are_refused_at_the_start(options, message):
     refused(mw.MixwiseError, message, gossip_of, **options)
+
+
+def test_a_graph_that_is_not_connected_is_refused():
+    message = r"2 components, nodes 0-1 \| 2-3, .*use a connected graph"
+    with as_if_connected(SimulatedNetwork(TWO_PAIRS)):
+        refused(mw.MixwiseError, message, gossip_of, graph=TWO_PAIRS)
 
 
 @cases(
@@ -644,8 +652,8 @@ def test_auto_chooses_the_rounds_by_the_links(links):
     network = SimulatedNetwork(mw.graphs.ring(16))
     network.nodes = range(1)
     model = net()
-    with patch("mixwise.gossip.gossip.begin_together"):
-        gossip = mw.Gossip(model, plain_sgd(model), network.graph, network=network, links=links)
+    with as_if_connected(network):
+        gossip = mw.Gossip(model, plain_sgd(model), network.graph, links=links)
     row_bytes = 4 * gossip.row.X.numel()
     context = Context(network.graph, links=links and Links(links), row_bytes=row_bytes, wire_bytes=row_bytes)
     chosen = gossip.driver.policy_state.scratch["policy"]

@@ -39,11 +39,11 @@ from mixwise.gossip.start import Options, Parts, agreed, begin_together, check_g
 from mixwise.gossip.steps import Steps, accumulates
 from mixwise.graphs import Graph
 from mixwise.network import Link, Links
-from mixwise.network.guarded import OnBad, Robust, guarded
+from mixwise.network.guarded import OnBad, Robust
 from mixwise.network.survivors import restored_on_loss
 from mixwise.network.transport import Transport, process_count
 from mixwise.policies.choice import PolicyLike
-from mixwise.protocols import Algorithm, Context, Network, Plan
+from mixwise.protocols import Algorithm, Context, Plan
 from mixwise.tasks.module import BufferPolicy
 from mixwise.training.driver import driver_for
 
@@ -72,7 +72,6 @@ class Gossip:
             --on-loss continue`); `Gossip` then makes the process group itself. The loop is `while gossip.t < steps`.
         rejoin: model and optimizer of a rank that joins later: those of a "neighbor", or its "own", as passed here.
         robust, on_bad: protection against broken or hostile ranks; see `GuardedNetwork`.
-        network: how rows travel; by default over torch's process group.
         log: a folder for `mixwise report` and `watch`, or a function of a step and its values; used by rank 0.
         log_every: the mixings from one record of the log to the next.
 
@@ -106,20 +105,19 @@ class Gossip:
         rejoin: Literal["neighbor", "own"] = "neighbor",
         robust: Robust = "none",
         on_bad: OnBad = "stop",
-        network: Network | None = None,
         log: str | Path | Logger | None = None,
         log_every: int = 50,
     ) -> None:
         def make() -> Parts:
-            if network is None and not elastic:
+            if not elastic:
                 check_graph(graph, process_count())
             return Parts(model, optimizer, graph, policy, algorithm, scheduler, options)
 
         self._log = None if log is None else GossipLog(log, log_every)
         kept = local_steps, buffers, overlap, wire_dtype, links, seed, elastic, rejoin, robust, on_bad
         options = Options(*kept, None if log is None else log_every)
-        grouped = network is None and process_count() is not None
-        parts = make() if elastic else agreed(make, Transport(None, timeout) if grouped else None)
+        alone = process_count() is None
+        parts = make() if elastic else agreed(make, None if alone else Transport(None, timeout))
         self.model, self.optimizer, self.local_steps, self.buffers = model, optimizer, local_steps, buffers
         self.row, self.policy, self.algorithm, self.schedule = parts.row, parts.policy, parts.algorithm, parts.schedule
         self.seed, self.links = seed, None if links is None else Links(links)
@@ -130,7 +128,7 @@ class Gossip:
             self._elastic = Elastic(parts, timeout)
             (t, self._asked), self.network, self.policy = self._elastic.start()
         else:
-            self.network = connected(graph, options, timeout) if network is None else guarded(network, robust, on_bad)
+            self.network = connected(graph, options, timeout)
             self.network.traffic.reset()
             begin_together(self.row, self.network)
         self._make_driver(t)
