@@ -5,24 +5,31 @@ python docs/tables.py        write them
 
 from __future__ import annotations
 
+import inspect
 import json
 import pkgutil
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from inspect import Parameter
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
 import mixwise
+from mixwise.experiments.classification import DataSection, ModelSection, classification
+from mixwise.experiments.config import LinkTimes, Optimizer, Recipe, RunConfig, Schedule
 from mixwise.graphs.spec import form
+from mixwise.network import Faults
 from mixwise.parts import FAMILIES, Bound, Declaration, Family, declaration, declared
 from mixwise.parts.declaration import family_of
 
 ROOT = Path(__file__).parent.parent
 INDEX = ROOT / "src" / "mixwise" / "parts" / "index.json"
-PAGES = (ROOT / "docs" / "algorithms.md", ROOT / "docs" / "recipes.md")
+PAGES = tuple(ROOT / "docs" / page for page in ("algorithms.md", "recipe-reference.md", "faults.md"))
 
 
 @cache
@@ -72,6 +79,11 @@ def with_tables(text: str) -> str:
             ("where", "`kind`", "options"),
             [(place, f"`{part.name}`", _options(part)) for place, family in PLACES for part in parts(family)],
         ),
+        **{f"keys of {name}": partial(_keys, section) for name, section in SECTIONS.items()},
+        "keys of faults": lambda: _arguments(Faults),
+        "keys of classification": lambda: _arguments(
+            classification, leave_out=("nodes, seed, run", "data, model, partition")
+        ),
     }
     return re.sub(
         r"(<!-- table: (.+?) -->\n\n).*?(\n<!-- end of table -->)",
@@ -81,6 +93,15 @@ def with_tables(text: str) -> str:
     )
 
 
+SECTIONS: dict[str, type[BaseModel]] = {
+    "recipe": Recipe,
+    "run": RunConfig,
+    "optimizer": Optimizer,
+    "schedule": Schedule,
+    "links": LinkTimes,
+    "data": DataSection,
+    "model": ModelSection,
+}
 COLUMNS = ("step", "mixes", "rounds", "sends", "condition")
 AS_DSGD = {"mixes": "X′", "rounds": 1, "sends": "deg · d", "condition": "doubly stochastic"}
 PLACES = (
@@ -105,6 +126,37 @@ def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
     lines = ["| " + " | ".join(map(str, cells)) + " |" for cells in (head, *rows)]
     lines.insert(1, "|" + "---|" * len(head))
     return "\n".join(lines) + "\n"
+
+
+def _keys(section: type[BaseModel]) -> str:
+    """The keys of a section of a recipe, each with its default and the docstring of its attribute."""
+    rows = []
+    for name, field in section.model_fields.items():
+        words = [
+            f"`{word}`" for kind in _flat(field.annotation) if get_origin(kind) is Literal for word in get_args(kind)
+        ]
+        choices = f" ({', '.join(words)})" if words else ""
+        rows.append((f"`{name}`", _shown(field), str(field.description) + choices))
+    return _table(("key", "default", "meaning"), rows)
+
+
+def _shown(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    default = field.default
+    if isinstance(default, BaseModel) or default in (None, [], {}, ""):
+        return "–"
+    return f"{default:g}" if isinstance(default, float) else json.dumps(default).strip('"')
+
+
+def _arguments(described: Any, leave_out: Sequence[str] = ()) -> str:
+    """The options of a part with the descriptions of its docstring."""
+    text = re.split(r"^ *Args:\n", inspect.getdoc(described) or "", flags=re.MULTILINE)[1]
+    entries = re.findall(r"^    (\w[\w, ]*): (.*(?:\n {5,}.*)*)", text, flags=re.MULTILINE)
+    rows = [(name, " ".join(words.split())) for name, words in entries if name not in leave_out]
+    return _table(
+        ("key", "meaning"), [(", ".join(f"`{n}`" for n in name.split(", ")), meaning) for name, meaning in rows]
+    )
 
 
 def _options(part: Declaration) -> str:

@@ -49,7 +49,9 @@ class _Named(Strict):
 
     family: ClassVar[str]
     kind: str
+    """Name of the part."""
     options: dict[str, Any] = {}
+    """Its options, listed below."""
 
     @model_validator(mode="after")
     def _fits(self) -> _Named:
@@ -79,9 +81,13 @@ class DataSection(_Named):
 
     family: ClassVar[str] = "data"
     average_down: Count = 1
+    """Average blocks of this many pixels in each direction."""
     normalize: bool = True
+    """Whether inputs are standardized."""
     validation: Unit = 0.0
+    """Share of the training samples that is held out for `evaluate_on: validation`."""
     test_share: Share = 1.0
+    """Share of the test samples that is used."""
 
 
 class ModelSection(_Named):
@@ -117,7 +123,11 @@ def classification(
         data, model, partition: which data set, which model, and how the samples are divided.
         batch: samples per node and step.
         augment: whether training sees random flips and crops.
-        gradients, accumulate, autocast, buffers: see `ModuleTask`.
+        gradients: node by node (loop), all nodes at once (stacked, faster for small dense models), whichever is faster
+            here (measure), or chosen by the model (auto).
+        accumulate: how many pieces a batch is cut into; less memory, the same gradients.
+        autocast: the compute precision of matrix products.
+        buffers: whether BatchNorm statistics and other buffers are local or averaged like the parameters.
         evaluate_on: the test set, or the part of the training set that `data.validation` holds out.
         interim_samples: how many of its samples are used by evaluations before the last one; by default all.
         train: all of the model, its head, or its head and a number of its last blocks.

@@ -34,7 +34,7 @@ Count = Annotated[int, Field(ge=1, strict=True)]  # strict: true and yes are not
 class Strict(BaseModel):
     """A section of a recipe; a key that it does not know is an error that lists the keys it knows."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -81,14 +81,23 @@ class Optimizer(Strict):
     """A `torch.optim` optimizer; a step size such as 0.3/L is relative to the smoothness L of the task."""
 
     kind: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad"] = "sgd"
+    """The optimizer of torch.optim."""
     lr: float | str
+    """Learning rate: a number, or a multiple of 1/L such as 0.3/L, L the smoothness of the task."""
     momentum: Unit = 0.0
+    """Momentum of SGD."""
     nesterov: bool = False
+    """Whether the momentum is that of Nesterov."""
     betas: tuple[Unit, Unit] = (0.9, 0.999)
+    """Decay rates of the moments of Adam and AdamW."""
     eps: Positive = 1e-8
+    """Added to the denominator by Adam, AdamW, RMSprop and Adagrad."""
     weight_decay: NonNegative = 0.0
+    """Weight decay, as torch.optim defines it for the optimizer."""
     decay_norms_and_biases: bool = True
+    """Whether parameters with one dimension decay as well."""
     clip: Positive | None = None
+    """Largest norm of a gradient, per node; longer ones are scaled down."""
 
     @field_validator("lr")
     @classmethod
@@ -104,10 +113,15 @@ class Schedule(Strict):
     """The learning rate over time; warm-up and decays at shares of the run."""
 
     warmup: Unit = 0.0
+    """Share of the run over which the learning rate grows linearly."""
     warmup_from: float = Field(default=0.0, ge=0, le=1)
+    """Multiple of the learning rate at which the warm-up begins."""
     decay_at: list[Annotated[float, Field(gt=0, lt=1)]] = []
+    """Shares of the run after which the rate is multiplied by `gamma`."""
     gamma: Share = 0.1
+    """Factor of each decay."""
     cosine: bool = False
+    """Half a cosine down to 0 in place of decays."""
 
 
 class EdgeLink(Strict):
@@ -121,8 +135,11 @@ class LinkTimes(Strict):
     """How long messages take in a simulation; `edges` such as "0-1" name places of the graph."""
 
     latency: NonNegative = 0.0
+    """Seconds until a message begins to arrive."""
     bandwidth: Positive
+    """Bytes per second."""
     edges: dict[str, EdgeLink] = {}
+    """Exceptions, such as {"0-1": {bandwidth: 1.0e5}}, by places of the graph."""
 
     @field_validator("edges")
     @classmethod
@@ -143,29 +160,53 @@ class RunConfig(Strict):
     """Everything that one run needs besides its seed; task, algorithm and policy as the recipe writes them."""
 
     steps: Count | None = None
+    """Length of a run in optimizer steps; give this or `epochs`."""
     epochs: Positive | None = None
+    """Length in epochs: as many steps as an average node needs to see its data once."""
     graph: str
+    """The communication graph, such as ring:16, social or file:PATH."""
     placement: Literal["given", "random", "gme"] | list[int] = "given"
+    """Which node takes which place of the graph: in order, drawn, searched for, or a list."""
     task: Annotated[Any, AfterValidator(partial(_checked, "task"))] = "quadratics"
+    """What is learned, and which node holds what."""
     optimizer: Optimizer
+    """The optimizer of all nodes; keys below."""
     schedule: Schedule = Schedule()
+    """The learning rate over time; keys below."""
     algorithm: Annotated[Any, AfterValidator(partial(_checked, "algorithm"))] = "dsgd"
+    """What is mixed; see docs/algorithms.md."""
     local_steps: Count = 1
+    """Optimizer steps between two mixings."""
     policy: Annotated[Any, AfterValidator(partial(_checked, "policy"))]
+    """The weights of each mixing; a name or a `kind` with options, below."""
     wire_dtype: Literal["auto", "bfloat16", "int8"] | None = None
-    message_loss: Unit = 0.0  # short for faults.message_loss
+    """Precision of rows in messages; auto: int8 where `links` are given."""
+    message_loss: Unit = 0.0
+    """Share of messages that are lost; short for faults.message_loss."""
     faults: dict[str, Any] | None = None
+    """Lost messages, absent, late and hostile nodes of a simulation; see docs/faults.md."""
     robust: Literal["none", "clip"] = "none"
+    """Whether rows far from a node's own are clipped."""
     on_bad: Literal["stop", "skip"] = "stop"
+    """What rows with NaN, infinity or an absurd length do: end the run, or get left out."""
     links: LinkTimes | None = None
+    """How long messages take in a simulation; keys below."""
     record_every: Count = 1
+    """Steps from one record to the next, rounded up to whole rounds of `local_steps`."""
     evaluate_every: Count | None = None
+    """Steps from one evaluation to the next; by default at the end only, of quadratics at every step."""
     checkpoint_every: Count | None = None
+    """Steps from one checkpoint to the next; by default four per run."""
     device: str = "cpu"
+    """Device of the rows, such as cuda."""
     dtype: Literal["float32", "float64"] = "float32"
+    """Precision of rows and computation."""
     data_dir: Place = None
+    """Folder of the data sets; by default $MIXWISE_DATA or ~/.cache/mixwise."""
     model_dir: Place = None
+    """Folder of a pretrained model that is not among the data sets."""
     tensorboard: bool = False
+    """Whether to write TensorBoard logs as well."""
 
     @field_validator("graph")
     @classmethod
@@ -222,15 +263,25 @@ class Recipe(Strict):
     """A base configuration, variants of it, and the seeds to run them with; `further` variants run only if named."""
 
     name: str
+    """Name of the experiment and of its folder."""
     description: str = ""
+    """One line, shown by `mixwise recipes`."""
     seeds: list[Annotated[int, Field(ge=0)]] = Field(min_length=1)
+    """Seeds, one run of every variant each."""
     window: Count = 1
+    """Number of last records that the table averages over."""
     metrics: list[str] = Field(min_length=1)
+    """Columns of the table; the first one ranks the methods."""
     placements: Literal["distinct"] | None = None
+    """Run every variant once per different placement of the nodes on a small graph."""
     topologies: dict[str, str] | None = None
+    """Graphs by name; every variant runs on each of them."""
     base: dict[str, Any] = {}
+    """Keys of a run that all variants share."""
     variants: dict[str, dict[str, Any]] = Field(min_length=1)
+    """Variants by name, with the keys in which they differ from `base`."""
     further: dict[str, dict[str, Any]] = {}
+    """Variants that run only if they are named."""
 
     @model_validator(mode="after")
     def _names_stay_inside(self) -> Recipe:
