@@ -28,7 +28,7 @@ from mixwise.state import decode
 from mixwise.storage import replacing
 from mixwise.tasks.buffers import complete, mean_row
 from mixwise.training.checkpoint import must_fit, read_checkpoint
-from mixwise.training.run_log import SCENE
+from mixwise.training.record_files import SCENE
 
 
 def export_model(run: Path, variant: str, model: str, out: Path, seed: int | None = None) -> dict[str, torch.Tensor]:

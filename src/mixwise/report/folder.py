@@ -165,8 +165,7 @@ class RunFolder:
             variants = [variant for variant in self.variants if topology_of(variant) == name]
             runs = [run for run in self.runs if topology_of(run.variant) == name]
             problems = [text for text in self.problems if text.startswith(tuple(f"{each}, seed " for each in variants))]
-            part = {"variants": variants, "runs": runs, "problems": problems, "topology": name}
-            parts.append(replace(self, **part))
+            parts.append(replace(self, variants=variants, runs=runs, problems=problems, topology=name))
         found = {text for part in parts for text in part.problems}
         parts[0].problems[:0] = [text for text in self.problems if text not in found]
         return parts
