@@ -18,6 +18,7 @@ _PLAIN = (str, int, float, bool)
 def described(value: object) -> str | int | float:
     """Return a value as config.yaml can hold it, the same in every process.
 
+    >>> from mixwise.graphs import Graph
     >>> described(0.1), described(Graph(2, [(0, 1)]))
     (0.1, 'Graph(n=2, 1 edges) [cb007a87]')
     """

@@ -16,6 +16,7 @@ from mixwise.comparison.description import described
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments.build import Prepared
 from mixwise.experiments.memory import check_memory
+from mixwise.experiments.own_code import own_code
 from mixwise.experiments.pairing import start_of
 from mixwise.graphs import Graph, parse
 from mixwise.graphs.spec import GraphLike as OneGraph
@@ -93,7 +94,7 @@ class OwnRun:
 
     def described(self) -> dict[str, Any]:
         """Return the run as config.yaml holds it."""
-        values = {"task": self.task, "graph": self.graph, **self.options}
+        values = self._values
         steps = values.pop("steps")
         return {
             "steps": steps,
@@ -103,6 +104,15 @@ class OwnRun:
     def matches(self, written: Mapping[str, Any]) -> bool:
         """Whether config.yaml describes this run."""
         return self.described() == written
+
+    def code(self) -> dict[str, str]:
+        """Return checksums of the code of your own that the run uses, by what it is used for."""
+        found = {name: own_code(value) for name, value in self._values.items()}
+        return {name: checksum for name, checksum in found.items() if checksum is not None}
+
+    @property
+    def _values(self) -> dict[str, Any]:
+        return {"task": self.task, "graph": self.graph, **self.options}
 
 
 def _drawn(graph: Drawn, seed: int) -> Drawn | Graph:

@@ -258,6 +258,14 @@ class RunConfig(Strict):
         rest = [config.model_dump(exclude={*families, "faults", "message_loss"}) for config in (self, other)]
         return rest[0] == rest[1] and parts[0] == parts[1]
 
+    def code(self) -> dict[str, str]:
+        """Return checksums of the code of your own that the run uses, by what it is used for."""
+        from mixwise.experiments.own_code import own_code  # with it torch
+
+        families: tuple[Literal["task", "algorithm", "policy"], ...] = ("task", "algorithm", "policy")
+        found = {family: own_code(self.part(family)) for family in families}
+        return {family: checksum for family, checksum in found.items() if checksum is not None}
+
 
 class Recipe(Strict):
     """A base configuration, variants of it, and the seeds to run them with; `further` variants run only if named."""

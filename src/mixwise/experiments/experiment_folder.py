@@ -61,7 +61,7 @@ def open_folder(
 
     def open_(begun_before: bool) -> None:
         _open(lock.folder, experiment, resume or begun_before)
-        leave_fingerprint(lock.folder, starts)
+        leave_fingerprint(lock.folder, experiment, starts)
 
     lock.begin(world, open_)
     if not (lock.folder / "config.yaml").exists():

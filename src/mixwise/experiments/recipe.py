@@ -35,6 +35,9 @@ class PlannedRun(Protocol):
     def matches(self, written: Mapping[str, Any]) -> bool:
         """Whether config.yaml describes this run."""
 
+    def code(self) -> dict[str, str]:
+        """Return checksums of the code of your own that the run uses, by what it is used for."""
+
 
 @dataclass(frozen=True)
 class Experiment:
