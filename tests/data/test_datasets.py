@@ -105,7 +105,7 @@ def write(folder, files: dict[str, bytes]) -> None:
 def small(layout, archive: bytes = b"", address: str = "file:///nowhere"):
     """The layout with small files, an archive of its own and an address, by default one where nothing is."""
     remote = RemoteFile(f"{address}/{layout.archive.name}", sha256(archive))
-    return dataclasses.replace(layout, images=IMAGES, archive=remote)
+    return dataclasses.replace(layout, images=IMAGES, archive=remote, md5={})
 
 
 @pytest.fixture
@@ -277,6 +277,14 @@ def test_a_pickle_that_calls_a_function_is_rejected_without_a_call(cifar10, tmp_
     write(tmp_path / "cifar10", files)
     refused(DataError, r"data_batch_3: .*the pickle requires \w+.system", cifar10, tmp_path, small(PYTHON))
     assert not (tmp_path / "trap").exists()
+
+
+def test_a_pickle_that_is_not_the_published_one_is_not_read(cifar10, tmp_path):
+    """One flipped bit in the index of a memo asks for gigabytes."""
+    write(tmp_path / "cifar10", cifar_files(PYTHON))
+    unread = dataclasses.replace(PYTHON, decode=pytest.fail)
+    rule = r"cifar-10-batches-py/\w+: md5 \w+, expected \w+; delete it or replace it by the original, or use cifar-10-b"
+    refused(DataError, rule, cifar10, tmp_path, unread)
 
 
 PIXELS, LABELS = (array[:IMAGES] for array in pixels_and_labels())

@@ -187,6 +187,12 @@ def test_a_tokenizer_that_is_missing_or_broken(tmp_path, encoder):
     save_tokenizer(tmp_path / "broken")
     (tmp_path / "broken" / "tokenizer.json").write_text("{")
     refused(DataError, "broken: its tokenizer cannot be read", load_tokenizer, tmp_path / "broken")
+    save_tokenizer(tmp_path / "damaged")
+    content = json.loads((tmp_path / "damaged" / "tokenizer.json").read_text())
+    content["model"]["vocab"]["war"] = 10**9  # written out, all numbers before it take 4 GB
+    (tmp_path / "damaged" / "tokenizer.json").write_text(json.dumps(content))
+    rule = r"one of them has the number 1000000000; numbers are below 16777216: download it again"
+    refused(DataError, rule, load_tokenizer, tmp_path / "damaged")
     refused(DataError, "max_length = 2", tokenized, ["war"], encoder, 2)
 
 

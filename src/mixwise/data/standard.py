@@ -9,13 +9,14 @@ significant first), and the data.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import math
 import pickle
 import tarfile
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -73,13 +74,19 @@ class Layout:
     decode: Callable[[bytes], tuple[Array, Array]]  # content -> (images, 3072), (images,)
     archive: RemoteFile
     images: int = 10_000  # per file
+    md5: Mapping[str, str] = field(default_factory=dict)  # of files in a folder, where only the published ones are read
 
 
 def _found(home: Path) -> tuple[Layout, str, dict[str, bytes]]:
     """Return the layout of the data, where it was found, and the content of each file."""
     for layout in LAYOUTS:
         if (folder := home / layout.folder).is_dir():
-            return layout, str(folder), {n: contents(folder / f"{n}{layout.suffix}") for n in _TRAIN + _TEST}
+            files = {name: contents(folder / f"{name}{layout.suffix}") for name in _TRAIN + _TEST}
+            for name in files.keys() & layout.md5.keys():
+                if (found := hashlib.md5(files[name], usedforsecurity=False).hexdigest()) != layout.md5[name]:
+                    remedy = f"delete it or replace it by the original, or use {LAYOUTS[0].folder}"
+                    raise DataError(f"{folder / name}: md5 {found}, expected {layout.md5[name]}; {remedy}")
+            return layout, str(folder), files
     layout = next((layout for layout in LAYOUTS if (home / layout.archive.name).exists()), LAYOUTS[0])
     archive = home / layout.archive.name
     if not archive.exists():
@@ -146,9 +153,17 @@ _BINARY = RemoteFile(
 _PYTHON = RemoteFile(
     f"{_PAGE}/cifar-10-python.tar.gz", "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
 )
+_PICKLED = {  # a damaged pickle may ask for any amount of memory
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
 LAYOUTS = (
     Layout("cifar-10-batches-bin", ".bin", _binary_batch, _BINARY),
-    Layout("cifar-10-batches-py", "", _python_batch, _PYTHON),
+    Layout("cifar-10-batches-py", "", _python_batch, _PYTHON, md5=_PICKLED),
 )
 
 

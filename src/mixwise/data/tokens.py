@@ -37,6 +37,7 @@ Text: TypeAlias = str | tuple[str, str]  # one text, or a pair that the tokenize
 _CHUNK = 1000  # texts
 _FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 _VALUES, _OFFSETS, _SEAL = "values.npy", "offsets.npy", "seal.json"
+_MOST_TOKENS = 1 << 24  # of a vocabulary; large ones have a quarter of a million
 _CHECKED = 1 << 26  # bytes; only the size of larger files is verified, or opening one would take as long as reading it
 
 
@@ -161,13 +162,20 @@ def _loaded(folder: str) -> Tokenizer:
         raise DataError(f"{folder} contains no tokenizer ({', '.join(_FILES[:3])}, …); {remedy}")
     with loading(f"{folder}: its tokenizer cannot be read", "download it again"):
         backend = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    vocabulary = backend.get_vocab()
+    largest = max(vocabulary.values(), default=0)
+    if largest >= _MOST_TOKENS:  # written out, the numbers before it would take gigabytes
+        raise DataError(
+            f"{folder}: the vocabulary of its tokenizer has {len(vocabulary)} tokens, but one of them has the number "
+            f"{largest}; numbers are below {_MOST_TOKENS}: download it again"
+        )
     pad = backend.pad_token_id if backend.pad_token_id is not None else backend.eos_token_id
     if pad is None:
         raise DataError(f"{folder}: its tokenizer has neither a padding nor an end-of-text token; set its pad_token")
     if backend.is_fast:
         content = backend.backend_tokenizer.to_str()
     else:
-        content = json.dumps([type(backend).__name__, sorted(backend.get_vocab().items()), repr(backend.init_kwargs)])
+        content = json.dumps([type(backend).__name__, sorted(vocabulary.items()), repr(backend.init_kwargs)])
     return Tokenizer(backend, int(pad), hashlib.sha256(content.encode()).hexdigest())
 
 
