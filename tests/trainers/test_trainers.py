@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import mixwise as mw
-from builders import cases
+from builders import cases, refused
 from process_pool import in_processes, run_in_processes
 from programs import run_program
 
@@ -47,6 +47,11 @@ def problem(rank, sizes):
     return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), TensorDataset(x, y)
 
 
+def decaying(optimizer):
+    """A schedule counted in steps."""
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 4))
+
+
 def row(model):
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
@@ -60,7 +65,7 @@ def launched(rank, world):
 # --- the same training, four times: two batches of 4 per step, whose gradients are averaged ---
 def plain(rank, world, folder, sizes, epochs=2, resume=False, **options):
     model, optimizer, data = problem(rank, sizes)
-    gossip = mw.Gossip(model, optimizer, PATH, **options)
+    gossip = mw.Gossip(model, optimizer, PATH, scheduler=decaying(optimizer), **options)
     with gossip.join():
         for batch in list(DataLoader(data, batch_size=8)) * epochs:
             optimizer.zero_grad()
@@ -75,10 +80,12 @@ def apart(rank, world, folder, sizes):
     model, optimizer, data = problem(rank, sizes)
     for parameter in model.parameters():
         dist.broadcast(parameter.data, src=0)
+    scheduler = decaying(optimizer)
     for x, y in list(DataLoader(data, batch_size=8)) * 2:
         optimizer.zero_grad()
         model(x, y)["loss"].backward()
         optimizer.step()
+        scheduler.step()
     return row(model)
 
 
@@ -93,8 +100,10 @@ def accelerate(rank, world, folder, sizes, epochs=2, resume=False, **options):
         accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
         assert accelerator.num_processes == 1
         model, optimizer, data = problem(rank, sizes)
-        model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data, batch_size=4))
-        gossip = mw.Gossip(model, optimizer, PATH, **options)
+        model, optimizer, loader, scheduler = accelerator.prepare(
+            model, optimizer, DataLoader(data, batch_size=4), decaying(optimizer)
+        )
+        gossip = mw.Gossip(model, optimizer, PATH, scheduler=scheduler, **options)
         accelerator.register_for_checkpointing(gossip)
         if resume:
             accelerator.load_state(f"{folder}/{rank}")
@@ -116,16 +125,15 @@ def trainer(rank, world, folder, sizes, epochs=2, resume=False, started=True, **
         if started:
             mw.gossip.start_node()
         model, optimizer, data = problem(rank, sizes)
-        constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
         args = TrainingArguments(
             f"{folder}/{rank}", num_train_epochs=epochs, per_device_train_batch_size=4, gradient_accumulation_steps=2,
             max_grad_norm=0.0, train_sampling_strategy="sequential", save_strategy="epoch", use_cpu=True,
         )  # fmt: skip
         callback = mw.gossip.trainer_callback(PATH, **options)
         dataset = [{"x": x, "labels": y} for x, y in data]
-        Trainer(model, args, train_dataset=dataset, optimizers=(optimizer, constant), callbacks=[callback]).train(
-            resume_from_checkpoint=resume
-        )
+        Trainer(
+            model, args, train_dataset=dataset, optimizers=(optimizer, decaying(optimizer)), callbacks=[callback]
+        ).train(resume_from_checkpoint=resume)
         return row(model)
 
 
@@ -140,7 +148,7 @@ def lightning(rank, world, folder, sizes, epochs=2, resume=False, fails=None, **
                 return self.model(*batch)["loss"]
 
             def configure_optimizers(self):
-                return optimizer
+                return {"optimizer": optimizer, "lr_scheduler": {"scheduler": decaying(optimizer), "interval": "step"}}
 
         mw.gossip.start_node()
         module = Module()
@@ -172,7 +180,7 @@ def consensus_distance(X):
 
 @pytest.mark.parametrize("options", [{}, {"local_steps": 2, "policy": "metropolis-hastings"}])
 def test_a_trainer_takes_the_steps_of_a_plain_loop(options, tmp_path):
-    """With gradient accumulation, with local steps, and with ranks that have different amounts of data."""
+    """With a schedule, gradient accumulation, local steps, and ranks that have different amounts of data."""
     expected = together(plain, tmp_path, UNEVEN, **options)
     assert consensus_distance(expected) < consensus_distance(together(apart, tmp_path, UNEVEN)) / 2
     for function in TRAINERS:
@@ -230,6 +238,11 @@ def test_a_trainer_that_averages_gradients_itself_is_refused(tmp_path):
     for error in errors(trainer, tmp_path, EVEN, started=False):
         assert error.startswith("TrainingError: the Trainer sees 3 processes")
         assert "start_node" in error
+
+
+@pytest.mark.parametrize("callback", [mw.gossip.trainer_callback, mw.gossip.lightning_callback])
+def test_a_schedule_is_left_to_the_trainer(callback):
+    refused(mw.errors.TrainingError, "a trainer steps its own schedule .*leave it out", callback, PATH, scheduler=1)
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
