@@ -48,7 +48,9 @@ def main() -> None:
     try:
         status = typer.main.get_command(app).main(prog_name="mixwise", standalone_mode=False)
     except MixwiseError as error:
-        status = fail(str(error))
+        from mixwise.network.refusal import told_launcher
+
+        status = 2 if told_launcher(str(error)) else fail(str(error))
     except UsageError as error:
         message = getattr(error, "format_message", error.__str__)().rstrip(".")
         command = getattr(getattr(error, "ctx", None), "command_path", "mixwise")

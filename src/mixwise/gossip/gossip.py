@@ -40,6 +40,7 @@ from mixwise.gossip.steps import Steps, accumulates
 from mixwise.graphs import Graph
 from mixwise.network import Link, Links
 from mixwise.network.guarded import OnBad, Robust
+from mixwise.network.refusal import refuses
 from mixwise.network.survivors import restored_on_loss
 from mixwise.network.transport import Transport, process_count
 from mixwise.policies.choice import PolicyLike
@@ -85,6 +86,7 @@ class Gossip:
         1
     """
 
+    @refuses
     def __init__(
         self,
         model: nn.Module,

@@ -11,6 +11,7 @@ works with stores that are bound to the address of the endpoint, and with a stat
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import sys
@@ -20,6 +21,7 @@ from functools import partial
 from typing import Any, cast
 
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 from torch.distributed.elastic.rendezvous import (
     RendezvousConnectionError,
@@ -44,9 +46,11 @@ from mixwise.errors import MixwiseError
 from mixwise.launch.supervisor import die_with_parent
 from mixwise.network.addresses import address_towards, gloo_interface, listening_store
 from mixwise.network.board import Board
+from mixwise.network.refusal import REPORTS, refusal_in
 from mixwise.network.world import BOARD
 
 BACKEND = "mixwise"
+_REPEATED = [f"torch.distributed.elastic.multiprocessing.{name}" for name in ("api", "errors.error_handler")]  # loggers
 _ARRIVAL = 600  # seconds within which all machines of a fixed number must have been started, as torchrun has it
 
 
@@ -184,12 +188,28 @@ def _decoded(text: bytes) -> tuple[bytes, bytes] | None:
 
 
 def main() -> None:
-    """Run torchrun with this rendezvous, and with workers that do not outlive it."""
+    """Run torchrun with this rendezvous, and with workers that do not outlive it.
+
+    What torchrun reports of workers that have failed is printed once, without the traceback of torchrun itself; a
+    refusal of mixwise, which all workers share, is printed in its place.
+    """
     starts: Any = subprocess_handler
     starts.Popen = partial(starts.Popen, preexec_fn=die_with_parent)
     rendezvous_handler_registry.register(BACKEND, create_handler)
+    os.environ[REPORTS] = str(os.getpid())
+    if "--nproc-per-node=1" not in sys.argv:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, with five lines about it
+    for name in _REPEATED:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         torchrun()
+    except ChildFailedError as error:
+        for failure in error.failures.values():
+            if sentence := refusal_in(failure.error_file_data):
+                print(f"error: {sentence}", file=sys.stderr)
+                sys.exit(failure.exitcode)
+        print(error, file=sys.stderr)
+        sys.exit(1)
     except MixwiseError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
