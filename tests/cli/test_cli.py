@@ -35,7 +35,7 @@ def test_run_leaves_everything_it_promises(mixwise, tmp_path):
     assert [row[0] for row in rows] == ["dsgd-metropolis", "dsgd-optimal-gap", "ha-dsgd", "gme-every-step"]
     metrics, timings = (read_records(first, "gme-every-step", file=file) for file in ("metrics.jsonl", "timings.jsonl"))
     assert not any("second" in key for line in metrics for key in line)  # no wall clock
-    assert all(set(line) == {"step", "compute", "plan", "mix"} for line in timings)
+    assert all(set(line) == {"step", "threads", "compute", "plan", "mix"} for line in timings)
     assert metrics[0]["solve_status"] == "solved"
 
 
