@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mixwise as mw
 from builders import TWO_PAIRS, cases, refused
-from mixwise.errors import ConfigError, TrainingError
+from mixwise.errors import ConfigError, MixingError, TrainingError
 from mixwise.experiments import load_run
 from mixwise.network import Link, Links, SimulatedNetwork
 from mixwise.network.agreement import describe, describe_model, difference, report
@@ -658,3 +658,12 @@ def test_auto_chooses_the_rounds_by_the_links(links):
     context = Context(network.graph, links=links and Links(links), row_bytes=row_bytes, wire_bytes=row_bytes)
     chosen = gossip.driver.policy_state.scratch["policy"]
     assert chosen == Auto().choose(context) == Pairs(None if links is None else 8)  # an exact average
+
+
+def test_weights_off_the_graph_are_rejected():
+    network = SimulatedNetwork(mw.graphs.ring(6))
+    network.nodes = range(1)
+    model, W = net(), mw.mixing.metropolis_hastings(mw.graphs.complete(6))
+    with as_if_connected(network):
+        rule = "the matrix sends from node 0 to node 2, an arc that the graph"
+        refused(MixingError, rule, mw.Gossip, model, plain_sgd(model), network.graph, W)

@@ -1,7 +1,6 @@
 """Weights send along the arcs of the run's graph; those that may leave it declare it, and records and tables say so."""
 
 from dataclasses import dataclass
-from unittest.mock import patch
 
 import torch
 
@@ -13,7 +12,6 @@ from mixwise.errors import MixingError
 from mixwise.graphs import Graph, chain, complete, ring
 from mixwise.mixing import MixingMatrix, full_averaging, metropolis_hastings
 from mixwise.needs import Provides
-from mixwise.network import SimulatedNetwork
 from mixwise.plan import Plan
 from mixwise.protocols import Policy
 from mixwise.report.folder import read_folder
@@ -77,15 +75,6 @@ def test_both_channels_are_checked():
 def test_a_direction_that_the_graph_lacks_is_rejected():
     one_way = Graph(3, [(0, 1), (1, 2), (2, 0)], directed=True)
     refused(MixingError, "from node 0 to node 2", simulated, metropolis_hastings(complete(3)), graph=one_way)
-
-
-def test_gossip_rejects_them():
-    network, model = SimulatedNetwork(GRAPH), torch.nn.Linear(2, 1)
-    network.nodes = range(1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with patch("mixwise.gossip.gossip.begin_together"):
-        off = metropolis_hastings(complete(6))
-        refused(MixingError, FIRST, mw.Gossip, model, optimizer, GRAPH, off, network=network)
 
 
 # --- allowed ---
