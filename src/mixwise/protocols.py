@@ -55,7 +55,6 @@ class Task:
     Attributes:
         nodes: n.
         layout: where each parameter lies in a row, and the columns of each optimizer group.
-        names: the numbers of the nodes in the task of all nodes; others than 0 to n − 1 after `restricted`.
         mixed_buffers: (m, b), values besides the parameters that are mixed in place, or None.
         label_counts: (n, classes), how many samples of each label a node holds, or None.
     """
@@ -64,11 +63,6 @@ class Task:
     layout: Layout
     mixed_buffers: torch.Tensor | None = None
     label_counts: npt.NDArray[np.int64] | None = None
-
-    @property
-    def names(self) -> Sequence[int]:
-        """The numbers of the nodes in the task of all nodes."""
-        return range(self.nodes)
 
     @abstractmethod
     def initial(self, nodes: Sequence[int]) -> torch.Tensor:
@@ -90,12 +84,6 @@ class Task:
 
     def load_state(self, state: State) -> None:
         """Continue from such a state."""
-
-    def restricted(self, nodes: Sequence[int]) -> Task:
-        """Return the task of some of the nodes, renumbered from 0, each with the data that it has here."""
-        from mixwise.tasks.restricted import Restricted
-
-        return Restricted(self, nodes)
 
 
 @family("algorithm")

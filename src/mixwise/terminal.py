@@ -89,11 +89,8 @@ def progress_shown(world: World, runs: int | None = None) -> Iterator[Callable[[
             part = 1.0 if last else (progress.step + 1) / progress.steps
             bar.update(task, completed=done + part, description=name, detail=figures)
             done += last
-            if world.rank > 0:  # after a loss, another process may have become process 0
+            if world.rank > 0:
                 return
-            if "lost_nodes" in progress.values:
-                left = f"{progress.values['nodes']} continue at step {progress.step}"
-                err.print(f"{name}: nodes {progress.values['lost_nodes']} are lost; {left}")
             if progress.divergence is not None:
                 err.print(f"{name}: {figures}")
             elif not err.is_terminal and (last or watch.clock() - printed > _QUIET):

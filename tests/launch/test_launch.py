@@ -63,7 +63,10 @@ def test_a_board_without_a_port_is_told(monkeypatch):
     (lambda: worker_command([]), "nothing to launch"),
     (lambda: worker_command(["digits"]), "cannot launch digits"),
     (lambda: check_options(Machines(2), ["a.py"], False, -1, 30.0), "at least 0"),
-    (lambda: check_options(Machines(2), ["-m", "mixwise", "run"], False, 1, 30.0), "recipes continue"),
+    (
+        lambda: check_options(Machines(2), ["-m", "mixwise", "run"], False, 0, 30.0),
+        "a recipe that loses a process is resumed",
+    ),
     (lambda: check_options(Machines(2), ["a.py"], False, 0, 0.0), "above 0"),
     (lambda: check_options(Machines(2, "1:2", 0, THERE), ["a.py"], False, 0, 1.0), "number at the start"),
 )
@@ -77,11 +80,11 @@ def test_a_wrong_option_is_told_with_the_rule(make, words):
 )
 def test_print_shows_the_line_of_every_machine(mixwise, on_loss, start):
     options = ["--nproc-per-node", 2, "--machines", 2, "--master", "10.0.0.1:29500", "--on-loss", on_loss]
-    done = mixwise("launch", "--print", *options, "--", "run", "digits", "--out", "a b")
+    done = mixwise("launch", "--print", *options, "--", "train.py", "--out", "a b")
     lines = done.stdout.splitlines()
     assert done.returncode == 0
     assert len(set(lines)) == 2
-    assert all(line.startswith(start) and line.endswith("run digits --out 'a b'") for line in lines)
+    assert all(line.startswith(start) and line.endswith("train.py --out 'a b'") for line in lines)
 
 
 def test_a_board_whose_host_is_silent_is_given_up():
@@ -151,7 +154,7 @@ def test_a_signal_ends_a_launch_that_waits_for_machine_0(script, tmp_path, on_lo
 def test_a_port_in_use_is_one_line(tmp_path, on_loss):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = run_program(*of_machine(0, port, on_loss, "run", "digits"), cwd=tmp_path)
+        done = run_program(*of_machine(0, port, on_loss, "train.py"), cwd=tmp_path)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert f"cannot listen on 127.0.0.1:{port} (Address already in use)" in done.stderr

@@ -8,19 +8,14 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from builders import cases
 from hosts import Hosts, why_not
-from mixwise.experiments import load_recipe, plan_experiment, run_experiment
 from mixwise.launch import supervisor
 from mixwise.launch.command import Machines
 from mixwise.launch.supervisor import supervise
-from mixwise.tasks import random_quadratics
-from mixwise.training.checkpoint import names_of_nodes, read_checkpoint
 from process_pool import in_processes
-from programs import Program, run_with_hook, running
-from run_folders import read_records
+from programs import Program, running
 
 pytestmark = [
     in_processes,
@@ -155,53 +150,6 @@ def test_a_lost_rank_joins_again_while_the_others_train(tmp_path, launched):
     assert all(own < 1e-8 for _, _, own, _ in found)  # the optimum of all four: what was remembered was dropped
     (began,) = {int(began) for began in re.findall(r"began (\d+)", done.out)} - {0}
     assert began > 50  # it has taken the place of the others, not begun again
-
-
-# --- recipes ---
-RECIPE = ["quadratics", "variants=dsgd-metropolis", "algorithm=gradient-tracking", "task.noise=0", "task.dim=3"]
-RECIPE += ["graph=ring:6", "seeds=10", "steps=700", "record_every=50", "evaluate_every=50", "checkpoint_every=100"]
-RECIPE += ["optimizer.lr=0.1/L"]
-
-
-# Process 0 is killed after the first checkpoint.
-KILLED = run_with_hook('if os.environ["RANK"] == "0": os.kill(os.getpid(), signal.SIGKILL)')
-
-
-def test_a_recipe_continues_without_the_process_that_wrote_its_records(launched, tmp_path, monkeypatch, no_pictures):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "killed.py").write_text(KILLED)
-    done = launched("killed.py", "run", *RECIPE, "--out", "run", processes=3)
-    folder = tmp_path / "run" / "dsgd-metropolis" / "seed-10"
-    assert done.code == 0, done.err
-    assert "2 of 3 processes finished; lost: rank 0 (killed by SIGKILL)" in done.err.splitlines()[-1]
-    assert "nodes 0-1 are lost; 4 continue at step" in done.err
-    assert "[1] quadratics: " in done.out  # another one prints the table
-
-    records = read_records(tmp_path / "run", "dsgd-metropolis", 10)
-    told = [record["step"] for record in records if "lost_nodes" in record]
-    assert len(told) == 1
-    assert [record["step"] for record in records if record.get("nodes") == 4] == [
-        record["step"] for record in records if record["step"] >= told[0]
-    ]
-    assert records[-1]["step"] == 699
-    # The survivors' mean objective has its minimum at −(Σ AᵀA)⁻¹ Σ Aᵀb over nodes 2 to 5.
-    task, left = random_quadratics(6, 3, 0.0, 10), [2, 3, 4, 5]
-    stacked = torch.cat(list(task.A[left])), torch.cat(list(task.b[left]))
-    optimum = torch.linalg.lstsq(stacked[0], -stacked[1]).solution
-    assert names_of_nodes(folder / "checkpoint", 700) == left
-    rows = read_checkpoint(folder / "checkpoint")[0]["rows/X"]
-    assert torch.allclose(rows, optimum.expand(4, -1), rtol=0, atol=1e-4)  # 0.979 per step, for 500 or more
-    assert records[-1]["distance_to_optimum"] == pytest.approx(
-        float((rows - optimum).square().sum(1).mean()), abs=1e-12
-    )
-    assert not torch.allclose(task.optimum, optimum, rtol=0, atol=1e-2)  # that of all six is another one
-
-    # It can be resumed, here with more steps, by a simulation of the nodes that are left.
-    longer = [*RECIPE[1:], "steps=702"]
-    experiment = plan_experiment(load_recipe("quadratics"), longer)
-    (tmp_path / "run" / "config.yaml").write_text(experiment.to_yaml())
-    run_experiment(experiment, tmp_path / "run", resume=True)
-    assert len(read_checkpoint(folder / "checkpoint", step=702)[0]["rows/X"]) == 4
 
 
 # --- several machines ---

@@ -118,7 +118,7 @@ def launch(
     The processes run on one or more machines. When one of them is lost, the others stop, as under torchrun, or
     continue without it; it joins them again when it is restarted.
 
-    Example: mixwise launch --nproc-per-node 4 --on-loss continue -- run digits
+    Example: mixwise launch --nproc-per-node 4 -- run digits
     """
     from mixwise.launch import command as start
     from mixwise.launch.supervisor import supervise

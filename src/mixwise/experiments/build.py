@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,6 @@ from mixwise.graphs import Graph, parse
 from mixwise.mixing import gram_matrix, optimize_placement
 from mixwise.network import Link, Links, Network
 from mixwise.network.building import simulated
-from mixwise.network.survivors import remaining_graph
 from mixwise.network.wire import as_wire_dtype
 from mixwise.network.world import World
 from mixwise.parts import supply, words
@@ -68,7 +67,7 @@ class Prepared:
     evaluate_every: int
     graph: str
     placement: str | list[int]
-    start: Callable[..., Training]
+    start: Callable[[], Training]
     need: Need | None
     checkpoint_every: int
     tensorboard: bool
@@ -152,15 +151,8 @@ def prepare(config: RunConfig, seed: int, world: World | None = None, *, check: 
     graph = places.permuted(order)
     links = None if config.links is None else _links(config.links, places).permuted(order)
 
-    def start(nodes: Sequence[int] = range(n)) -> Training:
-        if len(nodes) == n:
-            training = make(task, _network(config, graph, links, world, seed), context=Context(places, order, seed))
-        else:
-            left = remaining_graph(graph, nodes)
-            own, context, wire = task.restricted(nodes), Context(left, seed=seed), _wire_dtype(config)
-            training = make(own, world.network(left, config.device, wire), context=context)
-        training.survives = world.survives
-        return training
+    def start() -> Training:
+        return make(task, _network(config, graph, links, world, seed), context=Context(places, order, seed))
 
     if check:
         start()  # reports a wrong value or combination; the run itself starts again

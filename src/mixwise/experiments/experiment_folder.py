@@ -39,7 +39,7 @@ from mixwise.experiments.recipe import Experiment
 from mixwise.network.world import World
 from mixwise.report.divergence import DIVERGED
 from mixwise.storage import check_no_links, make_folder, sync, write_text
-from mixwise.training.checkpoint import keep_only, names_of_nodes, newest_step
+from mixwise.training.checkpoint import keep_only, newest_step
 from mixwise.training.record_files import METRICS, TIMINGS, cut_run, records_before
 
 CHECKPOINT, LOCK = "checkpoint", "run.lock"
@@ -126,22 +126,17 @@ def writing(folder: Path) -> Iterator[FolderLock]:
 
 
 # --- the folder of one run ---
-def clear_run(place: Path, nodes: int, recorded: Callable[[int], list[int]]) -> tuple[int, list[int]]:
-    """Cut the folder of a run back to its newest intact checkpoint that has all records before it.
+def clear_run(place: Path, recorded: Callable[[int], list[int]]) -> int:
+    """Cut the folder of a run back to its newest intact checkpoint that has all records before it; return its step.
 
     Args:
         place: the folder.
-        nodes: how many the run begins with.
         recorded: given a number of steps, those among the first ones that have a record.
-
-    Returns the number of steps done until then, and the nodes that have done them.
     """
     make_folder(place)
     folder = place / CHECKPOINT
 
     def incomplete(step: int) -> str:
-        if len(names_of_nodes(folder, step)) < nodes:
-            return ""  # the nodes that are left may have skipped steps
         for path in (place / METRICS, place / TIMINGS):
             found = records_before(path, step)
             if set(recorded(step)) - {record["step"] for record in found.records}:
@@ -150,12 +145,11 @@ def clear_run(place: Path, nodes: int, recorded: Callable[[int], list[int]]) -> 
         return ""
 
     step = newest_step(folder, incomplete) or 0
-    names = names_of_nodes(folder, step) if step else list(range(nodes))
     keep_only(folder, step)
     cut_run(place, step)
     for stale in [*place.glob("*.part"), place / DIVERGED]:
         stale.unlink(missing_ok=True)
-    return step, names
+    return step
 
 
 # --- the lock ---

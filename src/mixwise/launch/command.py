@@ -78,10 +78,10 @@ def check_options(machines: Machines, worker: Sequence[str], stops: bool, max_re
     """Raise an error if options do not go together."""
     if max_restarts < 0:
         raise ConfigError(f"--max-restarts {max_restarts}: at least 0")
-    if max_restarts and not stops and worker[:2] == ["-m", "mixwise"]:
+    if not stops and worker[:2] == ["-m", "mixwise"]:
         raise ConfigError(
-            f"--max-restarts {max_restarts}: with --on-loss continue, only scripts with Gossip(elastic=True) take up "
-            f"lost processes again; recipes continue on the remaining nodes"
+            "--on-loss continue is for scripts with Gossip(elastic=True); a recipe that loses a process is resumed, "
+            "also with fewer: --on-loss stop, with --max-restarts or --resume"
         )
     if not grace > 0:
         raise ConfigError(f"--grace {grace:g}: a process may be silent for some seconds, so above 0")

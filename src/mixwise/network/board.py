@@ -109,9 +109,9 @@ class Board:
         """Whether all of these notes exist."""
         return self.within(lambda: self.store.check([f"mixwise/{name}" for name in names]))
 
-    def awaited(self, name: str, seconds: float, otherwise: str, in_vain: Callable[[], bool] = lambda: False) -> Any:
-        """Return the note as soon as it exists; raise an error with this text if it does not, or waiting is in vain."""
-        if not until(lambda: self.has(name) or in_vain(), seconds) or not self.has(name):
+    def awaited(self, name: str, seconds: float, otherwise: str) -> Any:
+        """Return the note as soon as it exists; raise an error with this text if it does not."""
+        if not until(lambda: self.has(name), seconds):
             raise NetworkError(otherwise)
         return self.read(name)
 

@@ -1,4 +1,4 @@
-"""The graph, the traffic and the rows after a loss of processes."""
+"""The traffic and the rows after a loss of processes."""
 
 from __future__ import annotations
 
@@ -9,26 +9,7 @@ from itertools import groupby
 import torch
 
 from mixwise.errors import NetworkError
-from mixwise.graphs import Graph
 from mixwise.protocols import Network
-
-
-def remaining_graph(graph: Graph, nodes: Sequence[int]) -> Graph:
-    """Return the graph on the nodes that are left, renumbered from 0 in their order; it must be connected.
-
-    >>> from mixwise.graphs import ring
-    >>> remaining_graph(ring(4), [0, 1, 3]).edges
-    ((0, 1), (0, 2))
-    """
-    left = graph.subgraph(nodes)
-    if not left.is_connected:
-        parts = " | ".join(listed([nodes[i] for i in part]) for part in left.components)
-        lost = listed([node for node in range(graph.n) if node not in set(nodes)])
-        raise NetworkError(
-            f"without nodes {lost} the graph has fallen apart: {parts} cannot reach each other; "
-            f"start again from the last checkpoint, or with a graph that has more edges"
-        )
-    return left
 
 
 def keep_counting(traffic: Mapping[str, int], n: int, network: Network) -> None:
@@ -50,6 +31,10 @@ def restored_on_loss(rows: Sequence[torch.Tensor]) -> Iterator[None]:
 
 
 def listed(nodes: Sequence[int]) -> str:
-    """The numbers as runs, such as 0-2, 5."""
+    """Return the numbers as runs.
+
+    >>> listed([0, 1, 2, 5, 7, 8])
+    '0-2, 5, 7-8'
+    """
     runs = [[node for _, node in run] for _, run in groupby(enumerate(nodes), lambda pair: pair[1] - pair[0])]
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -24,7 +24,6 @@ from mixwise.graphs import Graph
 from mixwise.network.addresses import is_loopback, listening_store
 from mixwise.network.board import Board, until
 from mixwise.network.distributed import DistributedNetwork
-from mixwise.network.membership import LIGHTHOUSES, Membership
 from mixwise.network.simulated import SimulatedNetwork
 from mixwise.network.transport import leave_at_once
 from mixwise.protocols import Network
@@ -39,11 +38,10 @@ _SET_BY_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 def world_of_this_process(timeout: float) -> Iterator[World]:
     """Connect the processes that were started together with this one, if any, and disconnect them at the end."""
     env = os.environ
-    elastic = LIGHTHOUSES in env
-    if not all(name in env for name in _SET_BY_LAUNCHERS) or not (elastic or "MASTER_ADDR" in env):
+    if not all(name in env for name in (*_SET_BY_LAUNCHERS, "MASTER_ADDR")):
         yield World()
         return
-    world = ElasticProcesses.meet(timeout) if elastic else Processes.meet(timeout)
+    world = Processes.meet(timeout)
     try:
         yield world
     except BaseException:
@@ -59,14 +57,10 @@ class World:
     Attributes:
         rank: of this process; 0 writes, prints and decides.
         size: the number of processes.
-        members: the processes that are left, by their rank at the start.
-        survives: whether the others can continue when a process is lost.
     """
 
     rank: int = 0
     size: int = 1
-    members: tuple[int, ...] = (0,)
-    survives: bool = False
 
     def network(self, graph: Graph, device: str = "cpu", wire_dtype: torch.dtype | None = None) -> Network:
         """Return a network of all nodes of a graph, divided over the processes; rows are kept on `device`."""
@@ -75,13 +69,6 @@ class World:
     def decide(self, decision: Callable[[], Value]) -> Value:
         """Return, on all processes, the value (of JSON) that process 0 computes, or raise its error."""
         return decision()
-
-    def reform(self, error: NetworkError, at: tuple[int, ...]) -> tuple[int, ...]:
-        """Continue with the processes that are left, or raise the error.
-
-        `at` is the progress of this process; returns that of the furthest.
-        """
-        raise error
 
     def first_to_fail(self) -> bool:
         """Whether this process, which ends with an error, is the first to do so, and therefore reports it."""
@@ -107,10 +94,8 @@ class Processes(World):
 
     def __init__(self, board: Board, rank: int, size: int, group: str, timeout: float) -> None:
         self.board, self.rank, self.size, self.group, self.timeout = board, rank, size, group, timeout
-        self.members = tuple(range(size))
         self._decisions = 0
         self._backend: str | None = None
-        self._has_changed: Callable[[], bool] | None = None  # if others are not to be waited for once one is lost
 
     @classmethod
     def meet(cls, timeout: float) -> Processes:
@@ -137,7 +122,7 @@ class Processes(World):
             self._connect(backend)
         elif backend not in (self._backend, "gloo"):
             raise NetworkError(f"device = {device!r} after another kind; choose variants on one kind of device")
-        return DistributedNetwork(graph, timeout=self.timeout, wire_dtype=wire_dtype, has_changed=self._has_changed)
+        return DistributedNetwork(graph, timeout=self.timeout, wire_dtype=wire_dtype)
 
     def _connect(self, backend: str) -> None:
         if "nccl" in backend:
@@ -159,7 +144,7 @@ class Processes(World):
         value: Value
         if self.rank > 0:
             late = f"no decision of rank 0 within {self.timeout:g} s; see what rank 0 wrote last"
-            note = self.board.awaited(name, self.timeout, late, self._has_changed or (lambda: False))
+            note = self.board.awaited(name, self.timeout, late)
             if "error" in note:
                 raise getattr(errors, note["error"])(note["message"])
             value = note["value"]
@@ -187,46 +172,6 @@ class Processes(World):
         """Return a note that was left since the processes were first launched, if there is one."""
         value: str | None = self.board.read(f"notes/{name}")
         return value
-
-
-class ElasticProcesses(Processes):
-    """Processes that continue without those that are lost, under `mixwise launch --on-loss continue`."""
-
-    survives = True
-
-    def __init__(self, membership: Membership, timeout: float) -> None:
-        self._membership, self.timeout, self._has_changed = membership, timeout, lambda: membership.has_changed
-        self._connect_members()
-
-    @classmethod
-    def meet(cls, timeout: float) -> ElasticProcesses:
-        """Find the other processes by the lighthouse that the launcher has named."""
-        membership = Membership.from_environment(timeout)
-        if membership.await_start():
-            membership.close()
-            raise NetworkError(
-                "this recipe is running already, and its nodes were divided over the other processes; "
-                "only scripts with Gossip(elastic=True) take up processes while they run"
-            )
-        return cls(membership, timeout)
-
-    def _connect_members(self) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-        self._backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        view = self._membership.connect(self._backend)
-        assert self._membership.board is not None
-        self.board, self.group, self.members, self._decisions = self._membership.board, view.name, view.ranks, 0
-        self.rank, self.size = view.ranks.index(self._membership.me.rank), len(view.ranks)
-
-    def reform(self, error: NetworkError, at: tuple[int, ...]) -> tuple[int, ...]:
-        """Form a group with the processes that are left."""
-        while True:
-            self._connect_members()
-            try:
-                return max(tuple(place) for place in self._membership.progress(at))
-            except NetworkError:
-                continue
 
 
 def _name_of_group(board: Board, rank: int, size: int, timeout: float) -> str:

@@ -31,24 +31,15 @@ class QuadraticTask(Task):
         b: one (r,) vector per node.
         noise: variance of each entry of the gradient noise.
         seed: of x₀ and the noise.
-        names: of the nodes, which determine their noise; by default 0 to n − 1.
     """
 
-    def __init__(
-        self, A: torch.Tensor, b: torch.Tensor, noise: float = 0.0, seed: int = 0, names: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, A: torch.Tensor, b: torch.Tensor, noise: float = 0.0, seed: int = 0) -> None:
         if A.ndim != 3 or b.shape != A.shape[:2]:
             raise TrainingError(f"A has shape {tuple(A.shape)} and b {tuple(b.shape)}; expected (n, r, d) and (n, r)")
         if not 0 <= noise < math.inf:  # NaN fails every comparison
             raise TrainingError(f"noise = {noise}; a variance is finite, and 0 or larger")
         self.A, self.b, self.noise, self.seed = A.double(), b.double(), noise, seed
         self.nodes, self.layout = A.shape[0], Layout(A.shape[2])
-        self._names = range(self.nodes) if names is None else names
-
-    @property
-    def names(self) -> Sequence[int]:
-        """The numbers of the nodes in the task of all nodes."""
-        return self._names
 
     @cached_property
     def optimum(self) -> torch.Tensor:
@@ -71,7 +62,7 @@ class QuadraticTask(Task):
     def losses_and_gradients(
         self, X: torch.Tensor, nodes: Sequence[int], step: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return f_i(x_i) and 2 A_iᵀ(A_i x_i + b_i) + ξ_i; the noise depends on the node's name and the step alone."""
+        """Return f_i(x_i) and 2 A_iᵀ(A_i x_i + b_i) + ξ_i; the noise depends on the node and the step alone."""
         own = slice(nodes.start, nodes.stop) if isinstance(nodes, range) and nodes.step == 1 else list(nodes)
         A, b = self.A.numpy()[own], self.b.numpy()[own]  # in a third of the time of torch
         residual = np.matvec(A, X.detach().numpy()) + b
@@ -90,16 +81,11 @@ class QuadraticTask(Task):
         each = (X - self.optimum).square().sum(1, keepdim=True)
         return {"distance_to_optimum": float((others or AllHere(len(X))).gather(each).mean())}
 
-    def restricted(self, nodes: Sequence[int]) -> QuadraticTask:
-        """Return the task of these nodes alone, which has another optimum."""
-        kept = list(nodes)
-        return QuadraticTask(self.A[kept], self.b[kept], self.noise, self.seed, [self.names[node] for node in kept])
-
     def _standard_noise(self, nodes: Sequence[int], step: int) -> torch.Tensor:
         noise = torch.empty(len(nodes), self.layout.dim, dtype=torch.float64, device="cpu")
         source = torch.Generator()  # one for all, seeded for each node: a new one takes as long as its draws
         for row, node in zip(noise, nodes, strict=True):
-            row.normal_(generator=source.manual_seed(stream(self.seed, "noise", self.names[node], step)))
+            row.normal_(generator=source.manual_seed(stream(self.seed, "noise", node, step)))
         return noise
 
 

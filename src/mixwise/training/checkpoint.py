@@ -28,7 +28,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from mixwise.errors import TrainingError
-from mixwise.protocols import State
 from mixwise.state import Tensors, decode, encode, owner_of
 from mixwise.storage import replacing, sync_folder
 from mixwise.training.training import Training
@@ -47,7 +46,6 @@ class Header(BaseModel):
     sha256: str = ""
     format: int = 1
     nodes: tuple[int, int]
-    names: list[int]
     arcs: dict[str, list[int]]
     models: str  # the name of the tensor that holds the models
     values: dict[str, Any]
@@ -63,7 +61,6 @@ def save_checkpoint(training: Training, folder: Path) -> None:
         sha256=_NO_SUM.decode(),
         format=FORMAT,
         nodes=(nodes.start, nodes.stop),
-        names=list(training.task.names[nodes.start : nodes.stop]),
         arcs=encoded.arcs,
         models=next(name for name, rows in tensors.items() if rows is models),
         values=encoded.values,
@@ -135,15 +132,6 @@ def _is_intact(path: Path) -> bool:
     return saved in (b"", found)
 
 
-def names_of_nodes(folder: Path, step: int) -> list[int]:
-    """Return the nodes that a complete checkpoint holds, by the numbers that they had when the run began."""
-    names: list[int] = []
-    for path in _complete(folder)[step]:
-        with must_fit(path), safe_open(path, framework="pt") as file:
-            names += _header(path, file).names
-    return names
-
-
 def keep_only(folder: Path, step: int) -> None:
     """Remove all files that are not of the complete checkpoint of this step or the one before it, if it exists."""
     if kept := _complete(folder).get(step):
@@ -160,16 +148,10 @@ def _remove_others(folder: Path, kept: set[Path], step: int) -> None:
 
 def load_checkpoint(training: Training, folder: Path, step: int | None = None) -> None:
     """Put a new training where the checkpoint of a step was, by default the newest complete one."""
-    saved = read_state(folder, training.network.nodes, step)
-    with must_fit(folder):
-        training.load_state(saved)
-
-
-def read_state(folder: Path, nodes: range, step: int | None = None) -> State:
-    """Return the saved state of these nodes."""
+    nodes = training.network.nodes
     tensors, header = read_checkpoint(folder, nodes, step=step)
     with must_fit(folder):
-        return decode(tensors, header.values, nodes)
+        training.load_state(decode(tensors, header.values, nodes))
 
 
 def read_checkpoint(
@@ -244,7 +226,7 @@ def _complete(folder: Path) -> dict[int, tuple[Path, ...]]:
             step, first, last, n = map(int, name.groups())
             parts.setdefault((step, n), []).append((first, last, path))
     complete: dict[int, tuple[Path, ...]] = {}
-    for (step, n), found in sorted(parts.items(), reverse=True):  # the smaller n last: nodes were lost at that step
+    for (step, n), found in parts.items():
         firsts, lasts, paths = zip(*sorted(found), strict=True)
         if [*firsts, n] == [0, *(last + 1 for last in lasts)]:  # no gap, and not the files of two divisions
             complete[step] = paths

@@ -78,13 +78,9 @@ class MixingHistory:
     def load(self, saved: State) -> None:
         """Continue from such a state."""
         shared = saved.shared
-        self.count_on(saved)
+        vars(self).update(counts_like(dict.fromkeys(_COUNTS, 0), shared))
         self.solve_status = None if shared["solve_status"] is None else SolveStatus(shared["solve_status"])
         self.left_graph = bool(shared["left_graph"])
         for kind in ("optimized", "other"):
             params = shared[f"{kind}.params"]
             setattr(self, kind, None if params is None else Plan(params, shared[f"{kind}.updates"]))
-
-    def count_on(self, saved: State) -> None:
-        """Continue to count solves where a run was."""
-        vars(self).update(counts_like(dict.fromkeys(_COUNTS, 0), saved.shared))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, TypeAlias
@@ -19,10 +18,9 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from mixwise.algorithms import DSGD
-from mixwise.errors import DivergedError, NetworkError, TrainingError
+from mixwise.errors import DivergedError, TrainingError
 from mixwise.network import FaultyNetwork
 from mixwise.network.guarded import GuardedNetwork, OnBad, Robust, guarded, unguarded
-from mixwise.network.survivors import keep_counting, restored_on_loss
 from mixwise.policies.choice import PolicyLike, as_algorithm, policy_for
 from mixwise.protocols import Algorithm, Context, Network, Plan, State, Task
 from mixwise.state import counts_like
@@ -86,7 +84,6 @@ class Training:
         self.task, self.network, self.clip, self.local_steps = task, network, clip, local_steps
         network.traffic.reset()
         self.t = 0
-        self.survives = False  # whether rows must outlive a mixing that fails because a process is lost
         self.algorithm = DSGD() if algorithm is None else as_algorithm(algorithm)
         checks.check_guarded(self.algorithm, robust, on_bad)
         self.policy = policy_for(policy, network.graph, self.algorithm.needs)
@@ -138,16 +135,10 @@ class Training:
         plan = None
         if self._mixes:
             B = self.task.mixed_buffers
-            rows = [self.X] if B is None else [self.X, B]
-            try:
-                with restored_on_loss(rows) if self.survives else nullcontext():
-                    round = self.driver.round(self.X, G, B)
-                    plan = self.driver.plan(round)
-                    planned = time.perf_counter()
-                    self.driver.mix(round, plan)
-            except NetworkError:
-                self.t += 1  # a failed mixing is skipped, but counted
-                raise
+            round = self.driver.round(self.X, G, B)
+            plan = self.driver.plan(round)
+            planned = time.perf_counter()
+            self.driver.mix(round, plan)
             mixed = time.perf_counter()
         self.t += 1
         seconds = {"compute": computed - start, "plan": planned - computed, "mix": mixed - planned}
@@ -228,34 +219,12 @@ class Training:
             )
         self.t = counts_like({"t": self.t}, saved.shared)["t"]
         self.driver.load_state(saved.parts["driver"], self.X.device)
-        self._load_rows(saved)
-
-    @torch.no_grad()
-    def take_over(self, saved: State, t: int) -> None:
-        """Continue at step t with the rows and the optimizer of a run of the same nodes on another network.
-
-        The states of its policy and its algorithm belong to that network and are dropped.
-        """
-        self._load_rows(saved)
-        for _ in range(t - saved.shared["t"]):  # others were ahead
-            if self.scheduler is not None:
-                self.scheduler.step()
-        before = saved.parts["driver"]
-        keep_counting(before.shared["traffic"], before.shared["n"], self.network)
-        self.driver.history.count_on(before.parts["history"])
-        self.begin_at(t)
-
-    def begin_at(self, t: int) -> None:
-        """Start at step t with the current rows."""
-        self.t = t
-        self.driver.begin_at(t // self.local_steps)
-        if t % self.local_steps:
-            self.driver.begin(self.X)  # between local steps
-
-    def _load_rows(self, saved: State) -> None:
-        """Load what belongs to the nodes, whatever network they are on."""
-        self.X.copy_(saved.rows["X"])
+        self.X.copy_(X)
         self.task.load_state(saved.parts["task"])
+        self._load_optimizer(saved)
+
+    def _load_optimizer(self, saved: State) -> None:
+        """Load the state of the optimizer and of the scheduler."""
         optimizer = saved.parts["optimizer"]
         state: dict[int, dict[str, Any]] = {}
         for key, value in {**optimizer.rows, **optimizer.shared}.items():
