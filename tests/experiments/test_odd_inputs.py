@@ -18,16 +18,17 @@ import pytest
 import torch
 import yaml
 
+import mixwise as mw
 from builders import cases, refused
 from mixwise.cli.weights_command import _gradients
 from mixwise.data.standard import _read_idx
 from mixwise.errors import ConfigError, DataError, MixwiseError, TrainingError
-from mixwise.experiments import Recipe, load_run, run_experiment
+from mixwise.experiments import Recipe, load_recipe, load_run, plan_experiment, run_experiment
 from mixwise.experiments.build import prepare
 from mixwise.experiments.sweep import sweep
 from mixwise.graphs import parse
 from mixwise.report.folder import read_folder
-from mixwise.report.watch import _Handler
+from mixwise.report.watch import WatchServer, _Handler
 from mixwise.tasks.pass_memory import evaluation_bytes
 from run_folders import classification, counted_steps, planned, run_until, served, small_recipe, wait_until
 
@@ -238,3 +239,38 @@ def test_a_run_is_not_resumed_through_links_in_place_of_its_folders(inner, tmp_p
     rule = f"{place} is a link, which is not followed, .* put the folder itself in its place"
     refused(ConfigError, rule, run_experiment, made, folder, resume=True)
     assert sorted(outside.rglob("*")) == before
+
+
+def test_a_folder_of_a_newer_version_is_refused_with_that_version(tmp_path):
+    made, folder = experiment(), tmp_path / "run"
+    run_experiment(made, folder)
+    config = folder / "config.yaml"
+    lines = config.read_text().splitlines()
+    assert lines[0].startswith(f"# mixwise {mw.__version__}, ")
+    newer = [lines[0].replace(mw.__version__, "10.0.1"), *lines[1:]]
+    for changed in (
+        [*newer, "color: blue"],
+        [line.replace("    steps:", "    color: blue\n    steps:") for line in newer],
+    ):
+        config.write_text("\n".join(changed) + "\n")
+        rule = f"unknown key 'color'.*; it was written by mixwise 10.0.1, and this is {mw.__version__}: pip install --u"
+        refused(ConfigError, rule, lambda: plan_experiment(load_recipe(str(config))))
+        refused(ConfigError, rule, run_experiment, made, folder, resume=True)
+        config.write_text("\n".join([lines[0], *changed[1:]]) + "\n")
+        with pytest.raises(ConfigError, match="unknown key 'color'") as error:
+            plan_experiment(load_recipe(str(config)))
+        assert "written by" not in str(error.value)
+
+
+def test_a_report_looks_only_where_runs_are(tmp_path):
+    """A tree of a million folders beside them is not walked."""
+    run_experiment(experiment(), tmp_path / "run")
+    deep = tmp_path / "run" / "other" / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    (deep / "seed-7").mkdir()
+    with patch("os.scandir", side_effect=os.scandir) as scanned, patch("os.listdir", side_effect=os.listdir) as listed:
+        found = read_folder(tmp_path / "run")
+        with WatchServer([tmp_path / "run"]) as server:
+            server.data()
+    assert not any(str(deep) in str(call.args[0]) for call in [*scanned.call_args_list, *listed.call_args_list])
+    assert {(run.variant, run.seed) for run in found.runs} == {("a", 0), ("a", 1), ("b", 0), ("b", 1)}

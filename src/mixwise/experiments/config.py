@@ -13,7 +13,16 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)  # fmt: skip
 
 from mixwise.errors import ConfigError, unknown
 from mixwise.parts import NonNegative, Positive, Share, Unit, build
@@ -54,7 +63,8 @@ def check_folder_name(what: str, name: str, nested: bool = False) -> None:
         name: the name.
         nested: whether it may be topology/variant, as in the config.yaml of a run.
     """
-    if not all(map(_FOLDER_NAME.fullmatch, name.split("/") if nested else [name])):
+    parts = name.split("/") if nested else [name]
+    if len(parts) > 2 or not all(map(_FOLDER_NAME.fullmatch, parts)):
         raise ConfigError(
             f"{what} {name!r} names a folder: at most 100 letters, digits, - _ . and @, beginning with a letter or "
             f"digit; rename it"
@@ -290,6 +300,7 @@ class Recipe(Strict):
     """Variants by name, with the keys in which they differ from `base`."""
     further: dict[str, dict[str, Any]] = {}
     """Variants that run only if they are named."""
+    _written_by: str = PrivateAttr("")  # the version of mixwise that has written a config.yaml
 
     @model_validator(mode="after")
     def _names_stay_inside(self) -> Recipe:

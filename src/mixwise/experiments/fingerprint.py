@@ -12,7 +12,7 @@ from mixwise.experiments.pairing import Start, check_same_starts
 from mixwise.experiments.recipe import Experiment
 from mixwise.report.divergence import DIVERGED
 from mixwise.storage import text, write_text
-from mixwise.training.run_log import METRICS
+from mixwise.training.record_files import METRICS
 
 FINGERPRINT = "fingerprint.json"
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 # Overrides of the recipe itself; all others go to the runs.
 _RECIPE_KEYS = ("seeds", "window", "variants", "topology", "nodes", "name")
 _MAX_SEEDS = 10_000
+_WRITTEN_BY, _NUMBER = re.compile(r"# mixwise (\d+(?:\.\d+)*)"), re.compile(r"\d+")
 
 
 class PlannedRun(Protocol):
@@ -55,7 +59,8 @@ class Experiment:
         """Whether a config.yaml describes these runs, however much of the defaults it spells out."""
         found = load_recipe(str(config))
         same = _head(found) == _head(self.recipe) and list(found.variants) == list(self.runs)
-        return same and all(run.matches(found.variants[name]) for name, run in self.runs.items())
+        with naming_newer(found._written_by):
+            return same and all(run.matches(found.variants[name]) for name, run in self.runs.items())
 
     def to_yaml(self) -> str:
         """A recipe that gives this experiment again; of your own objects, a description."""
@@ -99,11 +104,33 @@ def recipe_source(name_or_path: str, *, follow: bool = True) -> str:
 def load_recipe(name_or_path: str, *, follow: bool = True) -> Recipe:
     """A recipe by its name, or from a YAML file; see `recipe_source`."""
     source = recipe_source(name_or_path, follow=follow)
-    return validated(Recipe, parsed_yaml(source, f"recipe {name_or_path}"), f"recipe {name_or_path}")
+    written_by = found[1] if (found := _WRITTEN_BY.match(source)) else ""
+    with naming_newer(written_by):
+        recipe = validated(Recipe, parsed_yaml(source, f"recipe {name_or_path}"), f"recipe {name_or_path}")
+    recipe._written_by = written_by
+    return recipe
+
+
+@contextmanager
+def naming_newer(written_by: str) -> Iterator[None]:
+    """Let an error inside name the version of mixwise that has written a file, if that is a newer one."""
+    try:
+        yield
+    except ConfigError as error:
+        ours, theirs = ([int(number) for number in _NUMBER.findall(text)] for text in (version("mixwise"), written_by))
+        if theirs <= ours:
+            raise
+        this = f"this is {version('mixwise')}: pip install --upgrade mixwise"
+        raise ConfigError(f"{error}; it was written by mixwise {written_by}, and {this}") from None
 
 
 def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment:
     """The runs of a recipe after overrides such as `steps=50`, `seeds=0-4`, `nodes=1000` or `a.policy.period=10`."""
+    with naming_newer(recipe._written_by):
+        return _planned(recipe, overrides)
+
+
+def _planned(recipe: Recipe, overrides: Iterable[str]) -> Experiment:
     if any("python" in variant for variant in recipe.variants.values()):
         raise ConfigError(
             f"recipe {recipe.name} describes Python objects, which YAML cannot hold; run the script that called "

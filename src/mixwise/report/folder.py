@@ -20,6 +20,7 @@ Cache: TypeAlias = dict[Path, tuple[tuple[int, int], Lines]]  # path -> (time, s
 
 _SEED = re.compile(r"seed-(\d{1,18})")
 _USUAL = ("accuracy", "accuracy_worst", "distance_to_optimum", "loss", "consensus_distance", "gradient_mixing_error")
+_DEEPEST = 3  # folders to that of a seed, such as topology/variant
 _MAX_LISTED = 6  # runs named in a message
 _MAX_PLANNED = 100_000  # runs of a folder
 _MAX_FILE = 1 << 30  # bytes of a file that is read as a whole
@@ -200,10 +201,11 @@ def topology_of(variant: str) -> str:
 
 def read_folders(paths: Sequence[Path], cache: Cache | None = None) -> list[RunFolder]:
     """Read run folders; a folder of run folders, such as that of a sweep, stands for the ones inside it."""
-    return [read_folder(place, cache) for path in paths for place in _run_folders(path)]
+    return [read_folder(place, cache) for path in paths for place in run_folders(path)]
 
 
-def _run_folders(path: Path) -> list[Path]:
+def run_folders(path: Path) -> list[Path]:
+    """Return the folder itself if it is that of a run, otherwise the run folders inside it, if there are any."""
     inside = sorted(config.parent for config in path.glob("*/config.yaml"))
     return inside if inside and not (path / "config.yaml").exists() else [path]
 
@@ -237,10 +239,11 @@ def read_folder(path: Path, cache: Cache | None = None) -> RunFolder:
 
 
 def seed_folders(path: Path) -> dict[tuple[str, int], Path]:
-    """The folders of all runs, by variant and seed."""
+    """Return the folders of all runs, by variant and seed, however large the tree is that they are in."""
     return {
         (place.parent.relative_to(path).as_posix(), int(named[1])): place
-        for place in path.glob("**/seed-*")
+        for level in range(1, _DEEPEST + 1)
+        for place in path.glob("*/" * level + "seed-*")
         if (named := _SEED.fullmatch(place.name)) and place.is_dir()
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,12 +14,12 @@ from urllib.parse import parse_qs, urlsplit
 
 from mixwise.errors import ConfigError, MixwiseError
 from mixwise.report.divergence import DIVERGED
-from mixwise.report.folder import Cache, read_folders
+from mixwise.report.folder import Cache, read_folders, run_folders, seed_folders
 from mixwise.report.page import page, page_data
 
 ADDRESS = "127.0.0.1"  # not reachable from other machines
 _CONNECTIONS = 32  # at a time, each with a thread; more are closed at once
-_FILES = ("config.yaml", "metrics.jsonl", "weights.jsonl", "nodes.jsonl", "scene.json", DIVERGED)
+_FILES = ("metrics.jsonl", "weights.jsonl", "nodes.jsonl", "scene.json", DIVERGED)
 
 
 class WatchServer(ThreadingHTTPServer):
@@ -66,11 +66,17 @@ class WatchServer(ThreadingHTTPServer):
     def stamp(self) -> str:
         """A digest that changes whenever a file does."""
         seen = hashlib.sha256()
-        for path in sorted(path for folder in self.folders for name in _FILES for path in folder.rglob(name)):
+        for path in self._files():
             with suppress(OSError):
                 status = path.stat()
                 seen.update(f"{path} {status.st_mtime_ns} {status.st_size}\n".encode())
         return seen.hexdigest()[:16]
+
+    def _files(self) -> Iterator[Path]:
+        for folder in (folder for path in self.folders for folder in run_folders(path)):
+            yield folder / "config.yaml"
+            for _, place in sorted(seed_folders(folder).items()):
+                yield from (place / name for name in _FILES)
 
     def data(self) -> dict[str, Any]:
         """The data of the page, rebuilt only if a file has changed."""
