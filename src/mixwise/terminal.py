@@ -84,7 +84,8 @@ def progress_shown(world: World, runs: int | None = None) -> Iterator[Callable[[
 
         def on_progress(progress: Progress) -> None:
             nonlocal done, printed
-            figures, name = watch(progress), f"{progress.variant}, seed {progress.seed}"
+            figures, point = watch(progress), f", {progress.point}" if progress.point else ""
+            name = f"{progress.variant}, seed {progress.seed}{point}"
             last = progress.step + 1 == progress.steps or progress.divergence is not None
             part = 1.0 if last else (progress.step + 1) / progress.steps
             bar.update(task, completed=done + part, description=name, detail=figures)
@@ -116,7 +117,7 @@ class Watch:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self._run: tuple[str, int] | None = None
+        self._run: tuple[str, int, str] | None = None
         self._seen: deque[tuple[float, int]] = deque()  # (time, step)
         self._accuracy: float | None = None
         self._rate = ""
@@ -126,8 +127,8 @@ class Watch:
         if (divergence := progress.divergence) is not None:
             return f"diverged: {divergence.message}"
         now = self.clock()
-        if self._run != (progress.variant, progress.seed):
-            self._run, self._accuracy, self._rate = (progress.variant, progress.seed), None, ""
+        if self._run != (run := (progress.variant, progress.seed, progress.point)):
+            self._run, self._accuracy, self._rate = run, None, ""
             self._seen.clear()
         if "accuracy" in progress.values:  # the time since the last record was spent on the evaluation
             self._accuracy = progress.values["accuracy"]

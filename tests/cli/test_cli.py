@@ -2,6 +2,7 @@ import csv
 import re
 import shlex
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from mixwise.experiments import load_recipe, recipe_names
 from mixwise.experiments.runner import Progress
 from mixwise.graphs import ring
 from mixwise.mixing import gram_matrix, minimize_gme
+from mixwise.network.world import World
 from mixwise.report.table import Cell, Row, Table
 from mixwise.terminal import Watch
 from run_folders import read_records
@@ -193,6 +195,19 @@ def test_records_of_a_resumed_run_that_come_at_once_have_no_rate():
 def test_an_accuracy_stays_until_the_next_one_and_not_beyond_its_run():
     shown = watched((0.0, "a", 1, {"accuracy": 0.5}), (0.0, "a", 2, {}), (0.0, "b", 1, {}))
     assert ["accuracy 50.0%" in line for line in shown] == [True, True, False]
+
+
+def test_a_new_point_of_a_grid_is_a_new_run():
+    watch = Watch(clock=lambda: 0.0)
+    low = Progress("a", 0, 3, 10, {"loss": 1.0, "accuracy": 0.5}, point="lr=0.1")
+    assert watch(low) == "step 4/10, loss 1, accuracy 50.0%"
+    assert watch(replace(low, point="lr=0.3", values={"loss": 1.0})) == "step 4/10, loss 1"
+
+
+def test_progress_names_the_point_of_the_grid(capfd):
+    with terminal.progress_shown(World()) as on_progress:
+        on_progress(Progress("a", 2, 9, 10, {"loss": 1.0}, point="lr=0.1"))
+    assert capfd.readouterr().err == "a, seed 2, lr=0.1: step 10/10, loss 1\n"
 
 
 # --- shell completion, and the examples in the help texts ---

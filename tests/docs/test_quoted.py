@@ -18,7 +18,7 @@ from mixwise.cli import app
 from mixwise.errors import ConfigError
 from mixwise.experiments import load_recipe, plan_experiment, recipe_names
 from mixwise.experiments.config import Recipe, Strict
-from mixwise.experiments.sweep import split_grid
+from mixwise.experiments.grid import split_grid
 from mixwise.graphs.spec import SPECS, parse
 from mixwise.parts import FAMILIES, build, entries, lookup
 

@@ -14,7 +14,8 @@ from mixwise.experiments import load_recipe, plan_experiment
 from mixwise.experiments.build import prepare
 from mixwise.experiments.experiment_folder import LOCK
 from mixwise.experiments.export import export_model
-from mixwise.experiments.sweep import split_grid, sweep
+from mixwise.experiments.grid import split_grid
+from mixwise.experiments.sweep import edges, sweep
 from mixwise.graphs import ring
 from mixwise.models import seeded
 from mixwise.tasks import ModuleTask
@@ -34,6 +35,7 @@ def swept(tmp_path_factory, no_pictures):
 
     def second(progress):
         """No other sweep may use the folder meanwhile."""
+        assert progress.point in ("lr=0.0001", "lr=0.1")
         refused(ConfigError, "in use by process", sweep, load_recipe("digits"), grid, folder)
 
     result = sweep(load_recipe("digits"), grid, folder, second)
@@ -68,6 +70,32 @@ def test_the_winner_is_tested_on_the_test_set(swept):
     for line in lines:
         expected = evaluated(folder, result.chosen[line["variant"]], line["variant"], line["seed"], "test")
         assert line["accuracy"] == expected["accuracy"]
+
+
+def test_a_choice_on_the_edge_of_the_grid_is_noted_with_the_next_value(swept):
+    folder, result = swept
+    for variant, point in result.chosen.items():
+        value, further = ("0.0001", "1e-07") if point.endswith("0.0001") else ("0.1", "100")
+        note = f"{variant}: lr={value} is on the edge of the grid, so the best value may lie beyond; add lr={further}"
+        assert note in result.notes
+        assert note in (folder / "summary.md").read_text("utf-8")
+    assert len(result.notes) == 2
+
+
+@cases(
+    "values, chosen, further",
+    (("optimizer.momentum=0.1", "optimizer.momentum=0.5"), 1, None),  # 2.5 is not allowed
+    (("optimizer.momentum=0.1", "optimizer.momentum=0.5"), 0, "optimizer.momentum=0.02"),
+    (("task.batch=1", "task.batch=2"), 0, None),
+    (("task.batch=1", "task.batch=2"), 1, "task.batch=5"),
+    (("optimizer.nesterov=false", "optimizer.nesterov=true"), 0, None),
+    (("optimizer.weight_decay=0", "optimizer.weight_decay=0.1"), 0, None),
+    (("optimizer.lr=0.01", "optimizer.lr=0.1", "optimizer.lr=1"), 1, None),
+    (("optimizer.lr=0.01", "optimizer.lr=0.1", "optimizer.lr=1"), 0, "lr=0.001"),
+)
+def test_the_end_of_what_is_allowed_is_no_edge(values, chosen, further):
+    notes = edges("v", [values], [values[chosen]], lambda point: plan_experiment(load_recipe("digits"), point))
+    assert [note.rpartition("add ")[2] for note in notes] == [further] * (further is not None)
 
 
 def test_a_grid_is_what_has_several_values():

@@ -223,7 +223,7 @@ def test_the_page_and_the_table_take_the_same_steps_and_name_them(tmp_path):
     folder = read_folder(made_folder(tmp_path, {"a": [records]}, metrics=["accuracy"], window=8))
     (experiment,), table = page_data([folder])["experiments"], tabulate(folder)
     assert experiment["rows"][0]["cells"][0]["mean"] == pytest.approx(table.rows["a"].cells[0].mean)
-    assert table.caption == "Average of steps 25 and 32; seed 0"
+    assert table.caption == "Average after 26 and 33 steps; seed 0"
     assert experiment["caption"].startswith(table.caption)
 
 

@@ -58,7 +58,7 @@ def test_by_default_a_metric_is_that_of_its_last_record(every):
     window = Recipe.model_fields["window"].default
     summary = summarize({"a": {0: evaluated(every, last=32)}}, ["accuracy", "loss"], window)
     assert summary.rows["a"].cells == (Cell(0.32, None), Cell(32.0, None))
-    assert summary.table.caption == "Step 32; seed 0"
+    assert summary.table.caption == "After 33 steps; seed 0"
 
 
 def test_a_window_counts_steps_and_the_caption_names_those_that_were_averaged():
@@ -66,11 +66,11 @@ def test_a_window_counts_steps_and_the_caption_names_those_that_were_averaged():
     summary = summarize({"a": runs}, ["accuracy", "loss"], window=5)
     assert [cell.mean for cell in summary.rows["a"].cells] == [0.32, pytest.approx(30)]
     assert summary.table.caption.startswith(
-        "Accuracy: step 32; loss: average of steps 28–32; mean ± standard deviation"
+        "Accuracy: after 33 steps; loss: average after 29 to 33 steps; mean ± standard deviation"
     )
     both = summarize({"a": runs}, ["accuracy"], window=8)
     assert both.rows["a"].cells[0].mean == pytest.approx((0.25 + 0.32) / 2)
-    assert both.table.caption.startswith("Average of steps 25 and 32; ")
+    assert both.table.caption.startswith("Average after 26 and 33 steps; ")
 
 
 def test_the_summary_averages_the_window_first_and_the_seeds_then():
@@ -109,15 +109,15 @@ def test_runs_in_progress_are_compared_at_a_step_that_all_have_reached():
     whole = {"a": {0: evaluated(5, last=19), 1: evaluated(5, last=19)}, "b": {0: evaluated(5, last=19)[:13]}}
     summary = summarize(whole, ["accuracy", "loss"], window=1, steps=20)
     assert [cell.mean for cell in summary.rows["a"].cells] == [cell.mean for cell in summary.rows["b"].cells]
-    assert summary.table.caption.startswith("Accuracy: step 9; loss: step 12")
+    assert summary.table.caption.startswith("Accuracy: after 10 steps; loss: after 13 steps")
     assert summary.difference("a", "b").seeds == 1
     done = summarize(whole | {"b": {0: evaluated(5, last=19)}}, ["accuracy"], window=1, steps=20)
-    assert done.steps == "step 19"
+    assert done.steps == "after 20 steps"
 
 
 def test_finished_runs_of_different_lengths_are_compared_at_their_ends():
     runs = {"a": {0: evaluated(5, last=9)}, "b": {0: evaluated(5, last=19)}}
-    assert summarize(runs, ["accuracy"], window=1).steps == "last step of each run (9–19)"
+    assert summarize(runs, ["accuracy"], window=1).steps == "at the end of each run, after 10 to 20 steps"
 
 
 def test_a_reference_is_listed_last_and_never_the_best():

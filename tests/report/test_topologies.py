@@ -135,7 +135,7 @@ def test_a_topology_in_progress_does_not_cut_the_others(tmp_path):
     metrics = path / "social" / "pairs" / "seed-1" / "metrics.jsonl"
     metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:4]))
     ring, social = summarize(read_folder(path)).tables
-    assert (ring.steps, social.steps) == ("step 9", "step 3")
+    assert (ring.steps, social.steps) == ("after 10 steps", "after 4 steps")
 
 
 @cases("variants", ["a", "b"], ["ring/a", "ring/b"])

@@ -98,6 +98,8 @@ def sweep(
         for variant, point in result.chosen.items():
             out.print(f"{variant}: {point}")
         print_results(result.summary)
+        for note in result.notes:
+            out.print(f"{note}\n")
         out.print(f"Results on the test set. Table, runs and chosen.yaml: {folder}")
 
 

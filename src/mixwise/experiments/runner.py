@@ -46,6 +46,7 @@ class Progress:
     steps: int  # the number of steps in this run
     values: dict[str, Any]
     divergence: Divergence | None = None
+    point: str = ""  # of the grid, in a sweep
 
 
 OnProgress = Callable[[Progress], None]

@@ -9,16 +9,17 @@ DIR/summary.csv, .md    the same, averaged over seeds
 from __future__ import annotations
 
 import json
-import logging
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
 from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments.config import Recipe
 from mixwise.experiments.experiment_folder import CHECKPOINT, writing
+from mixwise.experiments.grid import beyond, short, split_grid
 from mixwise.experiments.recipe import Experiment, PlannedRun, plan_experiment
 from mixwise.experiments.runner import OnProgress, run_experiment
 from mixwise.network.world import World
@@ -32,32 +33,20 @@ from mixwise.training.checkpoint import load_checkpoint
 from mixwise.training.figures import disagreements
 from mixwise.training.record_files import SCENE
 
-_log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class SweepResult:
-    """The point that won for every variant, and the winners' figures on the test set."""
+    """The outcome of a sweep.
+
+    Attributes:
+        chosen: the point that won for every variant.
+        summary: the winners' figures on the test set.
+        notes: variants that diverged everywhere, and choices on the edge of the grid, each in one line.
+    """
 
     chosen: dict[str, str]
     summary: Summary
-
-
-def split_grid(overrides: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """Ordinary overrides, and those with several values: `lr=0.03,0.1` is an axis of the grid.
-
-    >>> split_grid(["topology=ring", "lr=0.03,0.1"])
-    (['topology=ring'], [['optimizer.lr=0.03', 'optimizer.lr=0.1']])
-    """
-    plain, axes = [], []
-    for text in overrides:
-        key, equals, values = text.partition("=")
-        key = "optimizer.lr" if key == "lr" else key
-        if "," in values and key not in ("variants", "seeds", "topology") and not values.startswith(("[", "{")):
-            axes.append([f"{key}={value}" for value in values.split(",")])
-        else:
-            plain.append(f"{key}{equals}{values}")
-    return plain, axes
+    notes: tuple[str, ...] = ()
 
 
 def sweep(
@@ -86,8 +75,13 @@ def sweep(
     with writing(folder) as lock:
         lock.begin(world)
         check_no_links(folder, places.values())
-        found = {name: run_experiment(grid[name], places[name], on_progress, resume, world).rows for name in grid}
-        chosen = _chosen(found, higher_is_better(recipe.metrics[0]))
+        found = {
+            name: run_experiment(grid[name], places[name], _at(points[name], on_progress), resume, world).rows
+            for name in grid
+        }
+        chosen, notes = _chosen(found, higher_is_better(recipe.metrics[0]))
+        for variant, name in chosen.items():
+            notes += edges(variant, axes, points[name], lambda point: on("validation", point))
         tested = {name: on("test", point) for name, point in points.items()}
         winners = {variant: tested[name].runs[variant] for variant, name in chosen.items()}
         experiment = Experiment(next(iter(tested.values())).recipe, winners)
@@ -107,28 +101,50 @@ def sweep(
             write_text(folder / "test.jsonl", "".join(json.dumps(record) + "\n" for record in records))
             write_text(folder / "summary.csv", summary.to_csv())
             title = f"{experiment.recipe.name}: chosen on the validation split"
-            write_text(folder / "summary.md", summary.to_markdown(title))
-        return SweepResult(chosen, summary)
+            write_text(folder / "summary.md", summary.to_markdown(title) + "".join(f"\n{note}\n" for note in notes))
+        return SweepResult(chosen, summary, tuple(notes))
 
 
-def _chosen(found: Mapping[str, Mapping[str, Row]], higher: bool) -> dict[str, str]:
-    """The best point for every variant: the fewest diverged seeds, and among those the best mean."""
+def _at(point: Sequence[str], on_progress: OnProgress) -> OnProgress:
+    """Return a callback that knows the point of the grid."""
+    return lambda progress: on_progress(replace(progress, point=short(point)))
+
+
+def edges(
+    variant: str, axes: Sequence[Sequence[str]], point: Sequence[str], plan: Callable[[Sequence[str]], Experiment]
+) -> list[str]:
+    """Say where a choice lies on the edge of the grid, with the value that would come next, if that is allowed."""
+    notes = []
+    for k, axis in enumerate(axes):
+        key, _, value = point[k].partition("=")
+        values = [each.partition("=")[2] for each in axis]
+        if (further := beyond(values, value)) is None:
+            continue
+        with suppress(ConfigError):  # the end of what is allowed: there is nothing beyond
+            plan([*point[:k], f"{key}={further}", *point[k + 1 :]])
+            edge, name = short([point[k]]), short([f"{key}={further}"])
+            notes.append(f"{variant}: {edge} is on the edge of the grid, so the best value may lie beyond; add {name}")
+    return notes
+
+
+def _chosen(found: Mapping[str, Mapping[str, Row]], higher: bool) -> tuple[dict[str, str], list[str]]:
+    """The best point for every variant, with the fewest diverged seeds and then the best mean, and who has none."""
 
     def rank(row: Row) -> tuple[int, float]:
         cell = row.cells[0]
         mean = -math.inf if cell is None else cell.mean if higher else -cell.mean
         return -len(row.diverged), mean
 
-    chosen = {}
+    chosen, notes = {}, []
     for variant in next(iter(found.values())):
         point = max(found, key=lambda name: rank(found[name][variant]))
         if found[point][variant].cells[0] is not None:
             chosen[variant] = point
         else:
-            _log.warning("%s diverged at every point of the grid and is left out; lower its learning rate", variant)
+            notes.append(f"{variant} diverged at every point of the grid and is left out; lower its learning rate (lr)")
     if not chosen:
         raise TrainingError("every run of the grid has diverged; lower the learning rate (lr)")
-    return chosen
+    return chosen, notes
 
 
 def _tested(planned: PlannedRun, variant: str, seed: int, place: Path, world: World) -> Run:

@@ -159,10 +159,12 @@ def _group(records: Steps, kept: tuple[int, ...], names: list[str], window: int,
 def steps_in_words(used: Mapping[str, Sequence[Sequence[int]]]) -> str:
     """The steps that the numbers of a table come from; `used` holds the steps of every run, by metric.
 
+    In words, steps are counted: a record of step 149, as in metrics.jsonl, is one after 150 steps.
+
     >>> steps_in_words({"loss": [[195, 196, 197], [195, 196, 197]], "accuracy": [[197], [197]]})
-    'loss: average of steps 195–197; accuracy: step 197'
+    'loss: average after 196 to 198 steps; accuracy: after 198 steps'
     >>> steps_in_words({"accuracy": [[19, 32]]}), steps_in_words({"accuracy": [[99], [199]]})
-    ('average of steps 19 and 32', 'last step of each run (99–199)')
+    ('average after 20 and 33 steps', 'at the end of each run, after 100 to 200 steps')
     """
     metrics: dict[str, list[str]] = {}
     for metric, runs in used.items():
@@ -173,14 +175,14 @@ def steps_in_words(used: Mapping[str, Sequence[Sequence[int]]]) -> str:
 
 
 def _steps_of_runs(runs: Sequence[Sequence[int]]) -> str:
-    steps, ends = runs[0], [run[-1] for run in runs]
-    if any(list(run) != list(steps) for run in runs):
-        several = "last step" if all(len(run) == 1 for run in runs) else "average of the last steps"
-        return f"{several} of each run ({min(ends)}–{max(ends)})"
-    if len(steps) == 1:
-        return f"step {steps[0]}"
-    if all(b == a + 1 for a, b in pairwise(steps)):
-        return f"average of steps {steps[0]}–{steps[-1]}"
-    if len(steps) > 5:
-        return f"average of {len(steps)} steps from {steps[0]} to {steps[-1]}"
-    return f"average of steps {', '.join(map(str, steps[:-1]))} and {steps[-1]}"
+    counts, ends = [step + 1 for step in runs[0]], [run[-1] + 1 for run in runs]
+    if any(list(run) != list(runs[0]) for run in runs):
+        average = "" if all(len(run) == 1 for run in runs) else "average "
+        return f"{average}at the end of each run, after {min(ends)} to {max(ends)} steps"
+    if len(counts) == 1:
+        return f"after {counts[0]} step{'s' * (counts[0] > 1)}"
+    if all(b == a + 1 for a, b in pairwise(counts)):
+        return f"average after {counts[0]} to {counts[-1]} steps"
+    if len(counts) > 5:
+        return f"average of {len(counts)} records after {counts[0]} to {counts[-1]} steps"
+    return f"average after {', '.join(map(str, counts[:-1]))} and {counts[-1]} steps"
