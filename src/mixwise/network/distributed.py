@@ -80,7 +80,7 @@ class DistributedNetwork:
 
     @property
     def sent(self) -> int:
-        """Bytes that this process has sent."""
+        """Bytes that this process has really sent; `traffic` counts what the operations cost."""
         return self.transport.sent
 
     def _agree(self) -> None:

@@ -108,7 +108,7 @@ class SimulatedNetwork:
         return rows.mean(dim=0)
 
     def _count_average(self, size: int) -> None:
-        """In parts, as an all-reduce; short rows whole, as a gather."""
+        """The bytes of an all-reduce; the time of one, or of a gather, which is faster for short rows."""
         self.traffic.parameters += average_bytes(self.graph.n, size)
         if self.links is not None:
             seconds = self.links.average if size >= LONG_ROW else self.links.gather

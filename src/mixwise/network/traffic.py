@@ -14,7 +14,7 @@ import torch
 
 from mixwise.network.wire import Wire
 
-LONG_ROW = 1 << 16  # bytes; shorter rows are cheaper to copy, or to send whole, than to send in several messages
+LONG_ROW = 1 << 16  # bytes; shorter rows are faster copied, or sent whole, than sent in several messages
 Cargo: TypeAlias = Literal["parameters", "sketches", "agreement"]  # what travels; the last two are small
 
 
@@ -24,8 +24,10 @@ class Traffic:
 
     The counts are those of this implementation with one node per process, however many nodes a process has and also in
     a simulation: per gossip step a row along every arc with a non-zero weight; per gather each row to n − 1 nodes; per
-    average over all nodes, including a gossip step with W = J, 2 (n − 1) / n rows per node, or n − 1 rows below 64 kB,
-    which travel in one round. Messages, and how many of them were lost, are counted where faults are simulated.
+    average over all nodes, including a gossip step with W = J, 2 (n − 1) / n rows per node. Processes send rows below
+    64 kB whole to all others, n − 1 rows per node in one round, because that is faster; they are counted as longer ones
+    would be, since small models stand for large ones in comparisons. Messages, and how many of them were lost, are
+    counted where faults are simulated.
     """
 
     parameters: int = 0
@@ -100,5 +102,5 @@ def message_bytes(rows: torch.Tensor, form: Packing | Wire | None) -> int:
 
 
 def average_bytes(n: int, size: int) -> int:
-    """Bytes that n nodes send to average rows of `size` bytes: in parts, or short rows whole to every node."""
-    return (2 if size >= LONG_ROW else n) * (n - 1) * size
+    """Bytes that n nodes send to average rows of `size` bytes in parts, as an all-reduce does; the fewest possible."""
+    return 2 * (n - 1) * size
