@@ -110,6 +110,7 @@ def classification(
     gradients: Literal["auto", "measure", "loop", "stacked"] = "auto",
     accumulate: Count = 1,
     autocast: Literal["bfloat16", "float16"] | None = None,
+    compile: bool = False,
     buffers: Literal["local", "averaged"] = "local",
     evaluate_on: Literal["test", "validation"] = "test",
     interim_samples: Count | None = None,
@@ -127,6 +128,7 @@ def classification(
             here (measure), or chosen by the model (auto).
         accumulate: how many pieces a batch is cut into; less memory, the same gradients.
         autocast: the compute precision of matrix products.
+        compile: whether the passes go through torch.compile, which pays for convolutions and needs a C++ compiler.
         buffers: whether BatchNorm statistics and other buffers are local or averaged like the parameters.
         evaluate_on: the test set, or the part of the training set that `data.validation` holds out.
         interim_samples: how many of its samples are used by evaluations before the last one; by default all.
@@ -159,6 +161,7 @@ def classification(
         device=run.device,
         dtype=getattr(torch, run.dtype),
         accumulate=accumulate,
+        compile=compile,
         autocast=None if autocast is None else getattr(torch, autocast),
         seed=seed,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Literal, TypeAlias
 
@@ -18,6 +18,7 @@ from mixwise.data import Dataset
 from mixwise.errors import TrainingError
 from mixwise.seeding import stream
 from mixwise.tasks.buffers import NodeBuffers, collect, set_buffers
+from mixwise.tasks.compiled import Compiler, loss_of
 from mixwise.tasks.devices import REMEDY, broken_bfloat16, own_randomness
 from mixwise.tasks.inputs import Inputs
 from mixwise.tasks.rows import RowLayout
@@ -44,6 +45,7 @@ class LocalPass:
         accumulate: the number of pieces that a batch is computed in, one after the other. The gradients of a batch are
             the mean over its samples, so those of the pieces are averaged by their sizes.
         autocast: torch.bfloat16: products in this precision, sums and parameters in that of the rows.
+        compiler: calls the forward pass of a module and its loss.
     """
 
     template: nn.Module
@@ -52,6 +54,7 @@ class LocalPass:
     seed: int
     accumulate: int = 1
     autocast: torch.dtype | None = None
+    compiler: Compiler = field(default_factory=lambda: Compiler(wanted=False))
 
     def check(self, batch: int, dtype: torch.dtype, device: torch.device) -> None:
         """Reject options that would not give the gradients of the batch."""
@@ -91,6 +94,8 @@ class LocalPass:
 
     def _refusal(self, data: Dataset) -> str | None:
         """Return why "stacked" would give another result, as far as options, data and layers show."""
+        if self.compiler.active:
+            return "with compile = True"
         if self.accumulate > 1 or self.autocast is not None:
             return f"with accumulate = {self.accumulate} and autocast = {self.autocast}"
         if not isinstance(data.x, torch.Tensor):
@@ -141,15 +146,15 @@ class NodeByNode:
 
     def _passed(self, module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Return the loss of one batch, and add its gradients to those of the module's parameters."""
-        pieces, autocast = self.local.accumulate, self.local.autocast
+        pieces, autocast, compiler = self.local.accumulate, self.local.autocast, self.local.compiler
         if pieces == 1 and autocast is None:
-            loss = self.local.loss(module(x), y)
+            loss = compiler(loss_of, module, self.local.loss, x, y)
             loss.backward()  # type: ignore[no-untyped-call]
             return loss.detach()
         total = torch.zeros((), dtype=self.local.layout.dtype, device=y.device)
         for part, labels in zip(x.tensor_split(pieces), y.tensor_split(pieces), strict=True):
             with torch.autocast(y.device.type, autocast, enabled=autocast is not None):
-                loss = self.local.loss(module(part), labels) * (len(labels) / len(y))
+                loss = compiler(loss_of, module, self.local.loss, part, labels) * (len(labels) / len(y))
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from mixwise.report.records import higher_is_better
 from mixwise.seeding import stream
 from mixwise.tasks.arguments import NO_TEST, Metric, accuracy, checked_arguments, made, misfit
 from mixwise.tasks.buffers import NodeBuffers, load_model_state, mean_row, model_state, set_buffers
+from mixwise.tasks.compiled import Compiler, outputs
 from mixwise.tasks.devices import checked_device, own_randomness
 from mixwise.tasks.gradients import Gradients, LocalPass, Loss, NodeByNode, faster
 from mixwise.tasks.inputs import Augment, Inputs
@@ -32,6 +33,7 @@ from mixwise.tasks.rows import GroupOf, RowLayout
 from mixwise.tasks.stacked import Stacked, StackedBlocks, correct
 
 _CACHED, _FEWEST = 1 << 20, 256  # numbers of the rows and batches that are stacked, and nodes
+_EVALUATED = 1 << 18  # numbers of the inputs that are evaluated at once: the activations should stay in the cache
 
 BufferPolicy: TypeAlias = Literal["local", "averaged"]
 Way: TypeAlias = NodeByNode | Stacked | StackedBlocks  # called for the losses, it writes the gradients at X into G
@@ -49,7 +51,7 @@ class ModuleTask(Task):
         test: the common test set, for `evaluate`.
         interim_samples: samples of the test set that evaluations before the last one of a run use, drawn once for all
             seeds; by default all.
-        test_batch: samples that are evaluated at once; by default 1000, or 100 of those that are read on demand.
+        test_batch: samples that are evaluated at once; by default 100 to 1000, depending on their size.
         loss: of outputs and labels, averaged over the batch; by default the cross-entropy, or the squared error for
             targets that are numbers.
         metrics: by name, what `evaluate` computes on the test set: functions of outputs and labels, averaged over the
@@ -63,6 +65,8 @@ class ModuleTask(Task):
         group_of: the optimizer group of a parameter, e.g. to exclude norms and biases from weight decay.
         accumulate: the number of pieces in which a node's batch is computed: less memory, the same gradients.
         autocast: torch.bfloat16: products in this precision, parameters and gradients in `dtype`.
+        compile: whether the passes of a node, in training and in evaluation, go through torch.compile, which needs a
+            C++ compiler on a CPU. It pays for convolutions; results agree up to rounding.
         device, dtype: of the rows.
         seed: of the order of the data, augmentation and random layers.
     """
@@ -89,6 +93,7 @@ class ModuleTask(Task):
         dtype: torch.dtype = torch.float32,
         accumulate: int = 1,
         autocast: torch.dtype | None = None,
+        compile: bool = False,
         seed: int = 0,
     ) -> None:
         if buffers not in ("local", "averaged"):
@@ -104,12 +109,15 @@ class ModuleTask(Task):
         if not self.template.training:  # else a part that was put into eval mode, such as a frozen norm, stays there
             self.template.train()
         self.layout = RowLayout(self.template, group_of)
-        self.local = LocalPass(self.template, self.layout, self.loss, seed, accumulate, autocast)
+        compiler = Compiler(compile)
+        self.local = LocalPass(self.template, self.layout, self.loss, seed, accumulate, autocast, compiler)
         self.local.check(batch, dtype, self.device)
         self.gradients = self.local.chosen(gradients, data)
         self._measures = self.gradients == "measure"
-        self.test_batch = test_batch or (1000 if isinstance(data.x, torch.Tensor) else 100)
         self.inputs = Inputs(data, self.partition, batch, augment, self.device, dtype, seed)
+        in_memory = isinstance(data.x, torch.Tensor)
+        usual = min(1000, max(100, _EVALUATED // self.inputs.sample_size)) if in_memory else 100
+        self.test_batch = test_batch or usual
         self.node_accuracies: torch.Tensor | None = None  # (n,), of the last evaluation, for pictures
         self._runs = WeakTensorKeyDictionary()  # the rows of a run -> the run
         self._run: _Run | None = None  # the one that was started or continued last
@@ -235,11 +243,13 @@ class ModuleTask(Task):
         with own_randomness(self.device) as reseed:
             for number, (x, y) in enumerate(data.batches(self.test_batch)):
                 x, y = self.inputs.as_input(x.to(self.device)), self.inputs.as_input(y.to(self.device))
+                # A last batch that is shorter would be compiled for itself.
+                call = self.local.compiler if len(y) == self.test_batch else _directly
                 for i, module in enumerate(modules):
                     reseed(stream(self.seed, "evaluate", number))
-                    outputs = module(x)
+                    found = call(outputs, module, x)
                     for k, metric in enumerate(metrics.values()):
-                        sums[i, k] += float(metric(outputs, y)) * len(y)
+                        sums[i, k] += float(metric(found, y)) * len(y)
         return sums / len(data)
 
     def _view(self, row: torch.Tensor, buffers: Mapping[str, torch.Tensor]) -> nn.Module:
@@ -279,6 +289,10 @@ class ModuleTask(Task):
         if self._run is None:
             raise TrainingError("no run has been started; its rows come from initial(nodes)")
         return self._run
+
+
+def _directly(function: Callable[..., torch.Tensor], *arguments: Any) -> torch.Tensor:
+    return function(*arguments)
 
 
 class _Run:

@@ -6,6 +6,7 @@ import copy
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -13,7 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from mixwise.tasks.buffers import NodeBuffers
+from mixwise.tasks.compiled import Compiler
 from mixwise.tasks.devices import own_randomness
+from mixwise.tasks.gradients import NodeByNode
 from mixwise.tasks.module import ModuleTask
 from mixwise.tasks.stacked import Stacked
 
@@ -106,6 +109,8 @@ def _peak(task: ModuleTask, way: str, node: int, nodes: int = 1) -> int:
     """Return the peak of a pass of one node; stacked, as one of this many."""
     X = task.layout.flatten(task.template)[None]
     pass_ = task.way(way, X, torch.zeros_like(X), NodeBuffers(task.template, 1, task.dtype))
+    if isinstance(pass_, NodeByNode):  # operations of compiled code cannot be watched
+        pass_.local = replace(pass_.local, compiler=Compiler(wanted=False))
     if isinstance(pass_, Stacked):
         pass_.large = round(pass_.large / nodes)  # a layer that is large for all of them is large for one
     seen = Allocations()
