@@ -1,4 +1,5 @@
 import csv
+import io
 import re
 import shlex
 import sys
@@ -8,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 import typer
+from rich.console import Console
 from safetensors.torch import load_file
 
 from builders import cases
 from mixwise import cli, terminal
+from mixwise.cli import weights_command
 from mixwise.experiments import load_recipe, recipe_names
 from mixwise.experiments.runner import Progress
 from mixwise.graphs import ring
@@ -81,7 +84,9 @@ GME = ["weights", "ring:4", "--scheme", "gme"]
     (GME, "--gradients"),
     ([*GME, "--gradients", "nowhere.npy"], "nowhere.npy"),
     (["plan", "ring:6", "--bandwidth", "0"], "--bandwidth 0; give a number above 0"),
+    (["plan", "ring:6", "--bandwidth", "nan"], "--bandwidth nan; give a number above 0"),
     (["plan", "ring:6", "--latency", "-1"], "--latency -1; give 0 or more milliseconds"),
+    (["plan", "ring:6", "--latency", "nan"], "--latency nan; give 0 or more milliseconds"),
     (["plan", "directed-ring:4"], "mixwise plan needs an undirected graph"),
     (["export", "nowhere", "--variant", "dsgd"], "nowhere holds no checkpoint"),
     (["report", "nowhere"], "there is no folder nowhere; name a folder that mixwise run has made"),
@@ -165,6 +170,31 @@ def test_weights_are_the_ones_of_the_library(mixwise, tmp_path):
     i, j, weights = np.loadtxt(tmp_path / "W.csv", delimiter=",", skiprows=1, unpack=True)
     assert (weights == W[i.astype(int), j.astype(int)]).all()
     assert weights.sum() == pytest.approx(8)
+    assert done.stderr == ""
+
+
+def test_weights_warns_of_a_graph_that_is_not_connected(mixwise, tmp_path):
+    (tmp_path / "two.txt").write_text("0 1\n2 3\n")
+    done = mixwise("weights", "file:two.txt", "--scheme", "metropolis-hastings")
+    assert done.returncode == 0
+    assert done.stderr.startswith("warning: not connected: 2 components of 2, 2 nodes, so no weights let all nodes")
+
+
+def test_weights_names_the_node_whose_gradient_is_nan(mixwise, tmp_path):
+    G = np.ones((4, 3))
+    G[2, 1] = np.nan
+    np.save(tmp_path / "G.npy", G)
+    done = mixwise(*GME, "--gradients", "G.npy")
+    assert done.returncode == 2
+    assert "G[2, 1] = nan; rows are finite: look for NaN in the gradient or the update of node 2" in done.stderr
+
+
+@cases("words", ["graph", "ring:4"], ["weights", "ring:4", "--scheme", "optimal-gap"])
+def test_a_terminal_shows_which_weights_are_being_computed(words, mixwise, monkeypatch):
+    terminal_output = io.StringIO()
+    monkeypatch.setattr(weights_command, "err", Console(file=terminal_output, force_terminal=True))
+    assert mixwise(*words).returncode == 0
+    assert "optimal-gap on 4 nodes" in terminal_output.getvalue()
 
 
 # --- the line that shows the progress of a run ---

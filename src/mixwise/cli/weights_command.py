@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,9 +12,10 @@ import typer
 from mixwise.cli.recipes_command import offer_graphs, offer_schemes
 from mixwise.errors import ConfigError, MixwiseError, unknown
 from mixwise.parts import entries, kind, lookup
-from mixwise.terminal import columns, out
+from mixwise.terminal import columns, err, out
 
 if TYPE_CHECKING:
+    from mixwise.graphs import Graph
     from mixwise.mixing import MixingMatrix
 
 _SPEC_HELP = "A graph, such as ring:16, torus:4x4 or file:PATH (see mixwise recipes)."
@@ -51,22 +53,27 @@ def graph(
     if g.is_connected:
         out.print(f"diameter: {g.diameter}" if g.n <= _MOST else "connected: yes")
     else:
-        sizes = sorted((len(component) for component in g.components), reverse=True)
-        listed = ", ".join(map(str, sizes[:8])) + (", …" if len(sizes) > 8 else "")
-        out.print(f"not connected: {len(sizes)} components of {listed} nodes")
+        out.print(_components(g))
     if g.n > _MOST:
         out.print(f"diameter and speed of mixing: not computed above {_MOST:,} nodes; try a smaller graph of this kind")
         return
     rows = []
     for name in _SCHEMES:
         try:
-            W = lookup("scheme", name).target(g)
-            rows.append((name, f"{consensus_factor(W):.6f}", f"{spectral_gap(W):.6f}", ""))
+            with err.status(f"{name} on {g.n} nodes"):  # in a terminal; the optimal gap of 60 nodes takes seconds
+                W = lookup("scheme", name).target(g)
+                rows.append((name, f"{consensus_factor(W):.6f}", f"{spectral_gap(W):.6f}", ""))
         except MixwiseError as error:
             rows.append((name, "–", "–", str(error).partition(";")[0]))
     out.print(columns(("scheme", "consensus factor p", "spectral gap", ""), rows))
     if g.n <= 64:
         out.print(terminal_picture(g))
+
+
+def _components(g: Graph) -> str:
+    sizes = sorted((len(component) for component in g.components), reverse=True)
+    listed = ", ".join(map(str, sizes[:8])) + (", …" if len(sizes) > 8 else "")
+    return f"not connected: {len(sizes)} components of {listed} nodes"
 
 
 def weights(
@@ -93,7 +100,10 @@ def weights(
     if file is not None and file.suffix not in (".npy", ".csv"):
         raise ConfigError(f"--out {file}: W is saved as .npy (n × n array) or .csv (i, j, weight)")
     G = None if gradients is None else _gradients(gradients, g.n)
-    W = _weights(g, scheme, G, regularization, symmetric)
+    if not g.is_connected:
+        err.print(f"warning: {_components(g)}, so no weights let all nodes learn from each other; add edges")
+    with err.status(f"{scheme} on {g.n} nodes"):
+        W = _weights(g, scheme, G, regularization, symmetric)
     if file is not None:
         _save_weights(W, file)
         out.print(f"weights: {file}")
@@ -165,9 +175,9 @@ def plan(
     Example: mixwise plan torus:6x6 --latency 50 --bandwidth 100 --model-size 270000
     """
     for name, value in (("--model-size", model_size), ("--bandwidth", bandwidth)):
-        if value <= 0:
+        if not 0 < value < math.inf:  # NaN fails every comparison
             raise ConfigError(f"{name} {value:g}; give a number above 0")
-    if latency < 0:
+    if not 0 <= latency < math.inf:
         raise ConfigError(f"--latency {latency:g}; give 0 or more milliseconds")
     import torch
 
