@@ -181,7 +181,6 @@ class Network(Protocol):
         traffic: what all nodes have sent, the same number on every process.
         links: how long messages take, in simulations that count time.
         wire_dtype: the precision of rows on the wire; None if they travel as they are.
-        step: the step under way, for error messages.
     """
 
     graph: Graph
@@ -189,7 +188,13 @@ class Network(Protocol):
     traffic: Traffic
     links: Links | None
     wire_dtype: torch.dtype | None
-    step: int | None
+
+    @property
+    def step(self) -> int | None:
+        """The step under way, for error messages."""
+
+    def begin(self, step: int) -> None:
+        """Begin a step: the nodes that are away in it are decided here, and its messages are numbered from 0."""
 
     def mix(
         self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, packing: Packing | None = None

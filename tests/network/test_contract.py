@@ -38,7 +38,7 @@ every_stack = pytest.mark.parametrize("make", STACKS.values(), ids=STACKS)
 def test_a_broken_message_of_an_exchange_names_its_sender(make):
     network, messages = make(), random_rows(16, 100)[TORUS.arcs.senders.tolist()]
     messages[TORUS.arcs.senders == 5] = float("nan")
-    network.step = 4
+    network.begin(4)
     refused(TrainingError, "step 4: node 5 would send NaN or infinity", network.exchange, messages, TORUS)
 
 
@@ -46,7 +46,7 @@ def test_a_broken_message_of_an_exchange_names_its_sender(make):
 def test_a_measured_mixing_error_is_that_of_the_weights_whatever_is_lost():
     """Measured through the losses themselves, it was 18.8 in place of 10.0."""
     X, network = random_rows(16, 5), faulty(TORUS, 1, message_loss=0.3, node_off=0.2)
-    network.step = 3
+    network.begin(3)
     expected = disagreements(X, SimulatedNetwork(TORUS), (W, W))
     torch.testing.assert_close(disagreements(X, network, (W, W)), expected, rtol=1e-14, atol=0)
     assert network.traffic == Traffic()
@@ -115,7 +115,7 @@ def test_a_step_tells_the_gradients_and_a_round_also_what_the_optimizer_saw(name
 # --- what does not hold yet ---
 def mixed_twice(network, *weights, copied=False):
     """Rows after two gossip steps of one mixing, the second one perhaps from a copy of the rows."""
-    network.step = 3
+    network.begin(3)
     X = random_rows(16, 300)
     X[5] = 1e3
     for W in weights:
@@ -146,7 +146,8 @@ def test_the_rounds_of_a_mixing_lose_messages_independently_of_each_other():
     W = metropolis_hastings(ring)
     for seed in range(20):
         network, X = faulty(ring, seed, message_loss=0.1), random_rows(16, 50, seed)
-        network.step, variance = 0, X.var(0, correction=0).sum()
+        network.begin(0)
+        variance = X.var(0, correction=0).sum()
         for _ in range(4):
             network.mix(X, W, out=X)
         left.append(float(X.var(0, correction=0).sum() / variance))

@@ -62,7 +62,8 @@ def test_the_fate_of_a_message_depends_on_seed_step_and_link_and_on_nothing_else
     failing = {"message_loss": 0.3, "burst": burst}
     network, W, again = faulty(TORUS, **failing), metropolis_hastings(TORUS), metropolis_hastings(TORUS)
     drawn = []
-    for network.step in (5, 9, 5):
+    for t in (5, 9, 5):
+        network.begin(t)
         first, second, other_round = (weights_used(network, each) for each in (W, W, again))
         np.testing.assert_array_equal(first, second)  # such as a row and its mass
         assert np.array_equal(first, other_round) == (burst is not None)
@@ -70,7 +71,7 @@ def test_the_fate_of_a_message_depends_on_seed_step_and_link_and_on_nothing_else
     np.testing.assert_array_equal(drawn[0], drawn[2])
     assert (drawn[0][0] != drawn[1][0]).any()
     other_seed = faulty(TORUS, 1, **failing)
-    other_seed.step = network.step
+    other_seed.begin(network.step)
     assert (weights_used(other_seed, W) != drawn[2][0]).any()
     if burst is not None:
         edges = [(i, j) for i, j in TORUS.edges if (i + j) % 3]
@@ -105,9 +106,10 @@ def test_pairs_agreed_on_by_offers_are_matchings_and_conserve_the_mean_whatever_
     """Sketches, offers and rows are lost, nodes are away and late: never two partners, no pair is one-sided."""
     network = faulty(graph, seed, message_loss=loss, node_off=other, stragglers=other)
     planner, X = Planner(AwarePairs(k), network, seed=seed), torch.from_numpy(normal_rows(graph.n, 6, seed))
-    for network.step in range(2):
+    for t in range(2):
+        network.begin(t)
         before = X.mean(0)
-        for W in planner.plan(network.step, rows=X).params:
+        for W in planner.plan(t, rows=X).params:
             assert max(W.graph.degrees, default=0) <= 1
             assert set(W.graph.edges) <= set(graph.edges)
             used = weights_used(network, W)
@@ -121,8 +123,9 @@ def test_pairs_are_still_found_where_messages_are_lost():
     network = faulty(graphs.ring(64), message_loss=0.1)
     planner, X = Planner(AwarePairs(1), network), torch.from_numpy(normal_rows(64, 6))
     pairs = []
-    for network.step in range(20):
-        pairs.append(len(planner.plan(network.step, rows=X).params[0].graph.edges))
+    for t in range(20):
+        network.begin(t)
+        pairs.append(len(planner.plan(t, rows=X).params[0].graph.edges))
     assert 22 < np.mean(pairs) < 32  # greedy matchings of a ring of 64 have 28 or so
     assert len(set(pairs)) > 1
 
@@ -143,7 +146,8 @@ def test_rows_of_messages_are_lost_at_the_stated_rate_and_edges_where_either_dir
     p, W, steps = 0.2, metropolis_hastings(TORUS), 200
     for acknowledged, expected in ((True, 1 - (1 - p) ** 2), (False, p)):
         network, lost = faulty(TORUS, message_loss=p, acknowledged=acknowledged), 0
-        for network.step in range(steps):
+        for t in range(steps):
+            network.begin(t)
             lost += ((weights_used(network, W) == 0) & (W.to_dense() != 0)).sum()
         assert abs(lost / (64 * steps) - expected) < 5 * (expected / (32 * steps)) ** 0.5
         assert abs(network.figures()["messages_lost"] - p) < 5 * (p / (64 * steps)) ** 0.5
@@ -155,7 +159,8 @@ def test_a_node_that_is_away_keeps_its_row_and_sends_nothing(tmp_path):
     graph = graphs.ring(6)
     network, W = faulty(graph, trace=str(tmp_path / "away.csv")), metropolis_hastings(graph)
     X = random_rows(6, 3)
-    for network.step, away in ((1, []), (2, [0, 2]), (3, [0, 2]), (4, [0])):
+    for t, away in ((1, []), (2, [0, 2]), (3, [0, 2]), (4, [0])):
+        network.begin(t)
         network.traffic.reset()
         alone = (network.mix(X, W) - X).abs().amax(dim=1) < 1e-15
         assert alone.nonzero()[:, 0].tolist() == ([0, 1, 2] if away == [0, 2] else away)  # 1 is between 0 and 2
@@ -170,7 +175,8 @@ def test_a_node_that_is_away_keeps_its_row_and_sends_nothing(tmp_path):
 def test_nodes_that_are_away_in_turn():
     network = faulty(graphs.ring(10), node_off=0.2, away=2.0, cyclic=True)
     absent = []
-    for network.step in range(30):
+    for t in range(30):
+        network.begin(t)
         absent.append(network.figures()["nodes_away"])
     assert absent == [2] * 30
 
@@ -234,7 +240,8 @@ def test_relayed_sums_and_counts_are_lost_together():
     tree, X = graphs.chain(6), torch.full((6, 2), 3.0)
     network = faulty(tree, 3, message_loss=0.3)
     state = algorithms.RelaySGD().init(X, Context(tree))
-    for network.step in range(12):
+    for t in range(12):
+        network.begin(t)
         found = mixed(algorithms.RelaySGD(), X, X, Plan((), tree=tree), network, state=state)
         torch.testing.assert_close(found, X)
     assert network.traffic.lost > 20

@@ -67,7 +67,8 @@ def operated(kind: str) -> list[float]:
     network, found = network_of(kind, GRAPH), []
     network = GuardedNetwork(network, "clip") if kind == "clip" else network
     X, messages = random_rows(N, DIM, 1), random_rows(len(GRAPH.arcs.senders), DIM, 2)
-    for network.step in range(3):
+    for t in range(3):
+        network.begin(t)
         rows = [network.mix(X, MH), network.exchange(messages, GRAPH), network.gather(X[:, :3])]
         rows += [network.exchange(messages, GRAPH, cargo="sketches").nan_to_num(7.0), network.average(X)[None]]
         found += [value for each in rows for value in figures(each, [])]

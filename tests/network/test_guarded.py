@@ -59,7 +59,7 @@ def test_clipping_conserves_the_mean_where_nothing_is_clipped_and_is_then_ordina
     network = GuardedNetwork(plain, "clip")
     mixed = network.mix(X, metropolis_hastings(graph))
     torch.testing.assert_close(mixed.mean(0), X.mean(0), rtol=0, atol=1e-13)
-    plain.step = 0  # the same messages are lost again
+    plain.begin(0)  # the same messages are lost again
     torch.testing.assert_close(mixed, plain.mix(X, metropolis_hastings(graph)), rtol=0, atol=1e-12)
     assert network.figures()["rows_clipped"] == 0
 
@@ -92,12 +92,12 @@ def test_pairs_know_the_radius_from_sketches_of_all_neighbors_and_keep_it_for_al
     assert network.traffic.sketches == 64 * 64 * X.element_size()
     assert network.figures()["rows_clipped"] == 0.25
     Y = X.clone()
-    network.step = 1
+    network.begin(1)
     network.mix(Y, pair, out=Y)
     first = network.traffic.sketches
     network.mix(Y, pair, out=Y)
     assert network.traffic.sketches == first
-    network.step = 2
+    network.begin(2)
     network.mix(Y, pair, out=Y)
     assert network.traffic.sketches > first
 
@@ -123,7 +123,7 @@ def test_hostile_nodes_do_not_keep_the_others_from_the_optimum():
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_what_leaves_a_node_is_checked_and_the_node_is_named(value):
     X, network = rows_with(3, value), SimulatedNetwork(TORUS)
-    network.step = 7
+    network.begin(7)
     for call in (lambda: network.mix(X, W), lambda: network.average(X), lambda: network.start_mix(X, W)):
         refused(TrainingError, "step 7: node 3 would send NaN or infinity .*nothing was sent.*BatchNorm", call)
     with network.traffic.pause():  # measurements are not checked
@@ -188,7 +188,7 @@ def test_a_message_that_cannot_be_left_out_stops_the_run_and_says_so():
 def test_a_node_whose_sketch_is_lost_is_not_blamed_for_a_bad_one():
     """The mean of those that arrive replaces a lost sketch; a bad one is no part of it."""
     network = guarded(on_bad="skip", corrupt={"nan": [5]}, message_loss=0.4)
-    network.step = 0
+    network.begin(0)
     for _ in range(20):
         assert bool(torch.isfinite(network.gather(random_rows(16, 6))).all())
     assert network.network.traffic.lost > 50

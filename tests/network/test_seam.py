@@ -40,7 +40,7 @@ def asks_for_a_class(node) -> bool:
 
 @cases(
     "found, inside, most",
-    (sets_step, (True, False), 5),
+    (sets_step, (True, False), 0),
     (reads_paused, (True, False), 22),
     (asks_for_a_class, (False,), 8),
 )

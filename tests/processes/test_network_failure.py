@@ -46,13 +46,13 @@ def until_an_error(operate, network, X, patience=120.0):
         except NetworkError as error:
             seconds = time.monotonic() - start
             return SimpleNamespace(message=str(error), seconds=seconds, **vars(error))
-        network.step = network.step + 1
+        network.begin(network.step + 1)
     raise AssertionError("no error")
 
 
 def one_dies(rank, world, name, d):
     network, X = DistributedNetwork(ring(world), timeout=100), torch.ones(1, d)
-    network.step = 0
+    network.begin(0)
     if rank == 2:
         for _ in range(5):
             OPERATIONS[name](network, X)
@@ -84,7 +84,8 @@ def test_a_process_that_is_killed_is_named_at_once(name, d):
 def one_is_silent(rank, world, name):
     network, others = DistributedNetwork(ring(world), timeout=60), Others()
     X = torch.ones(1, LONG if "early" in name else 10)
-    network.step, network.transport.timeout = 0, 1.5
+    network.begin(0)
+    network.transport.timeout = 1.5
     dist.barrier()  # so that the others begin together
     if rank == 1:
         others.wait_for(0, 2, 3)
@@ -118,7 +119,7 @@ def something_else(rank, world):
     network.mix(X, W)
     network.transport.timeout = 1.5
     operate = (lambda network, X: network.gather(X[:, :3])) if rank == 0 else (lambda network, X: network.mix(X, W))
-    network.step = 7
+    network.begin(7)
     return until_an_error(operate, network, X)
 
 
@@ -150,7 +151,8 @@ def used_again(rank, world):
     if rank == 1:
         others.wait_for(0)
         return None
-    network.step, network.transport.timeout = 3, 1.5
+    network.begin(3)
+    network.transport.timeout = 1.5
     first, second = (until_an_error(OPERATIONS[name], network, X) for name in ("mix", "gather"))
     others.tell(rank)
     return first.message, second.message, second.seconds
@@ -171,7 +173,7 @@ def the_host_of_the_store_dies(rank, world):
     store = store or dist.TCPStore("127.0.0.1", port[0], is_master=False, wait_for_workers=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     network, X = DistributedNetwork(complete(world), timeout=100), torch.ones(1, 10)
-    network.step = 0
+    network.begin(0)
     if rank == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     return until_an_error(OPERATIONS["mix"], network, X)

@@ -92,7 +92,7 @@ def told_by_all(network: Network, row: ModelRow, *values: float) -> list[list[fl
 def statuses(status: int, driver: Driver, row: ModelRow, rate: float) -> list[tuple[int, float]]:
     """Tell all ranks the status and the learning rate of this one before the next mixing; return those of all."""
     network, t = driver.network, driver.t
-    network.step = t
+    network.begin(t)
     everyone = [(int(told), rate) for told, rate in told_by_all(network, row, status, rate)]
     failed = tuple(rank for rank, (told, _) in enumerate(everyone) if told == FAILED)
     if failed and status != FAILED:

@@ -237,7 +237,7 @@ class Gossip:
             self.steps.rest()
         G = self.row.gradients() if self.driver.looks else self.row.X  # only a policy that looks may read it
         B = self.row.buffer_row() if self.buffers == "averaged" else None
-        self.network.step = self.t
+        self.network.begin(self.t)
         round = self.driver.round(self.row.X, G, B)
         self.plan = self.driver.plan(round)
         self.driver.mix(round, self.plan)

@@ -83,6 +83,10 @@ class DistributedNetwork:
         """Bytes that this process has really sent; `traffic` counts what the operations cost."""
         return self.transport.sent
 
+    def begin(self, step: int) -> None:
+        """Begin a step, which error messages name."""
+        self.step = step
+
     def _agree(self) -> None:
         """Raise an error, on all processes at once, if they have different settings."""
         made = self.transport.gather(torch.tensor([[next(_made)]], device=self.transport.device), "making the network")

@@ -53,16 +53,20 @@ class FaultyNetwork:
         self._trace = None if faults.trace is None else read_trace(Path(faults.trace), network.graph.n)
         self._ids = np.arange(network.graph.n)
         self.hostile, self.lost = HostileNodes(faults.corrupt, network.graph, seed), np.zeros(0, dtype=bool)
-        self.step = None
+        self._decide(0)
 
     @property
     def step(self) -> int | None:
-        """The step under way, which decides about the faults."""
+        """The step under way."""
         return self.network.step
 
-    @step.setter
-    def step(self, step: int | None) -> None:
-        self.network.step, self._now, self._draws = step, step or 0, 0
+    def begin(self, step: int) -> None:
+        """Begin a step: its faults are decided, and its messages numbered from 0."""
+        self.network.begin(step)
+        self._decide(step)
+
+    def _decide(self, step: int) -> None:
+        self._now, self._draws = step, 0
         self._along: MixingMatrix | Graph | None = None  # where the last rows travelled
         self.hostile.begin(self._now)
         self._failed: dict[tuple[Graph, int], BoolArray] = {}  # with bursts: links, by a graph's arcs or entries

@@ -81,9 +81,10 @@ class GuardedNetwork:
         """The step under way."""
         return self.network.step
 
-    @step.setter
-    def step(self, step: int | None) -> None:
-        self.network.step, self._radii = step, None
+    def begin(self, step: int) -> None:
+        """Begin a step: radii are those of its mixings."""
+        self.network.begin(step)
+        self._radii = None
 
     # --- the network ---
     def mix(

@@ -40,6 +40,10 @@ class SimulatedNetwork:
         self.traffic = Traffic()
         self.step: int | None = None
 
+    def begin(self, step: int) -> None:
+        """Begin a step, which error messages name."""
+        self.step = step
+
     def mix(
         self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, packing: Packing | None = None
     ) -> torch.Tensor:

@@ -129,7 +129,7 @@ class Training:
 
     def _step(self) -> Step:
         start = time.perf_counter()
-        self.network.step = self.t  # for messages about processes that are missing
+        self.network.begin(self.t)
         losses, G = self._local_step()
         computed = planned = mixed = time.perf_counter()
         plan = None
