@@ -14,6 +14,7 @@ from mixwise.errors import ConfigError, MixwiseError
 from mixwise.experiments import load_run
 from mixwise.report.folder import read_folder
 from mixwise.report.page import page_data
+from mixwise.tasks import QuadraticTask
 from run_folders import StoppedError, read_records
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -113,7 +114,8 @@ def test_other_objects_do_not_resume(changes, finished):
     ("unknown metric 'accurracy'", {"metrics": ["accurracy"]}),
     ("method last: .*unknown policy 'nonsense'", {"methods": {"first": "auto", "last": "nonsense"}}),
     ("method last: the task has 8 nodes, the graph 4", {"graph": "ring:4", "methods": {"last": "auto"}}),
-    ("variant 'a b' names a folder", {"methods": {"a b": "auto"}}),
+    ("method 'a b' names a folder", {"methods": {"a b": "auto"}}),
+    ("method 'ring/a' names a folder", {"methods": {"ring/a": "auto"}}),
     ("graph is 5; pass a mixwise.Graph", {"graph": 5}),
     ("seeds", {"seeds": []}),
     ("seeds = 3; give whole numbers", {"seeds": 3}),
@@ -146,6 +148,56 @@ def test_the_config_describes_and_does_not_run(tmp_path, mixwise):
     result = mixwise("run", str(config))
     assert result.returncode == 2
     assert "describes Python objects, which YAML cannot hold" in result.stderr
+
+
+def test_names_of_methods_may_tell_their_options(tmp_path):
+    methods = {f"lr={lr}": {"optimizer": sgd(lr)} for lr in (0.004, 0.005)}
+    run = compared(tmp_path / "mine", methods=methods, steps=2)
+    assert run.summary.rows.keys() == methods.keys()
+    assert load_run(tmp_path / "mine").recipe.variants.keys() == methods.keys()
+    assert (tmp_path / "mine" / "lr=0.004" / "seed-3").is_dir()
+
+
+class Interrupted(QuadraticTask):
+    """Somebody presses Ctrl-C in step 2."""
+
+    def losses_and_gradients(self, X, nodes, step):
+        if step == 2:
+            raise KeyboardInterrupt
+        return super().losses_and_gradients(X, nodes, step)
+
+
+def test_ctrl_c_ends_with_one_line_that_continues(tmp_path, monkeypatch):
+    folder = tmp_path / "mine"
+    task = lambda seed: Interrupted(quadratics(seed).A, quadratics(seed).b, seed=seed)  # noqa: E731
+    with pytest.raises(SystemExit) as end:  # with a text: Python prints it, and no traceback
+        compared(folder, task)
+    assert end.value.code == f"stopped; continue with the same call and out={str(folder)!r}, resume=True"
+    assert isinstance(end.value, KeyboardInterrupt)
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)  # an interpreter must not end
+    with pytest.raises(KeyboardInterrupt, match="resume=True") as end:
+        compared(folder, task, resume=True)
+    assert not isinstance(end.value, SystemExit)
+    monkeypatch.setattr(Interrupted, "losses_and_gradients", QuadraticTask.losses_and_gradients)
+    assert compared(folder, task, resume=True).missing == ()
+
+
+def test_the_remedy_for_a_folder_of_a_comparison_is_python(finished, mixwise):
+    says = "continue it with the call of mixwise.compare that began it and resume=True, or choose another folder"
+    refused(ConfigError, says, compared, finished, resume=True, steps=8)
+    result = mixwise("run", "quadratics", "--out", finished, "--resume")
+    assert says in result.stderr
+    (experiment,) = page_data([read_folder(finished)])["experiments"]
+    assert experiment["python"]
+    assert "mixwise run" not in experiment["command"]
+
+
+def test_a_folder_without_its_config_cannot_be_resumed(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    refused(
+        ConfigError, "holds no config.yaml, so there is nothing to resume", compared, tmp_path / "mine", resume=True
+    )
 
 
 def test_a_description_has_no_address_and_knows_contents():

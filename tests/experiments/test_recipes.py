@@ -210,6 +210,7 @@ def test_the_config_of_a_run_folder_cannot_lead_out_of_it_either(name):
 
 def test_a_variant_with_a_dot_could_not_be_named_in_an_override():
     refused(ConfigError, r"'a\.b' has a dot", small, variants={"a.b": {}})
+    refused(ConfigError, r"'a=b' has an =", small, variants={"a=b": {}})
     assert "torus.v2/one" in small(variants={"torus.v2/one": {}}).variants
 
 

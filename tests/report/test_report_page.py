@@ -295,6 +295,18 @@ HARD = np.linspace(0.3, 0.9, 10)  # seeds that are hard for one method are hard 
         ["aware did best", "lower by a factor of 4 than plain", "the same number of bytes"],
         "higher",
     ),
+    (  # so is the difference of any score: 0.9 is not 12 % more than 0.8
+        {"plain": [0.8] * 6, "aware": [0.9] * 6},
+        {"metric": "f1"},
+        ["aware did best: f1 0.900 ± 0.000", "That is 0.1 higher than plain", "is 0.1 to 0.1 (paired"],
+        "% higher",
+    ),
+    (  # without an upper end, a share says more
+        {"plain": [80.0] * 6, "aware": [90.0] * 6},
+        {"metric": "score"},
+        ["That is 12% higher than plain"],
+        "points",
+    ),
     ({"only": [0.5]}, {}, ["only reaches 50.0 %"], "did best"),
 )
 def test_the_story_tells_the_result_and_how_certain_it_is(finals, options, says, never, tmp_path):

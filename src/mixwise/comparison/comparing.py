@@ -17,7 +17,7 @@ from typing import Any
 from mixwise.comparison.own_run import GraphLike, OwnRun, TaskLike
 from mixwise.errors import ConfigError, DivergedError, MixwiseError, TrainingError, kind_of, unknown
 from mixwise.experiments import Experiment, Recipe, load_run, run_experiment
-from mixwise.experiments.config import validated
+from mixwise.experiments.config import check_folder_name, validated
 from mixwise.experiments.run_folder import Run
 from mixwise.graphs.spec import as_graph
 from mixwise.network.world import World
@@ -112,12 +112,27 @@ def compare(
     script = sys.argv[0].endswith(".py")
     experiment = Experiment(recipe, runs, f"python {shlex.join(sys.argv)}" if script else "mixwise.compare(…)")
     shown = progress_shown(World(), len(chosen) * len(runs)) if progress else nullcontext(lambda _: None)
-    with shown as on_progress:
-        run_experiment(experiment, folder, on_progress, resume)
+    try:
+        with shown as on_progress:
+            run_experiment(experiment, folder, on_progress, resume)
+    except KeyboardInterrupt:
+        begun = (folder / "config.yaml").exists()
+        raise _stopped(f"; continue with the same call and out={str(folder)!r}, resume=True" * begun) from None
     return load_run(folder)
 
 
+class StoppedError(SystemExit, KeyboardInterrupt):
+    """Ctrl-C, which ends a script with one line in place of a traceback."""
+
+
+def _stopped(how: str) -> KeyboardInterrupt:
+    """Return what Ctrl-C raises; an interactive interpreter would end with a `SystemExit`."""
+    interactive = hasattr(sys, "ps1")
+    return (KeyboardInterrupt if interactive else StoppedError)(f"stopped{how}")
+
+
 def _method(name: str, task: TaskLike, graph: GraphLike, options: dict[str, Any], method: Any) -> OwnRun:
+    check_folder_name("method", name)
     options |= method if isinstance(method, Mapping) else {"policy": method}
     for key in options:
         if key not in _OPTIONS:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mixwise.network.world import World
 
 Model = TypeVar("Model", bound=BaseModel)
-_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@=-]{0,99}")
 Count = Annotated[int, Field(ge=1, strict=True)]  # strict: true and yes are not counts
 
 
@@ -66,7 +66,7 @@ def check_folder_name(what: str, name: str, nested: bool = False) -> None:
     parts = name.split("/") if nested else [name]
     if len(parts) > 2 or not all(map(_FOLDER_NAME.fullmatch, parts)):
         raise ConfigError(
-            f"{what} {name!r} names a folder: at most 100 letters, digits, - _ . and @, beginning with a letter or "
+            f"{what} {name!r} names a folder: at most 100 letters, digits, - _ . @ and =, beginning with a letter or "
             f"digit; rename it"
         )
 
@@ -302,6 +302,11 @@ class Recipe(Strict):
     """Variants that run only if they are named."""
     _written_by: str = PrivateAttr("")  # the version of mixwise that has written a config.yaml
 
+    @property
+    def is_described(self) -> bool:
+        """Whether it describes the Python objects of `mixwise.compare`, and cannot be run."""
+        return any("python" in variant for variant in self.variants.values())
+
     @model_validator(mode="after")
     def _names_stay_inside(self) -> Recipe:
         check_folder_name("the recipe name", self.name)
@@ -309,8 +314,9 @@ class Recipe(Strict):
             check_folder_name("topology", topology)
         for variant in (*self.variants, *self.further):
             check_folder_name("variant", variant, nested=True)
-            if "." in variant.rpartition("/")[2]:
-                raise ValueError(f"variant {variant!r} has a dot, which in an override separates keys; rename it")
+            for sign, use in (".", "a dot, which in an override separates keys"), ("=", "an =, which ends a key"):
+                if sign in variant.rpartition("/")[2] and not self.is_described:
+                    raise ValueError(f"variant {variant!r} has {use}; rename it")
         return self
 
     @field_validator("seeds")

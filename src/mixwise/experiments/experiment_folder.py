@@ -35,7 +35,7 @@ from typing import Any
 from mixwise.errors import ConfigError, MixwiseError, TrainingError
 from mixwise.experiments.fingerprint import leave_fingerprint
 from mixwise.experiments.pairing import Start
-from mixwise.experiments.recipe import Experiment
+from mixwise.experiments.recipe import Experiment, load_recipe
 from mixwise.network.world import World
 from mixwise.report.divergence import DIVERGED
 from mixwise.storage import check_no_links, make_folder, sync, write_text
@@ -87,11 +87,12 @@ def _open(folder: Path, experiment: Experiment, resume: bool) -> None:
             f"choose another with --out, or continue there with --resume (in Python: out=…, resume=True)"
         )
     # Read again, so that a folder of an earlier version, with other defaults written out, can be resumed.
-    elif not config.exists() or not experiment.written_in(config):
-        raise ConfigError(
-            f"{folder} holds another experiment; continue it with: mixwise run {config} --out {folder} --resume, "
-            f"or choose another folder"
-        )
+    elif not config.exists():
+        raise ConfigError(f"{folder} holds no config.yaml, so there is nothing to resume; choose another folder")
+    elif not experiment.written_in(config):
+        call = "the call of mixwise.compare that began it and resume=True"
+        again = call if load_recipe(str(config)).is_described else f"mixwise run {config} --out {folder} --resume"
+        raise ConfigError(f"{folder} holds another experiment; continue it with {again}, or choose another folder")
 
 
 @contextmanager

@@ -131,7 +131,7 @@ def plan_experiment(recipe: Recipe, overrides: Iterable[str] = ()) -> Experiment
 
 
 def _planned(recipe: Recipe, overrides: Iterable[str]) -> Experiment:
-    if any("python" in variant for variant in recipe.variants.values()):
+    if recipe.is_described:
         raise ConfigError(
             f"recipe {recipe.name} describes Python objects, which YAML cannot hold; run the script that called "
             f"mixwise.compare again, with resume=True to continue"

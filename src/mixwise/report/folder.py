@@ -155,6 +155,7 @@ class RunFolder:
     config: str = ""
     problems: list[str] = field(default_factory=list)
     topology: str = ""
+    python: bool = False  # whether it is that of mixwise.compare
 
     def by_topology(self) -> list[RunFolder]:
         """The folder once for each topology, with its runs and their problems; those of no run come first."""
@@ -268,6 +269,7 @@ def _read_config(path: Path) -> tuple[RunFolder, dict[str, Any]]:
     folder = RunFolder(
         path, head.name or path.resolve().name or "run", head.description, head.metrics, head.window,
         list(head.variants), list(dict.fromkeys(head.seeds)), config=source, problems=[problem] if problem else [],
+        python=any("python" in part for part in head.variants.values()),
     )  # fmt: skip
     return folder, {name: part["steps"] for name, part in head.variants.items() if isinstance(part.get("steps"), int)}
 

@@ -61,6 +61,8 @@ def _result(table: Table, ranked: list[Row], metric: MetricName) -> str:
 
 def _comparison(winner: Row, other: Row, metric: MetricName, pair: Paired | None) -> str:
     role = " (plain gossip with Metropolis-Hastings weights)" if other.plain else ""
+    if len(other.diverged) > len(winner.diverged):  # it may have the better mean over the seeds that are left
+        return f" {_name(other)}{role} reached {_text(other, metric)} on the seeds on which it did not diverge."
     story = f" That is {_difference(winner, other, metric)} than {_name(other)}{role}, "
     story += f"which reached {_text(other, metric)}.{_certainty(pair, metric)}"
     mine, theirs = winner.bytes_per_node, other.bytes_per_node
@@ -124,6 +126,8 @@ def _difference(winner: Row, other: Row, metric: MetricName) -> str:
     word = "higher" if metric.higher else "lower"
     if metric.percent:
         return f"{abs(best - base) * 100:.1f} points {word}"
+    if metric.higher and 0 <= min(best, base) <= max(best, base) <= 1:  # a score: 0.90 is not 12 % more than 0.80
+        return f"{abs(best - base):.3g} {word}"
     low, high = sorted((abs(best), abs(base)))
     if low > 0 and high / low >= 2:
         return f"{word} by a factor of {high / low:.2g}"

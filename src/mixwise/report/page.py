@@ -157,7 +157,8 @@ def _experiment(folder: RunFolder, name: str, table: Table, several: bool) -> di
         ],
         "caption": _caption(table, bool(differences)),
         "problems": folder.problems[:_MAX_PROBLEMS] + ([f"and {hidden} more"] if hidden > 0 else []),
-        "command": command or ("mixwise run config.yaml" if folder.config else ""),
+        "command": command or ("mixwise run config.yaml" if folder.config and not folder.python else ""),
+        "python": folder.python,
         "config": folder.config,
         "versions": folder.comment("mixwise "),
     }
