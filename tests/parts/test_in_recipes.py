@@ -15,7 +15,9 @@ from mixwise.experiments.build import prepare
 from mixwise.experiments.config import Recipe, validated
 from mixwise.network.board import Board
 from mixwise.network.world import Processes
-from mixwise.parts import registry
+from mixwise.parts import build, registry
+from mixwise.policies import HeterogeneityAware
+from mixwise.storage import parsed_yaml
 from planning import assert_runs_resume
 from process_pool import in_processes, run_in_processes
 
@@ -137,3 +139,20 @@ def test_two_processes_leave_the_records_of_a_simulation_and_the_report_shows_th
     page = (tmp_path / "whole" / "report.html").read_text()
     assert "toy momentum of 0.5" in page
     assert "lazy weights every 2 mixings" in page
+
+
+AWARE = "policy: {kind: heterogeneity-aware, alternate_with: metropolis-hastings}"
+
+
+@cases(
+    "family, name, says",
+    ("algorithm", "ha-dsgd", f"HA-DSGD is algorithm: dsgd with {AWARE}"),
+    ("algorithm", "HA-DAdam", f"HA-DAdam is algorithm: dadam with {AWARE}"),
+    ("policy", "ce-gme", "CE-GME, weights that are fitted to sketches, is policy: heterogeneity-aware"),
+    ("policy", "gme", "weights that minimize the gradient mixing error are policy: heterogeneity-aware"),
+    ("algorithm", "heterogeneity-aware", "heterogeneity-aware is a policy: write policy: heterogeneity-aware"),
+    ("policy", "quasi-global", "quasi-global is an algorithm: write algorithm: quasi-global"),
+)
+def test_names_of_the_paper_and_of_other_families_are_explained(family, name, says):
+    refused(ConfigError, f"^unknown {family} '{name}'; {re.escape(says)}$", build, family, name)
+    assert build("policy", parsed_yaml(AWARE, "")["policy"]) == HeterogeneityAware(alternate_with="metropolis-hastings")

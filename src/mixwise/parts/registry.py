@@ -14,6 +14,15 @@ from mixwise.errors import MixwiseError, unknown
 from mixwise.parts.declaration import FUNCTIONS, Declaration, declaration
 from mixwise.parts.types import FAMILIES, OptionError
 
+_AWARE = "policy: {kind: heterogeneity-aware, alternate_with: metropolis-hastings}"
+_OF_THE_PAPER = {
+    "ha-dsgd": f"HA-DSGD is algorithm: dsgd with {_AWARE}",
+    "ha-dadam": f"HA-DAdam is algorithm: dadam with {_AWARE}",
+    "ce-gme": "CE-GME, weights that are fitted to sketches, is policy: heterogeneity-aware",
+    "gme": "weights that minimize the gradient mixing error are policy: heterogeneity-aware",
+}
+"""What the names of the paper stand for, where they are no names of parts."""
+
 Entry = Mapping[str, str | int]  # a row of the index: where the part is, its title, its source, its columns
 
 
@@ -53,13 +62,24 @@ def lookup(family: str, name: str) -> Declaration:
     elif (entry := _entry(family, name)) is not None:
         where = str(entry["where"])
     else:
-        raise OptionError(unknown(family, name, [*names(family), "package.module:Name"]))
+        raise OptionError(_unknown(family, name))
     found = declaration(_imported(where))
     if not found.family:
         return replace(found, family=family, name=name)
     if found.family != family:
         raise OptionError(f"{name} is declared as {found.family}; name {_one(family)} here")
     return found
+
+
+def _unknown(family: str, name: str) -> str:
+    """Return one line about a name that the family does not have: what has this name, or the names that there are."""
+    meant = _OF_THE_PAPER.get(name.lower())
+    others = [other for other in FAMILIES if other != family and name in entries(other)]
+    if meant is None and others:
+        meant = f"{name} is {_one(others[0])}: write {others[0]}: {name}"
+    if meant is not None:
+        return f"unknown {family} {name!r}; {meant}"
+    return unknown(family, name, [*names(family), "package.module:Name"])
 
 
 def build(family: str, value: Any, where: str = "") -> Any:
