@@ -20,6 +20,7 @@ from mixwise.policies import HeterogeneityAware
 from mixwise.storage import parsed_yaml
 from planning import assert_runs_resume
 from process_pool import in_processes, run_in_processes
+from run_folders import approximately, read_records
 
 
 @pytest.fixture(autouse=True)
@@ -133,9 +134,8 @@ def in_two_processes(rank, world, folder):
 def test_two_processes_leave_the_records_of_a_simulation_and_the_report_shows_the_titles(tmp_path):
     run_experiment(own_parts(), tmp_path / "whole")
     run_in_processes(2, in_two_processes, tmp_path / "divided")
-    metrics = (tmp_path / name / "toy/seed-0/metrics.jsonl" for name in ("divided", "whole"))
-    for one, other in zip(*(path.read_text().splitlines() for path in metrics), strict=True):
-        assert json.loads(one) == pytest.approx(json.loads(other), rel=1e-11)
+    divided, whole = (read_records(tmp_path / name, "toy") for name in ("divided", "whole"))
+    assert divided == approximately(whole)
     page = (tmp_path / "whole" / "report.html").read_text()
     assert "toy momentum of 0.5" in page
     assert "lazy weights every 2 mixings" in page
