@@ -16,6 +16,7 @@ LONG = {
     "slow-link": "four hosts and one slow cable: DDP (Linux, from a checkout)",
     "large": "100,000 nodes in one process: gradients and one copy",
     "memory": "peak memory: the announcement, tensors per run, sketches",
+    "busy": "a small run beside four busy processes: one thread, and all",
     "images": "reading JPEGs: a DataLoader",
     "report": "the report over 100 runs: its size, and a browser",
 }

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.measure import Benchmark, Contestant, Missing, Result, measured
 from benchmarks.run import in_words, markdown, run, suite
 
-SLOW = {"distributed", "distributed-large", "slow-link", "large", "memory"}
+SLOW = {"distributed", "distributed-large", "slow-link", "large", "memory", "busy"}
 
 
 @pytest.mark.parametrize("name", benchmarks.SUITES)
