@@ -3,6 +3,7 @@
 import re
 from importlib import resources
 
+import cvxpy
 import numpy as np
 import pytest
 import torch
@@ -76,6 +77,27 @@ def test_a_new_sketch_is_drawn_at_every_optimization(sketch):
         planner.plan(t, rows(t))
         drawn = t - t % 2
         np.testing.assert_array_equal(planner.gram, mx.gram_matrix(sketch.fresh(drawn)(rows(drawn))))
+
+
+@pytest.mark.parametrize("t", [0, 3])
+def test_ce_gme_is_algorithm_3(t):
+    """One Gaussian A for all nodes, Γ of the centered sketches A u, and the W that CVXPY finds over all n² entries."""
+    sketch, k = GaussianSketch(4, seed=1), 4
+    planner = Planner(pol.HeterogeneityAware(sketch=sketch), SimulatedNetwork(GRAPH))
+    for before in range(t + 1):
+        plan = planner.plan(before, rows(before))
+    A = sketch.fresh(t)(np.eye(D)).T * np.sqrt(k)  # (k, d): what the sketch makes of the unit vectors
+    assert 0.3 < A.std() < 3
+    S = rows(t).numpy() @ A.T
+    centered = S - S.mean(0)
+    W = cvxpy.Variable((N, N), nonneg=True)
+    missing = np.ones((N, N)) - np.eye(N)
+    missing[GRAPH.pattern.rows, GRAPH.pattern.cols] = 0
+    constraints = [cvxpy.sum(W, axis=0) == 1, cvxpy.sum(W, axis=1) == 1, cvxpy.multiply(missing, W) == 0]
+    problem = cvxpy.Problem(cvxpy.Minimize(cvxpy.sum_squares(W.T @ centered)), constraints)
+    best = problem.solve(solver=cvxpy.CLARABEL)
+    found = np.square(plan.params_product.T @ centered).sum()
+    assert found == pytest.approx(best, rel=1e-5, abs=1e-6 * np.square(centered).sum())
 
 
 def test_by_default_it_sees_a_count_sketch_of_the_updates_and_the_solver_is_an_option():
