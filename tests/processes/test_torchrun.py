@@ -123,7 +123,7 @@ def test_simulations_and_processes_resume_each_other(variant, simulated, tmp_pat
     recipe, folder = only(variant), tmp_path / "run"
     run_in_processes(3, run_recipe, recipe, folder, 5)
     assert newest_step(folder / variant / "seed-0" / "checkpoint") in (4, 6)
-    run_until(8, experiment(recipe), folder, resume=True)
+    run_until(7, experiment(recipe), folder, resume=True)
     run_in_processes(4, run_recipe, recipe, folder, None, True)
     assert_same_records(simulated, folder, recipe)
 
