@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
+from builders import refused
 from mixwise import graphs
-from mixwise.mixing import full_averaging, metropolis_hastings
-from mixwise.network import Link, Links
+from mixwise.errors import MixingError
+from mixwise.mixing import exact_average, full_averaging, metropolis_hastings
+from mixwise.network import Link, Links, SimulatedNetwork
 from mixwise.policies import Auto, AwarePairs, HeterogeneityAware, Pairs, forecast
 from mixwise.protocols import Context, Needs
 from mixwise.sketch import CountSketch
@@ -121,9 +124,59 @@ def test_rounds_rows_bytes_and_seconds_are_counted():
     assert forecast(full_averaging(ring), ring, 1000).disagreement == pytest.approx(0, abs=1e-12)
 
 
+def test_an_average_over_all_nodes_is_forecast_as_an_all_reduce():
+    ring = graphs.ring(8)
+    found = forecast(full_averaging(ring), ring, 1e6, SLOW)
+    assert (found.rows, found.bytes, found.seconds) == pytest.approx((14 / 8, 14 / 8 * 1e6, 14 * (0.02 + 0.125)))
+
+
+def simulated(rounds, wire_dtype, step_size):
+    """The disagreement that is left after the rounds of every step, in float32, and by a network that rounds rows."""
+    graph = rounds[0].graph
+    network = SimulatedNetwork(graph, wire_dtype=wire_dtype)
+    stream = torch.Generator().manual_seed(1)
+    X = (torch.randn(1, 5000, generator=stream) / step_size).repeat(16, 1)
+    left = []
+    for _ in range(30):
+        X += torch.randn(X.shape, generator=stream)
+        for W in rounds:
+            X = network.mix(X, W)
+        left.append(float((X - X.mean(0)).square().mean()))
+    return np.mean(left[15:])
+
+
+@pytest.mark.parametrize("step_size", [0.1, 0.03, 0.003])
+@pytest.mark.parametrize(
+    ("policy", "rounds"),
+    [
+        (Pairs(8), exact_average(graphs.ring(16))),  # nothing is left but what rounding leaves
+        ("metropolis-hastings", (metropolis_hastings(graphs.ring(16)),)),
+    ],
+    ids=["exact average", "Metropolis-Hastings"],
+)
+def test_the_disagreement_that_rounded_rows_leave_is_that_of_a_simulation(policy, rounds, step_size):
+    ring = graphs.ring(16)
+    for wire_dtype in (torch.int8, torch.bfloat16):
+        found = forecast(policy, ring, 1e6, wire_dtype=wire_dtype, step_size=step_size).disagreement
+        assert found == pytest.approx(simulated(rounds, wire_dtype, step_size), rel=0.2)
+
+
+def test_a_step_has_a_size():
+    refused(MixingError, "step_size = 0; give the size of a step", forecast, Pairs(1), graphs.ring(4), 1, step_size=0)
+
+
 def test_plan_prints_the_alternatives_and_marks_the_choice_for_the_links(mixwise):
     told = mixwise("plan", "ring:9", "--model-size", "1000", "--latency", "10").stdout.splitlines()
     assert [line.split()[0] for line in told[1:3]] == ["metropolis-hastings", "pairs"]
     assert [line.split()[:4] for line in told if "(auto)" in line] == [["pairs", "(auto)", "int8", "2"]]
+    assert told[-1].split() == ["all-reduce", "float32", "–", "0.00711", "0.106", "0"]  # 16/9 of 4 kB, in 8 messages
     told = mixwise("plan", "star:5", "--model-size", "100000000", "--latency", "0").stdout.splitlines()
     assert [line.split()[:3] for line in told if "(auto)" in line] == [["aware-pairs", "(auto)", "int8"]]
+
+
+@pytest.mark.parametrize(("step_size", "least", "most"), [(0.03, 0.01, 0.2), (0.003, 0.5, 20)])
+def test_plan_tells_what_rounding_leaves_of_an_exact_average(mixwise, step_size, least, most):
+    told = mixwise("plan", "ring:8", "--step-size", str(step_size)).stdout.splitlines()
+    (exact,) = (line.split() for line in told if "(auto)" in line)
+    assert exact[:4] == ["pairs", "(auto)", "int8", "4"]
+    assert least < float(exact[-1]) < most  # 1e-31 before rounding

@@ -162,19 +162,22 @@ def plan(
     model_size: ModelSize = 1_000_000,
     latency: Annotated[float, typer.Option(help="Of every link, in milliseconds.")] = 20.0,
     bandwidth: Annotated[float, typer.Option(help="Of every link, in Mbit/s.")] = 10.0,
+    step_size: Annotated[float, typer.Option(help="Of the optimizer's steps, relative to the parameters.")] = 0.03,
     seed: Seed = 0,
 ) -> None:
     """Predict the cost and the effect of gossip policies on a graph.
 
     Disagreement is that of nodes that take independent random steps of variance 1, right after a mixing; with full
-    averaging it is 0. Messages of a round travel at the same time, rounds one after the other. The line marked (auto)
-    is the choice of `policy: auto` and `wire_dtype: auto` for these links: the fewest rounds that leave at most 0.3
-    (0.52 if nodes have different degrees), or an exact average in at most three times as many. On irregular graphs it
-    chooses pairs by the data if that takes at most a tenth longer.
+    averaging it is 0. Rows in int8 leave more, the more the smaller the steps are beside the parameters. Messages of a
+    round travel at the same time, rounds one after the other. The line marked (auto) is the choice of `policy: auto`
+    and `wire_dtype: auto` for these links: the fewest rounds that leave at most 0.3 before rounding (0.52 if nodes have
+    different degrees), or an exact average in at most three times as many. On irregular graphs it chooses pairs by the
+    data if that takes at most a tenth longer. The last line is for comparison: an all-reduce around a ring of all nodes
+    with such links.
 
     Example: mixwise plan torus:6x6 --latency 50 --bandwidth 100 --model-size 270000
     """
-    for name, value in (("--model-size", model_size), ("--bandwidth", bandwidth)):
+    for name, value in (("--model-size", model_size), ("--bandwidth", bandwidth), ("--step-size", step_size)):
         if not 0 < value < math.inf:  # NaN fails every comparison
             raise ConfigError(f"{name} {value:g}; give a number above 0")
     if not 0 <= latency < math.inf:
@@ -183,8 +186,9 @@ def plan(
 
     from mixwise import policies
     from mixwise.graphs import parse
+    from mixwise.mixing import metropolis_hastings
     from mixwise.network import Link, Links
-    from mixwise.network.traffic import message_bytes
+    from mixwise.network.traffic import average_bytes, message_bytes
     from mixwise.network.wire import Wire
     from mixwise.policies.edge_coloring import rounds_that_fit
     from mixwise.protocols import Context, Policy
@@ -195,7 +199,8 @@ def plan(
     check_connected(g)
     links = Links(Link(latency / 1e3, bandwidth * 1e6 / 8))
     row = torch.empty(1, model_size, device="meta")
-    sizes = {wire: message_bytes(row, Wire.of(row, wire)) for wire in (None, torch.int8)}
+    forms = {wire: Wire.of(row, wire) for wire in (None, torch.int8)}  # None: rows travel as they are
+    sizes = {wire: message_bytes(row, form) for wire, form in forms.items()}
     auto = policies.Auto().choose(Context(g, links=links, row_bytes=sizes[None], wire_bytes=sizes[torch.int8]))
     families: list[Callable[[int], Policy]] = [
         policies.Pairs, policies.AwarePairs, policies.HeterogeneityAwareMatchings, policies.EdgeColoring,
@@ -206,10 +211,14 @@ def plan(
     chosen = auto.rounds or 1 if isinstance(auto, policies.Pairs | policies.AwarePairs) else 1
     rounded = [usual, *(policies.Pairs(rounds) for rounds in sorted({1, fitting, chosen}))]
     rounded += [auto] if isinstance(auto, policies.AwarePairs) else []
+    unrounded = [usual] if metropolis_hastings(g).is_average else []  # an average over all nodes
     rows = []
     for policy, wire in [*((each, None) for each in exact), *((each, torch.int8) for each in rounded)]:
-        f = policies.forecast(policy, g, sizes[wire], links)
+        sent = None if policy in unrounded or forms[wire] is None else wire
+        f = policies.forecast(policy, g, sizes[sent], links, wire_dtype=sent, step_size=step_size)
         cells = f"{f.rounds:.0f}", f"{f.bytes / 1e6:.3g}", f"{f.seconds:.3g}", f"{f.disagreement:.3g}"
         marked = f"{kind(policy)} (auto)" if wire is not None and policy == auto else kind(policy)
         rows.append((marked, "float32" if wire is None else "int8", *cells))
+    megabytes, seconds = average_bytes(g.n, sizes[None]) / g.n / 1e6, links.average(g, sizes[None])
+    rows.append(("all-reduce", "float32", "–", f"{megabytes:.3g}", f"{seconds:.3g}", "0"))
     out.print(columns(("policy", "wire", "rounds", "MB/node", "seconds", "disagreement"), rows))

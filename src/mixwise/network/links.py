@@ -2,7 +2,8 @@
 
 A round lasts as long as its slowest message, latency + bytes / bandwidth: nodes send to all neighbors at once, and wait
 for all of them. What all nodes do together goes around a ring of n nodes at the pace of the graph's slowest link: a
-gather of rows of b bytes takes n − 1 rounds of b bytes, a mean 2 (n − 1) rounds of b / n bytes.
+gather of rows of b bytes takes n − 1 rounds of b bytes, a mean 2 (n − 1) rounds of b / n bytes, or a gather of
+rows below 64 kB.
 
 Between processes, links are measured: the pairs of an edge coloring take turns, color by color, so that a process is in
 one pair at a time, as in gossip between pairs. Both send at once and wait for each other, and messages of two sizes
@@ -21,6 +22,7 @@ import torch
 from mixwise.errors import NetworkError
 from mixwise.graphs import Graph, edge_coloring
 from mixwise.graphs.graph import IntArray
+from mixwise.network.traffic import LONG_ROW
 from mixwise.protocols import Network
 
 Edge = tuple[int, int]
@@ -83,7 +85,9 @@ class Links:
         return (graph.n - 1) * self._slowest(graph, size)
 
     def average(self, graph: Graph, size: float) -> float:
-        """The mean of such rows, at every node."""
+        """The mean of such rows, at every node: in parts, or by a gather of short rows, which is faster."""
+        if size < LONG_ROW:
+            return self.gather(graph, size)
         return 2 * (graph.n - 1) * self._slowest(graph, size / graph.n)
 
     def permuted(self, order: list[int]) -> Links:

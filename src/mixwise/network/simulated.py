@@ -14,7 +14,7 @@ from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network.links import Links
 from mixwise.network.sums import mix_rows
-from mixwise.network.traffic import LONG_ROW, Cargo, Packing, Traffic, average_bytes, message_bytes
+from mixwise.network.traffic import Cargo, Packing, Traffic, average_bytes, message_bytes
 from mixwise.network.values import check_dtype, check_leaving, check_lengths
 from mixwise.network.wire import Wire, as_wire_dtype
 
@@ -112,11 +112,9 @@ class SimulatedNetwork:
         return rows.mean(dim=0)
 
     def _count_average(self, size: int) -> None:
-        """The bytes of an all-reduce; the time of one, or of a gather, which is faster for short rows."""
         self.traffic.parameters += average_bytes(self.graph.n, size)
         if self.links is not None:
-            seconds = self.links.average if size >= LONG_ROW else self.links.gather
-            self.traffic.seconds += seconds(self.graph, size)
+            self.traffic.seconds += self.links.average(self.graph, size)
 
     def _check_leaving(self, rows: torch.Tensor, senders: range | IntArray) -> None:
         if not self.traffic.paused:
