@@ -40,7 +40,7 @@ from mixwise.state import State
 
 if TYPE_CHECKING:
     from mixwise.network.links import Links
-    from mixwise.network.traffic import Cargo, Packing, Pending, Traffic
+    from mixwise.network.traffic import Arrivals, Cargo, Packing, Pending, Traffic
     from mixwise.tasks.others import Others
 
 __all__ = [  # all that a part needs, from one place
@@ -207,11 +207,11 @@ class Network(Protocol):
     def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> Pending:
         """Start a gossip step and return at once; the rows must not change until it is awaited."""
 
-    def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
+    def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = ...) -> Arrivals:
         """Send one row along every arc i → j of `graph`.
 
         Takes the messages of the owned nodes, sorted by (i, j), and returns those that arrive at them, sorted by
-        (j, i). Where messages can be lost, a lost row is 0 and a lost sketch NaN; "agreement" is sent until it arrives.
+        (j, i), with what was lost of them. `cargo` says how they are counted and whether they may be lost.
         """
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:

@@ -194,7 +194,7 @@ def test_messages_arrive_in_the_order_of_their_receivers(graph):
     arcs = sorted({*graph.edges, *(() if graph.directed else ((j, i) for i, j in graph.edges))})
     messages = torch.tensor([[100.0 * i + j] for i, j in arcs], dtype=torch.float64).reshape(-1, 1)
     network = SimulatedNetwork(graph)
-    arrived = network.exchange(messages, graph)[:, 0].tolist()
+    arrived = network.exchange(messages, graph).rows[:, 0].tolist()
     assert arrived == [100.0 * i + j for i, j in sorted(arcs, key=lambda arc: (arc[1], arc[0]))]
     assert network.traffic.parameters == len(arcs) * 8
 

@@ -20,6 +20,7 @@ from mixwise.experiments.build import prepare
 from mixwise.mixing import lazy, metropolis_hastings, minimize_gme, symmetrized, uniform_sender
 from mixwise.network import Faults, FaultyNetwork, Link, Links, SimulatedNetwork
 from mixwise.network.faults import down
+from mixwise.network.traffic import AGREEMENT, ROWS, SKETCHES
 from mixwise.plan import Plan
 from mixwise.policies import AwarePairs, HeterogeneityAware, Pairs
 from mixwise.protocols import Algorithm
@@ -167,9 +168,9 @@ def test_a_node_that_is_away_keeps_its_row_and_sends_nothing(tmp_path):
         assert network.traffic.parameters == (6 - len(away)) * 2 * 3 * 8
         figures = network.figures()
         assert (figures["nodes_away"], figures.get("away", "")) == (len(away), ", ".join(map(str, away)))
-        arrived = network.exchange(torch.ones(12, 1), graph, cargo="sketches")[:, 0].isnan()
+        arrivals = network.exchange(torch.ones(12, 1), graph, cargo=SKETCHES)
         gone = [i in away or j in away for j in range(6) for i in graph.neighbors(j)]
-        assert arrived.tolist() == gone
+        assert arrivals.lost.tolist() == (arrivals.rows[:, 0] == 0).tolist() == gone
 
 
 def test_nodes_that_are_away_in_turn():
@@ -276,7 +277,7 @@ def test_lost_messages_were_sent():
     for each in (network, whole):
         each.mix(X, W)
         each.start_mix(X, W).wait()
-        for cargo in ("parameters", "sketches", "agreement"):
+        for cargo in (ROWS, SKETCHES, AGREEMENT):
             each.exchange(random_rows(64, 3), TORUS, cargo=cargo)
         each.gather(X)
         each.average(X)

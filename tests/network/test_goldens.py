@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a program
 from builders import faulty, random_rows
 from every_algorithm import GRAPH, KNOWN_IN_PART, MH, N, quadratic_run, runs
 from mixwise.network import DistributedNetwork, GuardedNetwork, SimulatedNetwork
+from mixwise.network.traffic import SKETCHES
 from process_pool import in_processes, run_in_processes
 
 GOLDENS = Path(__file__).with_name("goldens.json")
@@ -69,8 +70,9 @@ def operated(kind: str) -> list[float]:
     X, messages = random_rows(N, DIM, 1), random_rows(len(GRAPH.arcs.senders), DIM, 2)
     for t in range(3):
         network.begin(t)
-        rows = [network.mix(X, MH), network.exchange(messages, GRAPH), network.gather(X[:, :3])]
-        rows += [network.exchange(messages, GRAPH, cargo="sketches").nan_to_num(7.0), network.average(X)[None]]
+        rows = [network.mix(X, MH), network.exchange(messages, GRAPH).rows, network.gather(X[:, :3])]
+        sketches = network.exchange(messages, GRAPH, cargo=SKETCHES)
+        rows += [sketches.rows.masked_fill(torch.from_numpy(sketches.unused)[:, None], 7.0), network.average(X)[None]]
         found += [value for each in rows for value in figures(each, [])]
     return found
 

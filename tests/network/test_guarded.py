@@ -14,6 +14,7 @@ from mixwise.errors import ConfigError, TrainingError
 from mixwise.experiments.build import prepare
 from mixwise.mixing import lazy, metropolis_hastings
 from mixwise.network import GuardedNetwork, SimulatedNetwork
+from mixwise.network.traffic import AGREEMENT, SKETCHES
 from mixwise.policies import AwarePairs, HeterogeneityAware
 from mixwise.tasks import QuadraticTask
 from mixwise.training import records
@@ -182,7 +183,7 @@ def test_a_message_that_cannot_be_left_out_stops_the_run_and_says_so():
     messages = random_rows(16, 3)[TORUS.arcs.senders.tolist()]
     messages[TORUS.arcs.senders == 5] = float("nan")
     says = r"node 5 sent node \d+ a row with NaN.*on_bad cannot leave out a message that all wait for"
-    refused(TrainingError, says, guarded(on_bad="skip").exchange, messages, TORUS, cargo="agreement")
+    refused(TrainingError, says, guarded(on_bad="skip").exchange, messages, TORUS, cargo=AGREEMENT)
 
 
 def test_a_node_whose_sketch_is_lost_is_not_blamed_for_a_bad_one():
@@ -199,7 +200,7 @@ def test_a_node_cannot_draw_all_pairs_to_itself_by_its_claims():
     rows = torch.from_numpy(normal_rows(16, 50))
     rows[5] *= 1e6
     own = rows[TORUS.arcs.senders.tolist()]  # also the order of the receivers
-    told = guarded(robust="clip").exchange(own, TORUS, cargo="sketches")
+    told = guarded(robust="clip").exchange(own, TORUS, cargo=SKETCHES).rows
     apart = (told - own).norm(dim=1).reshape(16, 4)
     for j in NEAR:
         assert float(apart[j].max()) < 2.001 * float(apart[j].sort().values[1])

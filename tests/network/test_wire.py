@@ -12,6 +12,7 @@ from mixwise.errors import NetworkError
 from mixwise.graphs import complete, ring
 from mixwise.mixing import metropolis_hastings
 from mixwise.network import SimulatedNetwork
+from mixwise.network.traffic import SKETCHES
 from mixwise.network.wire import Wire, as_wire_dtype
 
 BOTH = pytest.mark.parametrize("wire", [torch.bfloat16, torch.int8])
@@ -74,7 +75,7 @@ def test_bytes_are_those_on_the_wire_and_an_average_of_all_nodes_is_exact():
         assert network.traffic.parameters == 16 * size
         network.exchange(X[W.graph.arcs.senders.tolist()], W.graph)
         assert network.traffic.parameters == 32 * size
-        network.exchange(X[W.graph.arcs.senders.tolist()], W.graph, cargo="sketches")
+        network.exchange(X[W.graph.arcs.senders.tolist()], W.graph, cargo=SKETCHES)
         assert network.traffic.sketches == 16 * 4000
     J = metropolis_hastings(complete(8))
     mean = SimulatedNetwork(J.graph, wire_dtype=torch.int8).mix(X, J)

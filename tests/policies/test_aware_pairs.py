@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from builders import normal_rows
 from mixwise import graphs
-from mixwise.network import SimulatedNetwork
+from mixwise.network import Arrivals, SimulatedNetwork
+from mixwise.network.traffic import ROWS
 from mixwise.policies import AwarePairs
 from mixwise.sketch import CountSketch, ExactSketch
 from planning import Planner
@@ -22,7 +23,7 @@ class Recording(SimulatedNetwork):
         super().__init__(graph)
         self.used = set()
 
-    def exchange(self, messages, graph, *, cargo="parameters"):
+    def exchange(self, messages, graph, *, cargo=ROWS):
         self.used |= set(zip(graph.arcs.senders.tolist(), graph.arcs.receivers.tolist(), strict=True))
         return super().exchange(messages, graph, cargo=cargo)
 
@@ -158,10 +159,10 @@ def test_a_neighbor_whose_sketch_is_lost_is_not_considered():
     """On a path, the middle is farthest from node 0, whose sketch it misses, and pairs with node 2."""
 
     class MissesOne(SimulatedNetwork):
-        def exchange(self, messages, graph, *, cargo="parameters"):
-            lost = torch.from_numpy(graph.arcs.senders + graph.arcs.receivers == 1)[:, None]
-            nothing = float("nan") if messages.is_floating_point() else messages
-            return super().exchange(torch.where(lost, nothing, messages), graph, cargo=cargo)
+        def exchange(self, messages, graph, *, cargo=ROWS):
+            lost = graph.arcs.senders + graph.arcs.receivers == 1  # also the order of the receivers
+            rows = super().exchange(messages, graph, cargo=cargo).rows
+            return Arrivals(rows.masked_fill(torch.from_numpy(lost)[:, None], 0), lost)
 
     rows = torch.tensor([[9.0], [0.0], [1.0]])
     first, second = Planner(AwarePairs(2, ExactSketch()), MissesOne(graphs.chain(3))).plan(0, rows=rows).params

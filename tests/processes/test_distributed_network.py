@@ -20,7 +20,7 @@ from mixwise.graphs import Graph, complete, random_connected, ring, star
 from mixwise.mixing import MixingMatrix, clique_averaging, metropolis_hastings, uniform, uniform_sender
 from mixwise.network import DistributedNetwork, SimulatedNetwork, Traffic, block
 from mixwise.network.routes import Router
-from mixwise.network.traffic import LONG_ROW
+from mixwise.network.traffic import LONG_ROW, SKETCHES
 from process_pool import Others, error_of, in_processes, run_in_processes
 from programs import torchrun
 
@@ -106,8 +106,8 @@ def operated(network, case):
         "early": lambda: network.start_mix(mine, W).wait(),
         "moved": lambda: network.start_mix(mine.clone(), W).move(moved) or moved,
         "compressed": lambda: network.mix(packing.rows, W, packing=packing),
-        "exchanged": lambda: network.exchange(messages, W.graph),
-        "sketches": lambda: network.exchange(messages, W.graph, cargo="sketches"),
+        "exchanged": lambda: network.exchange(messages, W.graph).rows,
+        "sketches": lambda: network.exchange(messages, W.graph, cargo=SKETCHES).rows,
         "gathered": lambda: network.gather(mine),
         "average": lambda: network.average(mine)[None],
     }

@@ -43,8 +43,8 @@ class RelaySGD(Algorithm):
         arrived, counts = state.arcs["arrived"], state.arcs["counts"]
         # Node i sends to j its own row and all that arrived, except what came from j.
         sums, total = _with_arrived(X_prime, arrived, counts, owners)
-        arrived = network.exchange(sums[owners].sub_(arrived), tree)
-        counts = network.exchange(total[owners] - counts, tree)
+        arrived = network.exchange(sums[owners].sub_(arrived), tree).rows
+        counts = network.exchange(total[owners] - counts, tree).rows
         state.arcs["arrived"], state.arcs["counts"] = arrived, counts
         sums, total = _with_arrived(X_prime, arrived, counts, owners)
         torch.div(sums, total.to(sums.dtype), out=X_prime)

@@ -7,10 +7,12 @@ from mixwise.network.guarded import GuardedNetwork
 from mixwise.network.links import Link, Links
 from mixwise.network.routes import block
 from mixwise.network.simulated import SimulatedNetwork
-from mixwise.network.traffic import Packing, Pending, Traffic
+from mixwise.network.traffic import Arrivals, Cargo, Packing, Pending, Traffic
 from mixwise.protocols import Network
 
 __all__ = [
+    "Arrivals",
+    "Cargo",
     "DistributedNetwork",
     "Faults",
     "FaultyNetwork",

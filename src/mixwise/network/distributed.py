@@ -21,7 +21,7 @@ from mixwise.network.agreement import check_alike, describe
 from mixwise.network.links import Links
 from mixwise.network.pending import BufferPool, PendingAverage, PendingMix
 from mixwise.network.routes import MixingRoutes, Router, Routes, block
-from mixwise.network.traffic import LONG_ROW, Cargo, Packing, Traffic, average_bytes, message_bytes
+from mixwise.network.traffic import LONG_ROW, ROWS, Arrivals, Cargo, Packing, Traffic, average_bytes, message_bytes
 from mixwise.network.transfer import Message, Round, Transfer
 from mixwise.network.transport import Transport
 from mixwise.network.values import check_dtype, check_leaving
@@ -138,15 +138,15 @@ class DistributedNetwork:
         return found[1]
 
     # --- exchange, gather, average ---
-    def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
+    def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = ROWS) -> Arrivals:
         """Send one row along every arc of `graph`."""
         self._check_nodes(graph.n)
         routes = self._exchange_routes(graph)
         _check_rows(messages, len(routes.sources))
-        wire = Wire.of(messages, self.wire_dtype) if cargo == "parameters" else None
+        wire = Wire.of(messages, self.wire_dtype) if cargo.counted == "parameters" else None
         size, device = message_bytes(messages, wire), messages.device
         self.traffic.add(cargo, routes.messages * size)
-        if cargo == "parameters":
+        if cargo.counted == "parameters":
             self._check_leaving(messages, wire, routes.sources)
         source = messages.contiguous() if wire is None else wire.pack(messages)
         arriving = self.buffers.take(routes.arriving, source.shape[1], source.dtype, device)
@@ -157,7 +157,9 @@ class DistributedNetwork:
         transfer.wait()
         arrived.index_copy_(0, routes.outside.to(device), arriving)
         self.buffers.give_back([arriving, *packed])
-        return arrived if wire is None else wire.unpack(arrived, messages.new_empty(len(arrived), messages.shape[1]))
+        if wire is not None:
+            arrived = wire.unpack(arrived, messages.new_empty(len(arrived), messages.shape[1]))
+        return Arrivals(arrived)
 
     def post_rows(
         self, source: torch.Tensor, arriving: torch.Tensor, routes: Routes, operation: str, *, ahead: bool = False

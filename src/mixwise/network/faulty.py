@@ -19,7 +19,7 @@ from mixwise.mixing.matrix import FloatArray
 from mixwise.network.faults import Faults, HostileNodes, down, read_trace
 from mixwise.network.simulated import Arrived, SimulatedNetwork
 from mixwise.network.survivors import listed
-from mixwise.network.traffic import Cargo, Packing, message_bytes
+from mixwise.network.traffic import ROWS, Arrivals, Cargo, Packing, message_bytes
 from mixwise.network.values import BoolArray, check_dtype
 from mixwise.seeding import stream
 
@@ -52,7 +52,7 @@ class FaultyNetwork:
         self.wire_dtype = network.wire_dtype
         self._trace = None if faults.trace is None else read_trace(Path(faults.trace), network.graph.n)
         self._ids = np.arange(network.graph.n)
-        self.hostile, self.lost = HostileNodes(faults.corrupt, network.graph, seed), np.zeros(0, dtype=bool)
+        self.hostile = HostileNodes(faults.corrupt, network.graph, seed)
         self._decide(0)
 
     @property
@@ -93,24 +93,23 @@ class FaultyNetwork:
         weights = self._arriving(W, self.network.row_bytes(rows, packing))
         return self.network.arrived(rows, W.graph, weights, packing)
 
-    def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
-        """The messages in the order of their receivers; 0, or NaN for a sketch, where one is lost."""
-        self.lost = np.zeros(len(messages), dtype=bool)
-        if cargo == "agreement" or self.traffic.paused:
+    def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = ROWS) -> Arrivals:
+        """Return the messages in the order of their receivers, 0 where one is lost."""
+        if cargo.reliable or self.traffic.paused:
             return self.network.exchange(messages, graph, cargo=cargo)
-        arcs, small = graph.arcs, cargo == "sketches"
-        lost = self._lost(graph, arcs.senders, arcs.receivers, small)
-        size = message_bytes(messages, None) if small else self.network.row_bytes(messages)
+        arcs, mutual = graph.arcs, not graph.directed
+        lost = self._lost(graph, arcs.senders, arcs.receivers, cargo.optional)
+        size = message_bytes(messages, None) if cargo.optional else self.network.row_bytes(messages)
         self._count(arcs.senders, arcs.receivers, lost, size, cargo)
-        if small and not graph.directed:
+        if cargo.optional and mutual:
             lost = lost | lost[arcs.by_receiver]  # of the opposite direction
-        self.lost, missing = lost, torch.from_numpy(lost[arcs.by_receiver]).to(messages.device)[:, None]
-        nothing = float("nan") if small and messages.is_floating_point() else 0
         with self.traffic.uncounted():
-            arrived = self.network.exchange(messages, graph, cargo=cargo)
+            rows = self.network.exchange(messages, graph, cargo=cargo).rows
         if messages.is_floating_point():
-            arrived = self.hostile.corrupted(arrived, graph)
-        return arrived.masked_fill_(missing, nothing)
+            rows = self.hostile.corrupted(rows, graph)
+        arriving = lost[arcs.by_receiver]
+        rows.masked_fill_(torch.from_numpy(arriving).to(rows.device)[:, None], 0)
+        return Arrivals(rows, arriving, arriving | lost if mutual and self.faults.acknowledged else None)
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows of all nodes, with the mean of those that arrive in place of the others."""
@@ -153,7 +152,7 @@ class FaultyNetwork:
             weights = (weights + weights[pattern.by_column]) / 2
         used = (senders != receivers) & (weights != 0)
         lost = self._lost(W, senders, receivers) & used
-        self._count(senders[used], receivers[used], lost[used], size, "parameters")
+        self._count(senders[used], receivers[used], lost[used], size, ROWS)
         if pairwise:
             lost = lost | lost[pattern.by_column]
         loops = np.flatnonzero(senders == receivers)

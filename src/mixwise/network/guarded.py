@@ -27,7 +27,7 @@ from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network.arcs import Arcs, Route, bounded, column, lower_median, route_of
 from mixwise.network.faulty import FaultyNetwork
-from mixwise.network.traffic import Cargo, Packing, message_bytes
+from mixwise.network.traffic import ROWS, SKETCHES, Arrivals, Cargo, Packing, message_bytes
 from mixwise.network.values import BoolArray, Cause, check_dtype, is_bad, lengths, rejected
 from mixwise.network.wire import Wire
 from mixwise.protocols import Network, State
@@ -96,8 +96,9 @@ class GuardedNetwork:
         check_dtype(rows)
         route, wire = self._routes(W), Wire.of(rows, self.wire_dtype)
         arcs, seen = route.arcs, rows if wire is None else wire.rounded(rows)
-        D = self._exchanged(rows, route).sub_(seen[arcs.index(rows)])
-        lost, distance, own = self._lost(route.graph), lengths(D), lengths(seen)[arcs.owner]
+        arrivals = self._exchanged(rows, route)
+        D, lost = arrivals.rows.sub_(seen[arcs.index(rows)]), arrivals.unused
+        distance, own = lengths(D), lengths(seen)[arcs.owner]
         bad = is_bad(distance, own, rows.dtype) & ~lost
         self._note(arcs, bad, distance, own)
         used = ~(bad | lost)
@@ -116,21 +117,23 @@ class GuardedNetwork:
         """Return a gossip step whose rows travel when it is awaited."""
         return Later(self, rows, W)
 
-    def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
-        """Send one row along every arc; with `robust`, sketches are bounded, and bad ones are NaN."""
-        arrived = self.network.exchange(messages, graph, cargo=cargo)
-        if self.traffic.paused or not arrived.is_floating_point():
-            return arrived
-        arcs, length = Arcs.into(graph, self.nodes), lengths(arrived)
-        bad = ~np.isfinite(length) & ~self._lost(graph)
-        self._note(arcs, bad, length, length, can_skip=cargo == "sketches")
-        if cargo != "sketches":
-            return arrived
-        arrived.masked_fill_(column(bad, arrived).bool(), float("nan"))
-        if self.robust == "none" or graph.directed:
-            return arrived
-        D = arrived - messages  # of an undirected graph, arcs out of a node and into it are in the same order
-        return messages + D * column(bounded(lengths(D), arcs.owner, len(self.nodes)), D)
+    def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = ROWS) -> Arrivals:
+        """Send one row along every arc; with `robust`, sketches are bounded, and bad ones count as lost."""
+        arrivals = self.network.exchange(messages, graph, cargo=cargo)
+        rows = arrivals.rows
+        if self.traffic.paused or not rows.is_floating_point():
+            return arrivals
+        arcs, length = Arcs.into(graph, self.nodes), lengths(rows)
+        bad = ~np.isfinite(length) & ~arrivals.unused
+        self._note(arcs, bad, length, length, can_skip=cargo.optional)
+        if not cargo.optional:
+            return arrivals
+        lost = bad if arrivals.lost is None else bad | arrivals.lost
+        if self.robust == "clip" and not graph.directed:
+            D = rows - messages  # of an undirected graph, arcs out of a node and into it are in the same order
+            distance = np.where(lost, np.nan, lengths(D))
+            rows = messages + D * column(bounded(distance, arcs.owner, len(self.nodes)), D)
+        return arrivals._replace(rows=rows.masked_fill(column(lost, rows).bool(), 0), lost=lost)
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the rows of all nodes; bad ones are replaced by the mean of the others, long ones are shortened.
@@ -161,27 +164,18 @@ class GuardedNetwork:
         return {"rows_clipped": clipped / max(1, heard), "rows_stopped": stopped}
 
     # --- rows that arrive ---
-    def _exchanged(self, rows: torch.Tensor, route: Route) -> torch.Tensor:
+    def _exchanged(self, rows: torch.Tensor, route: Route) -> Arrivals:
         """Send the rows along the arcs of a gossip step, counted on every process as those of all nodes."""
         messages = rows[torch.from_numpy(route.leaving).to(rows.device)]
         if route.whole:
             return self.network.exchange(messages, route.graph)
         with self.traffic.uncounted():
-            arrived = self.network.exchange(messages, route.graph)
+            arrivals = self.network.exchange(messages, route.graph)
         with self.traffic.pause():
             first = torch.arange(len(self.nodes), device=rows.device)[:, None] == 0
             sent = int(self.network.gather(first * len(messages)).sum())
-        self.traffic.add("parameters", sent * message_bytes(rows, Wire.of(rows, self.wire_dtype)))
-        return arrived
-
-    def _lost(self, graph: Graph) -> BoolArray:
-        """Which of the messages that should have arrived last were lost; with acknowledgments, in both directions."""
-        if not isinstance(self.network, FaultyNetwork):
-            return np.zeros(1, dtype=bool)
-        lost, by_receiver = self.network.lost, graph.arcs.by_receiver
-        both = self.network.faults.acknowledged and not graph.directed
-        arriving: BoolArray = lost[by_receiver] | lost if both else lost[by_receiver]
-        return arriving
+        self.traffic.add(ROWS, sent * message_bytes(rows, Wire.of(rows, self.wire_dtype)))
+        return arrivals
 
     def _note(self, arcs: Arcs, bad: BoolArray, length: FloatArray, own: FloatArray, can_skip: bool = True) -> None:
         """Stop, or count rows that must not be mixed."""
@@ -218,7 +212,8 @@ class GuardedNetwork:
             if not route.complete:
                 S = seen if seen.shape[1] <= 2 * _SKETCH.dim else _SKETCH.fresh(self.step or 0)(seen)
                 owner, sent = self._near.owner, S[self._near.index(rows)]
-                distance = lengths(self.network.exchange(sent, self.graph, cargo="sketches") - sent)
+                told = self.network.exchange(sent, self.graph, cargo=SKETCHES)
+                distance = np.where(told.unused, np.inf, lengths(told.rows - sent))
             self._radii = rows, _RADIUS * lower_median(distance, owner, len(self.nodes))
         return self._radii[1]
 

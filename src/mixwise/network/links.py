@@ -22,7 +22,7 @@ import torch
 from mixwise.errors import NetworkError
 from mixwise.graphs import Graph, edge_coloring
 from mixwise.graphs.graph import IntArray
-from mixwise.network.traffic import LONG_ROW
+from mixwise.network.traffic import LONG_ROW, SKETCHES
 from mixwise.protocols import Network
 
 Edge = tuple[int, int]
@@ -137,7 +137,7 @@ def _pair_seconds(
     taken = []
     for _ in range(count):
         start = clock()
-        network.exchange(rows, matching, cargo="sketches")
+        network.exchange(rows, matching, cargo=SKETCHES)
         taken.append(clock() - start)
     own = torch.full((len(nodes), 1), float(np.median(taken)), dtype=torch.float64)
     everyone = network.gather(own)[:, 0].tolist()

@@ -14,7 +14,7 @@ from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network.links import Links
 from mixwise.network.sums import mix_rows
-from mixwise.network.traffic import Cargo, Packing, Traffic, average_bytes, message_bytes
+from mixwise.network.traffic import ROWS, Arrivals, Cargo, Packing, Traffic, average_bytes, message_bytes
 from mixwise.network.values import check_dtype, check_leaving, check_lengths
 from mixwise.network.wire import Wire, as_wire_dtype
 
@@ -81,21 +81,22 @@ class SimulatedNetwork:
             check_lengths(sent, graph, weights, self.step)
         return Arrived(sent, graph, weights, None if wire is None else rows)
 
-    def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = "parameters") -> torch.Tensor:
+    def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = ROWS) -> Arrivals:
         """The same rows in the order of their receivers."""
         order = graph.arcs.by_receiver
         if messages.ndim != 2 or len(messages) != len(order):
             raise MixingError(f"messages of shape {tuple(messages.shape)} for {len(order)} arcs; one row each")
-        wire = Wire.of(messages, self.wire_dtype) if cargo == "parameters" else None
+        wire = Wire.of(messages, self.wire_dtype) if cargo.counted == "parameters" else None
         size = message_bytes(messages, wire)
         self.traffic.add(cargo, len(messages) * size)
         if wire is not None:
             messages = wire.rounded(messages)
-        if cargo == "parameters":
+        if cargo.counted == "parameters":
             self._check_leaving(messages, graph.arcs.senders)
         if self.links is not None:
             self.traffic.seconds += self.links.round(graph.arcs.senders, graph.arcs.receivers, size)
-        return messages.index_select(0, torch.tensor(order, device=messages.device))  # a copy: the order is read-only
+        at = torch.tensor(order, device=messages.device)  # a copy: the order is read-only
+        return Arrivals(messages.index_select(0, at))
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows themselves: all of them are here. Counted as an all-gather: each row reaches n − 1 nodes."""

@@ -8,14 +8,57 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol
 
+import numpy as np
 import torch
 
+from mixwise.network.values import BoolArray
 from mixwise.network.wire import Wire
 
 LONG_ROW = 1 << 16  # bytes; shorter rows are faster copied, or sent whole, than sent in several messages
-Cargo: TypeAlias = Literal["parameters", "sketches", "agreement"]  # what travels; the last two are small
+
+
+@dataclass(frozen=True)
+class Cargo:
+    """The content of messages, and what becomes of them on their way.
+
+    Attributes:
+        counted: the count of `Traffic` that their bytes belong to. Parameters are rounded to `wire_dtype`, and must be
+            finite where they leave.
+        optional: whether receivers can do without: along an undirected edge both directions count, or neither, and a
+            guard may leave out bad ones.
+        reliable: whether they are sent again until they arrive.
+    """
+
+    counted: Literal["parameters", "sketches"]
+    optional: bool = False
+    reliable: bool = False
+
+
+ROWS = Cargo("parameters")
+SKETCHES = Cargo("sketches", optional=True)  # and offers
+AGREEMENT = Cargo("sketches", reliable=True)  # what all must know alike
+
+
+class Arrivals(NamedTuple):
+    """The messages of an exchange that arrive at the owned nodes, sorted by (receiver, sender).
+
+    Attributes:
+        rows: (A, w); 0 where a message was lost.
+        lost: (A,), which were lost; None if nothing can be.
+        unpaired: (A,), which were lost in either direction, where both ends know it; None where they do not.
+    """
+
+    rows: torch.Tensor
+    lost: BoolArray | None = None
+    unpaired: BoolArray | None = None
+
+    @property
+    def unused(self) -> BoolArray:
+        """(A,), the messages that must not be used: those that were lost, in either direction where that is known."""
+        found = self.lost if self.unpaired is None else self.unpaired
+        return np.zeros(len(self.rows), dtype=bool) if found is None else found
 
 
 @dataclass
@@ -39,7 +82,7 @@ class Traffic:
 
     def add(self, cargo: Cargo, size: int) -> None:
         """Count `size` bytes."""
-        if cargo == "parameters":
+        if cargo.counted == "parameters":
             self.parameters += size
         else:
             self.sketches += size

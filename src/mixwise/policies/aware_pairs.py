@@ -17,6 +17,7 @@ from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix, metropolis_hastings
 from mixwise.mixing.matrix import FloatArray
+from mixwise.network.traffic import SKETCHES
 from mixwise.parts import Count, Natural, part
 from mixwise.policies.controls import Permuted, permuted_here
 from mixwise.policies.edge_coloring import InPairs, most_rounds
@@ -127,10 +128,12 @@ class Neighborhood:
         return np.repeat(values, self.degrees)
 
     def heard(self, messages: npt.NDArray[Any], network: Network) -> npt.NDArray[Any]:
-        """Send each neighbor its message (A, w) and return what the neighbors sent."""
-        arrived: npt.NDArray[Any]
-        arrived = network.exchange(torch.from_numpy(messages), self.graph, cargo="sketches").numpy()
-        return arrived
+        """Send each neighbor its message (A, w) and return what the neighbors sent; NaN, or 0, where it was lost."""
+        arrivals = network.exchange(torch.from_numpy(messages), self.graph, cargo=SKETCHES)
+        heard: npt.NDArray[Any] = arrivals.rows.numpy()
+        if arrivals.lost is not None and heard.dtype.kind == "f":
+            heard[arrivals.lost] = np.nan
+        return heard
 
     def matrix(self, partner: IntArray) -> MixingMatrix:
         """W of the pairs; where not all nodes are owned, the rows and columns of those that are."""

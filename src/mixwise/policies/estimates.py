@@ -18,6 +18,7 @@ from mixwise.mixing import GmeProblem, GmeSolution, MixingMatrix, gram_matrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.mixing.metrics import error_after_mixing
 from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, TOLERANCE, NeighborGme, Start
+from mixwise.network.traffic import AGREEMENT
 from mixwise.policies.controls import Permuted, permuted, permuted_here
 from mixwise.protocols import Context, Look, Network, Plan, Round, State
 from mixwise.sketch import CountSketch, RandomSketch, Sketch
@@ -192,8 +193,8 @@ def _prepared(state: State, network: Network, device: torch.device) -> NeighborG
     if "problem" not in state.scratch or state.scratch["problem"][0] is not network:
 
         def exchange(messages: npt.NDArray[Any], graph: Graph) -> npt.NDArray[Any]:
-            arrived = network.exchange(torch.from_numpy(messages).to(device), graph, cargo="agreement")
-            return arrived.cpu().numpy()
+            arrived = network.exchange(torch.from_numpy(messages).to(device), graph, cargo=AGREEMENT)
+            return arrived.rows.cpu().numpy()
 
         state.scratch["problem"] = network, NeighborGme(network.graph, network.nodes, exchange)
     problem: NeighborGme = state.scratch["problem"][1]
