@@ -290,6 +290,18 @@ def test_the_axis_switch_changes_the_curve(report):
     assert "simulated network time" in "".join(labels)
 
 
+def test_a_chart_shows_the_curves_of_one_topology(tmp_path, open_page):
+    runs = {f"{place}/{name}": [[{"step": t, "loss": 1.0 + t} for t in range(9)]] for place in "xy" for name in "ab"}
+    tab = open_page(reported(made_folder(tmp_path / "two", runs)))
+    for place in "xy":
+        tab.locator("#experiment").select_option(place)
+        names = [f"{place}/a", f"{place}/b"]
+        assert [button.inner_text() for button in tab.locator("#legend button:not(.all)").all()] == names
+        drawn = tab.locator("#curve-svg .variant").all()
+        assert [each.get_attribute("data-variant") for each in drawn] == names
+    assert tab.locator(".story").count() == tab.locator(".result").count() == 2
+
+
 def test_a_variant_is_hidden_and_shown_by_click_and_by_key(report):
     button = report.locator("#variant-2")
     assert report.locator("[data-variant='auto']").count() == 1

@@ -142,6 +142,7 @@ def test_a_topology_in_progress_does_not_cut_the_others(tmp_path):
 def test_with_one_topology_nothing_is_divided(variants, tmp_path):
     folder = read_folder(made_folder(tmp_path, {variant: [records(0.5, 3)] for variant in variants}))
     (experiment,) = page_data([folder])["experiments"]
-    assert experiment["folder"] == "made"
+    assert (experiment["name"], experiment["separate"]) == ("made", False)
+    assert [row["short"] for row in experiment["rows"]] == variants
     assert summarize(folder).table.rows.keys() == set(variants)
     assert [part.variants for part in folder.by_topology()] == [variants]

@@ -161,7 +161,7 @@ class RunFolder:
         """The folder once for each topology, with its runs and their problems; those of no run come first."""
         names = list(dict.fromkeys(map(topology_of, self.variants)))
         if len(names) < 2:
-            return [replace(self, topology=name) for name in names] or [self]
+            return [self]
         parts = []
         for name in names:
             variants = [variant for variant in self.variants if topology_of(variant) == name]
