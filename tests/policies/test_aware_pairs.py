@@ -168,3 +168,11 @@ def test_a_neighbor_whose_sketch_is_lost_is_not_considered():
     first, second = Planner(AwarePairs(2, ExactSketch()), MissesOne(graphs.chain(3))).plan(0, rows=rows).params
     assert first.graph.edges == ((1, 2),)
     assert second.graph.edges == ()  # 1 and 2 are equal now, and 0 is still not heard
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_choosing_pairs_leaves_the_rows_as_they_are(dtype):
+    X = torch.from_numpy(normal_rows(8, 4, 0)).to(dtype)
+    before = X.clone()
+    Planner(AwarePairs(3, ExactSketch()), SimulatedNetwork(graphs.ring(8))).plan(0, rows=X)
+    assert torch.equal(X, before)

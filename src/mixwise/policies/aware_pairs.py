@@ -6,11 +6,12 @@ Legend: m owned nodes with A arcs to their neighbors, sorted by (i, j); S (m, k)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from annotated_types import Interval
 
 from mixwise.errors import MixingError
 from mixwise.graphs import Graph
@@ -18,7 +19,7 @@ from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix, metropolis_hastings
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network.traffic import SKETCHES
-from mixwise.parts import Count, Natural, part
+from mixwise.parts import Count, part
 from mixwise.policies.controls import Permuted, permuted_here
 from mixwise.policies.edge_coloring import InPairs, most_rounds
 from mixwise.policies.estimates import seeded
@@ -27,6 +28,7 @@ from mixwise.seeding import hashed, stream
 from mixwise.sketch import CountSketch, Sketch
 
 _AT_ONCE = 1 << 12  # arcs whose sketches are compared at a time
+_MOST_ITERATIONS = 10_000  # each of them a message along every arc
 _WHOLE = 2.0**30  # the share 1 in a message of the iterations
 _NOTHING, _OFFER, _TAKEN = 0, 1, 2  # what a node tells a neighbor, in one byte; a lost byte says nothing
 
@@ -67,17 +69,14 @@ class AwarePairs(InPairs):
 
     sketch: Sketch = CountSketch(100)
     offers: Count = 6
-    iterations: Natural = 12
+    iterations: Annotated[int, Interval(ge=0, le=_MOST_ITERATIONS)] = 12
     control: Permuted | None = None
 
     def init(self, context: Context) -> State:
-        """Check the numbers of messages, and seed the sketch; for symmetric weights only one matching is allowed."""
+        """Check the options, and seed the sketch; algorithms that need symmetric weights allow one matching only."""
         rounds = self.count(context, one_way=True)
-        for name, times in {"offers": self.offers, "iterations": self.iterations}.items():
-            if times > (most := most_rounds(context.graph)):
-                raise MixingError(
-                    f"{name} = {times}; more than {most} change nothing on {context.graph.n} nodes; use fewer"
-                )
+        if self.offers > (most := most_rounds(context.graph)):
+            raise MixingError(f"offers = {self.offers}; more than {most} change nothing on {context.graph.n} nodes")
         return State(scratch={"rounds": rounds, "seed": context.seed, "sketch": seeded(self.sketch, context)})
 
     def looks(self, t: int, state: State) -> Look | None:
@@ -86,7 +85,8 @@ class AwarePairs(InPairs):
 
     def plan(self, round: Round, state: State, network: Network) -> Plan:
         """Return the matchings of this mixing."""
-        S = state.scratch["sketch"].fresh(round.t)(round.rows).float().cpu().numpy()
+        # A copy: an exact sketch may be the rows themselves, which only mixing may change.
+        S = state.scratch["sketch"].fresh(round.t)(round.rows).to("cpu", torch.float32, copy=True).numpy()
         if self.control is not None:
             S = permuted_here(S, network, state.scratch["seed"], round.t)
         if "near" not in state.scratch:
