@@ -40,6 +40,7 @@ from mixwise.state import State
 
 if TYPE_CHECKING:
     from mixwise.network.links import Links
+    from mixwise.network.measuring import Measuring
     from mixwise.network.traffic import Arrivals, Cargo, Packing, Pending, Traffic
     from mixwise.tasks.others import Others
 
@@ -195,6 +196,12 @@ class Network(Protocol):
 
     def begin(self, step: int) -> None:
         """Begin a step: the nodes that are away in it are decided here, and its messages are numbered from 0."""
+
+    def uncounted(self) -> Network:
+        """Return this network, with the same faults and checks, and a counter of its own."""
+
+    def measuring(self) -> Measuring:
+        """Return the view for measurements, in which nothing is counted, lost, attacked or checked."""
 
     def mix(
         self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, packing: Packing | None = None

@@ -95,6 +95,31 @@ def test_ranks_may_hold_equal_weights_in_different_objects():
     assert {sent for _, sent in results} == {simulation.traffic.parameters}
 
 
+# --- views ---
+@every_stack
+def test_what_an_uncounted_network_sends_has_the_same_faults_and_numbers_and_another_counter(make):
+    X, counted, other = random_rows(16, 100), make(), make()
+    for network in (counted, other):
+        network.begin(2)
+    assert torch.equal(other.uncounted().gather(X), counted.gather(X))
+    assert other.traffic == Traffic() != counted.traffic
+    assert torch.equal(other.gather(X), counted.gather(X))  # the message after it
+
+
+@every_stack
+def test_measurements_see_the_rows_as_they_are(make):
+    network, X = make(), random_rows(16, 100)
+    network.begin(2)
+    seen, honest = network.measuring(), [i for i in range(16) if i != 3]
+    measured = X[honest] if seen.size == 15 else X
+    assert (seen.nodes, seen.size) == (range(16), len(measured))
+    assert torch.equal(seen.gather(X), measured)
+    torch.testing.assert_close(seen.average(X), measured.mean(0), rtol=0, atol=1e-14)
+    torch.testing.assert_close(seen.mix(X, (W, W)), torch.from_numpy(W.to_dense() @ W.to_dense()).T @ X)
+    seen.mix(X * float("nan"), (W,))
+    assert network.traffic == Traffic()
+
+
 # --- gradients are gradients ---
 CHANGE_GRADIENTS = ["gradient tracking", "momentum tracking, aware", "quasi-global", "all-reduce"]
 

@@ -143,8 +143,7 @@ def with_statistics(network, buffers, folder=None, load=False, save=False, steps
     stepped(training, steps)
     if save:
         save_checkpoint(training, folder)
-    with network.traffic.pause():
-        values = task.evaluate(training.X, network)
+    values = task.evaluate(training.X, network.measuring())
     return values, network.traffic.parameters
 
 

@@ -39,10 +39,9 @@ def averaged_state(row: ModelRow, models: torch.Tensor, network: Network) -> dic
 
     Its keys are those of the plain model, if the model was compiled.
     """
-    with network.traffic.pause():
-        mean = network.average(models)
-        values = {id(parameter): view for parameter, view in row.views(mean)}
-        values |= {id(buffer): _average_buffer(buffer, network) for buffer in row.module.buffers()}
+    mean = network.measuring().average(models)
+    values = {id(parameter): view for parameter, view in row.views(mean)}
+    values |= {id(buffer): _average_buffer(buffer, network) for buffer in row.module.buffers()}
     state: dict[str, Any] = row.module.state_dict(keep_vars=True)
     for key in list(state):  # in place, since torch keeps the versions of modules beside the entries
         value = state.pop(key)
@@ -57,7 +56,7 @@ def _average_buffer(buffer: torch.Tensor, network: Network) -> torch.Tensor:
         take_from_first(first, network)
         return first
     wide = torch.promote_types(buffer.dtype, torch.float32)
-    return network.average(buffer.reshape(1, -1).to(wide)).view(buffer.shape).to(buffer.dtype)
+    return network.measuring().average(buffer.reshape(1, -1).to(wide)).view(buffer.shape).to(buffer.dtype)
 
 
 def metrics(row: ModelRow, models: torch.Tensor, driver: Driver, loss: float = math.nan) -> dict[str, float]:
@@ -84,8 +83,7 @@ def metrics(row: ModelRow, models: torch.Tensor, driver: Driver, loss: float = m
 def told_by_all(network: Network, row: ModelRow, *values: float) -> list[list[float]]:
     """Return the values that each node tells, in float32, in the order of the nodes."""
     own = torch.tensor([values], dtype=torch.float32, device=row.device).expand(len(network.nodes), -1)
-    with network.traffic.pause():
-        told: list[list[float]] = network.gather(own).tolist()
+    told: list[list[float]] = network.measuring().gather(own).tolist()
     return told
 
 

@@ -5,6 +5,7 @@ from mixwise.network.faults import Faults
 from mixwise.network.faulty import FaultyNetwork
 from mixwise.network.guarded import GuardedNetwork
 from mixwise.network.links import Link, Links
+from mixwise.network.measuring import Measuring
 from mixwise.network.routes import block
 from mixwise.network.simulated import SimulatedNetwork
 from mixwise.network.traffic import Arrivals, Cargo, Packing, Pending, Traffic
@@ -19,6 +20,7 @@ __all__ = [
     "GuardedNetwork",
     "Link",
     "Links",
+    "Measuring",
     "Network",
     "Packing",
     "Pending",

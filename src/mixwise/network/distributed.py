@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from copy import copy
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from mixwise.graphs.spec import GraphLike, as_graph
 from mixwise.mixing import MixingMatrix
 from mixwise.network.agreement import check_alike, describe
 from mixwise.network.links import Links
+from mixwise.network.measuring import Measuring
 from mixwise.network.pending import BufferPool, PendingAverage, PendingMix
 from mixwise.network.routes import MixingRoutes, Router, Routes, block
 from mixwise.network.traffic import LONG_ROW, ROWS, Arrivals, Cargo, Packing, Traffic, average_bytes, message_bytes
@@ -71,6 +73,7 @@ class DistributedNetwork:
         self.traffic = Traffic()
         self.links: Links | None = None  # time between processes is measured, not simulated
         self.step: int | None = None
+        self.checks = True  # whether rows must be fit to be mixed
         self._router = Router(self.graph.n, self.rank, self.world)
         self.buffers = BufferPool()
         self._mixing: dict[int, tuple[MixingMatrix, MixingRoutes]] = {}  # by id, the last used at the end
@@ -86,6 +89,18 @@ class DistributedNetwork:
     def begin(self, step: int) -> None:
         """Begin a step, which error messages name."""
         self.step = step
+
+    def uncounted(self) -> DistributedNetwork:
+        """Return this network with a counter of its own."""
+        view = copy(self)
+        view.traffic = Traffic()
+        return view
+
+    def measuring(self) -> Measuring:
+        """Return the view for measurements."""
+        view = self.uncounted()
+        view.wire_dtype, view.checks = None, False
+        return Measuring(view)
 
     def _agree(self) -> None:
         """Raise an error, on all processes at once, if they have different settings."""
@@ -123,7 +138,7 @@ class DistributedNetwork:
 
     def _messages(self, W: MixingMatrix, routes: MixingRoutes) -> int:
         """Return how many rows all nodes send; collective in every mixing where no process knows all weights."""
-        if W.whole or self.traffic.paused:
+        if W.whole or not self.checks:  # or nothing is counted
             return routes.messages
         own = torch.tensor([[routes.messages]], device=self.transport.device)
         return int(self.transport.gather(own, "counting messages", self.step).sum())
@@ -204,7 +219,7 @@ class DistributedNetwork:
 
     def _check_leaving(self, rows: torch.Tensor, wire: Wire | None, senders: range | IntArray) -> None:
         """Reject rows that are not finite, in the precision in which they travel."""
-        if not self.traffic.paused:
+        if self.checks:
             sent = rows if wire is None or not wire.casts else rows.to(wire.dtype)
             check_leaving(sent, senders, self.step)
 

@@ -169,10 +169,6 @@ class HostileNodes:
         """Begin a step; the messages depend on it, and on how many calls came before in it."""
         self._step, self._calls = step, 0
 
-    def honest_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the rows (n, d) without those of hostile nodes."""
-        return rows[torch.from_numpy(self.honest)] if self.kinds else rows
-
     def turn_gradients(self, G: torch.Tensor) -> None:
         """Turn the gradients (n, d) of nodes whose updates are sign-flipped, in place: they train uphill."""
         G[self.kinds.get("flip", [])] *= -1

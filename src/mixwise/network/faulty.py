@@ -5,6 +5,8 @@ Legend: n nodes; rows (n, d); arcs i → j as arrays of senders and receivers.
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,20 @@ from mixwise.graphs.graph import IntArray
 from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network.faults import Faults, HostileNodes, down, read_trace
+from mixwise.network.measuring import Measuring
 from mixwise.network.simulated import Arrived, SimulatedNetwork
 from mixwise.network.survivors import listed
 from mixwise.network.traffic import ROWS, Arrivals, Cargo, Packing, message_bytes
 from mixwise.network.values import BoolArray, check_dtype
 from mixwise.seeding import stream
+
+
+@dataclass
+class _Sent:
+    """The messages of a step so far: how many, and where the last rows travelled."""
+
+    number: int = 0
+    along: MixingMatrix | Graph | None = None
 
 
 class FaultyNetwork:
@@ -65,9 +76,20 @@ class FaultyNetwork:
         self.network.begin(step)
         self._decide(step)
 
+    def uncounted(self) -> FaultyNetwork:
+        """Return this network with a counter of its own; messages have the same faults, and are numbered as here."""
+        view = copy(self)
+        view.network = self.network.uncounted()
+        view.traffic = view.network.traffic
+        return view
+
+    def measuring(self) -> Measuring:
+        """Return the view for measurements: nothing is lost, and only honest nodes count."""
+        view = self.network.measuring()
+        return view.of(self.hostile.honest) if self.hostile.kinds else view
+
     def _decide(self, step: int) -> None:
-        self._now, self._draws = step, 0
-        self._along: MixingMatrix | Graph | None = None  # where the last rows travelled
+        self._now, self._sent = step, _Sent()
         self.hostile.begin(self._now)
         self._failed: dict[tuple[Graph, int], BoolArray] = {}  # with bursts: links, by a graph's arcs or entries
         self._away = self._nodes_away(self._now)
@@ -82,8 +104,6 @@ class FaultyNetwork:
 
     def start_mix(self, rows: torch.Tensor, W: MixingMatrix, packing: Packing | None = None) -> Arrived:
         """Start a gossip step with the weights of what will arrive."""
-        if self.traffic.paused:
-            return self.network.arrived(rows, W.graph, W.weights, packing)
         if self.hostile.kinds:
             raise TrainingError(
                 "faults.corrupt: hostile nodes send each neighbor a row of its own, which push-sum and compressed "
@@ -95,7 +115,7 @@ class FaultyNetwork:
 
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = ROWS) -> Arrivals:
         """Return the messages in the order of their receivers, 0 where one is lost."""
-        if cargo.reliable or self.traffic.paused:
+        if cargo.reliable:
             return self.network.exchange(messages, graph, cargo=cargo)
         arcs, mutual = graph.arcs, not graph.directed
         lost = self._lost(graph, arcs.senders, arcs.receivers, cargo.optional)
@@ -103,8 +123,7 @@ class FaultyNetwork:
         self._count(arcs.senders, arcs.receivers, lost, size, cargo)
         if cargo.optional and mutual:
             lost = lost | lost[arcs.by_receiver]  # of the opposite direction
-        with self.traffic.uncounted():
-            rows = self.network.exchange(messages, graph, cargo=cargo).rows
+        rows = self.network.uncounted().exchange(messages, graph, cargo=cargo).rows
         if messages.is_floating_point():
             rows = self.hostile.corrupted(rows, graph)
         arriving = lost[arcs.by_receiver]
@@ -114,11 +133,9 @@ class FaultyNetwork:
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows of all nodes, with the mean of those that arrive in place of the others."""
         gathered = self.network.gather(rows)
-        if self.traffic.paused:
-            return self.hostile.honest_rows(gathered)
         if gathered.is_floating_point():
             gathered = self.hostile.replaced(gathered, self._ids)
-        self._draws += 1
+        self._sent.number += 1
         lost = self._drawn(self._ids) | self._away | self._late
         self.traffic.messages += len(lost)
         self.traffic.lost += int(lost.sum())
@@ -128,9 +145,8 @@ class FaultyNetwork:
         return torch.where(missing[:, None], mean, gathered)
 
     def average(self, rows: torch.Tensor) -> torch.Tensor:
-        """The mean of all rows: nothing is lost. What is measured is about honest nodes."""
-        seen = self.hostile.honest_rows(rows) if self.traffic.paused else self.hostile.replaced(rows, self._ids)
-        return self.network.average(seen)
+        """The mean of all rows: nothing is lost."""
+        return self.network.average(self.hostile.replaced(rows, self._ids))
 
     def figures(self) -> dict[str, Any]:
         """Return what a record holds about faults: the share of messages lost so far, and the nodes away now."""
@@ -169,9 +185,9 @@ class FaultyNetwork:
         """Which messages between these nodes do not arrive; entries with sender = receiver have no meaning."""
         links = senders * self.graph.n + receivers
         if self.faults.burst is None:
-            if small or along is not self._along:  # what follows along the same arcs is part of the same message
-                self._draws += 1
-            self._along = None if small else along
+            if small or along is not self._sent.along:  # what follows along the same arcs is part of the same message
+                self._sent.number += 1
+            self._sent.along = None if small else along
             failed = self._drawn(links)
         else:  # the same in all rounds of a step; drawing it again would take longer than mixing 16 nodes
             key = along.graph if isinstance(along, MixingMatrix) else along, len(senders)
@@ -184,7 +200,7 @@ class FaultyNetwork:
 
     def _drawn(self, items: IntArray) -> BoolArray:
         """Which of the messages under way are lost, each by itself."""
-        return down(items, self._now, self.faults.message_loss, None, stream(self.seed, "messages", self._draws))
+        return down(items, self._now, self.faults.message_loss, None, stream(self.seed, "messages", self._sent.number))
 
     def _count(self, senders: IntArray, receivers: IntArray, lost: BoolArray, size: int, cargo: Cargo) -> None:
         """Count messages of so many bytes, and the time until the last of them would arrive."""

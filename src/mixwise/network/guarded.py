@@ -13,6 +13,7 @@ Legend: m owned nodes; rows (m, d); A arcs into them, sorted by (receiver, sende
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Literal, TypeAlias, get_args
@@ -27,6 +28,7 @@ from mixwise.mixing import MixingMatrix
 from mixwise.mixing.matrix import FloatArray
 from mixwise.network.arcs import Arcs, Route, bounded, column, lower_median, route_of
 from mixwise.network.faulty import FaultyNetwork
+from mixwise.network.measuring import Measuring
 from mixwise.network.traffic import ROWS, SKETCHES, Arrivals, Cargo, Packing, message_bytes
 from mixwise.network.values import BoolArray, Cause, check_dtype, is_bad, lengths, rejected
 from mixwise.network.wire import Wire
@@ -86,12 +88,23 @@ class GuardedNetwork:
         self.network.begin(step)
         self._radii = None
 
+    def uncounted(self) -> GuardedNetwork:
+        """Return this network with a counter of its own."""
+        view = copy(self)
+        view.network = self.network.uncounted()
+        view.traffic = view.network.traffic
+        return view
+
+    def measuring(self) -> Measuring:
+        """Return the view for measurements."""
+        return self.network.measuring()
+
     # --- the network ---
     def mix(
         self, rows: torch.Tensor, W: MixingMatrix, *, out: torch.Tensor | None = None, packing: Packing | None = None
     ) -> torch.Tensor:
         """Mix what arrives as far as it can be trusted."""
-        if self.traffic.paused or packing is not None or W.kind != "doubly":
+        if packing is not None or W.kind != "doubly":
             return self.network.mix(rows, W, out=out, packing=packing)
         check_dtype(rows)
         route, wire = self._routes(W), Wire.of(rows, self.wire_dtype)
@@ -113,15 +126,15 @@ class GuardedNetwork:
         moves = torch.zeros_like(rows).index_add_(0, arcs.index(rows), D.mul_(column(weights, D)))
         return (rows.clone() if out is None else out.copy_(rows)).add_(moves)
 
-    def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> Later:
-        """Return a gossip step whose rows travel when it is awaited."""
-        return Later(self, rows, W)
+    def start_mix(self, rows: torch.Tensor, W: MixingMatrix) -> Mixed:
+        """Return a gossip step whose rows have travelled: they are compared before anything else is done."""
+        return Mixed(rows, self.mix(rows, W))
 
     def exchange(self, messages: torch.Tensor, graph: Graph, *, cargo: Cargo = ROWS) -> Arrivals:
         """Send one row along every arc; with `robust`, sketches are bounded, and bad ones count as lost."""
         arrivals = self.network.exchange(messages, graph, cargo=cargo)
         rows = arrivals.rows
-        if self.traffic.paused or not rows.is_floating_point():
+        if not rows.is_floating_point():
             return arrivals
         arcs, length = Arcs.into(graph, self.nodes), lengths(rows)
         bad = ~np.isfinite(length) & ~arrivals.unused
@@ -141,7 +154,7 @@ class GuardedNetwork:
         Every process gathers the same rows and decides by them alone, so all of them leave out the same nodes.
         """
         gathered = self.network.gather(rows)
-        if self.traffic.paused or not gathered.is_floating_point():
+        if not gathered.is_floating_point():
             return gathered
         unheard = ~np.isfinite(lengths(gathered))
         self._note_gathered(np.flatnonzero(unheard))
@@ -159,8 +172,7 @@ class GuardedNetwork:
     def figures(self) -> dict[str, float]:
         """Return what a record holds: the share of rows that were clipped, and how many were stopped; collective."""
         counts = torch.cat([self.state.rows[name] for name in ("heard", "clipped", "stopped")], dim=1)
-        with self.traffic.pause():
-            heard, clipped, stopped = self.network.gather(counts).sum(dim=0).tolist()
+        heard, clipped, stopped = self.measuring().gather(counts).sum(dim=0).tolist()
         return {"rows_clipped": clipped / max(1, heard), "rows_stopped": stopped}
 
     # --- rows that arrive ---
@@ -169,11 +181,9 @@ class GuardedNetwork:
         messages = rows[torch.from_numpy(route.leaving).to(rows.device)]
         if route.whole:
             return self.network.exchange(messages, route.graph)
-        with self.traffic.uncounted():
-            arrivals = self.network.exchange(messages, route.graph)
-        with self.traffic.pause():
-            first = torch.arange(len(self.nodes), device=rows.device)[:, None] == 0
-            sent = int(self.network.gather(first * len(messages)).sum())
+        arrivals = self.network.uncounted().exchange(messages, route.graph)
+        first = torch.arange(len(self.nodes), device=rows.device)[:, None] == 0
+        sent = int(self.measuring().gather(first * len(messages)).sum())
         self.traffic.add(ROWS, sent * message_bytes(rows, Wire.of(rows, self.wire_dtype)))
         return arrivals
 
@@ -219,20 +229,19 @@ class GuardedNetwork:
 
 
 @dataclass(frozen=True)
-class Later:
-    """A gossip step that begins when it is awaited."""
+class Mixed:
+    """A gossip step that is done: the rows before, and after."""
 
-    network: GuardedNetwork
     rows: torch.Tensor
-    W: MixingMatrix
+    mixed: torch.Tensor
 
     def wait(self) -> torch.Tensor:
         """Return the mixed rows."""
-        return self.network.mix(self.rows, self.W)
+        return self.mixed
 
     def move(self, rows: torch.Tensor) -> None:
         """Add what mixing changes to these rows, in place."""
-        rows.add_(self.wait().sub_(self.rows))
+        rows.add_(self.mixed.sub_(self.rows))
 
 
 def guarded(network: Network, robust: Robust, on_bad: OnBad) -> Network:

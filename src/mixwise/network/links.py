@@ -107,22 +107,21 @@ def measured_links(network: Network, clock: Callable[[], float] = time.perf_coun
         network: how rows travel.
         clock: in seconds.
     """
-    links = {}
-    with network.traffic.pause():
-        for matching in edge_coloring(network.graph):
-            short, probe = dict.fromkeys(matching.edges, _SHORT), dict.fromkeys(matching.edges, _PROBE)
-            first = _pair_seconds(network, matching, short, _FEWEST, clock)
-            count = min(max(int(_TURN / max(*first.values(), 1e-6)), _FEWEST), _MOST)
-            latency = _pair_seconds(network, matching, short, count, clock)
-            guess = _pair_seconds(network, matching, probe, 3, clock)
-            long = {
-                edge: min(max(int(_PROBE * _LONG_MESSAGE / seconds), _PROBE), _LONGEST) // 4 * 4
-                for edge, seconds in guess.items()
-            }
-            total = _pair_seconds(network, matching, long, _FEWEST, clock)
-            for edge in matching.edges:
-                carried = (long[edge] - _SHORT) / max(total[edge] - latency[edge], 1e-9)
-                links[edge] = Link(max(latency[edge] - _SHORT / carried, 0.0), carried)
+    links, network = {}, network.uncounted()
+    for matching in edge_coloring(network.graph):
+        short, probe = dict.fromkeys(matching.edges, _SHORT), dict.fromkeys(matching.edges, _PROBE)
+        first = _pair_seconds(network, matching, short, _FEWEST, clock)
+        count = min(max(int(_TURN / max(*first.values(), 1e-6)), _FEWEST), _MOST)
+        latency = _pair_seconds(network, matching, short, count, clock)
+        guess = _pair_seconds(network, matching, probe, 3, clock)
+        long = {
+            edge: min(max(int(_PROBE * _LONG_MESSAGE / seconds), _PROBE), _LONGEST) // 4 * 4
+            for edge, seconds in guess.items()
+        }
+        total = _pair_seconds(network, matching, long, _FEWEST, clock)
+        for edge in matching.edges:
+            carried = (long[edge] - _SHORT) / max(total[edge] - latency[edge], 1e-9)
+            links[edge] = Link(max(latency[edge] - _SHORT / carried, 0.0), carried)
     return links
 
 

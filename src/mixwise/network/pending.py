@@ -88,7 +88,7 @@ class PendingMix:
         ahead: bool,
     ) -> None:
         self._buffers, self._routes, self._form, self._exact = network.buffers, routes, form, rows
-        self._checks = not network.traffic.paused  # what arrives
+        self._checks = network.checks  # what arrives
         self._lent: list[torch.Tensor] = []  # from the pool
         source = rows.contiguous() if form is None else self._memory(len(rows), form.width, form.dtype)
         self._rows = source if isinstance(form, Wire) else rows  # that are added up

@@ -5,8 +5,6 @@ Legend: n nodes in all; m rows owned by this process; rows (m, d) row-contiguous
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -78,7 +76,6 @@ class Traffic:
     seconds: float = 0.0
     messages: int = 0
     lost: int = 0
-    paused = False  # whether rows are only measured at present; not a field
 
     def add(self, cargo: Cargo, size: int) -> None:
         """Count `size` bytes."""
@@ -90,22 +87,6 @@ class Traffic:
     def reset(self) -> None:
         """Count from 0 again."""
         vars(self).update(vars(Traffic()))
-
-    @contextmanager
-    def uncounted(self) -> Iterator[None]:
-        """Count nothing inside; rows are sent, checked and lost as usual."""
-        before = vars(self).copy()
-        try:
-            yield
-        finally:
-            self.__dict__ = before
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Count nothing inside: rows are measured, not sent, so that no network checks, loses or changes them."""
-        with self.uncounted():
-            self.paused = True
-            yield
 
 
 class Pending(Protocol):

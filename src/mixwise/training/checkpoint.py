@@ -81,8 +81,8 @@ def save_checkpoint(training: Training, folder: Path) -> None:
                 file.write(found)
     except (SafetensorError, OSError) as error:
         raise TrainingError(f"the checkpoint {path} cannot be written: {error}; the one before it is kept") from None
-    with network.traffic.pause():  # returns when all have written
-        blocks = network.gather(torch.tensor([[nodes.start, nodes.stop]]).repeat(len(nodes), 1)).tolist()
+    own = torch.tensor([[nodes.start, nodes.stop]]).repeat(len(nodes), 1)
+    blocks = network.measuring().gather(own).tolist()  # returns when all have written
     if nodes.start == 0:  # by name: a shared file system may show the files of other machines later
         new = {folder / _name(training.t, start, stop, network.graph.n) for start, stop in blocks}
         _remove_others(folder, new, training.t)

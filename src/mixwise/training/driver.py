@@ -14,7 +14,6 @@ nowhere else. Legend: X, X′, G, D, U (m, d), owned rows; B (m, b) their buffer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 
@@ -295,8 +294,8 @@ class OverlappingDriver(Driver):
         """Wait for the rows. The first round is under way, unless a state was loaded since."""
         X, X_prime, pending, self._pending = round.before, round.X_prime, self._pending, None
         if pending is None:
-            with self.network.traffic.uncounted() if self._counted else nullcontext():
-                pending = self.network.start_mix(X, plan.params[0])
+            network = self.network.uncounted() if self._counted else self.network
+            pending = network.start_mix(X, plan.params[0])
         self._counted = False
         if len(plan.params) == 1:
             pending.move(X_prime)

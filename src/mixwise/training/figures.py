@@ -41,17 +41,14 @@ def disagreements(rows: torch.Tensor, network: Network, *mixings: tuple[MixingMa
     """
     width = max(_NARROWEST, _BLOCK // network.graph.n)
     squares = torch.zeros(len(rows), 1 + len(mixings), dtype=torch.float64, device="cpu")
-    with network.traffic.pause():
-        for start in range(0, rows.shape[1], width):
-            part = rows[:, start : start + width].to(device="cpu", dtype=torch.float64)  # not all devices have float64
-            part = part - network.average(part)
-            squares[:, 0] += part.square().sum(1)
-            for column, rounds in enumerate(mixings, 1):
-                mixed = part.clone()
-                for W in rounds:
-                    mixed = network.mix(mixed, W, out=mixed)
-                squares[:, column] += mixed.square().sum(1)
-        return network.gather(squares)
+    seen = network.measuring()
+    for start in range(0, rows.shape[1], width):
+        part = rows[:, start : start + width].to(device="cpu", dtype=torch.float64)  # not all devices have float64
+        part = part - seen.average(part)
+        squares[:, 0] += part.square().sum(1)
+        for column, rounds in enumerate(mixings, 1):
+            squares[:, column] += seen.mix(part, rounds).square().sum(1)
+    return seen.gather(squares)
 
 
 def mixing_figures(

@@ -130,12 +130,12 @@ def _values(training: Training, step: Step, evaluated: bool, *, interim: bool) -
     """The values of a record, the same on every process; a collective call."""
     X, network, history = training.models, training.network, training.driver.history
     n = network.graph.n
-    with network.traffic.pause():
-        values: dict[str, Any] = {"loss": float(network.gather(step.losses[:, None]).mean())}
-        if evaluated:
-            task = training.task
-            part = {"interim": interim} if isinstance(task, ModuleTask) and task.interim_test is not None else {}
-            values |= task.evaluate(X, network, **part)
+    seen = network.measuring()
+    values: dict[str, Any] = {"loss": float(seen.gather(step.losses[:, None]).mean())}
+    if evaluated:
+        task = training.task
+        part = {"interim": interim} if isinstance(task, ModuleTask) and task.interim_test is not None else {}
+        values |= task.evaluate(X, seen, **part)
     values |= mixing_figures(X, step.gradients, history, network) | history.solve_figures()
     for each in dict.fromkeys((network, unguarded(network))):
         if isinstance(each, FaultyNetwork | GuardedNetwork):

@@ -218,8 +218,7 @@ def _nodes_to_json(record: Record, nodes: dict[str, Any] | None) -> str:
 def node_values(training: Training, evaluated: bool) -> dict[str, Any]:
     """The models as two numbers each, and their accuracies if they were just evaluated; a collective call."""
     network, task = training.network, training.task
-    with network.traffic.pause():
-        S = network.gather(torch.from_numpy(CountSketch(2).sums(training.models))).numpy()
+    S = network.measuring().gather(torch.from_numpy(CountSketch(2).sums(training.models))).numpy()
     values: dict[str, Any] = {"xy": [float(f"{value:.3g}") for value in (S - S.mean(axis=0)).ravel()]}
     if evaluated and isinstance(task, ModuleTask) and task.node_accuracies is not None:
         values["accuracy"] = (1000 * task.node_accuracies).round().int().tolist()
