@@ -38,7 +38,8 @@ import mixwise as mw
 from mixwise.errors import NetworkError
 from mixwise.gossip import elastic
 from mixwise.mixing import metropolis_hastings
-from mixwise.network import board, membership, transfer, transport
+from mixwise.network import board, lighthouse, membership, transfer, transport
+from mixwise.network.lighthouse import QUESTION
 from mixwise.policies import AwarePairs
 from mixwise.sketch import CountSketch
 
@@ -418,7 +419,7 @@ class Queue:
 class SimulatedLighthouse:
     """Answers as torchft's does: one answer for all that ask, once all with a heartbeat have asked."""
 
-    STRAGGLERS = 2.0
+    STRAGGLERS = lighthouse._STRAGGLERS / 1000
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation, self.stopped_until, self.epoch = simulation, 0.0, 0
@@ -497,16 +498,16 @@ class Client:
         epoch, question = lighthouse.epoch, Question(self.name, me)
         wait(lambda: False, simulation.latency())
         if chance.random() < simulation.loss:
-            wait(lambda: lighthouse.epoch != epoch, 1.0)
+            wait(lambda: lighthouse.epoch != epoch, QUESTION)
             raise TimeoutError
-        if not lighthouse.answers and not wait(lambda: lighthouse.answers or not lighthouse.is_up, 1.0):
+        if not lighthouse.answers and not wait(lambda: lighthouse.answers or not lighthouse.is_up, QUESTION):
             raise TimeoutError
         if lighthouse.epoch == epoch and lighthouse.is_up:
             lighthouse.ask(question)
             if chance.random() < simulation.loss:  # it arrives twice
                 lighthouse.ask(question)
             if question.answer is None:
-                wait(lambda: question.answer is not None or lighthouse.epoch != epoch, 1.0)
+                wait(lambda: question.answer is not None or lighthouse.epoch != epoch, QUESTION)
         if lighthouse.epoch != epoch or not lighthouse.is_up:
             raise NetworkError("no lighthouse answers")
         if question.answer is None or chance.random() < simulation.loss:
@@ -575,9 +576,12 @@ class Board:
         return all(self.store.prefix + name in self.store.notes for name in names)
 
 
+State = tuple[dict[str, torch.Tensor], str]
+
+
 class StateServer:
-    def __init__(self, host: str, timeout: float) -> None:
-        current = task()
+    def __init__(self, host: str, timeout: float, take: Callable[[], Any]) -> None:
+        current, self.take = task(), take
         self.owner, self.port = current.process, next(current.simulation.numbers)
         self.asked, self.states = 0, []
         current.simulation.servers[self.port] = self
@@ -586,19 +590,29 @@ class StateServer:
     def wanted(self) -> bool:
         return self.asked > 0
 
-    def offer(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
-        copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-        self.states.append((copies, json.dumps(values, default=float)))
+    def offer(self, state: State) -> None:
+        self.states.append(state)
         self.asked = 0
-        task().simulation.offered.append((values["t"], copies["model/weight"]))
+
+
+def encode_state(tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> State:
+    copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    task().simulation.offered.append((values["t"], copies["model/weight"]))
+    return copies, json.dumps(values, default=float)
 
 
 def fetch_state(host: str, port: int, timeout: float) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     server, simulation = task().simulation.servers[port], task().simulation
     reached(server.owner, timeout, NetworkError)
     seen, server.asked = len(server.states), server.asked + 1
-    gone = server.owner
-    wait(lambda: len(server.states) > seen or gone.dead or gone.finished, timeout)
+    gone, last = server.owner, simulation.now + timeout
+    while len(server.states) == seen and not (gone.dead or gone.finished):
+        soon = min(1.0, last - simulation.now)
+        if not wait(lambda: len(server.states) > seen or gone.dead or gone.finished, soon):
+            if (taken := server.take()) is not None:
+                server.states.append(taken)
+            elif simulation.now >= last:
+                break
     wait(lambda: False, simulation.latency())
     if len(server.states) == seen or gone.dead:
         raise NetworkError("it has not offered its state")
@@ -730,18 +744,20 @@ def told(form: Callable[..., None]) -> Callable[..., None]:
 @contextmanager
 def simulated() -> Iterator[None]:
     """Replace what surrounds the code of elastic runs."""
-    ids, silent = itertools.count(), SimpleNamespace(warning=lambda text: None)
+    ids, silent = itertools.count(), SimpleNamespace(warning=lambda *text: None)
     parts: list[tuple[Any, dict[str, Any]]] = [
         (membership, {
             "threading": THREADING, "time": Time, "dist": DIST, "Lighthouse": Client, "TCPStore": tcp_store,
-            "listening_store": listening_store, "PrefixStore": prefix_store, "Board": Board,
+            "listening_store": listening_store, "PrefixStore": prefix_store, "Board": Board, "_log": silent,
             "atexit": SimpleNamespace(register=lambda call: None),
             "uuid": SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=str(next(ids)))),
         }),
         (board, {"time": Time, "threading": THREADING}),
         (transport, {"time": Time, "dist": DIST}),
         (transfer, {"time": Time, "dist": DIST, "threading": THREADING, "SimpleQueue": Queue}),
-        (elastic, {"StateServer": StateServer, "fetch_state": fetch_state, "_log": silent}),
+        (elastic, {
+            "StateServer": StateServer, "fetch_state": fetch_state, "encode_state": encode_state, "_log": silent,
+        }),
         (membership.Membership, {"_form": told(membership.Membership._form)}),
     ]  # fmt: skip
     collects = gc.isenabled()

@@ -1,6 +1,8 @@
 """What a rank that joins receives, and what the memory of an algorithm is worth after a change of the members."""
 
 import pickle
+import re
+import socket
 import threading
 import time
 from contextlib import contextmanager
@@ -23,7 +25,7 @@ from mixwise.graphs import Graph, ring
 from mixwise.mixing import lazy_metropolis_hastings, metropolis_hastings, uniform_sender
 from mixwise.network import SimulatedNetwork
 from mixwise.network.agreement import describe_model
-from mixwise.network.state_server import StateServer, fetch_state
+from mixwise.network.state_server import StateServer, encode_state, fetch_state
 from mixwise.policies import Fixed, Tree
 from mixwise.protocols import Algorithm
 from mixwise.training.driver import Driver
@@ -62,7 +64,7 @@ def elastic(model, optimizer, rank=0, *others, rejoin="neighbor", schedule=None)
         row=ModelRow(model), lines=describe_model(model), optimizer=optimizer, graph=ring(4),
         options=SimpleNamespace(rejoin=rejoin), schedule=schedule or Schedule(None, optimizer),
     )  # fmt: skip
-    made._timeout = 10.0
+    made._timeout, made._still, made._t = 10.0, threading.Lock(), -1
     made._serve("127.0.0.1")
     made.membership = FakeMembership(SimpleNamespace(rank=rank, host="127.0.0.1", state=made._server.port), *others)
     return made
@@ -75,7 +77,9 @@ def serving(giver):
 
     def steps():
         while not ended.wait(0.005):
-            giver.offer(7)
+            giver.settled(7)
+            giver.offer()
+            giver.changes()
 
     threading.Thread(target=steps, daemon=True).start()
     try:
@@ -155,7 +159,8 @@ def test_a_rank_that_joins_does_not_wait_for_a_neighbor_that_is_stopped():
     threading.Thread(target=leave_out, daemon=True).start()
     with serving(giver):
         assert joins._join() == (7, 0)
-    stopped.offer(0)  # so that the call that was left behind ends
+    stopped.settled(0)  # so that the call that was left behind ends
+    stopped.offer()
 
 
 def test_a_rank_with_another_model_cannot_join():
@@ -167,10 +172,62 @@ def test_a_rank_with_another_model_cannot_join():
     assert joins.membership.phase is None
 
 
-def test_without_a_rank_that_sends_its_state_joining_is_an_error():
+def test_a_rank_that_joins_asks_again_as_long_as_others_are_alive_and_says_so(caplog, monkeypatch):
+    """It gave up after each had been asked once, while they were busy, and its restart was used up."""
+    monkeypatch.setattr("mixwise.gossip.elastic._AGAIN", 0.01)
+    giver = elastic(*loop(1, torch.optim.SGD), 1)
     gone = SimpleNamespace(rank=1, host="127.0.0.1", state=free_port())
     joins = elastic(*loop(2, torch.optim.SGD), 0, gone)
-    refused(NetworkError, r"none of ranks \[1\] has sent its state", joins._join)
+
+    def come():
+        while len(caplog.messages) < 3:
+            time.sleep(0.01)
+        joins.membership.others[:] = [giver.membership.me]
+
+    threading.Thread(target=come, daemon=True).start()
+    with serving(giver):
+        assert joins._join() == (7, 0)
+    assert all(re.match("rank 0 waits for the model of one of ranks 1, to join them: ", m) for m in caplog.messages)
+
+
+def test_without_a_rank_that_is_alive_joining_is_an_error(monkeypatch):
+    gone = SimpleNamespace(rank=1, host="127.0.0.1", state=free_port())
+    joins = elastic(*loop(2, torch.optim.SGD), 0, gone)
+    joins._timeout = 0.1
+    threading.Timer(0.1, joins.membership.others.clear).start()
+    refused(NetworkError, "rank 0 cannot join: the ranks that were training have ended", joins._join)
+
+
+def test_a_busy_rank_is_joined_outside_of_its_steps_and_not_inside(monkeypatch):
+    """It may be evaluating its model for longer than the timeout."""
+    monkeypatch.setattr("mixwise.network.state_server._SOON", 0.02)
+    giver = elastic(*loop(1, torch.optim.SGD), 1)
+    joins = elastic(*loop(2, torch.optim.SGD), 0, giver.membership.me)
+    giver.changes()
+    timer = threading.Timer(0.3, giver.settled, [5])
+    start = time.monotonic()
+    timer.start()
+    assert joins._join() == (5, 0)
+    assert time.monotonic() - start > 0.25
+
+
+def test_connections_without_a_request_are_closed_and_those_with_one_are_bounded(monkeypatch):
+    """Each had a thread, without end."""
+    monkeypatch.setattr("mixwise.network.state_server._REQUEST", 0.2)
+    monkeypatch.setattr("mixwise.network.state_server._CONNECTIONS", 3)
+    server = StateServer("127.0.0.1", 30.0)
+    before = threading.active_count()
+    for _ in range(2):  # the first ones make room for others
+        idle = [socket.create_connection(("127.0.0.1", server.port), timeout=30.0) for _ in range(6)]
+        assert all(connection.recv(1) == b"" for connection in idle)  # closed by the server
+        assert threading.active_count() <= before + 3
+        for connection in idle:
+            connection.close()
+        while threading.active_count() > before:
+            time.sleep(0.01)
+    server.offer(b"")
+    threading.Timer(0.2, server.offer, [encode_state({}, {"t": 3})]).start()
+    assert fetch_state("127.0.0.1", server.port, 30.0) == ({}, {"t": 3})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("::1", marks=needs_ipv6)])

@@ -176,13 +176,40 @@ def test_half_of_the_members_are_not_lost_in_one_answer(ranks):
     assert members[0].view.ranks == (0,)
 
 
-def test_a_process_whose_place_was_taken_ends(ranks):
+@pytest.mark.parametrize("phase", [STARTING, JOINING, MEMBER])
+def test_a_second_process_with_a_rank_that_is_held_changes_nothing_and_ends(ranks, phase):
     members = ranks.begun()
-    newer = ranks.new(2)
-    newer.me = replace(newer.me, phase=MEMBER, born=members[2].me.born + 1)
-    ranks.answer(newer, *members)
-    assert newer.view.members[2].name == newer.me.name
-    refused(NetworkError, "taken the place of rank 2", members[2]._next)
+    group = members[0].group
+    second = ranks.new(2)
+    second.me = replace(second.me, phase=phase, born=members[2].me.born + 1)
+    ranks.answer(second, *members)
+    assert {membership.view for membership in members} == {group}
+    assert [member.name for member in second.others] == [m.me.name for m in members if m is not members[2]]
+    second._taken -= 100.0
+    refused(NetworkError, "another process holds rank 2, so this one ends; every rank is started once", second._next)
+    assert members[2]._next() == group
+
+
+def test_a_rank_that_is_started_again_waits_until_its_predecessor_is_left_out(ranks):
+    members = ranks.begun()
+    again = ranks.new(2)
+    again.me = replace(again.me, born=members[2].me.born + 1)
+    ranks.answer(again, *members)
+    assert (again.me.phase, again._taken is None) == (STARTING, False)
+    ranks.answer(again, *members[:2], members[3])
+    assert (again.me.phase, again._taken) == (JOINING, None)
+
+
+@pytest.mark.parametrize("rank", [-1, WORLD, 99])
+def test_a_rank_that_the_run_does_not_have_changes_nothing(ranks, rank):
+    """A process that announces itself as rank 99 of 4 held up all of them until it left."""
+    members = ranks.begun()
+    stranger = asdict(replace(members[0].me, rank=rank, name="stranger"))
+    told = [asdict(membership.me) for membership in members]
+    for membership in members:
+        membership._see([*told, stranger])
+    assert not any(membership.has_changed for membership in members)
+    assert {member.rank for member in members[0].others} == {1, 2, 3}
 
 
 @pytest.mark.parametrize("words", [{}, {"rank": 0}, {"rank": "0", "phase": MEMBER}, {"rank": [], "more": 1}])

@@ -59,6 +59,28 @@ def uses_a_name_twice(seed):
     return False
 
 
+class Replaced(Simulation):
+    """Rank 1 is stopped; another process takes its place before it continues."""
+
+    def fault(self):
+        stopped = next(process for process in self.processes if process.rank == 1)
+        stopped.stopped_until = self.now + 8.0
+        self.alarm(stopped.stopped_until)
+        self.at(self.now + 2.0, lambda: self.start(1))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_process_that_was_stopped_ends_if_its_place_was_taken(seed):
+    """The pause that it notices makes it the younger of the two."""
+    simulation = Replaced(seed)
+    simulation.loss = 0.0
+    with simulated(), patch("simulate_membership.STEPS", 60):
+        simulation.run()
+    old, new = (process for process in simulation.processes if process.rank == 1)
+    assert (old.finished, new.finished) == (False, True)
+    assert sum("another process holds rank 1" in line for line in simulation.trace) == 1
+
+
 # --- the same scenarios on torchft's lighthouse and on the simulated one ---
 class Real:
     """torchft's lighthouse in a process, and clients in threads."""
@@ -134,7 +156,10 @@ def answered(world, clients, seconds):
 
 
 def scenario(world, patience):
-    """All are in one answer; one that is silent is left out after the grace period; a new lighthouse has all again."""
+    """All are in one answer; one that is silent is left out after the grace period; a new lighthouse has all again.
+
+    A process that gives signs of life but does not ask, since it hangs or is a stranger, keeps nobody from an answer.
+    """
     clients = {name: world.client(name) for name in "abc"}
     answered(world, clients, patience)
     clients.pop("c").close()  # no more signs of life
@@ -144,6 +169,14 @@ def scenario(world, patience):
         clients["a"].ask({"name": "a"})
     world.start()
     answered(world, clients, patience)
+    stranger = world.client("z")
+    with suppress(TimeoutError, NetworkError):
+        stranger.ask({"name": "z"})  # once; then its heartbeats continue
+    clients["d"] = world.client("d")
+    answered(world, clients, patience)
+    clients.pop("d").close()
+    answered(world, clients, patience)
+    stranger.close()
     for client in clients.values():
         client.close()
     return took

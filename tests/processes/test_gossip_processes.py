@@ -164,7 +164,7 @@ DIFFERENT = {
     r"the algorithm is D2 instead of DSGD": {"algorithm": mw.algorithms.D2()},
     r"local_steps is 2 instead of 1": {"local_steps": 2},
     r"wire_dtype is torch.bfloat16 instead of None": {"wire_dtype": torch.bfloat16},
-    r"SGD with momentum would count": {"algorithm": mw.algorithms.QuasiGlobalMomentum(), "momentum": 0.5},
+    r"the optimizer is SGD with momentum; use": {"algorithm": mw.algorithms.QuasiGlobalMomentum(), "momentum": 0.5},
 }
 
 

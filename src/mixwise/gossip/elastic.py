@@ -11,6 +11,8 @@ first, and relayed sums and counts hold the present ranks only.
 from __future__ import annotations
 
 import logging
+import math
+import threading
 from itertools import pairwise
 from typing import Any
 
@@ -21,16 +23,18 @@ from mixwise.gossip.collective import transport_of
 from mixwise.gossip.start import Parts, begin_together, check_graph, connected
 from mixwise.graphs import Graph
 from mixwise.network.agreement import check_alike, difference, plain_name, report
-from mixwise.network.board import bounded
+from mixwise.network.board import bounded, until
 from mixwise.network.membership import JOINING, MEMBER, Member, Membership
-from mixwise.network.state_server import StateServer, fetch_state
-from mixwise.network.survivors import keep_counting
+from mixwise.network.state_server import StateServer, encode_state, fetch_state
+from mixwise.network.survivors import keep_counting, listed
 from mixwise.protocols import Network, Policy
 
 Place = tuple[int, int]  # mixings done, and collective answers (average, metrics) since the last of them
 
 _log = logging.getLogger(__name__)
 _BEFORE = (-1, 0)  # the place of a rank that has not begun
+_CHANGES = -1  # in place of a mixing, while model and optimizer change
+_AGAIN = 1.0  # seconds until a rank that joins asks again for the state of the others
 
 
 def joined(graph: Graph) -> Graph:
@@ -54,12 +58,13 @@ class Elastic:
 
     def __init__(self, parts: Parts, timeout: float) -> None:
         self._parts, self._timeout = parts, timeout
+        self._still, self._t = threading.Lock(), _CHANGES
         self._backend = "cpu:gloo,cuda:nccl" if parts.row.device.type == "cuda" else "gloo"
         self.membership = Membership.from_environment(timeout, self._serve)
         check_graph(parts.graph, self.membership.world)
 
     def _serve(self, host: str) -> int:
-        self._server = StateServer(host, self._timeout)
+        self._server = StateServer(host, self._timeout, self._taken)
         return int(self._server.port)
 
     @property
@@ -70,17 +75,21 @@ class Elastic:
 
     def start(self) -> tuple[Place, Network, Policy]:
         """Begin with all ranks, or join those that train already."""
-        return self.meet(self._join() if self.membership.await_start() else _BEFORE, None)
+        joins = self.membership.await_start()
+        return self.meet(self._join() if joins else _BEFORE, None, joins)
 
-    def meet(self, at: Place, before: Network | None) -> tuple[Place, Network, Policy]:
-        """Form a group with the ranks that are present; return where they continue, and a new network and policy."""
+    def meet(self, at: Place, before: Network | None, joins: bool = False) -> tuple[Place, Network, Policy]:
+        """Form a group with the ranks that are present; return where they continue, and a new network and policy.
+
+        A rank that joins waits for the others as long as they are alive: nobody waits for it.
+        """
         while True:
-            ranks = self.membership.connect(self._backend).ranks
+            ranks = self.membership.connect(self._backend, patient=joins).ranks
             try:
                 places = [(t, asked) for t, asked in self.membership.progress(at)]
                 if at == _BEFORE and max(places) > _BEFORE:  # others have begun without this rank
                     self.membership.be(JOINING)
-                    at = self._join()
+                    at, joins = self._join(), True
                 elif at > _BEFORE and min(places) == _BEFORE:
                     continue  # that rank leaves, to join
                 else:
@@ -104,10 +113,27 @@ class Elastic:
         return at, network, self._parts.policy_on(graph)
 
     # --- state that travels ---
-    def offer(self, t: int) -> None:
+    def changes(self) -> None:
+        """Take note that model and optimizer change from now on, so that no other thread may read them."""
+        with self._still:
+            self._t = _CHANGES
+
+    def settled(self, t: int) -> None:
+        """Take note that model and optimizer stay as they are after t mixings until they change again."""
+        with self._still:
+            self._t = t
+
+    def offer(self) -> None:
         """Send model and optimizer to a rank that joins, if one waits for them."""
-        if not self._server.wanted:
-            return
+        if self._server.wanted:
+            self._server.offer(self._state(self._t))
+
+    def _taken(self) -> bytes | None:
+        """Return the state for a rank that joins while this one is busy with something else, in a thread."""
+        with self._still:
+            return None if self._t == _CHANGES else self._state(self._t)
+
+    def _state(self, t: int) -> bytes:
         tensors = {f"model/{name}": value for name, value in self._model().items()}
         saved = self._parts.optimizer.state_dict()
         plain: dict[str, dict[str, Any]] = {}
@@ -117,27 +143,39 @@ class Elastic:
             plain[str(index)] = {name: value for name, value in entries.items() if name not in held}
         values = {"t": t, "lines": self._parts.lines, "optimizer": plain, "groups": saved["param_groups"]}
         values["schedule"] = self._parts.schedule.origin
-        self._server.offer(tensors, values)
+        return encode_state(tensors, values)
 
     @torch.no_grad()
     def _join(self) -> Place:
         """Take the state of a neighbor, or if there is none of another rank, and become a member."""
-        rank, others = self.membership.me.rank, self.membership.others
+        member, tensors, values = self._awaited()
+        rank = self.membership.me.rank
+        told = difference([report(values["lines"], None), report(self._parts.lines, None)], [member.rank, rank])
+        if told is not None:
+            raise TrainingError(f"rank {rank} cannot join: {told}")
+        if self._parts.options.rejoin == "neighbor":
+            self._load(tensors, values)
+        self._parts.schedule.origin = int(values["schedule"])
+        self.membership.be(MEMBER)
+        return int(values["t"]), 0
+
+    def _awaited(self) -> tuple[Member, dict[str, torch.Tensor], dict[str, Any]]:
+        """Return a member and its state; ask all of them, again and again, as long as any is alive."""
+        rank, rounds, why = self.membership.me.rank, 0, ""
         neighbors = self._parts.graph.neighbors(rank)
-        for member in sorted(others, key=lambda other: (other.rank not in neighbors, other.rank)):
-            try:
-                tensors, values = self._fetched(member)
-            except (NetworkError, TimeoutError):  # it is lost or stopped as well
-                continue
-            told = difference([report(values["lines"], None), report(self._parts.lines, None)], [member.rank, rank])
-            if told is not None:
-                raise TrainingError(f"rank {rank} cannot join: {told}")
-            if self._parts.options.rejoin == "neighbor":
-                self._load(tensors, values)
-            self._parts.schedule.origin = int(values["schedule"])
-            self.membership.be(MEMBER)
-            return int(values["t"]), 0
-        raise NetworkError(f"rank {rank} cannot join: none of ranks {[m.rank for m in others]} has sent its state")
+        while until(lambda: self.membership.others, self._timeout):
+            others = sorted(self.membership.others, key=lambda other: (other.rank not in neighbors, other.rank))
+            for member in others:
+                try:
+                    return member, *self._fetched(member)
+                except (NetworkError, TimeoutError) as error:  # it is lost or stopped as well
+                    why = str(error)
+            rounds += 1
+            if rounds & (rounds - 1) == 0:  # 1, 2, 4, 8, …
+                names = listed(sorted(other.rank for other in others))
+                _log.warning("rank %d waits for the model of one of ranks %s, to join them: %s", rank, names, why)
+            until(lambda: False, _AGAIN)
+        raise NetworkError(f"rank {rank} cannot join: the ranks that were training have ended{why and f' ({why})'}")
 
     def _fetched(self, member: Member) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return the state of a member; do not wait for one that is stopped, as soon as it is left out."""
@@ -145,7 +183,8 @@ class Elastic:
         def is_left_out() -> bool:
             return all(other.rank != member.rank for other in self.membership.others)
 
-        return bounded(lambda: fetch_state(member.host, member.state, self._timeout), self._timeout, is_left_out)
+        # No limit for a long state: each of its waits is bounded.
+        return bounded(lambda: fetch_state(member.host, member.state, self._timeout), math.inf, is_left_out)
 
     def _load(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
         model = self._model()

@@ -135,7 +135,9 @@ class Gossip:
             begin_together(self.row, self.network)
         self._make_driver(t)
         self.steps = Steps(optimizer, self.row, self.driver)
-        self.steps.on_loss = self._continue if elastic else None
+        if self._elastic is not None:
+            self.steps.on_loss, self.steps.before = self._continue, self._elastic.changes
+            self.steps.after = lambda: self._settled()
         self._warnings = LoopWarnings(self, self.rank, self.steps.tally)
         self._has_met = elastic  # other ranks, since they last compared learning rates
         self.plan: Plan | None = None  # the weights of the last mixing
@@ -144,6 +146,7 @@ class Gossip:
         self._note = watched(None if elastic else transport_of(self.network))  # of every collective call
         self._follow_schedule()
         self._start_early()
+        self._settled()
 
     def _make_driver(self, t: int) -> None:
         kind, context = driver_for(self.algorithm), Context(self.network.graph, seed=self.seed, links=self.links)
@@ -201,18 +204,26 @@ class Gossip:
     def _mix_if(self, wanted: Callable[[], bool]) -> bool:
         """Mix if it is wanted, and return whether it was; a mixing that fails because of a loss is skipped."""
         self._note("join()" if self._joined else "step()")
+        if self._elastic is not None:
+            self._elastic.changes()
+        wants = True
         try:
             with restored_on_loss([self.row.X]) if self._elastic is not None else nullcontext():
-                if not wanted():
-                    return False
-                self._mix()
+                if wants := wanted():
+                    self._mix()
         except NetworkError as error:
             self._mixing, self._calls = False, 0
             self._continue(error, (self.t + 1, 0))
-        if self._elastic is not None:
-            self._elastic.offer(self.t)
         self._follow_schedule()
-        return True
+        self._settled()
+        if self._elastic is not None:
+            self._elastic.offer()
+        return wants
+
+    def _settled(self) -> None:
+        """Let a rank that joins take model and optimizer."""
+        if self._elastic is not None:
+            self._elastic.settled(self.t)
 
     def _follow_schedule(self) -> None:
         self.schedule.follow(self.t * self.local_steps + self._calls)
@@ -227,9 +238,11 @@ class Gossip:
         self.steps.driver = self.driver
         self._follow_schedule()
         self._start_early()
+        self._settled()
 
     def _mix(self) -> None:
         self._mixing = True
+        self.steps.tally.mixed += 1
         if self._has_met:
             self._compare("step()")
         self.steps.begin()
@@ -245,7 +258,6 @@ class Gossip:
             self.row.put_buffers(B)
         self._mixing, self._calls, self._asked = False, 0, 0
         self.steps.accept()
-        self.steps.tally.mixed += 1
         self._start_early()
         if self._log is not None:
             self._log.mixed(self)

@@ -34,7 +34,7 @@ class Tally:
         taken: optimizer steps since the start.
         by_hand: those since the last mixing that the loop took by itself, not by `Gossip.step`.
         line: where the first of these was taken, such as "train.py:31".
-        mixed: mixings since the start.
+        mixed: mixings since the start, also those that a loss of ranks has prevented.
         has_warned: whether the user was warned of steps that are not mixed.
     """
 
@@ -62,6 +62,7 @@ class Steps:
     Attributes:
         tally: how many steps were taken.
         on_loss: called when a rank is lost inside a step; it replaces the driver.
+        before, after: called immediately before and after each step of the optimizer.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, row: ModelRow, driver: Driver) -> None:
@@ -69,6 +70,8 @@ class Steps:
         self.tally = Tally(driver.local_steps)
         self._counted, self._ours = 0, False
         self.on_loss: Callable[[NetworkError], None] | None = None
+        self.before: Callable[[], object] = lambda: None
+        self.after: Callable[[], object] = lambda: None
         inner = unwrapped(optimizer)
         for hook in _HOOKS.pop(inner, []):
             hook.remove()
@@ -142,6 +145,7 @@ class Steps:
                 if self.on_loss is None:
                     raise
                 self.on_loss(error)
+        self.before()
 
     @torch.no_grad()
     def _turn_gradients(self, optimizer: torch.optim.Optimizer, in_closure: bool) -> None:
@@ -159,6 +163,7 @@ class Steps:
         self.row.use_gradients(D if scale is None else D * scale)
 
     def _after(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.after()
         if not _is_skipped(optimizer):
             self.driver.stepped(float(optimizer.param_groups[0]["lr"]))
             self.tally.taken += 1

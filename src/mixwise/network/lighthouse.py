@@ -26,8 +26,10 @@ from mixwise.errors import NetworkError
 Present = list[dict[str, Any]]  # what each process that is present has announced
 
 _TICK = 20  # milliseconds between two looks of the lighthouse at its requests
-_STRAGGLERS = 2000  # milliseconds that it waits for a process with a heartbeat that does not ask
-_ANSWER = 1.0  # seconds until the question is asked again; it bounds how long the end of a process waits
+_STRAGGLERS = 1000  # milliseconds that it waits for a process with a heartbeat that does not ask
+# Seconds until the question is asked again; it bounds how long the end of a process waits. It must be longer than the
+# wait for a straggler: with one in the way, questions that are given up before that are never answered.
+QUESTION = 1.5
 _AGAIN = 5.0  # seconds until a lighthouse that did not answer is tried again
 
 
@@ -55,8 +57,9 @@ class Lighthouse:
     def ask(self, me: dict[str, Any]) -> Present:
         """Announce this process, and return what all present ones have announced; all in an answer get the same one.
 
-        Returns once all processes that were in the last answer have asked again or are silent for the grace period.
-        Raises a TimeoutError if it takes longer than a second, a NetworkError if no lighthouse can be reached.
+        Returns once all processes that were in the last answer have asked again or are silent for the grace period;
+        one that gives signs of life, but does not ask, is waited for a second.
+        Raises a TimeoutError if it takes longer than 1.5 seconds, a NetworkError if no lighthouse can be reached.
         """
         why = "none was tried"
         for address in self._addresses:
@@ -64,7 +67,7 @@ class Lighthouse:
                 continue
             try:
                 answer = self._client(address).quorum(
-                    replica_id=self._name, timeout=timedelta(seconds=_ANSWER), address="", store_address="", step=0,
+                    replica_id=self._name, timeout=timedelta(seconds=QUESTION), address="", store_address="", step=0,
                     world_size=1, shrink_only=False, data=me,
                 )  # fmt: skip
                 return [present.data for present in answer.participants]

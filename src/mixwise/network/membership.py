@@ -13,6 +13,7 @@ member of its view is ready for it, and its name is unique to that view: process
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 import time
@@ -30,12 +31,15 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from mixwise.errors import NetworkError
 from mixwise.network.addresses import address_towards, listening_store
 from mixwise.network.board import Board, bounded, until
-from mixwise.network.lighthouse import Lighthouse, Present, torchft
+from mixwise.network.lighthouse import QUESTION, Lighthouse, Present, torchft
+from mixwise.network.survivors import listed
 from mixwise.network.transport import Transport, leave_at_once, make_default_group
 
+_log = logging.getLogger(__name__)
 LIGHTHOUSES, GRACE = "MIXWISE_LIGHTHOUSES", "MIXWISE_GRACE"  # environment variables that `mixwise launch` sets
 _PERIOD = 0.1  # seconds between two questions
 _ANSWER = 1.0  # seconds beyond the grace period in which a process that is present answers
+_TAKEN = 5.0  # seconds beyond it until a process ends whose rank another one holds, which may be about to be left out
 STARTING, JOINING, MEMBER = "starting", "joining", "member"
 Value = TypeVar("Value")
 
@@ -115,6 +119,7 @@ class Membership:
         self._presence = presence(name)
         self._started, self._unsure = time.monotonic(), 0.0
         self._halved: float | None = None  # since when half of the members or more are missing
+        self._taken: float | None = None  # since when another process holds the rank of this one
         self._changed, self._ended = threading.Condition(), threading.Event()
         self._watch = threading.Thread(target=self._ask, name="mixwise membership", daemon=True)
         self._watch.start()
@@ -146,24 +151,39 @@ class Membership:
 
     # --- the processes that are present: in a thread ---
     def _ask(self) -> None:
-        while not self._ended.wait(_PERIOD):
+        while True:
+            start = time.monotonic()
+            if self._ended.wait(_PERIOD):
+                return
+            self._notice_stop(start, _PERIOD)
+            start = time.monotonic()
             try:
                 self._see(self._presence.ask(asdict(self.me)))
             except TimeoutError:
-                continue
+                pass
             except NetworkError:  # the members stay as they are, until all have found a new lighthouse
                 self._unsure = time.monotonic() + self.grace + 10 * _PERIOD
+                continue
+            self._notice_stop(start, QUESTION)
+
+    def _notice_stop(self, start: float, usual: float) -> None:
+        """If this process was stopped, let one that was started in its place be the older of the two."""
+        if time.monotonic() > start + usual + self.grace + _ANSWER:
+            self.me = replace(self.me, born=time.time())
 
     def _see(self, present: Present) -> None:
         """Take up an answer; members that have seen the same answer do the same."""
-        found = [member for member in map(Member.parsed, present) if member is not None]
-        found.sort(key=lambda member: (member.rank, member.born))
-        newest = {member.rank: member for member in found if member.phase == MEMBER}  # the last of a rank stays
-        view = View(tuple(newest.values()))
+        found = [member for member in map(Member.parsed, present) if member and 0 <= member.rank < self.world]
+        found.sort(key=lambda member: (member.rank, -member.born))
+        holders = {member.rank: member for member in found}  # of those with one rank, the oldest
+        members = {member.rank: member for member in found if member.phase == MEMBER}
+        view = View(tuple(members.values()))
         with self._changed:
-            self._present = found
-            if self.me.phase == STARTING:
-                self._leave_start({member.rank: member for member in found}, bool(newest))
+            self._present = list(holders.values())
+            held = holders.get(self.me.rank, self.me).name != self.me.name
+            self._taken = (self._taken or time.monotonic()) if held else None
+            if self.me.phase == STARTING and not held:
+                self._leave_start(holders, bool(members))
             if view.members and self._is_credible(view):
                 if self._begun and view != self._tried:  # all of its members see this answer, and count at once
                     self._count_group()
@@ -220,8 +240,11 @@ class Membership:
         """The other members that are present."""
         return [member for member in self._present if member.phase == MEMBER and member.rank != self.me.rank]
 
-    def connect(self, backend: str = "gloo") -> View:
-        """Leave the process group, if there is one, and form that of the newest view; make it the default group."""
+    def connect(self, backend: str = "gloo", patient: bool = False) -> View:
+        """Leave the process group, if there is one, and form that of the newest view; make it the default group.
+
+        Without `patient`, the members of a view have twice the timeout to meet.
+        """
         first, ranks = 0.0, View().ranks
         while True:
             leave_at_once()
@@ -236,7 +259,10 @@ class Membership:
             try:
                 self._form(view, backend, max(self.grace + _ANSWER, now - first))  # slow ranks meet in the end
             except (NetworkError, RuntimeError, TimeoutError) as error:  # another one is lost, or has joined
-                if time.monotonic() > first + 2 * self.timeout:
+                if patient and time.monotonic() > now + self.timeout / 2:
+                    others = listed([rank for rank in view.ranks if rank != self.me.rank])
+                    _log.warning("rank %d waits until ranks %s call gossip.step(), to join them", self.me.rank, others)
+                elif not patient and time.monotonic() > first + 2 * self.timeout:
                     raise NetworkError(f"rank {self.me.rank} cannot connect to ranks {view.ranks}: {error}") from None
             else:
                 self.group = view
@@ -284,11 +310,14 @@ class Membership:
     def _until(self, found: Callable[[], Value], seconds: float) -> Value:
         """Return what is found as soon as it is true, or what is found after so many seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: found() or self._replaced, seconds)
-            if self._replaced:
-                raise NetworkError(f"another process has taken the place of rank {self.me.rank}, so this one ends")
+            self._changed.wait_for(lambda: found() or self._is_taken, seconds)
+            if self._is_taken or (self._taken is not None and not found()):
+                raise NetworkError(
+                    f"another process holds rank {self.me.rank}, so this one ends; every rank is started once, and "
+                    f"again only when it is lost"
+                )
             return found()
 
     @property
-    def _replaced(self) -> bool:
-        return any(other.rank == self.me.rank and other.born > self.me.born for other in self.view.members)
+    def _is_taken(self) -> bool:
+        return self._taken is not None and time.monotonic() > self._taken + self.grace + _TAKEN
