@@ -1,6 +1,6 @@
 """`python docs/screenshots.py RUN MAP SITE`: the pictures in docs/images of the report, of two runs, and of the site.
 
-    mixwise run digits variants=dsgd-momentum-metropolis,ha-dsgd-momentum,auto --seeds 0-4 --out RUN
+    mixwise run digits variants=dsgd-momentum-metropolis,auto,full-averaging --out RUN
     mixwise run digits graph=file:Abilene.graphml variants=dsgd-momentum-metropolis,auto steps=120 --seeds 0 --out MAP
     make docs                                 # SITE is docs/_build/html
 
