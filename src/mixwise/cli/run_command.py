@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from mixwise.cli.heap import keep_freed_memory
 from mixwise.cli.recipes_command import offer_overrides, offer_recipes
 from mixwise.errors import ConfigError, MixwiseError, TrainingError
 from mixwise.terminal import err, notes_shown, out, print_results, progress_shown
@@ -49,6 +50,7 @@ def run(
     """
     from mixwise.experiments import load_recipe, plan_experiment, run_experiment
 
+    keep_freed_memory()
     changes = _changes(overrides, seeds)
     with shared_world(timeout) as world:
         experiment = plan_experiment(load_recipe(recipe), changes)
@@ -89,6 +91,7 @@ def sweep(
     from mixwise.experiments import load_recipe
     from mixwise.experiments.sweep import sweep as run_sweep
 
+    keep_freed_memory()
     with shared_world(timeout) as world:
         found = load_recipe(recipe)
         folder = _run_folder(folder, resume, f"{found.name}-sweep", world)
