@@ -144,7 +144,7 @@ def test_an_interrupted_run_with_two_seeds_is_loaded(step, complete, tmp_path):
     run_until(step, experiment(), tmp_path / "run", seed=1)
     run = load_run(tmp_path / "run")
     assert list(run.results["a"]) == [0, 1]
-    assert list(run.summary.seeds) == complete
+    assert list(run.summary.table.seeds) == complete
     assert run.curve("a", "accuracy")[1].shape[0] == len(complete)
     assert run.curve("a", "loss")[1].shape == (2, step + 1)
 
