@@ -25,37 +25,54 @@ pytestmark = [
 
 # Each rank minimizes ‖x − b_i‖² with gradient tracking, which converges to the mean of the b_i of the present ranks.
 # Its memory knows all ranks: kept over a change it would lead to another point than the mean of the present ones.
+# A rank that comes back writes until when all train: for 200 mixings more.
 GOSSIP = """
 import os, pathlib, signal, sys, time, torch, mixwise as mw
 from mixwise.algorithms import GradientTracking
 from mixwise.mixing import metropolis_hastings
-graph, lost, how, rejoins = sys.argv[1], int(sys.argv[2]), sys.argv[3], len(sys.argv) > 4
+graph, lost, how, comes_back = sys.argv[1], int(sys.argv[2]), sys.argv[3], len(sys.argv) > 4
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+folder, deadline = pathlib.Path(sys.argv[0]).parent, time.monotonic() + 200
 torch.set_default_dtype(torch.float64)
 model = torch.nn.Linear(1, 3, bias=False)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.5, total_iters=100_000)
 gossip = mw.Gossip(model, optimizer, mw.graphs.parse(graph), policy=metropolis_hastings, algorithm=GradientTracking(),
-                   elastic=True)
+                   elastic=True, scheduler=scheduler)
 began = gossip.t
 targets = torch.randn(world, 3, 1, generator=torch.Generator().manual_seed(5))
-steps, was_lost = 250 if rejoins else 150, False
-while gossip.t < steps:
+
+def write(name, number):
+    (folder / "new").write_text(str(number))
+    (folder / "new").rename(folder / name)
+
+def written(name):
+    return int((folder / name).read_text()) if (folder / name).exists() else 1_000_000
+
+if began:
+    write("end", began + 200)
+while gossip.t < (written("end") if comes_back else 150):
+    assert time.monotonic() < deadline
     if gossip.t == 49:
         print("running", flush=True)
     if rank == lost and gossip.t == 50 and not began:
+        write("stopped", os.getpid())
         os.kill(os.getpid(), getattr(signal, how))
+        began = 50
+    if rank != lost and lost not in gossip.members and how == "SIGSTOP" and comes_back:
+        os.kill(written("stopped"), signal.SIGCONT)
     optimizer.zero_grad()
     ((model.weight - targets[rank]) ** 2).sum().backward()
     gossip.step()
-    was_lost |= len(gossip.members) < world
-    if rejoins and gossip.t == 140 and len(gossip.members) < world:  # until the lost one is back
-        while len(gossip._elastic.membership.view.members) < world:
-            time.sleep(0.01)
+    if began == 50 and gossip.t > 52:
+        began = gossip.t
+        write("end", began + 200)
     time.sleep(float(os.environ.get("PAUSE", 0)))
 average = gossip.average()["weight"]
 optimum = targets[list(gossip.members)].mean(0)
 distances = [(weight - optimum).detach().abs().max().item() for weight in (model.weight, average)]
-print("result", gossip.t, gossip.members, *distances, "began", began)
+rate = optimizer.param_groups[0]["lr"]
+print("result", gossip.t, gossip.members, *distances, "began", began, "rate", round(rate / 0.1, 12))
 """
 
 
@@ -124,8 +141,8 @@ torch.set_default_dtype""",
 ).replace("elastic=True", "elastic=True, timeout=8.0")
 STARTING = STARTING.replace(
     "    optimizer.zero_grad()",
-    """    while gossip.t == 20 and len(gossip._elastic.membership.view.members) < 3:
-        time.sleep(0.01)
+    """    if len(gossip.members) != 3:  # slowly, until the last healthy one is there
+        time.sleep(0.2)
     optimizer.zero_grad()""",
 )
 
@@ -141,15 +158,19 @@ def test_ranks_that_are_killed_while_starting_cost_no_healthy_rank(tmp_path, lau
     assert f"3 of 6 processes finished; lost: {killed}" in done.err.splitlines()[-1]
 
 
-def test_a_lost_rank_joins_again_while_the_others_train(tmp_path, launched):
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+def test_a_lost_rank_joins_again_while_the_others_train(how, tmp_path, launched):
+    """It is killed and started again, or stopped for a while; then it is where the others are, and its schedule too."""
     (tmp_path / "loop.py").write_text(GOSSIP)
-    done = launched(tmp_path / "loop.py", "ring:4", 0, "SIGKILL", "rejoins", processes=4, restarts=1)
+    done = launched(tmp_path / "loop.py", "ring:4", 0, how, "comes back", processes=4, restarts=1)
     assert done.code == 0, done.err
     found = results(done.out)
-    assert [(t, members) for t, members, _, _ in found] == [(250, "(0, 1, 2, 3)")] * 4
+    end = int((tmp_path / "end").read_text())
+    assert [(t, members) for t, members, _, _ in found] == [(end, "(0, 1, 2, 3)")] * 4
     assert all(own < 1e-8 for _, _, own, _ in found)  # the optimum of all four: what was remembered was dropped
-    (began,) = {int(began) for began in re.findall(r"began (\d+)", done.out)} - {0}
-    assert began > 50  # it has taken the place of the others, not begun again
+    assert set(re.findall(r"rate (\S+)", done.out)) == {str(round(1 - 0.5 * end / 100_000, 12))}
+    assert max(int(began) for began in re.findall(r"began (\d+)", done.out)) == end - 200 > 52
+    assert "learning rates differ" not in done.err
 
 
 # --- several machines ---
