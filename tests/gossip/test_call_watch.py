@@ -14,7 +14,7 @@ def programs(draw):
     calls = list(enumerate(draw(st.lists(CALLS, min_size=2, max_size=12)), 1))
     spans = draw(st.lists(st.tuples(st.integers(0, len(calls)), st.integers(0, len(calls))), min_size=2, max_size=4))
     return {
-        rank: {"calls": calls[min(span) : max(span)], "place": f"train.py:{rank}", "end": ""}
+        rank: {"calls": calls[min(span) : max(span)], "place": f"train.py:{rank}", "error": "", "end": ""}
         for rank, span in enumerate(spans)
     }
 
@@ -41,3 +41,13 @@ def test_a_call_that_differs_is_named_if_another_rank_has_made_one_at_that_numbe
         assert ("gossip.join()" in found) == (made == "step()")
     else:
         assert found is None
+
+
+def test_the_error_with_which_a_rank_has_stopped_is_the_reason():
+    """It was reported as one that has finished, with advice about join()."""
+    calls = [(1, "step()"), (2, "step()")]
+    waiting = {"calls": calls, "place": "train.py:5", "error": "", "end": ""}
+    ended = {"calls": calls[:1], "place": "", "error": "lower the learning rate", "end": "finished"}
+    assert difference({0: waiting, 1: ended}) == "rank 1 has stopped with an error: lower the learning rate"
+    assert "rank 1 has finished after 1 collective calls" in difference({0: waiting, 1: ended | {"error": ""}})
+    assert difference({0: waiting, 1: ended | {"end": ""}}) is None  # it may catch the error and go on

@@ -357,6 +357,34 @@ def test_without_join_a_rank_that_has_finished_is_named(leaves, expected):
     assert "with gossip.join()" in first[0] + third[0]
 
 
+def catches(rank, world):
+    """Rank 1 catches an error of mixwise, and ends as if nothing had happened."""
+    own, optimizer = punctual()
+    gossip = mw.Gossip(own, optimizer, mw.graphs.ring(world), timeout=TIMEOUT)
+
+    def loop():
+        for step in range(3):
+            if rank == 1 and step == 1:
+                own.weight.data.fill_(torch.nan)
+            gossip.step()
+
+    told = error_of(loop)
+    if rank == 1:
+        gossip.watch.leave()  # as at the end of a program
+        torch.distributed.destroy_process_group()
+    return told
+
+
+def test_the_others_hear_of_an_error_that_a_rank_has_caught():
+    first, second, third = run_in_processes(3, catches)
+    assert second[0].startswith("mixing 1: a parameter of rank 1 is no longer finite")
+    for told, seconds in (first, third):
+        assert re.search(
+            "rank 1 has stopped with an error: mixing 1: a parameter of rank 1 is no longer finite", told
+        ), told
+        assert seconds < TIMEOUT / 2
+
+
 # --- models of all ranks together ---
 def averaged(rank, world):
     own, _, gossip = started(rank, world, "dsgd")

@@ -9,6 +9,7 @@ later, so a slow rank is never accused. A call that is not late costs one entry 
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import os
 import sys
@@ -18,12 +19,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 from weakref import ReferenceType, WeakSet, ref
 
 import torch.distributed as dist
 
-from mixwise.errors import NetworkError
+from mixwise.errors import MixwiseError, NetworkError
 from mixwise.gossip.caller import GOSSIP, line_of
 from mixwise.network.board import Board
 from mixwise.network.transport import Transport
@@ -33,8 +34,10 @@ _KEPT = 64  # calls that are remembered: neighbors may be that far ahead
 _STEP, _BESIDE_MIXING = "step()", ("metrics()", "average()", "load_state_dict()")
 _JOIN = "if ranks have different numbers of batches, put the loop into `with gossip.join():`"
 
+Method = TypeVar("Method", bound=Callable[..., Any])
 Status: TypeAlias = Mapping[str, Any]
-"""Of a rank: `calls`, pairs of a number and a call; `place`, such as "train.py:31"; `end`, how it ended if it has."""
+"""Of a rank: `calls`, pairs of a number and a call; `place`, such as "train.py:31"; `error`, that of mixwise which has
+ended the last call; `end`, how it ended if it has."""
 
 
 class CallWatch:
@@ -46,7 +49,7 @@ class CallWatch:
         self._thread = threading.get_ident()
         self._board = Board(dist.distributed_c10d._get_default_store(), "the store", 5.0)
         self._notes = f"{transport.notes}/calls"
-        self._seen, self._since, self._next = self._calls[-1], 0.0, 0.0
+        self._seen, self._since, self._next, self._error = self._calls[-1], 0.0, 0.0, ""
         with suppress(NetworkError):  # without it no calls are compared
             self._publish()
         transport.explain = self.explain
@@ -58,6 +61,15 @@ class CallWatch:
     def note(self, call: str) -> None:
         """Remember a collective call, which begins now."""
         self._calls.append((self._calls[-1][0] + 1, call))
+        if self._error:
+            self.fail("")
+
+    def fail(self, error: str) -> None:
+        """Tell the others why this rank may not make the next call; "" if it does make it."""
+        if error != self._error and not self._transport.failed:
+            self._error = error
+            with suppress(NetworkError):  # the store may be gone
+                self._publish()
 
     # --- in the thread ---
     def look(self) -> bool:
@@ -92,7 +104,8 @@ class CallWatch:
         self._board.write(f"{self._notes}/{self._rank}", self._status(end))
 
     def _status(self, end: str = "") -> Status:
-        return {"calls": list(self._calls.copy()), "place": line_of(self._frame()), "end": end}
+        place = line_of(self._frame())
+        return {"calls": list(self._calls.copy()), "place": place, "error": self._error, "end": end}
 
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(self._thread)
@@ -108,7 +121,9 @@ class CallWatch:
         """Return what is known about a rank that did not answer, or else `what`."""
         found: str | None = self._board.read(f"{self._notes}/found")
         status: Status | None = self._board.read(f"{self._notes}/{missing}")
-        if found is None and status is not None and missing != self._rank:
+        if found is None and status is not None and missing != self._rank and status["error"]:
+            found = _stopped(missing, status)
+        elif found is None and status is not None and missing != self._rank:
             found = difference({missing: status, self._rank: self._status()})
             if found is None and "did not answer" in what and status["place"]:
                 hint = f"; {_JOIN}" if self._calls[-1][1] == _STEP else ""
@@ -116,27 +131,55 @@ class CallWatch:
         return found or what
 
     def leave(self) -> None:
-        """Stop the thread; if the program ends without an error, tell the others."""
+        """Stop the thread, and tell the others how the program ends, unless by an error that is none of mixwise."""
         self._stop.set()
         self._looking.join(2.0)
-        if not self._transport.failed and not hasattr(sys, "last_value"):  # the exception that ends a program
+        fails = hasattr(sys, "last_value")  # the exception that ends a program
+        if not self._transport.failed and (self._error or not fails):
             with suppress(NetworkError):  # the store may be gone
                 self._publish("finished")
 
 
-def watched(transport: Transport | None) -> Callable[[str], None]:
-    """Return a function that notes a collective call; it does nothing without other processes."""
-    return (lambda call: None) if transport is None else CallWatch(transport).note
+class NoWatch:
+    """What stands for the watch without other processes."""
+
+    def note(self, call: str) -> None:
+        """Do nothing."""
+
+    def fail(self, error: str) -> None:
+        """Do nothing."""
+
+
+def watched(transport: Transport | None) -> CallWatch | NoWatch:
+    """Return the watch of a rank; one that does nothing without other processes."""
+    return NoWatch() if transport is None else CallWatch(transport)
+
+
+def reports(method: Method) -> Method:
+    """Let a method of a `Gossip` tell the other ranks of an error of mixwise that ends it, even if it is caught."""
+
+    @functools.wraps(method)
+    def wrapped(self: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return method(self, *args, **options)
+        except MixwiseError as error:
+            self.watch.fail(str(error))
+            raise
+
+    return cast(Method, wrapped)
 
 
 def difference(told: Mapping[int, Status]) -> str | None:
     """Return which ranks make different calls, and a remedy, given the status by rank; None if the known calls agree.
 
-    >>> rank_0 = {"calls": [(7, "step()"), (8, "metrics()")], "place": "train.py:31", "end": ""}
-    >>> rank_1 = {"calls": [(7, "step()"), (8, "step()")], "place": "train.py:25", "end": ""}
+    >>> rank_0 = {"calls": [(7, "step()"), (8, "metrics()")], "place": "train.py:31", "error": "", "end": ""}
+    >>> rank_1 = {"calls": [(7, "step()"), (8, "step()")], "place": "train.py:25", "error": "", "end": ""}
     >>> print(difference({0: rank_0, 1: rank_1}).partition(";")[0])
     rank 0 calls gossip.metrics() (train.py:31) while rank 1 calls gossip.step() (train.py:25)
     """
+    for rank, status in told.items():
+        if status["end"] and status["error"]:
+            return _stopped(rank, status)
     calls = {rank: dict(status["calls"]) for rank, status in told.items()}
     for rank, status in told.items():
         if status["end"]:  # in place of a next call
@@ -154,6 +197,10 @@ def difference(told: Mapping[int, Status]) -> str | None:
             remedy = "".join(lonely[:1]) + (f"; {_JOIN}" if _STEP in odd else "")
             return f"{found}; every rank must make the same calls in the same order{remedy}"
     return None
+
+
+def _stopped(rank: int, status: Status) -> str:
+    return f"rank {rank} has stopped with an error: {status['error']}"
 
 
 def _phrase(call: str, ranks: list[int], places: list[str]) -> str:

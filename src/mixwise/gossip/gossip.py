@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from mixwise.errors import NetworkError, TrainingError
 from mixwise.gossip import collective
-from mixwise.gossip.call_watch import watched
+from mixwise.gossip.call_watch import reports, watched
 from mixwise.gossip.collective import (
     DONE,
     FAILED,
@@ -143,7 +143,7 @@ class Gossip:
         self.plan: Plan | None = None  # the weights of the last mixing
         self._loss: Any = None  # of the last step, if known
         self._joined = self._mixing = False  # inside join(); inside a mixing
-        self._note = watched(None if elastic else transport_of(self.network))  # of every collective call
+        self.watch = watched(None if elastic else transport_of(self.network))  # of every collective call
         self._follow_schedule()
         self._start_early()
         self._settled()
@@ -169,6 +169,7 @@ class Gossip:
         return tuple(range(self.network.graph.n)) if self._elastic is None else self._elastic.members
 
     # --- one step ---
+    @reports
     def step(self, closure: Closure = None, *, scaler: torch.amp.GradScaler | None = None, loss: Any = None) -> Any:
         """Step the optimizer, and mix after every `local_steps` calls, skipped ones included; `loss` is for the log."""
         result = self.steps.take(closure, scaler)
@@ -176,6 +177,7 @@ class Gossip:
             self.stepped(result if loss is None else loss)
         return result
 
+    @reports
     def stepped(self, loss: Any = None) -> None:
         """The part of `step` after the optimizer's step, for trainers that step the optimizer themselves."""
         self.steps.count()
@@ -185,6 +187,7 @@ class Gossip:
             self.mix()
         self._follow_schedule()
 
+    @reports
     @torch.no_grad()
     def mix(self) -> None:
         """Mix the parameters now; all ranks must mix equally often."""
@@ -203,7 +206,7 @@ class Gossip:
 
     def _mix_if(self, wanted: Callable[[], bool]) -> bool:
         """Mix if it is wanted, and return whether it was; a mixing that fails because of a loss is skipped."""
-        self._note("join()" if self._joined else "step()")
+        self.watch.note("join()" if self._joined else "step()")
         if self._elastic is not None:
             self._elastic.changes()
         wants = True
@@ -293,6 +296,7 @@ class Gossip:
             self._joined = self._mixing = False
 
     # --- collective calls ---
+    @reports
     @torch.no_grad()
     def average(self) -> dict[str, Any]:
         """Return the state dict of the averaged model, the same on every rank; collective, and the model is unchanged.
@@ -304,6 +308,7 @@ class Gossip:
             raise NetworkError("a rank was lost when the others had averaged already; call average() again")
         return state
 
+    @reports
     @torch.no_grad()
     def metrics(self) -> dict[str, float]:
         """Loss, consensus distance, mixing error, p, bytes per node; collective. Empty if a rank was lost meanwhile."""
@@ -312,7 +317,7 @@ class Gossip:
 
     def _answered(self, call: str, question: Callable[[], Answer]) -> Answer | None:
         """The common answer of all ranks; None if a rank was lost when others had it already and have continued."""
-        self._note(call)
+        self.watch.note(call)
         while True:
             self.row.settle()
             place = self.t, self._asked
@@ -346,10 +351,11 @@ class Gossip:
         """Return the state of this rank that is not in the state dicts of model and optimizer."""
         return collective.saved(self.driver, self.row, self.schedule, self._calls)
 
+    @reports
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from such a state, after those of the model and the optimizer are loaded; a collective call."""
-        self._note("load_state_dict()")
+        self.watch.note("load_state_dict()")
         self.row.settle()
         self._calls = collective.load(state, self.driver, self.row, self.schedule)
         self.steps.accept()
