@@ -131,6 +131,26 @@ def test_a_group_that_failed_without_a_loss_is_formed_again_under_another_name(r
         assert {membership.connect().name for membership in members[1:]} == {members[0].view.name}
 
 
+@pytest.mark.parametrize("patient", [True, False])
+def test_a_rank_that_joins_waits_for_members_that_are_busy_and_says_so(ranks, patient, caplog):
+    """An evaluation may be longer than the timeout; a member whose group cannot be formed gives up."""
+    first, *_ = members = ranks.begun()
+    first.timeout, attempts = 0.01, []
+
+    def form(view, *_):
+        attempts.append(view)
+        if len(attempts) < 5:
+            time.sleep(0.01)
+            raise NetworkError("not all were ready")
+
+    first._form, first._next = form, lambda: first.view
+    if patient:
+        assert first.connect(patient=True) == members[0].view
+        assert "rank 0 waits until ranks 1-3 call gossip.step(), to join them" in caplog.messages
+    else:
+        refused(NetworkError, "rank 0 cannot connect to ranks", first.connect)
+
+
 @pytest.mark.parametrize("told", [True, False], ids=["there is another view", "there is none"])
 def test_a_group_that_is_being_formed_is_given_up_although_gloo_still_waits(ranks, told):
     """Gloo waits five times its timeout for a connection, and cannot be told to stop: the run stood still for 26 s."""

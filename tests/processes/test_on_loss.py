@@ -173,6 +173,19 @@ def test_a_lost_rank_joins_again_while_the_others_train(how, tmp_path, launched)
     assert "learning rates differ" not in done.err
 
 
+BY_HAND = GOSSIP.replace(", scheduler=scheduler)", ")").replace("gossip.step()", "gossip.step(); scheduler.step()")
+BY_HAND = BY_HAND.replace("100_000", "500")
+
+
+@pytest.mark.soak  # the comparison is tested with make test, without a loss
+def test_a_schedule_by_hand_that_has_stayed_behind_is_noticed(tmp_path, launched):
+    (tmp_path / "loop.py").write_text(BY_HAND)
+    done = launched(tmp_path / "loop.py", "ring:4", 1, "SIGSTOP", "comes back", processes=4)
+    assert done.code == 0, done.err
+    assert len(set(re.findall(r"rate (\S+)", done.out))) > 1
+    assert "the learning rates differ: " in done.err
+
+
 # --- several machines ---
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_a_machine_that_is_unplugged_is_left_behind(tmp_path):
