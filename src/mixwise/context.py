@@ -32,6 +32,7 @@ class Context:
         needs: what the algorithm of the run needs of the weights.
         links: how long messages take, if that is known.
         row_bytes, wire_bytes: of a row in memory and on the wire.
+        row_length: d, the numbers in a row, if that is known.
     """
 
     places: Graph
@@ -42,6 +43,7 @@ class Context:
     links: Links | None = None
     row_bytes: float = 1.0
     wire_bytes: float = 1.0
+    row_length: int | None = None
 
     @cached_property
     def graph(self) -> Graph:

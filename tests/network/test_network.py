@@ -140,7 +140,7 @@ def planned(links, *changes):
 def test_records_hold_the_time():
     run = prepare(planned("{latency: 0.01, bandwidth: 1.0e6}"), 0)
     times = [record.values["network_seconds"] for record in run()]
-    round_, sketches = 0.01 + 10 * 8 / 1e6, 15 * (0.01 + 100 * 8 / 1e6)  # sketches at even steps
+    round_, sketches = 0.01 + 10 * 8 / 1e6, 15 * (0.01 + 10 * 8 / 1e6)  # updates, no longer than sketches, at even steps
     assert times == pytest.approx(np.cumsum([round_ + sketches * (t % 2 == 0) for t in range(6)]))
     assert "network_seconds" not in next(prepare(planned("null"), 0)()).values
 

@@ -1,7 +1,11 @@
 """Heterogeneity-aware weights: every option against the rules of its docstring, and with algorithms that need more."""
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,8 +16,17 @@ from mixwise.errors import MixingError
 from mixwise.graphs import Graph, complete, random_connected, ring
 from mixwise.needs import Needs
 from mixwise.network import SimulatedNetwork
-from mixwise.policies import Alternating, HeterogeneityAware, HeterogeneityAwareMatchings, Look, Pairs, Product
-from mixwise.sketch import CountSketch, ExactSketch
+from mixwise.policies import (
+    Alternating,
+    AwarePairs,
+    HeterogeneityAware,
+    HeterogeneityAwareMatchings,
+    Look,
+    Pairs,
+    Product,
+)
+from mixwise.sketch import CountSketch, ExactSketch, GaussianSketch
+from mixwise.tasks import random_quadratics
 from mixwise.training import driver
 from planning import Planner, gram_of, reloaded
 
@@ -219,3 +232,18 @@ def test_policies_in_policies_announce_the_sketches_that_they_take():
     assert [sketch.dim for sketch in look(Alternating([first, second]), 1).sketches] == [6]
     assert look(Product([Whole(), first])).update
     assert look(HeterogeneityAware(objective="parameters")) == Look()
+
+
+# --- rows that are no longer than a sketch ---
+@pytest.mark.parametrize(
+    "policy", [HeterogeneityAware, HeterogeneityAwareMatchings, AwarePairs, partial(HeterogeneityAware, solver="local")]
+)
+@pytest.mark.parametrize("sketch", [CountSketch(10), GaussianSketch(100)])
+def test_rows_that_are_no_longer_than_a_sketch_are_sent_themselves(policy, sketch):
+    """Ten numbers in place of ten or more, and Γ is exact; a sketch of nine is one."""
+    task = random_quadratics(6, dim=10, seed=1)
+    sketches = sketch, ExactSketch(), replace(sketch, dim=9)
+    chosen, exact, shorter = (stepped(simulated(policy(sketch=each), graph=ring(6), task=task), 3) for each in sketches)
+    assert torch.equal(chosen.X, exact.X)
+    assert chosen.network.traffic == exact.network.traffic
+    assert shorter.network.traffic != chosen.network.traffic

@@ -21,14 +21,21 @@ from mixwise.mixing.neighbor_gme import MAX_ITERATIONS, TOLERANCE, NeighborGme, 
 from mixwise.network.traffic import AGREEMENT
 from mixwise.policies.controls import Permuted, permuted, permuted_here
 from mixwise.protocols import Context, Look, Network, Plan, Round, State
-from mixwise.sketch import CountSketch, RandomSketch, Sketch
+from mixwise.sketch import CountSketch, ExactSketch, RandomSketch, Sketch
 
 Objective: TypeAlias = Literal["updates", "parameters", "both"]
 
 
 def seeded(sketch: Sketch, context: Context) -> Sketch:
-    """Return the sketch of a run: a random one draws with the seed of the run as well."""
-    return replace(sketch, seed=sketch.seed + context.seed) if isinstance(sketch, RandomSketch) else sketch
+    """Return the sketch of a run: a random one draws with the seed of the run as well.
+
+    Rows that are no longer than a random sketch are sent themselves, which is shorter and exact.
+    """
+    if not isinstance(sketch, RandomSketch):
+        return sketch
+    if context.row_length is not None and context.row_length <= sketch.dim:
+        return ExactSketch()
+    return replace(sketch, seed=sketch.seed + context.seed)
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,10 @@ class Driver:
         self.needs = algorithm.needs  # once: wrappers derive theirs from those of the algorithm inside
         rows, wire = message_bytes(X, None), message_bytes(X, Wire.of(X, network.wire_dtype))
         links = context.links or network.links
-        context = replace(context, needs=self.needs, links=links, row_bytes=rows, wire_bytes=wire)
+        length = X.shape[1] if context.row_length is None else context.row_length
+        context = replace(
+            context, needs=self.needs, links=links, row_bytes=rows, wire_bytes=wire, row_length=length
+        )  # fmt: skip
         self.network, self.policy, self.algorithm, self.local_steps = network, policy, algorithm, local_steps
         self.t = self.began = self.steps = 0
         self.lr, self.begun = 0.0, False

@@ -104,7 +104,7 @@ class Training:
         checks.check_optimizer(self.algorithm, self.optimizer, local_steps)
         if task.mixed_buffers is not None:
             checks.check_buffers(self.algorithm)
-        context = replace(context or Context(network.graph), label_counts=task.label_counts)
+        context = replace(context or Context(network.graph), label_counts=task.label_counts, row_length=task.layout.dim)
         kind = driver_for(self.algorithm)
         self.driver = kind(network, self.policy, self.algorithm, self.X, context, local_steps=local_steps)
         bare = unguarded(network)
