@@ -199,3 +199,9 @@ def test_wrong_numbers_of_rows_and_weights_that_are_none_are_refused():
         refused(MixingError, r"a mixing matrix is square, got an array of shape \(5, 4\)", metric, np.ones((5, 4)))
         refused(MixingError, "W is None; pass an array", metric, None)
         refused(MixingError, "W is an object of type Graph; pass an array", metric, g.ring(5))
+
+
+def test_the_error_of_a_gram_matrix_with_nan_is_not_0():
+    Gamma = np.eye(4)
+    Gamma[1, 2] = np.nan
+    assert np.isnan(mx.metrics.error_after_mixing(Gamma, mx.metropolis_hastings(g.ring(4))))

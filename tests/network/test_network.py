@@ -140,7 +140,10 @@ def planned(links, *changes):
 def test_records_hold_the_time():
     run = prepare(planned("{latency: 0.01, bandwidth: 1.0e6}"), 0)
     times = [record.values["network_seconds"] for record in run()]
-    round_, sketches = 0.01 + 10 * 8 / 1e6, 15 * (0.01 + 10 * 8 / 1e6)  # updates, no longer than sketches, at even steps
+    round_, sketches = (
+        0.01 + 10 * 8 / 1e6,
+        15 * (0.01 + 10 * 8 / 1e6),
+    )  # updates, no longer than sketches, at even steps
     assert times == pytest.approx(np.cumsum([round_ + sketches * (t % 2 == 0) for t in range(6)]))
     assert "network_seconds" not in next(prepare(planned("null"), 0)()).values
 
@@ -176,6 +179,9 @@ def test_rows_of_whole_numbers_are_refused_not_cut(dtype):
     for network in (plain, FaultyNetwork(plain, Faults(message_loss=0.1)), GuardedNetwork(plain, "clip")):
         refused(MixingError, rule, network.mix, rows, W)
         refused(MixingError, rule, network.average, rows)
+        refused(MixingError, "rows is None; pass a tensor", network.mix, None, W)
+        refused(MixingError, "rows is an object of type ndarray; pass a tensor", network.average, rows.numpy())
+    refused(MixingError, "W is an object of type ndarray; pass a mixing matrix", plain.mix, rows.float(), W.to_dense())
 
 
 def test_networks_are_made_of_what_means_a_graph_and_of_networks():

@@ -124,6 +124,8 @@ def test_invalid_arguments_are_rejected():
     A, b = torch.ones(2, 3, 4), torch.ones(2, 3)
     refused(TrainingError, r"A has shape \(2, 3\) and b \(2, 3\); expected \(n, r, d\) and", QuadraticTask, b, b)
     refused(TrainingError, r"A has shape \(2, 3, 4\) and b \(2, 4\)", QuadraticTask, A, torch.ones(2, 4))
+    refused(TrainingError, "A contains NaN or infinity", QuadraticTask, A * math.nan, b)
+    refused(TrainingError, "b contains NaN or infinity", QuadraticTask, A, b + math.inf)
     for noise in (-0.1, math.nan, math.inf):
         refused(TrainingError, f"noise = {noise}; a variance is finite, and 0 or larger", QuadraticTask, A, b, noise)
     refused(TrainingError, "need an even number of nodes, got 5", two_class_quadratics, 5)

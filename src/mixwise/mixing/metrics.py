@@ -91,7 +91,8 @@ def error_after_mixing(gram: FloatArray, W: MixingMatrix) -> float:
     """Tr(WᵀΓW): the mixing error of updates with Gram matrix Γ (n, n), never below 0."""
     W.need_whole("the mixing error")
     senders, receivers = W.graph.pattern.rows, W.graph.pattern.cols
-    return max(0.0, float((W.weights * (W.incoming @ gram)[receivers, senders]).sum()))
+    error = float((W.weights * (W.incoming @ gram)[receivers, senders]).sum())
+    return 0.0 if error < 0 else error  # not max, which would make NaN 0
 
 
 def consensus_factor(W: Weights | Sequence[Weights], probabilities: Sequence[float] | None = None) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mixwise.errors import MixingError
+from mixwise.errors import MixingError, kind_of
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.graphs.spec import GraphLike, as_graph
@@ -70,9 +70,11 @@ class SimulatedNetwork:
         return self._start(rows, W, None)
 
     def _start(self, rows: torch.Tensor, W: MixingMatrix, packing: Packing | None) -> Arrived:
+        check_dtype(rows)
+        if not isinstance(W, MixingMatrix):
+            raise MixingError(f"W is {kind_of(W)}; pass a mixing matrix, such as MixingMatrix.from_dense(W, graph)")
         if rows.ndim != 2 or len(rows) != W.n:
             raise MixingError(f"rows of shape {tuple(rows.shape)} cannot be mixed by a matrix for {W.n} nodes")
-        check_dtype(rows)
         if W.is_average and packing is None:
             self._check_leaving(rows, self.nodes)
             self._count_average(message_bytes(rows, None))

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mixwise.errors import DivergedError, MixingError, TrainingError
+from mixwise.errors import DivergedError, MixingError, TrainingError, kind_of
 from mixwise.graphs import Graph
 from mixwise.graphs.graph import IntArray
 from mixwise.mixing.matrix import FloatArray
@@ -30,7 +30,9 @@ _REMEDIES: dict[Cause, str] = {
 
 
 def check_dtype(rows: torch.Tensor) -> None:
-    """Reject rows whose averages would be cut to whole numbers."""
+    """Reject what is not a tensor, and rows whose averages would be cut to whole numbers."""
+    if not isinstance(rows, torch.Tensor):
+        raise MixingError(f"rows is {kind_of(rows)}; pass a tensor with one row per node")
     if not rows.is_floating_point():
         dtype = str(rows.dtype).removeprefix("torch.")
         raise MixingError(f"rows of dtype {dtype} cannot be averaged, only floating-point ones can; pass rows.float()")

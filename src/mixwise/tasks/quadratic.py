@@ -36,6 +36,9 @@ class QuadraticTask(Task):
     def __init__(self, A: torch.Tensor, b: torch.Tensor, noise: float = 0.0, seed: int = 0) -> None:
         if A.ndim != 3 or b.shape != A.shape[:2]:
             raise TrainingError(f"A has shape {tuple(A.shape)} and b {tuple(b.shape)}; expected (n, r, d) and (n, r)")
+        for name, values in (("A", A), ("b", b)):
+            if not bool(torch.isfinite(values).all()):
+                raise TrainingError(f"{name} contains NaN or infinity; give finite numbers")
         if not 0 <= noise < math.inf:  # NaN fails every comparison
             raise TrainingError(f"noise = {noise}; a variance is finite, and 0 or larger")
         self.A, self.b, self.noise, self.seed = A.double(), b.double(), noise, seed
