@@ -38,7 +38,7 @@ def seconds(tiny: bool, variables: dict[str, str], turn: int) -> float:
     env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | variables
     timed = "import sys, time; start = time.perf_counter(); from mixwise.cli import main; sys.argv = sys.argv[1:]\n"
     timed += "try: main()\nexcept SystemExit: pass\nprint('seconds', time.perf_counter() - start)"
-    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(NEIGHBORS)]
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(1 if tiny else NEIGHBORS)]
     try:
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-c", timed, "mixwise", "run", "digits", *changes, "--out", f"{folder}/run"]
