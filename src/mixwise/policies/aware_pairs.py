@@ -57,8 +57,8 @@ class AwarePairs(InPairs):
     nearly so.
 
     Args:
-        rounds: matchings per mixing. By default as many as fit into the bytes of ordinary gossip, where every node
-            sends its row to all its neighbors: the mean degree, rounded down, and at most log₂ n rounded up.
+        rounds: matchings per mixing, at most n or 64. By default as many as the bytes of ordinary gossip allow, where
+            every node sends its row to all its neighbors: the mean degree, rounded down, and at most log₂ n rounded up.
         sketch: how a node's row is compressed; a new operator is drawn at each mixing, the same on all nodes.
         offers: how often free nodes offer themselves in a round.
         iterations: messages about what a node could remove without its neighbor. With 0 the pairs are those of a greedy

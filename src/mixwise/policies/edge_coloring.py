@@ -63,8 +63,8 @@ class EdgeColoring(InPairs, InTurn):
     one more than fit. Matchings are projections, so such a product has no negative eigenvalues.
 
     Args:
-        rounds: matchings per mixing. By default as many as fit into the bytes of ordinary gossip, where every node
-            sends its row to all its neighbors: the mean degree, rounded down, and at most log₂ n rounded up.
+        rounds: matchings per mixing, at most n or 64. By default as many as the bytes of ordinary gossip allow, where
+            every node sends its row to all its neighbors: the mean degree, rounded down, and at most log₂ n rounded up.
     """
 
     def plans(self, context: Context) -> Sequence[Plan]:

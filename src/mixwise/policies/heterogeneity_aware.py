@@ -34,7 +34,8 @@ class HeterogeneityAware(Policy):
     Args:
         period: H, mixings between two looks at the updates; they happen at t mod H = 0. Inside a policy that leaves out
             some mixings, at the first mixing from there on that it takes part in.
-        sketch: how a node's update is compressed; a new operator is drawn at each look, the same on all nodes.
+        sketch: how a node's update is compressed; a new operator is drawn at each look, the same on all nodes. An
+            update that is no longer than its sketch would be is sent as it is.
         objective: "updates" (the gradient mixing error of U), "parameters" (the mixing error of X′, the rows that are
             really mixed), or "both": the sum of the two, the parameters counting `balance` times.
         alternate_with: weights, or a policy, for odd t, while even t uses the optimized weights (the paper's

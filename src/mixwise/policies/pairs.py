@@ -48,8 +48,8 @@ class Pairs(InPairs):
     one more than fit. Matchings are projections, so such a product has no negative eigenvalues.
 
     Args:
-        rounds: matchings per mixing. By default as many as fit into the bytes of ordinary gossip, where every node
-            sends its row to all its neighbors: the mean degree, rounded down, and at most log₂ n rounded up.
+        rounds: matchings per mixing, at most n or 64. By default as many as the bytes of ordinary gossip allow, where
+            every node sends its row to all its neighbors: the mean degree, rounded down, and at most log₂ n rounded up.
     """
 
     def init(self, context: Context) -> State:
@@ -147,9 +147,9 @@ class HeterogeneityAwareMatchings(InPairs):
     the data: on a ring, even and odd edges in turn do as well (docs/studies/mixing-policies.md).
 
     Args:
-        rounds: matchings per mixing. By default as many as fit into the bytes of ordinary gossip, where every node
-            sends its row to all its neighbors: the mean degree, rounded down, and at most log₂ n rounded up (pairs
-            chosen freely would average exactly by then). Two on a ring, four on a 4 × 4 torus.
+        rounds: matchings per mixing, at most n or 64. By default as many as the bytes of ordinary gossip allow, where
+            every node sends its row to all its neighbors: the mean degree, rounded down, and at most log₂ n rounded up
+            (pairs chosen freely would average exactly by then). Two on a ring, four on a 4 × 4 torus.
         sketch: how a node's row is compressed; a new operator is drawn at each mixing, the same on all nodes.
         objective: what must cancel, as in `HeterogeneityAware`; by default the rows that are really mixed.
         balance: weight of the parameters in the objective "both".
