@@ -13,7 +13,7 @@ from .measure import Benchmark, Contestant, Contestants
 
 NEIGHBORS = 4
 BUSY = "while True: pass"
-ALL_THREADS = "as many threads as the machine has cores"
+ALL_THREADS = "a thread per core"
 
 
 def benchmarks(tiny: bool = False) -> Iterator[Benchmark]:
