@@ -96,7 +96,7 @@ def drawn_calls():
 
 def test_the_calls_of_a_round_are_in_the_order_of_the_drawing():
     graph = mw.graphs.ring(6)
-    task, network = mw.tasks.random_quadratics(6, dim=4), mw.SimulatedNetwork(graph)
+    task, network = mw.tasks.random_quadratics(6, dim=40), mw.SimulatedNetwork(graph)
     policy, algorithm = mw.HeterogeneityAware(sketch=GaussianSketch(20)), mw.algorithms.QuasiGlobalMomentum()
     training = Training(task, network, policy, algorithm, lambda rows: torch.optim.SGD(rows, lr=0.001))
     homes = {"Task": task, "Policy": policy, "Algorithm": algorithm, "Network": network, "Training": training}

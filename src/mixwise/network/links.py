@@ -104,10 +104,10 @@ def measured_links(network: Network, clock: Callable[[], float] = time.perf_coun
     """Measure the links between processes that own one node each; all of them must call it, and all get the result.
 
     Args:
-        network: how rows travel.
+        network: how rows travel; its traffic counts the messages of the measurement.
         clock: in seconds.
     """
-    links, network = {}, network.uncounted()
+    links = {}
     for matching in edge_coloring(network.graph):
         short, probe = dict.fromkeys(matching.edges, _SHORT), dict.fromkeys(matching.edges, _PROBE)
         first = _pair_seconds(network, matching, short, _FEWEST, clock)
