@@ -52,7 +52,6 @@ def training(**options):
     return simulated(metropolis_hastings(ring(NODES)), graph=ring(NODES), task=task(**options), optimizer=optimizer)
 
 
-@pytest.mark.numerics
 def test_losses_gradients_buffers_and_metrics_agree_with_plain_torch_and_all_nodes_share_one_compilation():
     """float32 has 24 bits, and sums of some hundred numbers lose a few; over ten steps the difference grows."""
     counters.clear()
