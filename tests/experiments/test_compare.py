@@ -159,7 +159,7 @@ def test_names_of_methods_may_tell_their_options(tmp_path):
 
 
 class Interrupted(QuadraticTask):
-    """Somebody presses Ctrl-C in step 2."""
+    """The user presses Ctrl-C in step 2."""
 
     def losses_and_gradients(self, X, nodes, step):
         if step == 2:

@@ -39,7 +39,7 @@ def test_a_model_factory_that_draws_from_the_global_generator_is_rejected(tmp_pa
 
 @pytest.mark.parametrize("task", [quadratics(0), None])
 def test_seeds_that_are_the_same_run_are_rejected(task, tmp_path):
-    """One object, or one that is made anew from the same seed."""
+    """One object, or one that is remade from the same seed."""
     make = (lambda seed: quadratics(0)) if task is None else (lambda seed: task)
     says = "seeds 0 and 1 have the same parameters, data and graph, so a second seed adds nothing; use the seed"
     refused(ConfigError, says, compared, tmp_path / "mine", make)

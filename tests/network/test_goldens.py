@@ -1,6 +1,6 @@
 """Every algorithm, on every kind of network, gives the numbers of goldens.json: nets for changes that must not be seen.
 
-Written anew by `python tests/network/test_goldens.py`, which is right only where results are meant to change.
+Rewritten by `python tests/network/test_goldens.py`, which is right only where results are meant to change.
 Legend: n nodes; X (n, d) the rows after the last step.
 """
 

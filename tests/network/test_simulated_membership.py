@@ -158,7 +158,7 @@ def answered(world, clients, seconds):
 def scenario(world, patience):
     """All are in one answer; one that is silent is left out after the grace period; a new lighthouse has all again.
 
-    A process that gives signs of life but does not ask, since it hangs or is a stranger, keeps nobody from an answer.
+    A process that gives signs of life but does not ask, since it hangs or is a stranger, does not block the others.
     """
     clients = {name: world.client(name) for name in "abc"}
     answered(world, clients, patience)

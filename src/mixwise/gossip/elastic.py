@@ -81,7 +81,7 @@ class Elastic:
     def meet(self, at: Place, before: Network | None, joins: bool = False) -> tuple[Place, Network, Policy]:
         """Form a group with the ranks that are present; return where they continue, and a new network and policy.
 
-        A rank that joins waits for the others as long as they are alive: nobody waits for it.
+        A rank that joins waits for the others as long as they are alive; no rank waits for it.
         """
         while True:
             ranks = self.membership.connect(self._backend, patient=joins).ranks

@@ -63,7 +63,7 @@ class AwarePairs(InPairs):
         offers: how often free nodes offer themselves in a round.
         iterations: messages about what a node could remove without its neighbor. With 0 the pairs are those of a greedy
             matching, heaviest edge first, which leaves more nodes without a partner.
-        control: "permuted": the sketches in an order drawn anew at every mixing, in simulations, to tell how much of a
+        control: "permuted": the sketches in an order redrawn at every mixing, in simulations, to tell how much of a
             gain is due to the data. `Pairs`, with as many rounds, is the control that predicts the disagreement.
     """
 

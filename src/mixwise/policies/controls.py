@@ -1,9 +1,9 @@
 """Controls of policies that look at the nodes: the same method, with rows that are not those of the nodes.
 
-Weights that are solved anew from time to time differ from fixed ones in more than the data that they fit: they vary,
+Weights that are re-solved from time to time differ from fixed ones in more than the data that they fit: they vary,
 and they know which nodes have just been mixed. What a policy gains over its control is due to the data:
 
-    permuted         the same sketches, in an order that is drawn anew at every look
+    permuted         the same sketches, in an order that is redrawn at every look
     predicted        no sketches: rows in which every mixing leaves noise of its own at every node, Γ⁺ = WᵀΓW + I
     predicted-drift  the same with a drift that stays: B⁺ = Wᵀ(B + I), and Γ is that of B + I, the rows to be mixed
 

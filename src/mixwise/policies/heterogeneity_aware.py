@@ -58,7 +58,7 @@ class HeterogeneityAware(Policy):
             and as close as rounding allows otherwise.
         max_iterations: of solver="local", see `minimize_gme`.
         control: replaces what is seen of the nodes, to tell how much of a gain is due to their data; everything else
-            stays. "permuted": the same sketches, in an order drawn anew at every look. "predicted": no sketches, but
+            stays. "permuted": the same sketches, in an order redrawn at every look. "predicted": no sketches, but
             Γ⁺ = WᵀΓW + I, which is the same for every objective, from the weights that this policy has planned;
             "predicted-drift": B⁺ = Wᵀ(B + I) and Γ of the rows to be mixed.
     """

@@ -153,7 +153,7 @@ class HeterogeneityAwareMatchings(InPairs):
         sketch: how a node's row is compressed; a new operator is drawn at each mixing, the same on all nodes.
         objective: what must cancel, as in `HeterogeneityAware`; by default the rows that are really mixed.
         balance: weight of the parameters in the objective "both".
-        control: "permuted": the sketches in an order drawn anew at every mixing, to tell how much of a gain is due to
+        control: "permuted": the sketches in an order redrawn at every mixing, to tell how much of a gain is due to
             the data. `Pairs`, with as many rounds, is the control that predicts the disagreement.
     """
 
